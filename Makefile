@@ -1,0 +1,34 @@
+# One door: `make test` is what .ci/run calls. Everything lives in .venv and .ragbandit, both ignored by git.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: install test lint demo bench clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[models,postgres,dev]'
+	touch $(STAMP)
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest tests/unit tests/integration tests/acceptance -m "not slow and not gpu"
+
+demo: install
+	$(BIN)/python -m examples.handbook.demo $(if $(POLICY),--policy $(POLICY))
+
+bench: install
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .ragbandit

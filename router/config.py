@@ -1,0 +1,356 @@
+"""Settings: one YAML file, read strictly. Environment beats file beats default.
+
+`load` gives the settings and, for every leaf, where its value came from. A wrong setting stops the process with
+a ConfigError that names the key, the value and the remedy; nothing starts on a guess.
+
+Environment: DATABASE_URL, REDIS_URL, and RAGBANDIT_<SECTION>__<KEY> for any leaf (RAGBANDIT_LEARNING__WAIT_S=30).
+Values are read as YAML scalars. Secrets belong in the environment: a URL with a password is refused in the file.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from router.errors import ConfigError
+from router.types import Aggregate
+
+__all__ = [
+    "Settings",
+    "load",
+]
+
+ENV_PREFIX = "RAGBANDIT_"
+#: variables under the prefix that are not settings
+_NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL"}
+_PLAIN_ENV = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
+
+
+_DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {}, "multi_step": {}}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+class PolicySettings(_Section):
+    """Which algorithm decides, and the ledger it learns from."""
+
+    name: str = "mba"
+    #: the ledger's name; a new label starts a new ledger from all decisions in the store
+    label: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "main"
+    params: dict[str, Any] = Field(default_factory=dict)
+    #: least probability of every offered arm
+    floor: Annotated[float, Field(ge=0, le=0.5)] = 0.02
+    #: arm played when the policy breaks its contract
+    fallback: str = "single_step"
+
+
+class RewardSettings(_Section):
+    """reward = clip(quality - weight * cost). `cost` maps cost terms to their price per unit."""
+
+    #: how a label becomes quality
+    quality: Literal["exact_match", "f1", "containment"] = "f1"
+    #: lambda: what one unit of cost takes off the quality
+    weight: Annotated[float, Field(ge=0)] = 0.05
+    cost: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: {"steps": 1.0})
+    minimum: float = -1.0
+    maximum: float = 1.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "RewardSettings":
+        if self.minimum >= self.maximum:
+            raise ValueError("minimum must be below maximum")
+        from router.reward import COST_TERMS  # reward.py reads settings: the import would go round
+
+        unknown = sorted(set(self.cost) - set(COST_TERMS))
+        if unknown:
+            raise ValueError(f"unknown cost term {unknown[0]!r}; known: {', '.join(COST_TERMS)}")
+        return self
+
+
+class LearningSettings(_Section):
+    """When a decision closes, and how often its lesson reaches the routers."""
+
+    #: 0: the first feedback closes a decision; above 0: feedback collects for that long after the decision
+    wait_s: Annotated[float, Field(ge=0)] = 0.0
+    aggregate: Aggregate = "first"
+    #: reward value where the time ran out without feedback; None learns nothing from such a decision
+    default_reward: float | None = None
+    #: after that long a decision without feedback or outcome is closed (with wait_s > 0: without outcome)
+    expire_s: Seconds = 7 * 86400.0
+    #: most updates in one transaction, and so between two snapshots
+    batch: Count = 256
+    #: least time between two snapshots
+    snapshot_interval_s: Annotated[float, Field(ge=0)] = 0.05
+    #: snapshot files kept; older ones are rebuilt from the ledger when asked for
+    snapshots_kept: Count = 20
+    lease_s: Seconds = 10.0
+
+
+class EncoderSettings(_Section):
+    """What turns questions into vectors."""
+
+    #: local folder or hub name; "hashing" needs no model (tests, light installs)
+    model: str = "distilbert/distilbert-base-uncased"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Count | None = None
+    max_tokens: Annotated[int, Field(ge=8, le=512)] = 128
+    dimension: Annotated[int, Field(ge=8, le=4096)] = 256
+    #: questions encoded in one forward pass
+    max_batch: Count = 32
+
+
+class RetrieverSettings(_Section):
+    """Where passages come from."""
+
+    name: Literal["bm25"] = "bm25"
+    #: index folder; a relative path lies under data_dir/indexes
+    index: str = "default"
+
+
+class GeneratorSettings(_Section):
+    """What writes answers."""
+
+    name: Literal["local", "scripted"] = "local"
+    model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Count | None = None
+    context_tokens: Annotated[int, Field(ge=256)] = 2048
+    #: of "scripted": a piece of the prompt -> the answer; "" matches every prompt. For tests and dry runs
+    script: dict[str, str] = Field(default_factory=lambda: {"": "So the answer is: scripted."})
+    #: of "scripted": how long every call takes
+    script_s: Annotated[float, Field(ge=0)] = 0.0
+
+
+class BudgetSettings(_Section):
+    """Caps on every answer; a query may ask for less, never for more."""
+
+    rounds: Count | None = None
+    passages: Count | None = None
+    tokens: Count | None = None
+    seconds: Seconds = 120.0
+
+
+class ServerSettings(_Section):
+    """The HTTP surface."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8100
+    #: /v1/answer waits that long at most, then says 202
+    answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
+    max_body_bytes: Count = 262_144
+
+
+class WorkerSettings(_Section):
+    """Processes that `ragbandit up` starts."""
+
+    answer: Annotated[int, Field(ge=0, le=64)] = 1
+    sweep_interval_s: Seconds = 2.0
+    #: an unanswered decision is queued again after that long without its job
+    retry_after_s: Seconds = 10.0
+
+
+class Settings(_Section):
+    """Everything that can be set."""
+
+    data_dir: str = ".ragbandit"
+    #: None: SQLite under data_dir
+    database_url: str | None = None
+    #: None: a private redis-server started by `ragbandit up`
+    redis_url: str | None = None
+    #: where snapshots lie; None: data_dir/snapshots. A path or an fsspec URL
+    snapshots: str | None = None
+    #: mixed into every draw's seed: services with different salts draw differently for the same id
+    salt: str = "ragbandit"
+    arms: dict[str, dict[str, Any]] = Field(default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS))
+    policy: PolicySettings = PolicySettings()
+    reward: RewardSettings = RewardSettings()
+    learning: LearningSettings = LearningSettings()
+    encoder: EncoderSettings = EncoderSettings()
+    retriever: RetrieverSettings = RetrieverSettings()
+    generator: GeneratorSettings = GeneratorSettings()
+    budget: BudgetSettings = BudgetSettings()
+    server: ServerSettings = ServerSettings()
+    workers: WorkerSettings = WorkerSettings()
+
+    @field_validator("arms", mode="before")
+    @classmethod
+    def _bare_arms(cls, arms: object) -> object:
+        # An arm without params is written `single_step:` in YAML, which reads as None.
+        return {k: {} if v is None else v for k, v in arms.items()} if isinstance(arms, dict) else arms
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Settings":
+        if not self.arms:
+            raise ValueError("arms: at least one arm is needed")
+        if self.policy.fallback not in self.arms:
+            raise ValueError(
+                f"policy.fallback: {self.policy.fallback!r} is not among the arms; set it to one of {sorted(self.arms)}"
+            )
+        if self.policy.floor * len(self.arms) > 1:
+            raise ValueError(f"policy.floor: {self.policy.floor} for {len(self.arms)} arms exceeds 1 in sum")
+        return self
+
+    @property
+    def database(self) -> str:
+        """The database URL in force."""
+        return self.database_url or f"sqlite:///{Path(self.data_dir).absolute() / 'ragbandit.db'}"
+
+    @property
+    def snapshot_root(self) -> str:
+        """The folder or URL of the snapshots in force."""
+        return self.snapshots or str(Path(self.data_dir).absolute() / "snapshots")
+
+    @property
+    def worker_arms(self) -> dict[str, dict[str, Any]]:
+        """The arms that our workers run: all but those marked `run_by: caller`."""
+        return {name: params for name, params in self.arms.items() if params.get("run_by") != "caller"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """Settings and, for every leaf by dotted key, "default", "file <path>" or "environment <variable>"."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> Loaded:
+    """Read the file (default: $RAGBANDIT_CONFIG, else ./config.yaml if it exists) under the environment.
+
+    Raises ConfigError naming the key, the value and the remedy.
+    """
+    environ = os.environ if environ is None else environ
+    given = path or environ.get("RAGBANDIT_CONFIG")
+    file = Path(given) if given else Path("config.yaml")
+    if given and not file.is_file():
+        raise ConfigError(f"the file {file} does not exist", field="config", remedy="give --config an existing file")
+    tree = _read(file) if file.is_file() else {}
+    _refuse_secrets(tree)
+    sources = dict.fromkeys(_leaves(tree), f"file {file}")
+    for variable, keys, value in _from_environment(environ):
+        _put(tree, keys, value, variable=variable)
+        sources[".".join(keys)] = f"environment {variable}"
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        raise _explained(error, sources) from error
+    _check_database(settings)
+    return Loaded(settings=settings, sources=sources)
+
+
+def effective(loaded: Loaded) -> list[tuple[str, object, str]]:
+    """(dotted key, value, source) of every leaf, passwords hidden."""
+    rows = []
+    for key, value in _leaves(loaded.settings.model_dump()).items():
+        source = loaded.sources.get(key, "default")
+        if key in ("database_url", "redis_url") and isinstance(value, str):
+            value = make_url(value).render_as_string(hide_password=True)
+        rows.append((key, value, source))
+    return rows
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}", field="config", remedy="mend the YAML") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{file} must hold a mapping, not {type(tree).__name__}", field="config")
+    return tree
+
+
+def _refuse_secrets(tree: Mapping[str, Any]) -> None:
+    for variable, key in _PLAIN_ENV.items():
+        value = tree.get(key)
+        try:
+            secret = isinstance(value, str) and make_url(value).password
+        except ArgumentError:
+            secret = None
+        if secret:
+            raise ConfigError(
+                "a URL with a password does not belong in the file",
+                field=key,
+                remedy=f"set the environment variable {variable}",
+            )
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, ...], Any]]:
+    found: list[tuple[str, tuple[str, ...], Any]] = []
+    for variable, value in environ.items():
+        if variable in _PLAIN_ENV and value:
+            found.append((variable, (_PLAIN_ENV[variable],), value))
+        elif variable.startswith(ENV_PREFIX) and variable not in _NOT_SETTINGS:
+            keys = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
+            try:
+                found.append((variable, keys, yaml.safe_load(value)))
+            except yaml.YAMLError as error:
+                raise ConfigError(f"{value!r} is not a YAML value", field=variable, remedy="quote it") from error
+    return found
+
+
+def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable: str) -> None:
+    for key in keys[:-1]:
+        tree = tree.setdefault(key, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{key} is not a section", field=variable)
+    tree[keys[-1]] = value
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            rows.update(_leaves(value, f"{prefix}{key}."))
+        else:
+            rows[f"{prefix}{key}"] = value
+    return rows
+
+
+def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    message, remedy = first["msg"].removeprefix("Value error, "), None
+    if first["type"] == "extra_forbidden":
+        section = Settings
+        for part in first["loc"][:-1]:
+            section = section.model_fields[str(part)].annotation  # type: ignore[assignment] # a section's class
+        message = f"unknown setting, value {first['input']!r}"
+        remedy = f"known here: {', '.join(sorted(section.model_fields))}"
+    elif first["type"] != "value_error":
+        message = f"{message}, not {first['input']!r}"
+    else:
+        head, _, tail = message.partition(": ")
+        if tail and " " not in head:
+            key, message = head, tail
+    source = sources.get(key)
+    return ConfigError(
+        f"{message}{f' [{source}]' if source else ''}", field=key or "config", remedy=remedy or "correct the setting"
+    )
+
+
+def _check_database(settings: Settings) -> None:
+    try:
+        dialect = make_url(settings.database).get_backend_name()
+    except ArgumentError as error:
+        raise ConfigError(
+            "this is not a database URL", field="database_url", remedy="for example postgresql+psycopg://host/name"
+        ) from error
+    if dialect not in ("sqlite", "postgresql"):
+        raise ConfigError(f"{dialect} is not supported", field="database_url", remedy="use sqlite or postgresql")

@@ -1,0 +1,118 @@
+"""Every error RagBandit raises on purpose.
+
+    RagBanditError
+    |-- InvalidInput      422  a caller sent something that cannot be used
+    |-- NotFound          404  nothing is known under that id
+    |-- Conflict          409  the id was used before with another body
+    |-- NotReady          503  a part is still starting, or a wait ran out
+    |-- ConfigError       500  a setting is wrong: the process must not start
+    |-- StoreError        503  the database failed or is of another version
+    |-- QueueError        503  Redis cannot be reached
+    |-- SnapshotError     500  a snapshot is broken or made for something else
+    |-- ArmFailed         500  an arm, a retriever or a generator failed
+    `-- PolicyFault       500  a policy broke its contract (the gate stops it)
+
+The docstring of a class is its default message. `code` is stable and upper case: clients may branch on it.
+`field` names the offending input, `remedy` says what to do about it. Errors of other libraries are wrapped at
+the edges (store, jobs, generators, retrievers) with ``from``.
+"""
+
+from typing import ClassVar
+
+__all__ = [
+    "ArmFailed",
+    "ConfigError",
+    "Conflict",
+    "InvalidInput",
+    "NotFound",
+    "NotReady",
+    "PolicyFault",
+    "QueueError",
+    "RagBanditError",
+    "SnapshotError",
+    "StoreError",
+]
+
+
+class RagBanditError(Exception):
+    """RagBandit failed."""
+
+    code: ClassVar[str] = "INTERNAL"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str = "", *, field: str | None = None, remedy: str | None = None) -> None:
+        self.message = message or (type(self).__doc__ or "").strip()
+        self.field = field
+        self.remedy = remedy
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        where = f"{self.field}: " if self.field else ""
+        cure = f" ({self.remedy})" if self.remedy else ""
+        return f"{where}{self.message}{cure}"
+
+
+class InvalidInput(RagBanditError):
+    """The input cannot be used."""
+
+    code = "INVALID_INPUT"
+    status = 422
+
+
+class NotFound(RagBanditError):
+    """Nothing is known under this id."""
+
+    code = "NOT_FOUND"
+    status = 404
+
+
+class Conflict(RagBanditError):
+    """This id was used before with another body."""
+
+    code = "CONFLICT"
+    status = 409
+
+
+class NotReady(RagBanditError):
+    """The service is not ready."""
+
+    code = "NOT_READY"
+    status = 503
+
+
+class ConfigError(RagBanditError):
+    """A setting is wrong."""
+
+    code = "CONFIG_INVALID"
+
+
+class StoreError(RagBanditError):
+    """The database failed."""
+
+    code = "STORE_UNAVAILABLE"
+    status = 503
+
+
+class QueueError(RagBanditError):
+    """The job queue cannot be reached."""
+
+    code = "QUEUE_UNAVAILABLE"
+    status = 503
+
+
+class SnapshotError(RagBanditError):
+    """The snapshot cannot be used."""
+
+    code = "SNAPSHOT_INVALID"
+
+
+class ArmFailed(RagBanditError):
+    """The arm could not finish its answer."""
+
+    code = "ARM_FAILED"
+
+
+class PolicyFault(RagBanditError):
+    """The policy broke its contract."""
+
+    code = "POLICY_FAULT"

@@ -1,0 +1,304 @@
+"""The values that RagBandit passes around: frozen, keyword-only, without behaviour beyond derived facts.
+
+Times are seconds since the epoch (UTC, float). Probabilities are float64. Money and energy are not measured
+yet; every cost is a count or a number of seconds, so that any price can be put on it later.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Literal, NewType
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Aggregate",
+    "ArmName",
+    "Budget",
+    "Cost",
+    "Counters",
+    "Decided",
+    "Decision",
+    "DecisionId",
+    "Features",
+    "Feedback",
+    "FeedbackId",
+    "FeedbackKind",
+    "Generated",
+    "Json",
+    "Outcome",
+    "OutcomeStatus",
+    "PolicyLabel",
+    "Query",
+    "Receipt",
+    "Retrieved",
+    "Reward",
+    "RewardSource",
+    "Round",
+    "SnapshotInfo",
+    "TraceEvent",
+    "Update",
+    "count_steps",
+]
+
+# A recursive alias would need Python 3.12's `type`; JSON values are checked where bytes enter.
+Json = object
+
+DecisionId = NewType("DecisionId", str)
+FeedbackId = NewType("FeedbackId", str)
+ArmName = NewType("ArmName", str)
+#: The name of a ledger: one learner, one sequence of updates.
+PolicyLabel = NewType("PolicyLabel", str)
+
+#: One embedded question, shape (d,), float32.
+Features = npt.NDArray[np.float32]
+
+FeedbackKind = Literal["label", "rating", "reward"]
+Aggregate = Literal["first", "last", "mean", "sum", "min", "max"]
+RewardSource = Literal["explicit", "default"]
+OutcomeStatus = Literal["answered", "exhausted", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """Caps on one answer; None means the arm's own default."""
+
+    #: retrieve-and-generate rounds
+    rounds: int | None = None
+    #: distinct passages shown to the model
+    passages: int | None = None
+    #: prompt plus completion tokens over all calls
+    tokens: int | None = None
+    #: wall-clock seconds from the start of the arm
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Query:
+    """One question. `id` is the decision id that the caller chose, or None to have one made."""
+
+    text: str
+    id: DecisionId | None = None
+    context: Mapping[str, Json] = field(default_factory=dict)
+    #: the arms that may be drawn; None means all configured ones
+    arms: tuple[ArmName, ...] | None = None
+    budget: Budget = Budget()
+    tenant: str = "default"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The arm drawn for a query, with all that is needed to draw it again."""
+
+    id: DecisionId
+    query: Query
+    arm: ArmName
+    #: the arms the draw was made over, in the order of `pmf` and `scores`
+    arms: tuple[ArmName, ...]
+    #: probability of every arm after the exploration floor; sums to 1
+    pmf: tuple[float, ...]
+    #: probability of the drawn arm
+    propensity: float
+    #: the policy's value for every arm, or None if it has none
+    scores: tuple[float, ...] | None
+    policy: PolicyLabel
+    #: the snapshot that decided
+    version: str
+    encoder_hash: str
+    #: 64-bit seed made from the decision id
+    seed: int
+    #: exploration floor in force, per arm
+    floor: float
+    #: an arm other than the likeliest was drawn
+    explored: bool
+    #: why the policy's own pmf was not used; None when it was
+    fault: str | None
+    #: True: our workers run the arm; False: the caller's own stack does
+    answered_by_us: bool
+    features: Features | None
+    made_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What one answer used. Fields add up."""
+
+    retriever_calls: int = 0
+    #: distinct passages shown to the model
+    passages: int = 0
+    llm_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds_retrieve: float = 0.0
+    seconds_generate: float = 0.0
+    #: wall clock of the whole answer, waits and our own code included
+    seconds_total: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """A retrieve-and-generate round begins: the papers' Step is the number of these."""
+
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retrieved:
+    """Passages came back for one retriever call."""
+
+    query: str
+    ids: tuple[str, ...]
+    scores: tuple[float, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generated:
+    """The model answered one call."""
+
+    purpose: str
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decided:
+    """The arm took a branch: which rule, and what it saw."""
+
+    rule: str
+    value: str
+
+
+TraceEvent = Round | Retrieved | Generated | Decided
+
+
+def count_steps(trace: tuple[TraceEvent, ...]) -> int:
+    """The papers' Step: retrieve-and-generate rounds (Adaptive-RAG, section 4; MBA-RAG, section 4.1)."""
+    return sum(isinstance(event, Round) for event in trace)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of a decision: one per decision, whoever ran the arm."""
+
+    decision_id: DecisionId
+    status: OutcomeStatus
+    answer: str | None
+    trace: tuple[TraceEvent, ...]
+    cost: Cost
+    #: the papers' Step; equals count_steps(trace) where we ran the arm
+    steps: float
+    stop_reason: str
+    #: the message of the failure, None unless status is "failed"
+    error: str | None
+    #: "worker" or "caller"
+    source: str
+    made_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feedback:
+    """One judgement of one decision.
+
+    label: `value` is the tuple of gold answers. rating: a float in [0, 1], whatever scale it came in.
+    reward: a float used as it is, in the bounds of the reward setting.
+    """
+
+    id: FeedbackId
+    decision_id: DecisionId
+    kind: FeedbackKind
+    value: float | tuple[str, ...]
+    #: who judged: "human", "judge" or "code"
+    source: str
+    received_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """The store's word that a feedback is kept."""
+
+    feedback_id: FeedbackId
+    #: the same body came before under this id
+    duplicate: bool
+    #: the decision was already closed: kept and counted, not learned
+    late: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reward:
+    """value = clip(quality - lambda * cost); quality and cost are kept so that lambda can change later."""
+
+    value: float
+    quality: float
+    cost: float
+    #: the weight of cost
+    weight: float
+    #: True if the clip changed the value
+    clipped: bool
+    #: name of the quality measure, or "reward" where the caller gave the reward itself
+    preset: str
+    source: RewardSource
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update:
+    """One row of the ledger: what a policy learns from one decision."""
+
+    policy: PolicyLabel
+    #: gapless per policy, from 1
+    seq: int
+    decision_id: DecisionId
+    arm: ArmName
+    #: arms that were offered, for policies that reweigh
+    arms: tuple[ArmName, ...]
+    propensity: float
+    reward: Reward
+    feedback_ids: tuple[FeedbackId, ...]
+    #: the question, for policies that learn from text
+    text: str
+    #: its embedding by the decision's encoder
+    features: Features | None
+    made_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SnapshotInfo:
+    """Where a policy's parameters after update `last_seq` lie, and how to know them."""
+
+    #: "<label>-<last_seq>-<first 12 of sha256>"
+    version: str
+    policy: PolicyLabel
+    #: registry name of the algorithm
+    algorithm: str
+    params: Mapping[str, Json]
+    last_seq: int
+    #: of the safetensors bytes
+    sha256: str
+    encoder_hash: str
+    made_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counters:
+    """Where every decision is, for one policy. `balanced` is promise 7."""
+
+    decided: int
+    learned: int
+    defaulted: int
+    waiting: int
+    closed: int
+    quarantined: int
+    #: feedback rows kept
+    feedback: int
+    #: of these, the ones that came after their decision was closed
+    late_feedback: int
+
+    @property
+    def balanced(self) -> bool:
+        """Every decision is in exactly one place."""
+        return self.decided == self.learned + self.defaulted + self.waiting + self.closed + self.quarantined

@@ -1,0 +1,49 @@
+"""The registry of policies: name -> class, loaded when asked for, since some need heavy packages."""
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+
+from router.errors import ConfigError
+from router.policies.base import Policy
+from router.types import Json
+
+__all__ = ["POLICIES", "make_policy"]
+
+#: registry name -> "module:class"
+POLICIES: dict[str, str] = {
+    "fixed": "router.policies.fixed:Fixed",
+    "mba": "router.policies.mba:MbaRag",
+    "uniform": "router.policies.fixed:Uniform",
+}
+
+
+def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
+    """A fresh policy that has seen no update.
+
+    Raises ConfigError for a name that is not known, and for a param that is unknown, missing or out of range.
+    """
+    if name not in POLICIES:
+        raise ConfigError(
+            f"unknown policy {name!r}", field="policy.name", remedy=f"known: {', '.join(sorted(POLICIES))}"
+        )
+    module, _, attribute = POLICIES[name].partition(":")
+    made = getattr(import_module(module), attribute)
+    signature = inspect.signature(made)
+    for key in params:
+        if key not in signature.parameters:
+            known = ", ".join(signature.parameters) or "none"
+            raise ConfigError(
+                f"unknown parameter, value {params[key]!r}", field=f"policy.params.{key}", remedy=f"known: {known}"
+            )
+    for key, parameter in signature.parameters.items():
+        if parameter.default is parameter.empty and key not in params:
+            raise ConfigError("is needed", field=f"policy.params.{key}", remedy=f"policy {name} cannot guess it")
+        if isinstance(parameter.default, float) and key in params and not _is_number(params[key]):
+            raise ConfigError(f"must be a number, not {params[key]!r}", field=f"policy.params.{key}")
+    policy: Policy = made(**params)
+    return policy
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

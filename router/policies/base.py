@@ -1,0 +1,153 @@
+"""The contract of choosing: a policy gives one pmf; the draw and the logged propensity both come from it.
+
+From values to a decision in four pure steps: `Policy.pmf` -> `gate` (finite, sums to 1) -> `with_floor`
+(exploration floor) -> `choose` (draw seeded by the decision id). Anybody who has the row can take the last
+step again.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from router.errors import PolicyFault, SnapshotError
+from router.types import ArmName, Features, Json, Query, Update
+
+__all__ = [
+    "Arrays",
+    "Policy",
+    "PolicyNeed",
+    "PolicyOutput",
+    "choose",
+    "counted_state",
+    "epsilon_greedy",
+    "gate",
+    "restored_count",
+    "seed_of",
+    "with_floor",
+]
+
+#: What a policy must be given: the shared encoder's embedding, or the raw text (it has its own way to read it).
+PolicyNeed = Literal["features", "text"]
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyOutput:
+    """A policy's word on one question; both tuples are aligned with the arms that were offered."""
+
+    pmf: tuple[float, ...]
+    #: the value it expects of every arm, in units of reward; None if it has no opinion
+    scores: tuple[float, ...] | None = None
+
+
+class Policy(Protocol):
+    """One algorithm with its parameters.
+
+    The learner owns one instance and feeds it updates in ledger order; routers hold other instances, made from
+    snapshots, and never call `learn`. The state after n updates depends on the params and those n updates only:
+    not on batches, clocks, arm order or the machine's mood. `tests/checks.py` holds every policy to this.
+    """
+
+    #: registry name
+    algorithm: ClassVar[str]
+    needs: ClassVar[frozenset[PolicyNeed]]
+
+    @property
+    def params(self) -> Mapping[str, Json]:
+        """The settings it was made with, after defaults."""
+        ...
+
+    def pmf(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
+        """Probability of every offered arm, before the floor. Must not change the policy.
+
+        features has shape (d,) where `needs` has "features"; arms are one or more distinct names, also ones
+        never seen before. No dropout, no sampling: a policy that samples integrates its own draw.
+        """
+        ...
+
+    def learn(self, update: Update) -> None:
+        """Take in one validated ledger row. Must not fail on a row that `learner.validate` let through."""
+        ...
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """Everything `restore` needs, as arrays (kept in safetensors) and JSON values."""
+        ...
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over a saved state. Raises SnapshotError on wrong shapes or values that are not finite."""
+        ...
+
+
+def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
+    """The pmf, normalised exactly, or PolicyFault if it is not a pmf over these arms."""
+    pmf = tuple(float(p) for p in output.pmf)
+    if len(pmf) != len(arms):
+        raise PolicyFault(f"pmf has {len(pmf)} entries for {len(arms)} arms")
+    if not all(math.isfinite(p) and p >= 0.0 for p in pmf):
+        raise PolicyFault(f"pmf has an entry that is negative or not finite: {pmf}")
+    total = math.fsum(pmf)
+    # 1e-6 lets float32 policies through; what passes is normalised, so that the log sums to 1 in float64.
+    if abs(total - 1.0) > 1e-6:
+        raise PolicyFault(f"pmf sums to {total!r}, not 1")
+    if output.scores is not None and not all(math.isfinite(s) for s in output.scores):
+        raise PolicyFault(f"a score is not finite: {output.scores}")
+    return tuple(p / total for p in pmf)
+
+
+def with_floor(pmf: Sequence[float], *, floor: float) -> tuple[float, ...]:
+    """Mix so that no arm falls below `floor`: p' = floor + (1 - K floor) p.
+
+    Every arm keeps the chance that off-policy evaluation needs; importance weights stay below 1/floor. Where K
+    arms cannot all have `floor`, the pmf becomes uniform.
+    """
+    count = len(pmf)
+    floor = min(floor, 1.0 / count)
+    return tuple(floor + (1.0 - count * floor) * p for p in pmf)
+
+
+def seed_of(decision_id: str, *, salt: str) -> int:
+    """The 64-bit seed of a decision's draw: the first eight bytes of sha256("salt|id"), big-endian."""
+    return int.from_bytes(hashlib.sha256(f"{salt}|{decision_id}".encode()).digest()[:8], "big")
+
+
+def choose(pmf: Sequence[float], *, seed: int) -> int:
+    """The index drawn from pmf by the seed: inverse transform of u = (seed's top 53 bits) / 2**53, left to right."""
+    u = (seed >> 11) * 2.0**-53
+    edge = 0.0
+    for index, p in enumerate(pmf):
+        edge += p
+        if u < edge:
+            return index
+    # Rounding left the last edge just below u: the last arm that can be drawn at all takes the sliver.
+    return max(i for i, p in enumerate(pmf) if p > 0.0)
+
+
+def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, ...]:
+    """epsilon/K + (1 - epsilon)/ties on the best arms (MBA-RAG eq. 3, with the propensity it leaves out)."""
+    best = max(scores)
+    ties = sum(s == best for s in scores)
+    return tuple(epsilon / len(scores) + ((1.0 - epsilon) / ties if s == best else 0.0) for s in scores)
+
+
+def counted_state(updates: int) -> tuple[Arrays, dict[str, Json]]:
+    """The beginning of every policy's state: no arrays yet, and how many updates made it."""
+    return {}, {"updates": updates}
+
+
+def restored_count(arrays: Arrays, facts: Mapping[str, Json]) -> int:
+    """The number of updates in a saved state, after the checks that hold for every policy.
+
+    Raises SnapshotError if the count is missing or a number in an array is not finite.
+    """
+    updates = facts.get("updates")
+    if not isinstance(updates, int) or updates < 0:
+        raise SnapshotError(f"the number of updates is missing or wrong: {updates!r}")
+    for name, array in arrays.items():
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            raise SnapshotError(f"{name} holds numbers that are not finite")
+    return updates

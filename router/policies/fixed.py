@@ -1,0 +1,81 @@
+"""Policies that do not learn: always one arm, or all arms alike. Baselines of every table, and safe fallbacks."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from router.errors import ConfigError
+from router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_count
+from router.types import ArmName, Features, Json, Query, Update
+
+__all__ = ["Fixed", "Uniform"]
+
+
+class Fixed:
+    """All probability on one arm; uniform over the offered arms where that one is not offered."""
+
+    algorithm: ClassVar[str] = "fixed"
+    needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
+
+    def __init__(self, *, arm: str) -> None:
+        if not isinstance(arm, str) or not arm:
+            raise ConfigError(f"must be the name of an arm, not {arm!r}", field="policy.params.arm")
+        self.arm = arm
+        self.updates = 0
+
+    @property
+    def params(self) -> Mapping[str, Json]:
+        """The arm."""
+        return {"arm": self.arm}
+
+    def pmf(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
+        """One on the arm, zero elsewhere."""
+        del query, features
+        if self.arm in arms:
+            return PolicyOutput(pmf=tuple(float(name == self.arm) for name in arms))
+        return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms))
+
+    def learn(self, update: Update) -> None:
+        """Count it: the ledger goes on, so that a learning policy can be trained on it later."""
+        del update
+        self.updates += 1
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The number of updates seen."""
+        return counted_state(self.updates)
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over the number of updates."""
+        self.updates = restored_count(arrays, facts)
+
+
+class Uniform:
+    """Every offered arm with the same probability: the best log for judging other policies."""
+
+    algorithm: ClassVar[str] = "uniform"
+    needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
+
+    def __init__(self) -> None:
+        self.updates = 0
+
+    @property
+    def params(self) -> Mapping[str, Json]:
+        """Nothing to set."""
+        return {}
+
+    def pmf(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
+        """1/K everywhere."""
+        del query, features
+        return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms))
+
+    def learn(self, update: Update) -> None:
+        """Count it."""
+        del update
+        self.updates += 1
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The number of updates seen."""
+        return counted_state(self.updates)
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over the number of updates."""
+        self.updates = restored_count(arrays, facts)

@@ -1,0 +1,12 @@
+"""Alembic's entry: runs the migrations on the connection that `router.database.migrate` hands over."""
+
+from alembic import context
+
+from router.tables import metadata
+
+connection = context.config.attributes.get("connection")
+if connection is None:
+    raise SystemExit("run the migrations with: ragbandit migrate")
+context.configure(connection=connection, target_metadata=metadata, render_as_batch=True)
+with context.begin_transaction():
+    context.run_migrations()

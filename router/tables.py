@@ -1,0 +1,179 @@
+"""The schema, once: `migrations/` builds it, the store reads and writes it.
+
+decisions, feedback bodies and updates are never changed after they are written. `waiting` holds a row for every
+decision that a policy has not done with; the row leaves in the same transaction that writes the decision's
+update (learned, defaulted) or closure (closed, quarantined). That is promise 7: a decision is in one place.
+"""
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+__all__ = [
+    "SCHEMA_REVISION",
+    "closures",
+    "decisions",
+    "feedback",
+    "leases",
+    "metadata",
+    "outcomes",
+    "policies",
+    "snapshots",
+    "updates",
+    "waiting",
+]
+
+#: the migration this code was written for
+SCHEMA_REVISION = "0001"
+
+metadata = MetaData()
+
+ID = String(64)
+LABEL = String(40)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("tenant", String(64), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("context", Text, nullable=False, comment="JSON object"),
+    Column("budget", Text, nullable=False, comment="JSON object"),
+    Column("allowed", Text, comment="JSON list of the arms the caller allowed; NULL: all"),
+    Column("body_hash", String(64), nullable=False),
+    Column("arms", Text, nullable=False, comment="JSON list, order of pmf and scores"),
+    Column("pmf", Text, nullable=False, comment="JSON list, after the floor"),
+    Column("scores", Text, comment="JSON list"),
+    Column("arm", String(64), nullable=False),
+    Column("propensity", Double, nullable=False),
+    Column("policy", LABEL, nullable=False),
+    Column("version", String(128), nullable=False),
+    Column("encoder_hash", String(64), nullable=False),
+    Column("seed", String(20), nullable=False, comment="unsigned 64 bit, decimal"),
+    Column("floor", Double, nullable=False),
+    Column("explored", Boolean, nullable=False),
+    Column("fault", Text, comment="why the policy's pmf was not used"),
+    Column("answered_by_us", Boolean, nullable=False),
+    Column("features", LargeBinary, comment="float32, little endian"),
+    Column("made_at", Double, nullable=False),
+    Index("decisions_made_at", "made_at"),
+)
+
+outcomes = Table(
+    "outcomes",
+    metadata,
+    Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
+    Column("body_hash", String(64), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("answer", Text),
+    Column("trace", Text, nullable=False, comment="JSON list of events"),
+    Column("cost", Text, nullable=False, comment="JSON object"),
+    Column("steps", Double, nullable=False),
+    Column("stop_reason", String(64), nullable=False),
+    Column("error", Text),
+    Column("source", String(16), nullable=False),
+    Column("made_at", Double, nullable=False),
+)
+
+feedback = Table(
+    "feedback",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("decision_id", ID, ForeignKey("decisions.id"), nullable=False),
+    Column("body_hash", String(64), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("value", Text, nullable=False, comment="JSON number, or list of gold answers"),
+    Column("source", String(16), nullable=False),
+    Column("late", Boolean, nullable=False, comment="not learned: its decision was closed before"),
+    Column("received_at", Double, nullable=False),
+    Index("feedback_decision", "decision_id"),
+)
+
+policies = Table(
+    "policies",
+    metadata,
+    Column("label", LABEL, primary_key=True),
+    Column("algorithm", String(40), nullable=False),
+    Column("params", Text, nullable=False, comment="JSON object"),
+    Column("encoder_hash", String(64), nullable=False),
+    Column("made_at", Double, nullable=False),
+)
+
+waiting = Table(
+    "waiting",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("decision_id", ID, primary_key=True),
+    Column("decided_at", Double, nullable=False),
+    Column("answered_by_us", Boolean, nullable=False),
+    Column("has_outcome", Boolean, nullable=False),
+    Column("has_feedback", Boolean, nullable=False),
+    Column("has_reward", Boolean, nullable=False, comment="a raw reward is among the feedback"),
+    Index("waiting_ready", "policy", "has_feedback", "decided_at"),
+    Index("waiting_unanswered", "answered_by_us", "has_outcome", "decided_at"),
+)
+
+updates = Table(
+    "updates",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("decision_id", ID, ForeignKey("decisions.id"), nullable=False),
+    Column("arm", String(64), nullable=False),
+    Column("propensity", Double, nullable=False),
+    Column("value", Double, nullable=False),
+    Column("quality", Double, nullable=False),
+    Column("cost", Double, nullable=False),
+    Column("weight", Double, nullable=False),
+    Column("clipped", Boolean, nullable=False),
+    Column("preset", String(32), nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("feedback_ids", Text, nullable=False, comment="JSON list"),
+    Column("feedback_at", Double, comment="when the last feedback that made it came in"),
+    Column("made_at", Double, nullable=False),
+    UniqueConstraint("policy", "decision_id", name="updates_decision_once"),
+)
+
+closures = Table(
+    "closures",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
+    Column("state", String(16), nullable=False, comment="closed or quarantined"),
+    Column("field", String(64)),
+    Column("reason", Text, nullable=False),
+    Column("made_at", Double, nullable=False),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("version", String(128), primary_key=True),
+    Column("policy", LABEL, nullable=False),
+    Column("algorithm", String(40), nullable=False),
+    Column("params", Text, nullable=False, comment="JSON object"),
+    Column("last_seq", Integer, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("encoder_hash", String(64), nullable=False),
+    Column("made_at", Double, nullable=False),
+    Index("snapshots_latest", "policy", "last_seq"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("holder", String(128), nullable=False),
+    Column("expires_at", Double, nullable=False),
+)

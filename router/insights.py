@@ -1,0 +1,92 @@
+"""What can be known of a running system from its database: counters, lag, quarantine. One source for HTTP and CLI."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+
+from router.ledger import Ledger
+from router.tables import closures, decisions, feedback, snapshots, updates, waiting
+from router.types import Counters
+
+__all__ = ["Status", "counters", "quarantined", "status"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status:
+    """Where a ledger stands."""
+
+    counters: Counters
+    last_seq: int
+    snapshot: str | None
+    snapshot_last_seq: int
+    #: updates in the ledger that the newest snapshot does not have
+    behind: int
+    #: age in seconds of the oldest judged and answered decision that is not learned yet; 0 if there is none
+    lag_s: float
+    #: decisions that our workers still have to answer
+    unanswered: int
+
+
+def counters(ledger: Ledger) -> Counters:
+    """Counted from the tables, each on its own; `balanced` says whether they add up."""
+    label = ledger.label
+    with ledger.database.read() as connection:
+
+        def count(table: Any, *where: Any) -> int:
+            return int(connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one())
+
+        return Counters(
+            decided=count(decisions),
+            learned=count(updates, updates.c.policy == label, updates.c.source == "explicit"),
+            defaulted=count(updates, updates.c.policy == label, updates.c.source == "default"),
+            waiting=count(waiting, waiting.c.policy == label),
+            closed=count(closures, closures.c.policy == label, closures.c.state == "closed"),
+            quarantined=count(closures, closures.c.policy == label, closures.c.state == "quarantined"),
+            feedback=count(feedback),
+            late_feedback=count(feedback, feedback.c.late),
+        )
+
+
+def status(ledger: Ledger, *, now: float) -> Status:
+    """Counters, and how far learning is behind."""
+    last_seq = ledger.last_seq()
+    with ledger.database.read() as connection:
+        newest = connection.execute(
+            select(snapshots.c.version, snapshots.c.last_seq)
+            .where(snapshots.c.policy == ledger.label)
+            .order_by(snapshots.c.last_seq.desc(), snapshots.c.made_at.desc())
+            .limit(1)
+        ).first()
+        oldest = connection.execute(
+            select(func.min(feedback.c.received_at))
+            .join(waiting, waiting.c.decision_id == feedback.c.decision_id)
+            .where(waiting.c.policy == ledger.label, waiting.c.has_outcome, waiting.c.has_feedback)
+        ).scalar_one()
+        unanswered = connection.execute(
+            select(func.count())
+            .select_from(waiting)
+            .where(waiting.c.policy == ledger.label, waiting.c.answered_by_us, ~waiting.c.has_outcome)
+        ).scalar_one()
+    return Status(
+        counters=counters(ledger),
+        last_seq=last_seq,
+        snapshot=None if newest is None else newest.version,
+        snapshot_last_seq=0 if newest is None else newest.last_seq,
+        behind=last_seq - (0 if newest is None else newest.last_seq),
+        lag_s=0.0 if oldest is None else max(0.0, now - oldest),
+        unanswered=unanswered,
+    )
+
+
+def quarantined(ledger: Ledger, *, limit: int = 100) -> list[Mapping[str, Any]]:
+    """The quarantined decisions, newest first: decision_id, field, reason, made_at."""
+    with ledger.database.read() as connection:
+        rows = connection.execute(
+            select(closures.c.decision_id, closures.c.field, closures.c.reason, closures.c.made_at)
+            .where(closures.c.policy == ledger.label, closures.c.state == "quarantined")
+            .order_by(closures.c.made_at.desc())
+            .limit(limit)
+        ).mappings()
+        return [dict(row) for row in rows]

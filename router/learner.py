@@ -1,0 +1,261 @@
+"""The learner: turns what has come in into updates, appends them to the ledger, applies them in its order.
+
+The policy is a function of the ledger: whatever dies in between, `catch_up` brings the same policy back. One
+learner per label, kept by a lease in SQL; the append itself is refused if another one has been there.
+"""
+
+import logging
+import math
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from router.config import Settings
+from router.errors import Conflict, InvalidInput, NotReady, SnapshotError
+from router.ledger import Closure, Entry, Joined, Ledger
+from router.policies import make_policy
+from router.policies.base import Policy
+from router.reward import default_reward, explicit_reward
+from router.snapshots import SnapshotFiles, pack, same_policy
+from router.types import Feedback, Reward, SnapshotInfo, Update
+
+__all__ = ["Learner", "judge"]
+
+log = logging.getLogger("ragbandit.learner")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lesson:
+    """A joined decision that can be learned: its reward and the feedback that made it."""
+
+    reward: Reward
+    feedback: tuple[Feedback, ...]
+
+
+def judge(
+    joined: Joined, *, settings: Settings, needs_features: bool, encoder_hash: str, now: float
+) -> Lesson | Closure | None:
+    """What is to be done with a waiting decision: learn it, close it, quarantine it, or None to wait on."""
+    learning = settings.learning
+    decision, outcome = joined.decision, joined.outcome
+    key = decision.id
+    if needs_features and decision.encoder_hash != encoder_hash:
+        return Closure(decision_id=key, state="closed", reason="made with another encoder")
+    due = decision.made_at + learning.wait_s
+    usable = [f for f in joined.feedback if outcome is not None or f.kind == "reward"]
+    in_time = [f for f in usable if f.received_at <= due]
+    usable = in_time if learning.wait_s > 0 else usable[:1]
+    over = now >= (due if learning.wait_s > 0 else decision.made_at + learning.expire_s)
+    if not usable:
+        if not over:
+            return None
+        if joined.feedback and outcome is None and now < due + learning.expire_s:
+            return None  # judged, but not answered yet: the outcome may still come
+        if joined.feedback and outcome is None:
+            return Closure(decision_id=key, state="closed", reason="feedback without outcome")
+        if learning.default_reward is None:
+            return Closure(decision_id=key, state="closed", reason="no feedback in time")
+    try:
+        if usable:
+            reward = explicit_reward(usable, outcome=outcome, settings=settings.reward, how=learning.aggregate)
+        else:
+            assert learning.default_reward is not None
+            reward = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
+        _validate(joined, needs_features=needs_features)
+    except InvalidInput as error:
+        return Closure(decision_id=key, state="quarantined", reason=error.message, field=error.field)
+    return Lesson(reward=reward, feedback=tuple(usable))
+
+
+def _validate(joined: Joined, *, needs_features: bool) -> None:
+    """What no policy may be fed. Raises InvalidInput naming the field."""
+    decision = joined.decision
+    if not (math.isfinite(decision.propensity) and 0.0 < decision.propensity <= 1.0):
+        raise InvalidInput(f"propensity {decision.propensity} is outside (0, 1]", field="propensity")
+    if decision.arm not in decision.arms:
+        raise InvalidInput(f"arm {decision.arm!r} is not among {decision.arms}", field="arm")
+    if not decision.query.text.strip():
+        raise InvalidInput("the question has no text", field="text")
+    if needs_features and (decision.features is None or not np.isfinite(decision.features).all()):
+        raise InvalidInput("features are missing or not finite", field="features")
+
+
+class Learner:
+    """One label's learner. `drain` learns all there is; the policy in here is the live policy."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        files: SnapshotFiles,
+        settings: Settings,
+        announce: Callable[[SnapshotInfo], None] = lambda _info: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.ledger = ledger
+        self.files = files
+        self.settings = settings
+        self.announce = announce
+        self.clock = clock
+        self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.last_seq = 0
+        self._policy: Policy | None = None
+        self._encoder_hash = ""
+        self._published = -math.inf
+        self._lock = threading.Lock()
+
+    @property
+    def policy(self) -> Policy:
+        """The policy after `last_seq` updates. Raises NotReady before a router has registered it."""
+        if self._policy is None:
+            self.catch_up()
+        assert self._policy is not None
+        return self._policy
+
+    def catch_up(self) -> None:
+        """Newest usable snapshot, then the rest of the ledger."""
+        registered = self.ledger.registered()
+        if registered is None:
+            raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
+        fresh = make_policy(self.settings.policy.name, params=self.settings.policy.params)
+        self._encoder_hash = registered["encoder_hash"]
+        self._policy, self.last_seq = fresh, 0
+        end = self.ledger.last_seq()
+        for info in self.ledger.latest_snapshots(limit=5, algorithm=fresh.algorithm):
+            if info.last_seq > end or not same_policy(info, fresh, encoder_hash=self._encoder_hash):
+                continue
+            try:
+                self._policy, _ = self.files.load(info.version, encoder_hash=self._encoder_hash)
+            except SnapshotError as error:
+                log.warning("snapshot passed over", extra={"action": "snapshot_refused", "reason": str(error)})
+                continue
+            self.last_seq = info.last_seq
+            break
+        self._apply_rest()
+
+    def _apply_rest(self) -> None:
+        assert self._policy is not None
+        for update in self.ledger.read(after=self.last_seq):
+            self._policy.learn(update)
+            self.last_seq = update.seq
+
+    def drain(self, *, patience_s: float = 0.0) -> int:
+        """Learn everything that is ready; the number of decisions closed. 0 if another learner holds the lease.
+
+        patience_s: how long to wait for the lease.
+        """
+        with self._lock:
+            if not self._acquire(patience_s):
+                return 0
+            if self._policy is None:
+                self.catch_up()
+            self._pace()
+            total = 0
+            while done := self._step():
+                total += done
+            if total:
+                self.publish(force=True)
+            return total
+
+    def close(self) -> None:
+        """Give the lease back, so that another learner need not wait for it to run out."""
+        self.ledger.release(holder=self.holder)
+
+    def _pace(self) -> None:
+        """Drains that follow each other closely become one: the interval between snapshots is kept by waiting here."""
+        left = self._published + self.settings.learning.snapshot_interval_s - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+
+    def _acquire(self, patience_s: float) -> bool:
+        give_up = time.monotonic() + patience_s
+        while not self.ledger.acquire(holder=self.holder, now=self.clock(), lease_s=self.settings.learning.lease_s):
+            if time.monotonic() >= give_up:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def _step(self) -> int:
+        """One transaction's worth: judge, append, apply, publish if it is time. The number of decisions closed."""
+        learning = self.settings.learning
+        now = self.clock()
+        if not self.ledger.acquire(holder=self.holder, now=now, lease_s=learning.lease_s):
+            return 0
+        batch = self.ledger.ready(now=now, wait_s=learning.wait_s, expire_s=learning.expire_s, limit=learning.batch)
+        entries, closed = self._judged(batch, now=now)
+        if not entries and not closed:
+            return 0
+        try:
+            self.ledger.append(entries, closed, holder=self.holder, now=now)
+        except Conflict as error:
+            # Somebody else learned meanwhile: what they wrote is the truth, ours was not kept.
+            log.warning("append refused", extra={"action": "append_refused", "reason": str(error)})
+            self.catch_up()
+            return 0
+        for entry in entries:
+            self.policy.learn(entry.update)
+            self.last_seq = entry.update.seq
+        for closure in closed:
+            if closure.state == "quarantined":
+                log.error("decision quarantined", extra={"action": "quarantine", "decision": closure.decision_id})
+        self.publish()
+        return len(entries) + len(closed)
+
+    def _judged(self, batch: list[Joined], *, now: float) -> tuple[list[Entry], list[Closure]]:
+        entries: list[Entry] = []
+        closed: list[Closure] = []
+        needs_features = "features" in self.policy.needs
+        for joined in batch:
+            verdict = judge(
+                joined,
+                settings=self.settings,
+                needs_features=needs_features,
+                encoder_hash=self._encoder_hash,
+                now=now,
+            )
+            if isinstance(verdict, Closure):
+                closed.append(verdict)
+            elif verdict is not None:
+                entries.append(self._entry(joined, verdict, seq=self.last_seq + len(entries) + 1, now=now))
+        return entries, closed
+
+    def _entry(self, joined: Joined, lesson: Lesson, *, seq: int, now: float) -> Entry:
+        decision = joined.decision
+        update = Update(
+            policy=self.ledger.label,
+            seq=seq,
+            decision_id=decision.id,
+            arm=decision.arm,
+            arms=decision.arms,
+            propensity=decision.propensity,
+            reward=lesson.reward,
+            feedback_ids=tuple(f.id for f in lesson.feedback),
+            text=decision.query.text,
+            features=decision.features,
+            made_at=now,
+        )
+        return Entry(update=update, feedback_at=max((f.received_at for f in lesson.feedback), default=None))
+
+    def publish(self, *, force: bool = False) -> SnapshotInfo | None:
+        """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""
+        now = self.clock()
+        if not force and time.monotonic() - self._published < self.settings.learning.snapshot_interval_s:
+            return None
+        info, tensors, described = pack(
+            self.policy, label=self.ledger.label, last_seq=self.last_seq, encoder_hash=self._encoder_hash, now=now
+        )
+        newest = self.ledger.latest_snapshots(limit=self.settings.learning.snapshots_kept + 1)
+        if newest and newest[0].version == info.version:
+            return None
+        self.files.write(info, tensors, described)
+        self.ledger.add_snapshot(info)
+        self._published = time.monotonic()
+        self.files.prune([old.version for old in newest[self.settings.learning.snapshots_kept - 1 :]])
+        self.announce(info)
+        return info

@@ -1,0 +1,291 @@
+"""What the edges write and read: decisions, outcomes, feedback. SQL is the truth.
+
+Every write takes a group, so that concurrent requests share one transaction. Ids are the callers' idempotency
+keys: the same body again is a duplicate, another body a conflict, and neither changes a row.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, Select, Table, exists, insert, literal, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from router.database import Database
+from router.errors import Conflict, NotFound, RagBanditError
+from router.rows import (
+    decision_row,
+    decision_value,
+    feedback_row,
+    feedback_value,
+    outcome_row,
+    outcome_value,
+)
+from router.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
+from router.types import Decision, DecisionId, Feedback, Outcome, PolicyLabel, Receipt
+
+__all__ = ["DecisionRecord", "Store", "insert_new"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecisionRecord:
+    """Everything known of one decision; `state` is one of learned, defaulted, waiting, closed, quarantined."""
+
+    decision: Decision
+    outcome: Outcome | None
+    #: in the order received
+    feedback: tuple[Feedback, ...]
+    late: frozenset[str]
+    state: str
+    #: the ledger row, or None
+    update: Mapping[str, Any] | None
+    #: why it was closed or quarantined
+    reason: str | None
+
+
+class Store:
+    """Reads and writes of the edges. One per process; safe to use from several threads."""
+
+    def __init__(self, database: Database, *, label: PolicyLabel) -> None:
+        self.database = database
+        #: the ledger that decisions made here are to be learned in
+        self.label = label
+
+    def add_decisions(self, group: Sequence[Decision]) -> list[Decision | Conflict]:
+        """Commit the decisions; for an id that is taken, the decision that stands, or a Conflict.
+
+        When this returns, every decision in the result is durable.
+        """
+        rows = [decision_row(decision) for decision in group]
+        with self.database.write() as connection:
+            new = insert_new(connection, decisions, rows, key="id")
+            fresh = [d for d in group if d.id in new]
+            if fresh:
+                connection.execute(insert(waiting), [self._waiting_row(decision) for decision in fresh])
+            taken = [row["id"] for row in rows if row["id"] not in new or _seen_before(row, rows)]
+            standing = _by_id(connection, taken)
+        return [_settled(decision, row, standing) for decision, row in zip(group, rows, strict=True)]
+
+    def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision, str]]:
+        """The stored decisions among these ids, with the hash of the request that made them."""
+        with self.database.read() as connection:
+            rows = _by_id(connection, list(ids))
+        return {key: (decision_value(row), row["body_hash"]) for key, row in rows.items()}
+
+    def add_outcome(self, outcome: Outcome) -> bool:
+        """Keep the outcome of a decision; True if it is new, False if the very same is kept already.
+
+        A worker that runs an arm a second time (a job is delivered at least once) is told False, whatever it
+        brings: the first outcome stands. Raises NotFound, or Conflict if the caller's stack says something else.
+        """
+        row = outcome_row(outcome)
+        with self.database.write() as connection:
+            if not _by_id(connection, [outcome.decision_id], columns=("id",)):
+                raise NotFound(
+                    "no decision has this id", field="decision_id", remedy="send the id that /v1/route returned"
+                )
+            new = insert_new(connection, outcomes, [row], key="decision_id")
+            if new:
+                connection.execute(
+                    update(waiting).where(waiting.c.decision_id == outcome.decision_id).values(has_outcome=True)
+                )
+                return True
+            standing = connection.execute(
+                select(outcomes.c.body_hash).where(outcomes.c.decision_id == outcome.decision_id)
+            ).scalar_one()
+        if outcome.source == "worker" or standing == row["body_hash"]:
+            return False
+        raise Conflict(
+            "this decision has another outcome already", field="decision_id", remedy="an outcome is sent once"
+        )
+
+    def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome]:
+        """The outcomes that are there, by decision id."""
+        with self.database.read() as connection:
+            rows = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
+            return {row["decision_id"]: outcome_value(row) for row in rows}
+
+    def add_feedback(self, group: Sequence[Feedback]) -> list[Receipt | RagBanditError]:
+        """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns."""
+        rows = [feedback_row(item) for item in group]
+        with self.database.write() as connection:
+            known = set(_by_id(connection, {row["decision_id"] for row in rows}, columns=("id",)))
+            open_ids = self._mark_fed(connection, known)
+            rewarded = {row["decision_id"] for row in rows if row["kind"] == "reward"} & open_ids
+            self._mark_fed(connection, rewarded, has_reward=True)
+            for row in rows:
+                row["late"] = row["decision_id"] not in open_ids
+            new = insert_new(connection, feedback, [r for r in rows if r["decision_id"] in known], key="id")
+            standing = self._standing_feedback(connection, [row["id"] for row in rows])
+        results: list[Receipt | RagBanditError] = []
+        for item, row in zip(group, rows, strict=True):
+            results.append(_receipt(item, row, known=known, new=new, standing=standing))
+            new.discard(row["id"])  # the same id again in this group is a repetition
+        return results
+
+    def record(self, decision_id: DecisionId) -> DecisionRecord:
+        """Everything known of one decision. Raises NotFound."""
+        with self.database.read() as connection:
+            row = _by_id(connection, [decision_id]).get(decision_id)
+            if row is None:
+                raise NotFound("no decision has this id", field="decision_id")
+            outcome = connection.execute(select(outcomes).where(outcomes.c.decision_id == decision_id)).mappings()
+            notes = connection.execute(
+                select(feedback)
+                .where(feedback.c.decision_id == decision_id)
+                .order_by(feedback.c.received_at, feedback.c.id)
+            ).mappings()
+            found, kept = outcome.first(), notes.all()
+            learned = self._one(connection, updates, decision_id)
+            closed = self._one(connection, closures, decision_id)
+        state = closed["state"] if closed else "waiting"
+        if learned:
+            state = "learned" if learned["source"] == "explicit" else "defaulted"
+        return DecisionRecord(
+            decision=decision_value(row),
+            outcome=None if found is None else outcome_value(found),
+            feedback=tuple(feedback_value(note) for note in kept),
+            late=frozenset(note["id"] for note in kept if note["late"]),
+            state=state,
+            update=None if learned is None else dict(learned),
+            reason=None if closed is None else closed["reason"],
+        )
+
+    def register_policy(self, *, algorithm: str, params: str, encoder_hash: str, now: float) -> None:
+        """Make the ledger known. A new label inherits every decision in the store as waiting.
+
+        Raises Conflict if the ledger was learned with another encoder: its features would not fit.
+        """
+        with self.database.write() as connection:
+            row = {
+                "label": self.label,
+                "algorithm": algorithm,
+                "params": params,
+                "encoder_hash": encoder_hash,
+                "made_at": now,
+            }
+            if insert_new(connection, policies, [row], key="label"):
+                connection.execute(insert(waiting).from_select(list(waiting.c.keys()), _history(self.label)))
+                return
+            kept = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().one()
+            if kept["encoder_hash"] != encoder_hash:
+                raise Conflict(
+                    f"the ledger {self.label!r} was learned with encoder {kept['encoder_hash'][:12]}, "
+                    f"the configured encoder is {encoder_hash[:12]}",
+                    field="encoder",
+                    remedy="set the encoder back, or start a new ledger with another policy.label",
+                )
+            if (kept["algorithm"], kept["params"]) != (algorithm, params):
+                connection.execute(
+                    update(policies)
+                    .where(policies.c.label == self.label)
+                    .values(algorithm=algorithm, params=params, made_at=now)
+                )
+
+    def _waiting_row(self, decision: Decision) -> dict[str, Any]:
+        return {
+            "policy": self.label,
+            "decision_id": decision.id,
+            "decided_at": decision.made_at,
+            "answered_by_us": decision.answered_by_us,
+            "has_outcome": False,
+            "has_feedback": False,
+            "has_reward": False,
+        }
+
+    def _mark_fed(self, connection: Connection, ids: set[str], **flags: bool) -> set[str]:
+        """Tell the learner that these have feedback; returns the ones that were still open."""
+        if not ids:
+            return set()
+        marked = connection.execute(
+            update(waiting)
+            .where(waiting.c.policy == self.label, waiting.c.decision_id.in_(ids))
+            .values(has_feedback=True, **flags)
+            .returning(waiting.c.decision_id)
+        )
+        return set(marked.scalars())
+
+    def _standing_feedback(self, connection: Connection, ids: list[str]) -> dict[str, tuple[str, bool]]:
+        rows = connection.execute(
+            select(feedback.c.id, feedback.c.body_hash, feedback.c.late).where(feedback.c.id.in_(ids))
+        )
+        return {row.id: (row.body_hash, row.late) for row in rows}
+
+    def _one(self, connection: Connection, table: Table, decision_id: str) -> RowMapping | None:
+        found = connection.execute(
+            select(table).where(table.c.policy == self.label, table.c.decision_id == decision_id)
+        ).mappings()
+        return found.first()
+
+
+def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], *, key: str) -> set[str]:
+    """Insert the rows whose key is not taken, first come first kept; returns the keys that were new."""
+    if not rows:
+        return set()
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    unique = list({row[key]: row for row in reversed(rows)}.values())
+    statement = dialect.insert(table).on_conflict_do_nothing().returning(table.c[key])
+    return set(connection.execute(statement, unique).scalars())
+
+
+def _by_id(
+    connection: Connection, ids: Iterable[str], *, columns: Sequence[str] | None = None
+) -> dict[str, RowMapping]:
+    wanted = list(ids)
+    if not wanted:
+        return {}
+    chosen = [decisions.c[c] for c in columns] if columns else [decisions]
+    rows = connection.execute(select(*chosen).where(decisions.c.id.in_(wanted))).mappings()
+    return {row["id"]: row for row in rows}
+
+
+def _seen_before(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Another row of the same group has this id: the first of them is the one that was inserted."""
+    return next(r for r in rows if r["id"] == row["id"]) is not row
+
+
+def _settled(decision: Decision, row: Mapping[str, Any], standing: Mapping[str, RowMapping]) -> Decision | Conflict:
+    kept = standing.get(decision.id)
+    if kept is None:
+        return decision
+    return settle(decision_value(kept), kept["body_hash"], asked=row["body_hash"])
+
+
+def settle(standing: Decision, standing_hash: str, *, asked: str) -> Decision | Conflict:
+    """The decision that stands under an id, or Conflict if another request made it."""
+    if standing_hash == asked:
+        return standing
+    return Conflict(
+        "this decision id was used for another request", field="decision_id", remedy="use a new id for a new question"
+    )
+
+
+def _receipt(
+    item: Feedback,
+    row: Mapping[str, Any],
+    *,
+    known: set[str],
+    new: set[str],
+    standing: Mapping[str, tuple[str, bool]],
+) -> Receipt | RagBanditError:
+    if row["id"] in standing:
+        kept_hash, late = standing[row["id"]]
+        if kept_hash != row["body_hash"]:
+            return Conflict(
+                "this feedback id was used with another body",
+                field="feedback_id",
+                remedy="use a new id for new feedback",
+            )
+        return Receipt(feedback_id=item.id, duplicate=row["id"] not in new, late=late)
+    assert row["decision_id"] not in known
+    return NotFound("no decision has this id", field="decision_id", remedy="send the id that /v1/route returned")
+
+
+def _history(label: str) -> Select[Any]:
+
+    fed = exists().where(feedback.c.decision_id == decisions.c.id)
+    rewarded = fed.where(feedback.c.kind == "reward")
+    done = exists().where(outcomes.c.decision_id == decisions.c.id)
+    return select(
+        literal(label), decisions.c.id, decisions.c.made_at, decisions.c.answered_by_us, done, fed, rewarded
+    ).select_from(decisions)

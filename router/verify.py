@@ -1,0 +1,220 @@
+"""Promises 2 and 4, checked on the rows: every draw again, the whole ledger again.
+
+Nothing here trusts what the running system believes: seeds come from the ids, arms from pmf and seed, the policy
+from the ledger alone.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import func, select
+
+from router.config import Settings
+from router.errors import RagBanditError, SnapshotError
+from router.ledger import Ledger
+from router.policies import make_policy
+from router.policies.base import Policy, choose, gate, seed_of, with_floor
+from router.rows import decision_value, snapshot_value
+from router.snapshots import SnapshotFiles, policy_sha256
+from router.tables import decisions, snapshots
+from router.types import Decision, SnapshotInfo
+
+__all__ = ["Verdict", "verify"]
+
+#: mismatches that are described; all are counted
+MOST_NAMED = 20
+PAGE = 500
+
+
+@dataclass(kw_only=True, slots=True)
+class Verdict:
+    """What was checked and what did not agree. `ok` is the exit code's question."""
+
+    decisions: int = 0
+    #: seed, drawn arm, logged propensity, sum or floor of the pmf
+    propensity_mismatches: int = 0
+    updates: int = 0
+    #: gaps in seq, rewards that do not follow from their parts
+    ledger_mismatches: int = 0
+    replay_sha256: str = ""
+    live_sha256: str = ""
+    live_version: str = ""
+    #: with deep: decisions whose pmf was made again by the policy version that made it
+    deep_decisions: int = 0
+    deep_mismatches: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """No difference anywhere."""
+        differences = self.propensity_mismatches + self.ledger_mismatches + self.deep_mismatches
+        return differences == 0 and self.replay_sha256 == self.live_sha256 and not self.broken
+
+    @property
+    def broken(self) -> bool:
+        """A snapshot that is needed could not be read."""
+        return self.live_version != "" and self.live_sha256 == ""
+
+    def note(self, text: str) -> None:
+        """Name a mismatch, up to a number that a person reads."""
+        if len(self.notes) < MOST_NAMED:
+            self.notes.append(text)
+
+
+def verify(
+    ledger: Ledger,
+    *,
+    settings: Settings,
+    files: SnapshotFiles,
+    deep: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Verdict:
+    """Check every decision and replay the ledger; deep also makes every pmf again. Reads only."""
+    verdict = Verdict()
+    _check_draws(ledger, settings=settings, verdict=verdict, progress=progress)
+    live = _live(ledger, files=files, verdict=verdict)
+    if live is not None:
+        _replay(ledger, live=live, verdict=verdict)
+    if deep:
+        _check_deep(ledger, verdict=verdict)
+    return verdict
+
+
+def _pages(ledger: Ledger, *where: Any) -> Iterator[Decision]:
+    after = ""
+    while True:
+        with ledger.database.read() as connection:
+            rows = (
+                connection.execute(
+                    select(decisions).where(decisions.c.id > after, *where).order_by(decisions.c.id).limit(PAGE)
+                )
+                .mappings()
+                .all()
+            )
+        if not rows:
+            return
+        for row in rows:
+            yield decision_value(row)
+        after = rows[-1]["id"]
+
+
+def _check_draws(ledger: Ledger, *, settings: Settings, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
+    with ledger.database.read() as connection:
+        total = int(connection.execute(select(func.count()).select_from(decisions)).scalar_one())
+    for decision in _pages(ledger):
+        verdict.decisions += 1
+        wrong = _draw_fault(decision, salt=settings.salt)
+        if wrong:
+            verdict.propensity_mismatches += 1
+            verdict.note(f"decision {decision.id}: {wrong}")
+        if verdict.decisions % PAGE == 0 or verdict.decisions == total:
+            progress(verdict.decisions, total)
+
+
+def _draw_fault(decision: Decision, *, salt: str) -> str | None:
+    """What does not agree in one row, or None."""
+    pmf = decision.pmf
+    if len(pmf) != len(decision.arms) or decision.arm not in decision.arms:
+        return "arms and pmf do not fit together"
+    if not all(math.isfinite(p) and 0.0 <= p <= 1.0 for p in pmf) or abs(math.fsum(pmf) - 1.0) > 1e-9:
+        return f"pmf is no distribution: {pmf}"
+    if min(pmf) < min(decision.floor, 1.0 / len(pmf)) - 1e-12:
+        return f"pmf falls below the floor {decision.floor}"
+    if decision.seed != seed_of(decision.id, salt=salt):
+        return "the seed does not follow from the id (another salt?)"
+    index = choose(pmf, seed=decision.seed)
+    if decision.arms[index] != decision.arm:
+        return f"the draw gives {decision.arms[index]}, the row says {decision.arm}"
+    if pmf[index] != decision.propensity:
+        return f"propensity {decision.propensity} is not the pmf's {pmf[index]}"
+    return None
+
+
+def _live(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> SnapshotInfo | None:
+    """The newest snapshot, its sha256 taken from the policy that its files restore."""
+    newest = ledger.latest_snapshots(limit=1)
+    if not newest:
+        verdict.note("there is no snapshot yet")
+        return None
+    info = newest[0]
+    verdict.live_version = info.version
+    try:
+        policy, _ = files.load(info.version)
+    except SnapshotError as error:
+        verdict.note(str(error))
+        return info
+    verdict.live_sha256 = policy_sha256(
+        policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash
+    )
+    return info
+
+
+def _replay(ledger: Ledger, *, live: SnapshotInfo, verdict: Verdict) -> None:
+    policy = make_policy(live.algorithm, params=live.params)
+    for update in ledger.read(after=0):
+        verdict.updates += 1
+        if update.seq != verdict.updates:
+            verdict.ledger_mismatches += 1
+            verdict.note(f"the ledger has seq {update.seq} where {verdict.updates} belongs")
+            verdict.updates = update.seq
+        reward = update.reward
+        if not reward.clipped and reward.value != reward.quality - reward.weight * reward.cost:
+            verdict.ledger_mismatches += 1
+            verdict.note(f"update {update.seq}: the reward is not quality - weight * cost")
+        if update.seq <= live.last_seq:
+            policy.learn(update)
+    if verdict.updates < live.last_seq:
+        verdict.ledger_mismatches += 1
+        verdict.note(f"the ledger ends at {verdict.updates}, the live policy has {live.last_seq}")
+    verdict.replay_sha256 = policy_sha256(
+        policy, label=live.policy, last_seq=live.last_seq, encoder_hash=live.encoder_hash
+    )
+
+
+def _check_deep(ledger: Ledger, *, verdict: Verdict) -> None:
+    """Walk the ledger once per (algorithm, params), and at every version make its decisions' pmfs again."""
+    with ledger.database.read() as connection:
+        made = connection.execute(select(snapshots).where(snapshots.c.policy == ledger.label)).mappings().all()
+        versions = connection.execute(
+            select(decisions.c.version).where(decisions.c.policy == ledger.label).distinct()
+        ).scalars()
+        used = set(versions)
+    known = {row["version"]: snapshot_value(row) for row in made}
+    for version in sorted(used - set(known)):
+        verdict.deep_mismatches += 1
+        verdict.note(f"decisions were made by {version}, which no snapshot row describes")
+    walks: dict[tuple[str, str], list[SnapshotInfo]] = defaultdict(list)
+    for version in used & set(known):
+        info = known[version]
+        walks[info.algorithm, json.dumps(dict(info.params), sort_keys=True)].append(info)
+    for (algorithm, params), infos in walks.items():
+        policy, position = make_policy(algorithm, params=json.loads(params)), 0
+        for info in sorted(infos, key=lambda one: (one.last_seq, one.version)):
+            for update in ledger.read(after=position, upto=info.last_seq):
+                policy.learn(update)
+            position = max(position, info.last_seq)
+            _check_version(ledger, info=info, policy=policy, verdict=verdict)
+
+
+def _check_version(ledger: Ledger, *, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:
+    sha256 = policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
+    if sha256 != info.sha256:
+        verdict.deep_mismatches += 1
+        verdict.note(f"replaying to {info.last_seq} does not give {info.version}")
+    for decision in _pages(ledger, decisions.c.version == info.version, decisions.c.policy == ledger.label):
+        verdict.deep_decisions += 1
+        if decision.fault is not None:
+            continue  # the pmf was the fallback's: the draw check has covered it
+        try:
+            output = policy.pmf(decision.query, features=decision.features, arms=decision.arms)
+            pmf = with_floor(gate(output, arms=decision.arms), floor=decision.floor)
+        except RagBanditError as error:
+            pmf = ()
+            verdict.note(f"decision {decision.id}: {error}")
+        if pmf != decision.pmf:
+            verdict.deep_mismatches += 1
+            verdict.note(f"decision {decision.id}: {info.version} gives another pmf")

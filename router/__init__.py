@@ -1,0 +1,68 @@
+"""RagBandit: per question, the cheapest strategy that gets it right, learned online.
+
+    from router import Router
+    with Router.open() as router:
+        decision = router.route("Who wrote Dracula?")
+        ...run decision.arm in your own stack...
+        router.outcome(decision.id, answer="Bram Stoker", steps=1)
+        router.feedback(decision.id, rating=True)
+
+Importing this is light: no torch, no database engine, no Redis connection, no I/O. Router and Client are loaded
+when they are first named.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from router.errors import (
+    ArmFailed,
+    ConfigError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    NotReady,
+    PolicyFault,
+    QueueError,
+    RagBanditError,
+    SnapshotError,
+    StoreError,
+)
+from router.types import Budget, Cost, Counters, Decision, DecisionId, Feedback, FeedbackId, Outcome, Query, Receipt
+
+if TYPE_CHECKING:
+    from router.bootstrap import Router
+    from router.client import Client
+
+__all__ = [
+    "ArmFailed",
+    "Budget",
+    "Client",
+    "ConfigError",
+    "Conflict",
+    "Cost",
+    "Counters",
+    "Decision",
+    "DecisionId",
+    "Feedback",
+    "FeedbackId",
+    "InvalidInput",
+    "NotFound",
+    "NotReady",
+    "Outcome",
+    "PolicyFault",
+    "Query",
+    "QueueError",
+    "RagBanditError",
+    "Receipt",
+    "Router",
+    "SnapshotError",
+    "StoreError",
+]
+
+_LAZY = {"Router": "router.bootstrap", "Client": "router.client"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'router' has no attribute {name!r}")

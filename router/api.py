@@ -1,0 +1,327 @@
+"""The HTTP surface: thin. Bodies are checked here and in edge.py, everything else is the Router's."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Header, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from router.bootstrap import Router
+from router.edge import checked_id, made_feedback
+from router.errors import InvalidInput, NotReady, QueueError, RagBanditError, StoreError
+from router.jobs import RedisJobs
+from router.meters import Edge, Meters
+from router.replies import (
+    decision_json,
+    error_body,
+    error_json,
+    headers,
+    outcome_json,
+    receipt_json,
+    record_json,
+    status_json,
+)
+from router.types import ArmName, Budget, Decision, DecisionId, Feedback, OutcomeStatus, Query, Receipt
+
+__all__ = ["create_app"]
+
+log = logging.getLogger("ragbandit.api")
+
+#: most items in one /v1/feedback/batch
+MAX_BATCH = 1000
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class BudgetBody(_Body):
+    """Caps on one answer; left out: the service's own."""
+
+    rounds: int | None = None
+    passages: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+
+
+class RouteBody(_Body):
+    """A question to route."""
+
+    question: str
+    decision_id: str | None = Field(None, description="your own id: makes the request idempotent")
+    context: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    arms: list[str] | None = Field(None, description="the arms that may be drawn; left out: all")
+    budget: BudgetBody = BudgetBody()
+    tenant: str = "default"
+
+
+class FeedbackBody(_Body):
+    """One judgement: exactly one of label, rating and reward."""
+
+    decision_id: str
+    feedback_id: str | None = Field(None, description="your own id: makes the feedback idempotent")
+    label: str | list[str] | None = Field(None, description="gold answers, any is right")
+    rating: bool | int | float | None = None
+    scale: str = Field("0-1", description='of a number in rating: "0-1" or "1-5"')
+    reward: int | float | None = Field(None, description="the reward itself, cost included")
+    source: str = "human"
+
+
+class FeedbackBatchBody(_Body):
+    """Up to a thousand judgements; each is accepted or refused for itself."""
+
+    items: list[FeedbackBody]
+
+
+class OutcomeBody(_Body):
+    """What your own stack did with a decision."""
+
+    decision_id: str
+    status: OutcomeStatus = "answered"
+    answer: str | None = None
+    steps: int | float = 0.0
+    cost: dict[str, int | float] = Field(default_factory=dict)
+    stop_reason: str = ""
+    error: str | None = None
+
+
+def create_app(open_router: Callable[[], Router]) -> FastAPI:
+    """The app; the Router is opened when it starts and closed when it stops."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        router = await asyncio.to_thread(open_router)
+        app.state.router, app.state.meters = router, Meters(router)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(router.close)
+
+    app = FastAPI(title="RagBandit", version="1", lifespan=lifespan)
+    _add_decisions(app)
+    _add_feedback(app)
+    _add_operations(app)
+    _add_errors(app)
+    app.add_middleware(Edge, state=app.state, limit=lambda: app.state.router.settings.server.max_body_bytes)
+    return app
+
+
+def _router(request: Request) -> Router:
+    router: Router = request.app.state.router
+    return router
+
+
+def _add_decisions(app: FastAPI) -> None:
+    @app.post("/v1/route", status_code=200)
+    async def route(
+        body: RouteBody, request: Request, idempotency_key: Annotated[str | None, Header()] = None
+    ) -> Response:
+        """Draw an arm for your own stack to run."""
+        decision = await _decide(request, body, idempotency_key, answered_by_us=False)
+        return JSONResponse(decision_json(decision), headers=headers(decision))
+
+    @app.post("/v1/answer", status_code=200)
+    async def answer(
+        body: RouteBody,
+        request: Request,
+        idempotency_key: Annotated[str | None, Header()] = None,
+        wait_s: float | None = None,
+    ) -> Response:
+        """Draw an arm and have a worker run it; 202 with the id if it takes longer than wait_s."""
+        router = _router(request)
+        limit = router.settings.server.answer_wait_s
+        if wait_s is not None and not 0 <= wait_s <= 600:
+            raise InvalidInput(f"{wait_s!r} is out of range", field="wait_s", remedy="send a number in [0, 600]")
+        decision = await _decide(request, body, idempotency_key, answered_by_us=True)
+        waiting = await asyncio.to_thread(router.await_outcome, decision)
+        try:
+            outcome = await asyncio.wait_for(asyncio.wrap_future(waiting), limit if wait_s is None else wait_s)
+        except TimeoutError:
+            reply = decision_json(decision) | {"status": "pending", "answer": None}
+            return JSONResponse(reply, status_code=202, headers=headers(decision))
+        finally:
+            router.forget(decision.id, waiting)
+        return JSONResponse(decision_json(decision) | outcome_json(outcome), headers=headers(decision))
+
+    @app.post("/v1/outcomes", status_code=202)
+    async def outcomes(body: OutcomeBody, request: Request) -> Response:
+        """Report what your own stack did with a decision."""
+        router = _router(request)
+        new = await asyncio.to_thread(router.outcome, **body.model_dump())
+        reply = {"decision_id": body.decision_id, "duplicate": not new}
+        return JSONResponse(reply, status_code=202 if new else 200)
+
+    @app.get("/v1/decisions/{decision_id}")
+    async def decision(decision_id: str, request: Request) -> Response:
+        """Everything known of a decision."""
+        checked_id(decision_id, field="decision_id")
+        record = await asyncio.to_thread(_router(request).decision, decision_id)
+        return JSONResponse(record_json(record), headers=headers(record.decision))
+
+
+def _add_feedback(app: FastAPI) -> None:
+    @app.post("/v1/feedback", status_code=202)
+    async def feedback(
+        body: FeedbackBody, request: Request, idempotency_key: Annotated[str | None, Header()] = None
+    ) -> Response:
+        """Keep one judgement of a decision."""
+        router = _router(request)
+        made = _feedback(router, body, key=idempotency_key)
+        receipt = await asyncio.wait_for(asyncio.wrap_future(router.submit_feedback(made)), 60)
+        _count_feedback(request, made, receipt)
+        return JSONResponse(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
+
+    @app.post("/v1/feedback/batch", status_code=202)
+    async def batch(body: FeedbackBatchBody, request: Request) -> Response:
+        """Keep many judgements; the reply has one entry per item, in order, a receipt or an error."""
+        router = _router(request)
+        if not body.items or len(body.items) > MAX_BATCH:
+            raise InvalidInput(f"has {len(body.items)} items", field="items", remedy=f"send between 1 and {MAX_BATCH}")
+        results = await asyncio.gather(
+            *(_one_of_batch(request, router, item) for item in body.items), return_exceptions=True
+        )
+        replies: list[dict[str, Any]] = []
+        for result in results:
+            if isinstance(result, RagBanditError):
+                replies.append(error_json(result))
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                replies.append(receipt_json(result))
+        return JSONResponse({"items": replies}, status_code=202)
+
+
+async def _one_of_batch(request: Request, router: Router, item: FeedbackBody) -> Receipt:
+    made = _feedback(router, item, key=None)
+    receipt = await asyncio.wait_for(asyncio.wrap_future(router.submit_feedback(made)), 60)
+    _count_feedback(request, made, receipt)
+    return receipt
+
+
+def _add_operations(app: FastAPI) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        """The process is alive."""
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/ready")
+    async def ready(request: Request) -> Response:
+        """Everything a request needs is there; 503 names what is not."""
+        router = _router(request)
+        parts = await asyncio.to_thread(_parts, router)
+        missing = {name: state for name, state in parts.items() if state != "ok"}
+        # Without Redis decisions and feedback are still kept; only answers and learning are late.
+        hard = set(missing) - {"redis"}
+        return JSONResponse({"status": "not ready" if hard else "ok", "parts": parts}, status_code=503 if hard else 200)
+
+    @app.get("/v1/status")
+    async def status(request: Request) -> Response:
+        """Counters, lag, snapshot."""
+        return JSONResponse(await asyncio.to_thread(status_json, _router(request)))
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        """Prometheus text."""
+        return Response(
+            await asyncio.to_thread(request.app.state.meters.text, _router(request)), media_type=CONTENT_TYPE_LATEST
+        )
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(RagBanditError)
+    async def ours(_request: Request, error: RagBanditError) -> Response:
+        headers = {"Retry-After": "1"} if error.status == 503 else None
+        return JSONResponse(error_json(error), status_code=error.status, headers=headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            body = error_body("INVALID_JSON", "the body is not JSON", remedy="send a JSON object in UTF-8")
+            return JSONResponse(body, status_code=400)
+        where = [str(part) for part in first["loc"] if part != "body"]
+        remedy = "remove it; see /docs" if first["type"] == "extra_forbidden" else "see /docs for what is accepted"
+        return JSONResponse(
+            error_body("INVALID_INPUT", first["msg"], field=".".join(where) or "body", remedy=remedy), status_code=422
+        )
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        codes = {
+            400: ("INVALID_JSON", "the body cannot be read", "send a JSON object in UTF-8"),
+            404: ("NOT_FOUND", f"there is nothing at {request.url.path}", "see /docs"),
+            405: ("METHOD_NOT_ALLOWED", f"{request.method} is not for {request.url.path}", "see /docs"),
+            413: ("BODY_TOO_LARGE", "the body is too large", "send less"),
+        }
+        code, message, remedy = codes.get(error.status_code, ("HTTP_ERROR", str(error.detail), "see /docs"))
+        return JSONResponse(error_body(code, message, remedy=remedy), status_code=error.status_code)
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        log.exception("unforeseen failure", extra={"action": "error", "path": request.url.path}, exc_info=error)
+        return JSONResponse(error_body("INTERNAL", "this is our fault; it is in the log"), status_code=500)
+
+
+async def _decide(request: Request, body: RouteBody, idempotency_key: str | None, *, answered_by_us: bool) -> Decision:
+    router, meters = _router(request), request.app.state.meters
+    identity = body.decision_id if body.decision_id is not None else idempotency_key
+    query = Query(
+        id=None if identity is None else DecisionId(identity),
+        text=body.question,
+        context=body.context,
+        arms=None if body.arms is None else tuple(ArmName(arm) for arm in body.arms),
+        budget=Budget(**body.budget.model_dump()),
+        tenant=body.tenant,
+    )
+    began = time.perf_counter()
+    future = router.submit(query, answered_by_us=answered_by_us)
+    try:
+        decision = await asyncio.wait_for(asyncio.wrap_future(future), 60)
+    except TimeoutError as error:
+        raise NotReady("no decision within 60 s", remedy="try again with the same decision_id") from error
+    meters.route_seconds.observe(time.perf_counter() - began)
+    meters.decisions.labels(decision.arm, decision.explored).inc()
+    if decision.fault:
+        meters.faults.inc()
+    return decision
+
+
+def _feedback(router: Router, body: FeedbackBody, *, key: str | None) -> Feedback:
+    return made_feedback(
+        decision_id=body.decision_id,
+        settings=router.settings,
+        now=time.time(),
+        feedback_id=body.feedback_id if body.feedback_id is not None else key,
+        label=body.label,
+        rating=body.rating,
+        scale=body.scale,
+        reward=body.reward,
+        source=body.source,
+    )
+
+
+def _count_feedback(request: Request, made: Feedback, receipt: Receipt) -> None:
+    result = "duplicate" if receipt.duplicate else "late" if receipt.late else "kept"
+    request.app.state.meters.feedback.labels(made.kind, result).inc()
+
+
+def _parts(router: Router) -> dict[str, str]:
+    parts = {"encoder": "ok", "database": "ok", "redis": "ok", "policy": "ok"}
+    try:
+        router.ledger.last_seq()
+    except StoreError as error:
+        parts["database"] = str(error)
+    if isinstance(router.jobs, RedisJobs):
+        try:
+            router.jobs.ping()
+        except QueueError as error:
+            parts["redis"] = str(error)
+    return parts

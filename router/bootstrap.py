@@ -1,0 +1,401 @@
+"""The one place that picks concrete classes: from settings to an open Router.
+
+A Router is one process's share of the service. It decides and commits, takes feedback, follows the snapshots that
+the learner publishes, and asks workers for answers; it never learns by itself unless `learn()` is called.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from router import insights
+from router.config import EncoderSettings, Settings, load
+from router.database import Database, check_schema
+from router.edge import made_feedback, made_outcome
+from router.embedded import redis_url
+from router.encoder import DistilBertEncoder, Encoder, HashingEncoder
+from router.errors import ConfigError, NotReady, QueueError, SnapshotError, StoreError
+from router.grouping import Grouped
+from router.jobs import Jobs, Listener, RedisJobs, connect
+from router.learner import Learner
+from router.ledger import Ledger
+from router.policies import make_policy
+from router.rows import canonical
+from router.service import RouteService, Serving
+from router.snapshots import SnapshotFiles, pack, same_policy
+from router.store import DecisionRecord, Store
+from router.types import Decision, DecisionId, Feedback, Outcome, OutcomeStatus, PolicyLabel, Query, Receipt
+from router.verify import Verdict, verify
+
+Reply = TypeVar("Reply")
+
+__all__ = ["Router", "make_encoder", "make_learner", "open_database"]
+
+log = logging.getLogger("ragbandit.router")
+
+#: how often a router looks for a new snapshot by itself, should Redis have nothing to say
+POLL_S = 1.0
+#: longest wait for a group to be served
+SERVE_S = 60.0
+
+
+def open_database(settings: Settings) -> Database:
+    """The database of these settings, its schema checked. Raises StoreError."""
+    database = Database(settings.database)
+    check_schema(database)
+    return database
+
+
+def make_encoder(settings: EncoderSettings) -> Encoder:
+    """The configured encoder, loaded. Raises ConfigError if its weights cannot be had."""
+    if settings.model == "hashing":
+        return HashingEncoder(dimension=settings.dimension)
+    return DistilBertEncoder(
+        settings.model,
+        precision=settings.precision,
+        device=settings.device,
+        threads=settings.threads,
+        max_tokens=settings.max_tokens,
+        dimension=settings.dimension,
+        max_batch=settings.max_batch,
+    )
+
+
+def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learner:
+    """The learner of the configured ledger; it tells the routers through `jobs`."""
+    ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
+
+    def announce(info: object) -> None:
+        try:
+            jobs.tell("snapshot")
+        except QueueError as error:
+            log.warning("snapshot not announced", extra={"action": "announce", "reason": str(error), "info": str(info)})
+
+    return Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings, announce=announce)
+
+
+class Router:
+    """The library's front door. `Router.open()` reads the configuration; use it as a context manager."""
+
+    def __init__(self, settings: Settings, *, encoder: Encoder, database: Database, jobs: Jobs) -> None:
+        self.settings = settings
+        self.encoder = encoder
+        self.database = database
+        self.jobs = jobs
+        label = PolicyLabel(settings.policy.label)
+        self.store = Store(database, label=label)
+        self.ledger = Ledger(database, label=label)
+        self.files = SnapshotFiles(settings.snapshot_root)
+        self._fresh = make_policy(settings.policy.name, params=settings.policy.params)
+        _check_fixed(settings)
+        self.store.register_policy(
+            algorithm=self._fresh.algorithm,
+            params=canonical(dict(self._fresh.params)),
+            encoder_hash=encoder.hash,
+            now=time.time(),
+        )
+        self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=self._first())
+        self._feedback: Grouped[Feedback, Receipt] = Grouped(self._keep, name="ragbandit-feedback", limit=500)
+        #: seconds from feedback to the router that has learned it, the last thousand
+        self.lags: deque[float] = deque(maxlen=1000)
+        self.swaps = 0
+        self.refused: set[str] = set()
+        self.unrung = 0
+        self._waiters: dict[str, list[Future[Outcome]]] = {}
+        self._waiters_lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        self._follower = threading.Thread(target=self._follow, name="ragbandit-follow", daemon=True)
+        self._follower.start()
+        self._listener = Listener(jobs.client, self._hear) if isinstance(jobs, RedisJobs) else None
+
+    @classmethod
+    def open(
+        cls,
+        config: "str | Path | Settings | None" = None,
+        *,
+        encoder: Encoder | None = None,
+        jobs: Jobs | None = None,
+    ) -> "Router":
+        """A Router on the configured database, Redis and encoder.
+
+        config: a file, ready Settings, or None for ./config.yaml and the environment. Raises ConfigError for a
+        wrong setting and StoreError for a database that cannot be used; Redis may be down.
+        """
+        settings = config if isinstance(config, Settings) else load(config).settings
+        database = open_database(settings)
+        return cls(
+            settings,
+            encoder=encoder or make_encoder(settings.encoder),
+            database=database,
+            jobs=jobs or RedisJobs(connect(redis_url(settings))),
+        )
+
+    def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
+        """Draw an arm for the caller's own stack to run. Committed when it returns.
+
+        Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (time ran out).
+        """
+        query = Query(text=query) if isinstance(query, str) else query
+        return _result(self.submit(query), timeout_s=timeout_s)
+
+    def submit(self, query: Query, *, answered_by_us: bool = False) -> "Future[Decision]":
+        """`route` without waiting; with answered_by_us only arms that our workers run are offered."""
+        return self.service.submit(query, answered_by_us=answered_by_us)
+
+    def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
+        """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds."""
+        query = Query(text=query) if isinstance(query, str) else query
+        wait_s = self.settings.server.answer_wait_s if wait_s is None else wait_s
+        decision = _result(self.submit(query, answered_by_us=True), timeout_s=SERVE_S)
+        waiting = self.await_outcome(decision)
+        try:
+            return decision, waiting.result(wait_s)
+        except FutureTimeout:
+            return decision, None
+        finally:
+            self.forget(decision.id, waiting)
+
+    def await_outcome(self, decision: Decision) -> "Future[Outcome]":
+        """Ask a worker for the answer (again is harmless) and get a Future of the Outcome; `forget` it after use."""
+        future: Future[Outcome] = Future()
+        with self._waiters_lock:
+            self._waiters.setdefault(decision.id, []).append(future)
+        found = self.store.outcomes_by_id([decision.id])
+        if found:
+            self._deliver(found)
+        else:
+            self.request_answer(decision)
+        return future
+
+    def forget(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
+        """Stop waiting."""
+        with self._waiters_lock:
+            left = [f for f in self._waiters.get(decision_id, []) if f is not future]
+            if left:
+                self._waiters[decision_id] = left
+            else:
+                self._waiters.pop(decision_id, None)
+
+    def request_answer(self, decision: Decision) -> None:
+        """Queue the answer job. Redis down is no error: the sweep queues it later."""
+        try:
+            self.jobs.ask_answer(decision.id, timeout_s=self.settings.budget.seconds)
+        except QueueError as error:
+            self._not_rung("answer", error)
+
+    def outcome(
+        self,
+        decision_id: str,
+        *,
+        status: OutcomeStatus = "answered",
+        answer: str | None = None,
+        steps: float = 0.0,
+        cost: Mapping[str, float] | None = None,
+        stop_reason: str = "",
+        error: str | None = None,
+    ) -> bool:
+        """Report what the caller's own stack did with a decision; False if this very report is kept already.
+
+        Raises InvalidInput, NotFound, Conflict.
+        """
+        made = made_outcome(
+            decision_id=decision_id,
+            now=time.time(),
+            status=status,
+            answer=answer,
+            steps=steps,
+            cost=cost,
+            stop_reason=stop_reason,
+            error=error,
+        )
+        new = self.store.add_outcome(made)
+        if new:
+            self._ring()
+        return new
+
+    def feedback(
+        self,
+        decision_id: str,
+        *,
+        feedback_id: str | None = None,
+        label: Sequence[str] | None = None,
+        rating: bool | float | None = None,
+        scale: str = "0-1",
+        reward: float | None = None,
+        source: str = "human",
+    ) -> Receipt:
+        """Keep one judgement of a decision. Durable when it returns.
+
+        Raises InvalidInput, NotFound (unknown decision), Conflict (feedback_id used with another body).
+        """
+        made = made_feedback(
+            decision_id=decision_id,
+            settings=self.settings,
+            now=time.time(),
+            feedback_id=feedback_id,
+            label=label,
+            rating=rating,
+            scale=scale,
+            reward=reward,
+            source=source,
+        )
+        return _result(self.submit_feedback(made), timeout_s=SERVE_S)
+
+    def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
+        """`feedback` without waiting."""
+        return self._feedback.submit(feedback)
+
+    def decision(self, decision_id: str) -> DecisionRecord:
+        """Everything known of a decision. Raises NotFound."""
+        return self.store.record(DecisionId(decision_id))
+
+    def status(self) -> insights.Status:
+        """Counters, lag, snapshot."""
+        return insights.status(self.ledger, now=time.time())
+
+    def verify(self, *, deep: bool = False) -> Verdict:
+        """Every draw again, the ledger again."""
+        return verify(self.ledger, settings=self.settings, files=self.files, deep=deep)
+
+    def learn(self) -> int:
+        """Learn in this process what is ready (for notebooks and tests; a service has a learner process).
+
+        The number of decisions closed; 0 also if another learner holds the lease.
+        """
+        learner = make_learner(self.settings, database=self.database, jobs=self.jobs)
+        try:
+            done = learner.drain()
+        finally:
+            learner.close()
+        self.refresh()
+        return done
+
+    def refresh(self) -> bool:
+        """Take over the newest snapshot if there is a newer one; True if the policy was swapped."""
+        serving = self.service.serving
+        for info in self.ledger.latest_snapshots(limit=3, algorithm=self._fresh.algorithm):
+            if info.version == serving.version or info.last_seq < serving.last_seq:
+                return False
+            if not same_policy(info, self._fresh, encoder_hash=self.encoder.hash):
+                continue
+            try:
+                policy, _ = self.files.load(info.version, encoder_hash=self.encoder.hash)
+            except SnapshotError as error:
+                if info.version not in self.refused:
+                    self.refused.add(info.version)
+                    log.warning("snapshot refused", extra={"action": "snapshot_refused", "reason": str(error)})
+                continue
+            self.service.swap(Serving(policy=policy, version=info.version, last_seq=info.last_seq))
+            self.swaps += 1
+            self._measure_lag(after=serving.last_seq, upto=info.last_seq)
+            return True
+        return False
+
+    def close(self) -> None:
+        """Serve what was handed in, stop all threads, close the database."""
+        self.service.close()
+        self._feedback.close()
+        self._closed.set()
+        self._wake.set()
+        self._follower.join(5)
+        if self._listener is not None:
+            self._listener.close()
+        self.database.close()
+
+    def __enter__(self) -> "Router":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _first(self) -> Serving:
+        """The newest usable snapshot; on a new ledger, the policy that has learned nothing, made known."""
+        for info in self.ledger.latest_snapshots(limit=5, algorithm=self._fresh.algorithm):
+            if same_policy(info, self._fresh, encoder_hash=self.encoder.hash):
+                try:
+                    policy, _ = self.files.load(info.version, encoder_hash=self.encoder.hash)
+                except SnapshotError as error:
+                    log.warning("snapshot passed over", extra={"action": "snapshot_refused", "reason": str(error)})
+                    continue
+                return Serving(policy=policy, version=info.version, last_seq=info.last_seq)
+        info, tensors, described = pack(
+            self._fresh, label=self.ledger.label, last_seq=0, encoder_hash=self.encoder.hash, now=time.time()
+        )
+        self.files.write(info, tensors, described)
+        self.ledger.add_snapshot(info)
+        return Serving(policy=self._fresh, version=info.version, last_seq=0)
+
+    def _keep(self, group: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
+        results = self.store.add_feedback(group)
+        if any(isinstance(r, Receipt) and not r.duplicate for r in results):
+            self._ring()
+        return results
+
+    def _ring(self) -> None:
+        try:
+            self.jobs.ring(self.store.label)
+        except QueueError as error:
+            self._not_rung("learn", error)
+
+    def _not_rung(self, what: str, error: QueueError) -> None:
+        self.unrung += 1
+        log.warning("bell not rung: the sweep will", extra={"action": "ring", "queue": what, "reason": str(error)})
+
+    def _hear(self, news: str) -> None:
+        kind, _, key = news.partition(":")
+        if kind == "snapshot":
+            self._wake.set()
+        elif kind == "outcome" and key in self._waiters:
+            self._deliver(self.store.outcomes_by_id([key]))
+
+    def _deliver(self, found: Mapping[str, Outcome]) -> None:
+        for key, outcome in found.items():
+            with self._waiters_lock:
+                futures = self._waiters.pop(key, [])
+            for future in futures:
+                if not future.done():
+                    future.set_result(outcome)
+
+    def _follow(self) -> None:
+        """New snapshots and awaited outcomes: at once when told, by looking when nobody tells."""
+        while not self._closed.is_set():
+            self._wake.wait(POLL_S)
+            self._wake.clear()
+            if self._closed.is_set():
+                return
+            try:
+                self.refresh()
+                awaited = list(self._waiters)
+                if awaited:
+                    self._deliver(self.store.outcomes_by_id(awaited))
+            except StoreError as error:
+                log.warning("the database did not answer", extra={"action": "follow", "reason": str(error)})
+
+    def _measure_lag(self, *, after: int, upto: int) -> None:
+        now = time.time()
+        self.lags.extend(now - came for came in self.ledger.feedback_times(after=after, upto=upto))
+
+
+def _result(future: "Future[Reply]", *, timeout_s: float) -> Reply:
+    try:
+        return future.result(timeout_s)
+    except FutureTimeout as error:
+        raise NotReady(f"no reply within {timeout_s:g} s", remedy="try again with the same id") from error
+
+
+def _check_fixed(settings: Settings) -> None:
+    arm = settings.policy.params.get("arm")
+    if settings.policy.name == "fixed" and arm not in settings.arms:
+        raise ConfigError(
+            f"{arm!r} is not among the arms", field="policy.params.arm", remedy=f"use one of {sorted(settings.arms)}"
+        )

@@ -1,0 +1,231 @@
+"""The router's verbs. `workers.cli` is the command's root and adds the verbs that need arms."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from router import config as configuration
+from router import insights
+from router.bootstrap import Router, open_database
+from router.client import Client
+from router.config import Settings
+from router.database import Database, migrate
+from router.errors import InvalidInput, RagBanditError
+from router.ledger import Ledger
+from router.snapshots import SnapshotFiles
+from router.types import PolicyLabel
+from router.verify import verify
+
+__all__ = ["ConfigOption", "JsonOption", "add_verbs", "failing_well", "print_json"]
+
+ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
+UrlOption = Annotated[str, typer.Option("--url", envvar="RAGBANDIT_URL", help="of a running service")]
+IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
+DEFAULT_URL = "http://127.0.0.1:8100"
+
+console = Console()
+errors = Console(stderr=True)
+#: settings -> None, raises ConfigError: what the root knows to check and the router does not (arms)
+Check = Callable[[Settings], None]
+
+
+@contextlib.contextmanager
+def failing_well() -> Iterator[None]:
+    """An error of ours ends the command with one line and exit code 2, not with a traceback."""
+    try:
+        yield
+    except RagBanditError as error:
+        errors.print(f"[red]{error.code}[/red] {error}", soft_wrap=True, highlight=False)
+        raise typer.Exit(2) from None
+
+
+def print_json(value: object) -> None:
+    """JSON on standard output, for pipes."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def add_verbs(app: typer.Typer, *, check: Check) -> None:
+    """Put the router's verbs on the command."""
+    _add_service(app, check=check)
+    _add_calls(app)
+    _add_facts(app)
+
+
+def _add_service(app: typer.Typer, *, check: Check) -> None:
+    @app.command()
+    def serve(config: ConfigOption = None) -> None:
+        """Run the HTTP service alone (Redis, workers and the learner run elsewhere)."""
+        with failing_well():
+            settings = configuration.load(config).settings
+            check(settings)
+            import uvicorn
+
+            from router.api import create_app
+
+            # A failure to open must end the process with our one line, not with a server's traceback.
+            router = Router.open(settings)
+            server = settings.server
+            uvicorn.run(
+                create_app(lambda: router), host=server.host, port=server.port, log_level="warning", access_log=False
+            )
+
+    @app.command(name="migrate")
+    def migrate_(config: ConfigOption = None) -> None:
+        """Bring the database to this version's schema."""
+        with failing_well():
+            database = Database(configuration.load(config).settings.database)
+            revision = migrate(database)
+            console.print(f"{database.url.render_as_string(hide_password=True)} is at {revision}", soft_wrap=True)
+
+    @app.command()
+    def validate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+        """Check the configuration; print every setting with where it came from."""
+        with failing_well():
+            loaded = configuration.load(config)
+            check(loaded.settings)
+            rows = configuration.effective(loaded)
+            if as_json:
+                print_json([{"key": k, "value": v, "source": s} for k, v, s in rows])
+                return
+            table = Table("setting", "value", "source")
+            for key, value, source in rows:
+                table.add_row(key, json.dumps(value), source)
+            console.print(table)
+
+
+def _add_calls(app: typer.Typer) -> None:
+    @app.command()
+    def route(
+        question: str,
+        url: UrlOption = DEFAULT_URL,
+        decision_id: IdOption = None,
+        arms: Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it")] = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        """Draw an arm for a question (nobody runs it)."""
+        with failing_well(), Client(url) as client:
+            _show(client.route(question, decision_id=decision_id, arms=arms or None), as_json=as_json)
+
+    @app.command()
+    def answer(
+        question: str,
+        url: UrlOption = DEFAULT_URL,
+        decision_id: IdOption = None,
+        wait: Annotated[float, typer.Option(help="seconds to wait for the answer")] = 60.0,
+        as_json: JsonOption = False,
+    ) -> None:
+        """Draw an arm and have a worker run it."""
+        with failing_well(), Client(url) as client:
+            _show(client.answer(question, decision_id=decision_id, wait_s=wait), as_json=as_json)
+
+    @app.command()
+    def feedback(
+        decision_id: str,
+        url: UrlOption = DEFAULT_URL,
+        feedback_id: IdOption = None,
+        label: Annotated[list[str] | None, typer.Option(help="a gold answer; repeat it for several")] = None,
+        rating: Annotated[str | None, typer.Option(help="true, false, or a number in [0, 1] or 1-5")] = None,
+        scale: Annotated[str, typer.Option(help="of a numeric rating: 0-1 or 1-5")] = "0-1",
+        reward: Annotated[float | None, typer.Option(help="the reward itself")] = None,
+        source: Annotated[str, typer.Option(help="human, judge or code")] = "human",
+        as_json: JsonOption = False,
+    ) -> None:
+        """Judge a decision: a label, a rating or a reward."""
+        with failing_well(), Client(url) as client:
+            reply = client.feedback(
+                decision_id,
+                feedback_id=feedback_id,
+                label=label or None,
+                rating=_rating(rating),
+                scale=scale,
+                reward=reward,
+                source=source,
+            )
+            _show(reply, as_json=as_json)
+
+
+def _add_facts(app: typer.Typer) -> None:
+    @app.command()
+    def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+        """Counters that balance, lag, snapshot; read from the database."""
+        import time
+
+        with failing_well(), _ledger(config) as (_, ledger):
+            found = insights.status(ledger, now=time.time())
+            facts = asdict(found) | {"balanced": found.counters.balanced}
+            _show(facts.pop("counters") | facts, as_json=as_json)
+            if not found.counters.balanced:
+                raise typer.Exit(1)
+
+    @app.command(name="verify")
+    def verify_(
+        config: ConfigOption = None,
+        deep: Annotated[bool, typer.Option(help="also make every pmf again")] = False,
+        as_json: JsonOption = False,
+    ) -> None:
+        """Recompute every draw, replay the ledger from nothing; exit 1 on any difference."""
+        with failing_well(), _ledger(config) as (settings, ledger):
+            files = SnapshotFiles(settings.snapshot_root)
+            with Progress(console=errors, transient=True) as progress:
+                bar = progress.add_task("rows", total=None)
+                verdict = verify(
+                    ledger,
+                    settings=settings,
+                    files=files,
+                    deep=deep,
+                    progress=lambda done, total: progress.update(bar, completed=done, total=total),
+                )
+            _show(asdict(verdict) | {"ok": verdict.ok}, as_json=as_json)
+            if not verdict.ok:
+                raise typer.Exit(1)
+
+    @app.command()
+    def quarantine(config: ConfigOption = None, limit: int = 100, as_json: JsonOption = False) -> None:
+        """The decisions that were poisoned, with the field and the reason."""
+        with failing_well(), _ledger(config) as (_, ledger):
+            rows = insights.quarantined(ledger, limit=limit)
+            if as_json:
+                print_json([dict(row) for row in rows])
+                return
+            table = Table("decision", "field", "reason")
+            for row in rows:
+                table.add_row(row["decision_id"], row["field"] or "", row["reason"])
+            console.print(table if rows else "nothing is quarantined")
+
+
+@contextlib.contextmanager
+def _ledger(config: str | None) -> Iterator[tuple[Settings, Ledger]]:
+    settings = configuration.load(config).settings
+    database = open_database(settings)
+    try:
+        yield settings, Ledger(database, label=PolicyLabel(settings.policy.label))
+    finally:
+        database.close()
+
+
+def _show(facts: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+        return
+    table = Table(show_header=False, box=None)
+    for key, value in facts.items():
+        table.add_row(key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    console.print(table)
+
+
+def _rating(text: str | None) -> bool | float | None:
+    if text is None or text.lower() in ("true", "false"):
+        return None if text is None else text.lower() == "true"
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InvalidInput(f"{text!r} is no rating", field="rating", remedy="use true, false or a number") from error

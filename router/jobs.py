@@ -1,0 +1,224 @@
+"""The bell: Redis and RQ carry "look there", never data. Losing all of Redis makes things late, not lost.
+
+`Jobs` is what the router needs of a queue; `RedisJobs` is the real one, `MemoryJobs` the public test double.
+Workers are reached by job name, so that the router need not import them.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+import redis
+from redis.exceptions import RedisError
+from rq import Queue
+from rq.job import Job
+
+from router.errors import QueueError
+from router.types import DecisionId, PolicyLabel
+
+Reply = TypeVar("Reply")
+
+__all__ = ["ANSWER_QUEUE", "LEARN_QUEUE", "Jobs", "Listener", "MemoryJobs", "RedisJobs", "connect"]
+
+log = logging.getLogger("ragbandit.jobs")
+
+ANSWER_QUEUE = "ragbandit-answer"
+LEARN_QUEUE = "ragbandit-learn"
+CHANNEL = "ragbandit:news"
+#: a bell that was rung and not heard rings again after this long
+BELL_MS = 2_000
+#: a worker says at least this often that it is still running a decision
+RUNNING_S = 15
+
+
+class Jobs(Protocol):
+    """What the router asks of a queue. Every method raises QueueError if the queue cannot be reached."""
+
+    def ring(self, label: PolicyLabel) -> None:
+        """There is something to learn for this ledger."""
+        ...
+
+    def ask_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
+        """Have a worker answer this decision."""
+        ...
+
+    def lost(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
+        """The decisions among these that are neither queued nor being run."""
+        ...
+
+    def tell(self, news: str) -> None:
+        """Send a line to every listener, for example "outcome:<id>"."""
+        ...
+
+    def depth(self) -> dict[str, int]:
+        """Jobs waiting, by queue."""
+        ...
+
+
+def connect(url: str) -> "redis.Redis":
+    """A client with limits on every wait."""
+    return redis.Redis.from_url(
+        url, socket_connect_timeout=3, socket_timeout=10, health_check_interval=30, retry_on_timeout=False
+    )
+
+
+class RedisJobs:
+    """Jobs over RQ."""
+
+    def __init__(self, client: "redis.Redis") -> None:
+        self.client = client
+        self._answer = Queue(ANSWER_QUEUE, connection=client)
+        self._learn = Queue(LEARN_QUEUE, connection=client)
+
+    def ring(self, label: PolicyLabel) -> None:
+        """Queue one learn job unless one is on its way: feedback by the thousand rings one bell."""
+
+        def work() -> None:
+            if self.client.set(f"ragbandit:bell:{label}", 1, nx=True, px=BELL_MS):
+                self._learn.enqueue("workers.tasks.learn", label, result_ttl=0, failure_ttl=3600, job_timeout=600)
+
+        self._reached(work)
+
+    def hush(self, label: PolicyLabel) -> None:
+        """Take the bell down: what comes in from now on must ring again."""
+        self._reached(lambda: self.client.delete(f"ragbandit:bell:{label}"))
+
+    def ask_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
+        """Queue the answer job under the decision's own id."""
+
+        def work() -> None:
+            self._answer.enqueue(
+                "workers.tasks.answer",
+                decision_id,
+                job_id=decision_id,
+                result_ttl=0,
+                failure_ttl=3600,
+                job_timeout=int(timeout_s) + 30,
+            )
+
+        self._reached(work)
+
+    def lost(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
+        """Neither waiting in RQ's list nor marked as running by a live worker."""
+
+        def work() -> list[DecisionId]:
+            wanted = list(ids)
+            if not wanted:
+                return []
+            queued = set(self._answer.job_ids)
+            running = self.client.mget([_running_key(i) for i in wanted])
+            return [i for i, mark in zip(wanted, running, strict=True) if mark is None and i not in queued]
+
+        return self._reached(work)
+
+    def mark_running(self, decision_id: DecisionId) -> None:
+        """A worker is on it; the mark fades after RUNNING_S unless renewed."""
+        self._reached(lambda: self.client.set(_running_key(decision_id), 1, ex=RUNNING_S))
+
+    def unmark_running(self, decision_id: DecisionId) -> None:
+        """The worker is done."""
+        self._reached(lambda: self.client.delete(_running_key(decision_id)))
+
+    def cancel_answer(self, decision_id: DecisionId) -> None:
+        """Forget a queued answer job; a finished or unknown one is fine."""
+
+        def work() -> None:
+            if Job.exists(decision_id, connection=self.client):
+                Job.fetch(decision_id, connection=self.client).delete()
+
+        self._reached(work)
+
+    def tell(self, news: str) -> None:
+        """Publish on the one channel."""
+        self._reached(lambda: self.client.publish(CHANNEL, news))
+
+    def depth(self) -> dict[str, int]:
+        """Length of the two lists."""
+        return self._reached(lambda: {"answer": self._answer.count, "learn": self._learn.count})
+
+    def ping(self) -> None:
+        """Raises QueueError if Redis does not answer."""
+        self._reached(self.client.ping)
+
+    @staticmethod
+    def _reached(work: Callable[[], Reply]) -> Reply:
+        try:
+            return work()
+        except (RedisError, OSError) as error:
+            raise QueueError(f"Redis: {error}", field="redis_url", remedy="is it running?") from error
+
+
+def _running_key(decision_id: str) -> str:
+    return f"ragbandit:running:{decision_id}"
+
+
+class MemoryJobs:
+    """A queue in this process that only remembers what it was asked: for tests and for use without Redis."""
+
+    def __init__(self) -> None:
+        self.rung: list[PolicyLabel] = []
+        self.asked: list[DecisionId] = []
+        self.told: list[str] = []
+        #: True: every call raises QueueError, as with Redis down
+        self.broken = False
+
+    def ring(self, label: PolicyLabel) -> None:
+        """Remember the label."""
+        self._check()
+        self.rung.append(label)
+
+    def ask_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
+        """Remember the decision."""
+        del timeout_s
+        self._check()
+        self.asked.append(decision_id)
+
+    def lost(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
+        """Those that were never asked for."""
+        self._check()
+        return [i for i in ids if i not in self.asked]
+
+    def tell(self, news: str) -> None:
+        """Remember the line."""
+        self._check()
+        self.told.append(news)
+
+    def depth(self) -> dict[str, int]:
+        """How much was asked."""
+        self._check()
+        return {"answer": len(self.asked), "learn": len(self.rung)}
+
+    def _check(self) -> None:
+        if self.broken:
+            raise QueueError("the queue is down (MemoryJobs.broken)")
+
+
+class Listener:
+    """A thread that hears the news and survives Redis going away and coming back."""
+
+    def __init__(self, client: "redis.Redis", hear: Callable[[str], None]) -> None:
+        self._client = client
+        self._hear = hear
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ragbandit-news", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; waits for at most 2 s."""
+        self._stop.set()
+        self._thread.join(2)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call] # redis
+                    pubsub.subscribe(CHANNEL)
+                    while not self._stop.is_set():
+                        message = pubsub.get_message(timeout=1.0)
+                        if message and message["type"] == "message":
+                            self._hear(message["data"].decode())
+            except (RedisError, OSError) as error:
+                # The pollers behind every listener find the same facts in SQL, a little later.
+                log.warning("no news from Redis", extra={"action": "listen", "reason": str(error)})
+                self._stop.wait(1.0)

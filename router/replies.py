@@ -1,0 +1,120 @@
+"""Values as the JSON that callers see: one shape for HTTP, the command line and the client."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from router.bootstrap import Router
+from router.errors import RagBanditError
+from router.rows import trace_json
+from router.store import DecisionRecord
+from router.types import Decision, Outcome, Receipt
+
+__all__ = [
+    "decision_json",
+    "error_body",
+    "error_json",
+    "headers",
+    "outcome_json",
+    "receipt_json",
+    "record_json",
+    "status_json",
+]
+
+
+def status_json(router: Router) -> dict[str, Any]:
+    """Counters, lag, snapshot, and the lag measured by this router."""
+    status = router.status()
+    lags = sorted(router.lags)
+    percentiles = np.percentile(lags, [50, 99]) * 1000 if lags else (None, None)
+    return asdict(status) | {
+        "balanced": status.counters.balanced,
+        "serving": router.service.serving.version,
+        "policy": router.settings.policy.name,
+        "label": router.store.label,
+        "feedback_to_policy_ms": {"p50": percentiles[0], "p99": percentiles[1], "n": len(lags)},
+    }
+
+
+def headers(decision: Decision) -> dict[str, str]:
+    """What a caller may want without reading the body."""
+    return {
+        "x-ragbandit-decision-id": decision.id,
+        "x-ragbandit-strategy": decision.arm,
+        "x-ragbandit-policy-version": decision.version,
+        "x-ragbandit-propensity": repr(decision.propensity),
+        "x-ragbandit-explored": str(decision.explored).lower(),
+    }
+
+
+def decision_json(decision: Decision) -> dict[str, Any]:
+    """A decision as route replies it."""
+    return {
+        "decision_id": decision.id,
+        "arm": decision.arm,
+        "propensity": decision.propensity,
+        "pmf": dict(zip(decision.arms, decision.pmf, strict=True)),
+        "scores": None if decision.scores is None else dict(zip(decision.arms, decision.scores, strict=True)),
+        "policy": decision.policy,
+        "version": decision.version,
+        "explored": decision.explored,
+        "fault": decision.fault,
+    }
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """An outcome without its trace."""
+    return {
+        "status": outcome.status,
+        "answer": outcome.answer,
+        "stop_reason": outcome.stop_reason,
+        "error": outcome.error,
+        "steps": outcome.steps,
+        "cost": asdict(outcome.cost),
+    }
+
+
+def record_json(record: DecisionRecord) -> dict[str, Any]:
+    """Everything known of a decision, as JSON."""
+    decision, outcome, update = record.decision, record.outcome, record.update
+    return decision_json(decision) | {
+        "question": decision.query.text,
+        "context": dict(decision.query.context),
+        "tenant": decision.query.tenant,
+        "budget": asdict(decision.query.budget),
+        "seed": str(decision.seed),
+        "floor": decision.floor,
+        "encoder_hash": decision.encoder_hash,
+        "answered_by_us": decision.answered_by_us,
+        "made_at": decision.made_at,
+        "state": record.state,
+        "reason": record.reason,
+        "outcome": None
+        if outcome is None
+        else outcome_json(outcome)
+        | {"trace": trace_json(outcome.trace), "source": outcome.source, "made_at": outcome.made_at},
+        "feedback": [asdict(item) | {"late": item.id in record.late} for item in record.feedback],
+        "reward": None
+        if update is None
+        else {key: update[key] for key in ("value", "quality", "cost", "weight", "clipped", "preset", "source")},
+        "learned_seq": None if update is None else update["seq"],
+    }
+
+
+def receipt_json(receipt: Receipt) -> dict[str, Any]:
+    """A receipt."""
+    return asdict(receipt)
+
+
+def error_json(error: RagBanditError) -> dict[str, Any]:
+    """An error of ours."""
+    return error_body(error.code, error.message, field=error.field, remedy=error.remedy)
+
+
+def error_body(code: str, message: str, *, field: str | None = None, remedy: str | None = None) -> dict[str, Any]:
+    """The shape of every error: stable code, message, field, remedy."""
+    # A message may quote what was sent, and that may not be valid Unicode.
+    safe = json.loads(json.dumps(message).encode("utf-8", "replace"))
+    return {"error": {"code": code, "message": safe, "field": field, "remedy": remedy}}

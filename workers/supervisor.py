@@ -1,0 +1,161 @@
+"""`ragbandit up`: Redis, the HTTP service, answer workers and the learner, as children of one process.
+
+A child that dies is started again, at once the first time, then with growing pauses. Ctrl-C or SIGTERM ends all:
+the service first, so that nothing new comes in, then the workers, then Redis.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from router.client import Client
+from router.config import Settings
+from router.embedded import RedisServer
+from router.errors import ConfigError, NotReady
+from workers.main import PARENT_VARIABLE
+
+__all__ = ["Child", "Supervisor"]
+
+log = logging.getLogger("ragbandit.up")
+
+#: longest pause before a child is started again, seconds
+MAX_PAUSE_S = 5.0
+#: a child that lived this long starts with a clean record
+STEADY_S = 30.0
+
+
+class Child:
+    """One process and its record."""
+
+    def __init__(self, name: str, *, arguments: Sequence[str], log_folder: Path) -> None:
+        self.name = name
+        self.arguments = list(arguments)
+        self.log_file = log_folder / f"{name}.log"
+        self.restarts = 0
+        self._deaths = 0
+        self._started = 0.0
+        self._due = 0.0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process."""
+        environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+        with self.log_file.open("ab") as output:
+            self.process = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "-m", "workers.cli", *self.arguments],
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,  # ctrl-C reaches us alone, and we end the children in order
+            )
+        self._started = time.monotonic()
+
+    def tend(self) -> None:
+        """Start it again if it died and its pause is over."""
+        if self.process is None or self.process.poll() is None:
+            return
+        now = time.monotonic()
+        if self._due == 0.0:
+            self._deaths = 1 if now - self._started > STEADY_S else self._deaths + 1
+            pause = 0.0 if self._deaths == 1 else min(MAX_PAUSE_S, 0.25 * 2**self._deaths)
+            self._due = now + pause
+            log.warning("died", extra={"action": "died", "child": self.name, "code": self.process.returncode})
+        if now >= self._due:
+            self._due = 0.0
+            self.restarts += 1
+            self.start()
+
+    def stop(self, *, timeout_s: float) -> None:
+        """SIGTERM, then SIGKILL after timeout_s."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            log.warning("killed", extra={"action": "kill", "child": self.name})
+            self.process.kill()
+            self.process.wait(5)
+
+
+class Supervisor:
+    """The whole service on one machine."""
+
+    def __init__(self, settings: Settings, *, config: str | None, log_folder: Path | None = None) -> None:
+        self.settings = settings
+        folder = log_folder or Path(settings.data_dir) / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.redis = RedisServer(settings) if settings.redis_url is None else None
+        more = ["--config", config] if config else []
+        commands = [("api", ["serve", *more])]
+        commands += [
+            (f"answer-{number}", ["worker", "--queue", "answer", *more])
+            for number in range(1, settings.workers.answer + 1)
+        ]
+        commands.append(("learn", ["worker", "--queue", "learn", *more]))
+        self.children = [Child(name, arguments=arguments, log_folder=folder) for name, arguments in commands]
+        self._stop = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """Of the HTTP service."""
+        return f"http://{self.settings.server.host}:{self.settings.server.port}"
+
+    def start(self) -> None:
+        """Start Redis and all children; returns at once, `wait_ready` waits."""
+        if self.settings.server.port == 0:
+            raise ConfigError("0 lets the system choose, and then nobody knows", field="server.port", remedy="name one")
+        if self.redis is not None:
+            self.redis.start()
+        for child in self.children:
+            child.start()
+
+    def wait_ready(self, *, timeout_s: float = 120.0, tick: Callable[[], None] = lambda: None) -> None:
+        """Until the service answers. Raises NotReady with the place of the log."""
+        give_up = time.monotonic() + timeout_s
+        with Client(self.url, timeout_s=5) as client:
+            while not client.ready():
+                api = self.children[0]
+                if api.restarts >= 3 or time.monotonic() > give_up:
+                    raise NotReady(f"the service did not come up: {_tail(api.log_file)}", remedy=f"see {api.log_file}")
+                self._tend()
+                tick()
+                self._stop.wait(0.2)
+
+    def run(self) -> None:
+        """Tend the children until `stop` or a signal."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self._stop.set())
+        while not self._stop.wait(0.2):
+            self._tend()
+
+    def request_stop(self) -> None:
+        """Make `run` return."""
+        self._stop.set()
+
+    def stop(self) -> None:
+        """End everything that was started."""
+        self._stop.set()
+        for child in self.children:
+            child.stop(timeout_s=15)
+        if self.redis is not None:
+            self.redis.stop()
+
+    def _tend(self) -> None:
+        if self.redis is not None and self.redis.pid is None and not self._stop.is_set():
+            log.warning("died", extra={"action": "died", "child": "redis"})
+            self.redis.start()
+        for child in self.children:
+            child.tend()
+
+
+def _tail(file: Path) -> str:
+    lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
+    return lines[-1] if lines else "it has logged nothing"

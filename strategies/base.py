@@ -151,7 +151,7 @@ class Run:
     budget: Budget
     started: float = field(default_factory=time.monotonic)
     trace: list[TraceEvent] = field(default_factory=list)
-    cost: Cost = Cost()
+    cost: Cost = field(default_factory=Cost)
     #: best answer so far, used if the budget ends the arm
     draft: str | None = None
 
@@ -187,9 +187,11 @@ class Run:
         self._check_time()
         began = time.monotonic()
         try:
-            async with asyncio.timeout(self._left()):
+            async with asyncio.timeout(self._left()) as limit:
                 hits = await self.retriever.search(query, k=k)
         except TimeoutError as error:
+            if not limit.expired():
+                raise  # The retriever's own: it failed, our seconds did not run out.
             raise OutOfBudget("seconds") from error
         finally:
             spent = time.monotonic() - began

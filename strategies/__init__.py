@@ -1,0 +1,156 @@
+"""Ways of answering a question, by name.
+
+    arms = make_arms({"no_retrieval": {}, "single_step": {"passages": 5}}, capabilities=generator.capabilities)
+
+A key is the name of an arm. Its params say how it is made; the param `class` names the class as "package.module:Class",
+which is how your own arm comes in, or one of ours under a second name and with other settings:
+
+    {"wide_step": {"class": "strategies.basic:SingleStep", "passages": 10}}
+
+A class is called with name=<key> and the other params as keywords, and must follow `strategies.base.Strategy`.
+"""
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, cast, get_args
+
+from router.errors import ConfigError
+from router.types import ArmName
+from strategies.base import (
+    Answer,
+    Completion,
+    Generator,
+    Hit,
+    Need,
+    OutOfBudget,
+    Passage,
+    Prompt,
+    Retriever,
+    Run,
+    Strategy,
+)
+from strategies.runner import run_strategy
+
+__all__ = [
+    "ARMS",
+    "Answer",
+    "Completion",
+    "Generator",
+    "Hit",
+    "Need",
+    "OutOfBudget",
+    "Passage",
+    "Prompt",
+    "Retriever",
+    "Run",
+    "Strategy",
+    "make_arms",
+    "run_strategy",
+]
+
+#: our arms: name -> class; imported when made, so that `import strategies` stays light
+ARMS: Mapping[str, str] = MappingProxyType(
+    {
+        "multi_step": "strategies.ircot:MultiStep",
+        "no_retrieval": "strategies.basic:NoRetrieval",
+        "single_step": "strategies.basic:SingleStep",
+    }
+)
+
+#: what would meet a need: said to whoever configured an arm that the generator cannot serve
+_MET_BY: Mapping[Need, str] = MappingProxyType(
+    {
+        "completion": "any generator",
+        "stop": "any generator of ours, or an OpenAI-compatible server",
+        "logprobs": "a local model, or an OpenAI-compatible server that returns logprobs (vLLM, OpenAI)",
+        "entropy": "a local model",
+        "attention": "a local model loaded with eager attention",
+        "hidden_states": "a local model",
+        "trained_tokens": "a local model or a vLLM server with weights trained for this arm",
+    }
+)
+
+
+def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: frozenset[Need]) -> dict[ArmName, Strategy]:
+    """The configured arms, in the order of the configuration; `capabilities` are those of the generator.
+
+    Raises ConfigError, with field "arms", "arms.<name>" or "arms.<name>.<param>", for an empty configuration, an
+    unknown arm or param, a value of the wrong type or range, a class that cannot be used, or an unmet need.
+    """
+    if not config:
+        raise ConfigError("no arm is configured", field="arms", remedy=f"known: {', '.join(sorted(ARMS))}")
+    arms: dict[ArmName, Strategy] = {}
+    for name, params in config.items():
+        arm = _make(name, params=params)
+        _check_needs(arm, name=name, capabilities=capabilities)
+        arms[ArmName(name)] = arm
+    return arms
+
+
+def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
+    if params is not None and not isinstance(params, Mapping):
+        raise ConfigError(f"{params!r} is no mapping", field=f"arms.{name}", remedy="give params by name, or {}")
+    # An arm without params is written `single_step:` in YAML, which reads as None.
+    given = {str(key): value for key, value in (params or {}).items()}
+    path = given.pop("class", ARMS.get(name))
+    if path is None:
+        raise ConfigError(
+            f"{name!r} is not an arm we know",
+            field=f"arms.{name}",
+            remedy=f'known: {", ".join(sorted(ARMS))}; for your own give class: "package.module:Class"',
+        )
+    factory = _import(path, where=f"arms.{name}.class")
+    try:
+        arm = factory(name=name, **given)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{path} cannot be made with {given!r}: {error}",
+            field=f"arms.{name}",
+            remedy="it is called with name= and the params as keywords",
+        ) from error
+    return _checked(arm, name=name, path=str(path))
+
+
+def _import(path: object, *, where: str) -> Any:
+    module, colon, attribute = path.partition(":") if isinstance(path, str) else ("", "", "")
+    if not (module and colon and attribute):
+        raise ConfigError(f"{path!r} is no import path", field=where, remedy='write it as "package.module:Class"')
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{path!r} cannot be imported: {error}", field=where, remedy="install it, or put it on PYTHONPATH"
+        ) from error
+
+
+def _checked(arm: Any, *, name: str, path: str) -> Strategy:
+    faults = [f"has no {each}" for each in ("name", "needs", "params") if not hasattr(arm, each)]
+    if not inspect.iscoroutinefunction(getattr(arm, "answer", None)):
+        faults.append("has no `async def answer`")
+    if not faults and arm.name != name:
+        faults.append(f"calls itself {arm.name!r}")
+    if faults:
+        raise ConfigError(f"{path} {', '.join(faults)}", field=f"arms.{name}", remedy="follow strategies.base.Strategy")
+    return cast(Strategy, arm)
+
+
+def _check_needs(arm: Strategy, *, name: str, capabilities: frozenset[Need]) -> None:
+    unknown = sorted(set(arm.needs) - set(get_args(Need)))
+    if unknown:
+        raise ConfigError(
+            f"needs {', '.join(unknown)}, unknown words",
+            field=f"arms.{name}",
+            remedy=f"known: {', '.join(get_args(Need))}",
+        )
+    unmet = sorted(arm.needs - capabilities)
+    if unmet:
+        offered = ", ".join(sorted(capabilities)) or "nothing"
+        raise ConfigError(
+            f"needs {', '.join(unmet)}, and the generator offers {offered}",
+            field=f"arms.{name}",
+            remedy="; ".join(f"{need}: use {_MET_BY[need]}" for need in unmet) + "; or take the arm out",
+        )

@@ -1,0 +1,128 @@
+"""IRCoT: retrieval interleaved with a chain of thought (Trivedi et al. 2023), as Adaptive-RAG's "C" runs it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from router.types import ArmName, Json
+from strategies.base import Answer, Need, Run
+from strategies.basic import Style, gather, stop_reason
+from strategies.params import ArmParams, public_params, read_params
+from strategies.passages import PassagePool, extract_answer, first_sentence, has_answer, last_query
+from strategies.prompts import ask, load_templates
+
+__all__ = ["MultiStep", "MultiStepParams"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MultiStepParams(ArmParams):
+    """Settings of multi_step."""
+
+    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers
+    preset: Literal["small", "flan", "gpt"] = "small"
+    #: of the final reader
+    style: Style = "direct"
+    #: search-and-think rounds
+    rounds: Annotated[int, Field(ge=1)] = 3
+    #: passages searched for in each round
+    passages_per_round: Annotated[int, Field(ge=1)] = 2
+    #: passages held over all rounds; when full, the first ones stay (IRCoT's cap)
+    passages: Annotated[int, Field(ge=1)] = 6
+    #: words of one passage in a prompt
+    passage_words: Annotated[int, Field(ge=1)] = 350
+    #: tokens of one sentence of the chain
+    sentence_tokens: Annotated[int, Field(ge=1)] = 48
+    #: tokens of the answer
+    max_tokens: Annotated[int, Field(ge=1)] = 32
+    #: own prompts: template name -> text, or path of a .txt file
+    templates: dict[str, str] = field(default_factory=dict)
+
+    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "flan": {
+            "style": "direct",
+            "rounds": 10,
+            "passages_per_round": 6,
+            "passages": 15,
+            "sentence_tokens": 200,
+            "max_tokens": 200,
+        },
+        "gpt": {
+            "style": "reasoned",
+            "rounds": 10,
+            "passages_per_round": 3,
+            "passages": 15,
+            "sentence_tokens": 300,
+            "max_tokens": 300,
+        },
+    }
+
+
+class MultiStep:
+    """Rounds of search and one sentence of thought; then a separate reader answers from the passages gathered.
+
+    A round searches with the last sentence that states something (the question in the first), adds the hits to
+    the pool and asks for the next sentence. The chain ends at a sentence with "answer is" ("answer_found"), at
+    an empty one ("empty_sentence"), or when the rounds are used up ("max_rounds", or "budget_rounds" where the
+    budget's cap was the smaller). The chain is thrown away: the reader sees the passages and the question only.
+    Until it has answered, the draft is the chain's own answer, or its latest sentence.
+    """
+
+    needs: frozenset[Need] = frozenset({"completion"})
+
+    def __init__(self, *, name: str = "multi_step", **params: object) -> None:
+        self.name = ArmName(name)
+        self._params = read_params(MultiStepParams, given=params, arm=self.name)
+        self.params = public_params(self._params)
+        reader = f"read_{self._params.style}"
+        templates = load_templates(["think", reader], overrides=self._params.templates, field=f"arms.{name}.templates")
+        self._think_template, self._read_template = templates["think"], templates[reader]
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """Interleave, then read."""
+        pool = PassagePool(cap=run.passage_cap(self._params.passages))
+        ended = await self._gather_by_thinking(question, run=run, pool=pool)
+        run.decide("chain_ended", ended)
+        text = await ask(
+            run,
+            template=self._read_template,
+            purpose="read",
+            fields={"question": question},
+            pool=pool,
+            max_tokens=self._params.max_tokens,
+            passage_words=self._params.passage_words,
+            stop=("\n",),
+        )
+        answer = extract_answer(text)
+        run.draft = answer or run.draft
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+
+    async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
+        """Fill the pool; the rule that ended the chain."""
+        sentences: list[str] = []
+        while run.begin_round(cap=self._params.rounds):
+            query = last_query(question, sentences=sentences)
+            await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
+            sentence = await self._think(question, sentences=sentences, run=run, pool=pool)
+            if not sentence:
+                return "empty_sentence"
+            sentences.append(sentence)
+            found = has_answer(sentence)
+            run.draft = (extract_answer(sentence) if found else sentence) or run.draft
+            if found:
+                return "answer_found"
+        return "max_rounds" if len(sentences) >= self._params.rounds else "budget_rounds"
+
+    async def _think(self, question: str, *, sentences: list[str], run: Run, pool: PassagePool) -> str:
+        text = await ask(
+            run,
+            template=self._think_template,
+            purpose="think",
+            fields={"question": question, "thoughts": " ".join(sentences)},
+            pool=pool,
+            max_tokens=self._params.sentence_tokens,
+            passage_words=self._params.passage_words,
+            stop=("\n",),
+        )
+        return first_sentence(text)

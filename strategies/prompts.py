@@ -1,0 +1,270 @@
+"""Prompts: templates as text files, filled and made to fit the model without losing evidence silently.
+
+A template file begins with a header of lines that start with ``#`` (what it asks, which paper inspired it; not
+part of the prompt), followed by sections. A section begins with its name in brackets on a line of its own:
+
+    [instructions]   the system turn
+    [demonstration]  one worked example; may occur several times
+    [passage]        how one passage looks: {number} {title} {text}
+    [body]           the user's turn; {demonstrations} and {passages} stand for all of them, other {fields} for
+                     what the arm fills in
+    [prefix]         the first words of the model's own turn
+
+Only [body] must be there. Values are put in once and never read as templates: braces in a question are safe.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from router.errors import ArmFailed, ConfigError
+from strategies.base import Generator, Passage, Prompt, Run
+from strategies.passages import PassagePool
+
+__all__ = ["Fitted", "Template", "ask", "fit", "load_template", "load_templates"]
+
+_SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
+_SECTION = re.compile(r"\[(\w+)\]")
+_FIELD = re.compile(r"\{([a-z_]+)\}")
+_FOLDER = "templates"
+#: filled by `fit`, not by the arm
+_OWN_FIELDS = frozenset({"demonstrations", "passages"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Template:
+    """A parsed template."""
+
+    name: str
+    instructions: str
+    demonstrations: tuple[str, ...]
+    passage: str
+    body: str
+    prefix: str
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Names of the fields that an arm fills in."""
+        return frozenset(_FIELD.findall(self.instructions + self.body + self.prefix)) - _OWN_FIELDS
+
+    @property
+    def takes_passages(self) -> bool:
+        """True if the body has a place for passages."""
+        return "{passages}" in self.body
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitted:
+    """A prompt that fits, and what that cost."""
+
+    prompt: Prompt
+    #: the passages that are in the prompt, in order
+    passages: tuple[Passage, ...]
+    #: what was cut or left out, in words; empty if nothing was
+    losses: tuple[str, ...]
+
+
+def load_templates(
+    names: Sequence[str], *, overrides: Mapping[str, str | Path], field: str = "templates"
+) -> Mapping[str, Template]:
+    """All templates that an arm uses, by name; an override for any other name is an error, not forgotten.
+
+    `field` is the setting to name in a ConfigError.
+    """
+    for name in overrides:
+        if name not in names:
+            raise ConfigError("is not used by this arm", field=f"{field}.{name}", remedy=f"used: {', '.join(names)}")
+    return {name: load_template(name, overrides=overrides, field=field) for name in names}
+
+
+def load_template(
+    name: str, *, overrides: Mapping[str, str | Path] | None = None, field: str = "templates"
+) -> Template:
+    """The template of that name: ours from `strategies/templates`, or the caller's own from `overrides`.
+
+    An override is the text of a template, or a Path, or a one-line string ending in ".txt" that is a path. It must
+    use the same fields as ours: an override that forgets {question} would answer another question.
+    Raises ConfigError naming `<field>.<name>`.
+    """
+    where = f"{field}.{name}"
+    ours = _parse(name, text=_read_own(name, where=where), where=where)
+    given = (overrides or {}).get(name)
+    if given is None:
+        return ours
+    template = _parse(name, text=_read_given(given, where=where), where=where)
+    wrong = template.fields ^ ours.fields
+    if wrong or template.takes_passages != ours.takes_passages:
+        needed = sorted(ours.fields | ({"passages"} if ours.takes_passages else set()))
+        raise ConfigError(
+            f"has the fields {sorted(template.fields)}",
+            field=where,
+            remedy=f"use exactly these: {', '.join('{' + each + '}' for each in needed)}",
+        )
+    return template
+
+
+def _read_own(name: str, *, where: str) -> str:
+    folder = resources.files("strategies") / _FOLDER
+    file = folder / f"{name}.txt"
+    if not file.is_file():
+        known = sorted(each.name.removesuffix(".txt") for each in folder.iterdir() if each.name.endswith(".txt"))
+        raise ConfigError(f"{name!r} is not known", field=where, remedy=f"known: {', '.join(known)}")
+    return file.read_text(encoding="utf-8")
+
+
+def _read_given(given: str | Path, *, where: str) -> str:
+    if isinstance(given, str) and ("\n" in given or not given.endswith(".txt")):
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{str(given)!r} cannot be read: {error}", field=where, remedy="give a UTF-8 text file"
+        ) from error
+
+
+def _parse(name: str, *, text: str, where: str) -> Template:
+    found: dict[str, list[list[str]]] = {section: [] for section in _SECTIONS}
+    current: list[str] | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        heading = _SECTION.fullmatch(line.strip())
+        if heading and heading.group(1) in found:
+            current = []
+            found[heading.group(1)].append(current)
+        elif current is not None:
+            current.append(line)
+        elif line.strip() and not line.startswith("#"):
+            raise ConfigError(
+                f"line {number} stands before the first section: {line[:40]!r}",
+                field=where,
+                remedy=f"begin it with '#', or put it under one of {', '.join(f'[{s}]' for s in _SECTIONS)}",
+            )
+    parts = {section: ["\n".join(lines).strip() for lines in blocks] for section, blocks in found.items()}
+    for section, blocks in parts.items():
+        if section != "demonstration" and len(blocks) > 1:
+            raise ConfigError(f"has {len(blocks)} sections [{section}]", field=where, remedy="keep one")
+    if not parts["body"]:
+        raise ConfigError("has no section [body]", field=where, remedy="add one with {question} in it")
+    return Template(
+        name=name,
+        instructions="".join(parts["instructions"]),
+        demonstrations=tuple(parts["demonstration"]),
+        passage="".join(parts["passage"]) or "{title}\n{text}",
+        body=parts["body"][0],
+        prefix="".join(parts["prefix"]),
+    )
+
+
+def fit(
+    template: Template,
+    *,
+    fields: Mapping[str, str],
+    generator: Generator,
+    max_tokens: int,
+    passages: Sequence[Passage] = (),
+    passage_words: int = 350,
+) -> Fitted:
+    """The filled template with as much as fits in the model's context besides max_tokens of answer.
+
+    A passage longer than `passage_words` words is cut to them. While the prompt is too long, demonstrations are
+    dropped from the first (as the papers do), then whole passages from the last (unlike the papers, whose code
+    cuts lines from the top, where the best evidence stands). Whatever was lost is in `losses`.
+    Raises ArmFailed naming the longest field if not even the bare question fits.
+    """
+    losses: list[str] = []
+    demonstrations = list(template.demonstrations)
+    kept = list(passages)
+    texts = [_cut(passage, words=passage_words, losses=losses) for passage in kept]
+    room = generator.context_tokens - max_tokens
+    while True:
+        prompt = _fill(template, fields=fields, demonstrations=demonstrations, passages=kept, texts=texts)
+        size = generator.count_tokens(prompt)
+        if size <= room:
+            return Fitted(prompt=prompt, passages=tuple(kept), losses=tuple(losses))
+        if demonstrations:
+            number = len(template.demonstrations) - len(demonstrations) + 1
+            demonstrations.pop(0)
+            losses.append(f"demonstration {number} of {len(template.demonstrations)} dropped")
+        elif kept:
+            texts.pop()
+            losses.append(f"passage {kept.pop().id} dropped")
+        else:
+            raise _too_long(fields, size=size, room=room)
+
+
+def _too_long(fields: Mapping[str, str], *, size: int, room: int) -> ArmFailed:
+    longest = max(fields, key=lambda name: len(fields[name]), default=None)
+    return ArmFailed(
+        f"the prompt has {size} tokens without any passage, and the model has room for {room}",
+        field=longest,
+        remedy="shorten it, lower the arm's max_tokens, or raise the generator's context_tokens",
+    )
+
+
+def _cut(passage: Passage, *, words: int, losses: list[str]) -> str:
+    found = passage.text.split()
+    if len(found) <= words:
+        return passage.text
+    losses.append(f"passage {passage.id} cut to {words} of {len(found)} words")
+    return " ".join(found[:words])
+
+
+def _fill(
+    template: Template,
+    *,
+    fields: Mapping[str, str],
+    demonstrations: Sequence[str],
+    passages: Sequence[Passage],
+    texts: Sequence[str],
+) -> Prompt:
+    shown = [
+        _put(template.passage, {"number": str(number), "title": passage.title, "text": text})
+        for number, (passage, text) in enumerate(zip(passages, texts, strict=True), start=1)
+    ]
+    values = {
+        **fields,
+        # Each block brings the blank line after it, so that an absent block leaves no hole.
+        "demonstrations": "".join(f"{each}\n\n" for each in demonstrations),
+        "passages": "".join(f"{each}\n\n" for each in shown),
+    }
+    return Prompt(
+        instructions=_put(template.instructions, values),
+        body=_put(template.body, values),
+        prefix=_put(template.prefix, values),
+    )
+
+
+def _put(text: str, values: Mapping[str, str]) -> str:
+    return _FIELD.sub(lambda match: values.get(match.group(1), match.group()), text).strip()
+
+
+async def ask(
+    run: Run,
+    *,
+    template: Template,
+    purpose: str,
+    fields: Mapping[str, str],
+    max_tokens: int,
+    pool: PassagePool | None = None,
+    passage_words: int = 350,
+    stop: tuple[str, ...] = (),
+) -> str:
+    """Fit the template, write every loss into the trace as "prompt_budget", count the passages shown, generate.
+
+    Raises what `fit` and `Run.complete` raise.
+    """
+    fitted = fit(
+        template,
+        fields=fields,
+        generator=run.generator,
+        max_tokens=max_tokens,
+        passages=() if pool is None else pool.passages,
+        passage_words=passage_words,
+    )
+    for loss in fitted.losses:
+        run.decide("prompt_budget", loss)
+    if pool is not None:
+        run.show(pool.note_shown(fitted.passages))
+    return await run.complete(fitted.prompt, purpose=purpose, max_tokens=max_tokens, stop=stop)

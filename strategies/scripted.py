@@ -1,0 +1,134 @@
+"""A generator that says what it is told and a retriever over a list: for tests, yours as well as ours.
+
+    generator = ScriptedGenerator(["Paris was founded by a tribe.", "So the answer is: the Parisii."])
+    retriever = MemoryRetriever([Passage(id="p1", title="Paris", text="...")])
+    outcome = await run_strategy(arm, ..., retriever=retriever, generator=generator)
+    assert "Paris" in generator.prompts[0].body
+
+Both take the same contract checks as the real ones and are safe to share between concurrent questions, except
+that a list of answers is used up in the order of the calls.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from router.errors import ArmFailed
+from strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Retriever
+
+__all__ = ["MemoryRetriever", "ScriptedGenerator"]
+
+_WORD = re.compile(r"\w+")
+
+
+class ScriptedGenerator(Generator):
+    """Gives scripted answers; a token is a word between white space.
+
+    answers: a sequence, one answer per call in order, and ArmFailed when it is used up; or a mapping from a piece
+    of text to the answer given when the prompt contains it, the first match winning ("" matches every prompt); or
+    a function from the prompt to the answer. Stop strings, max_tokens and the deadline are heeded like a model
+    does. seconds: how long every call takes. fail_at: the calls, counted from 1, that raise ArmFailed.
+    `prompts` holds every prompt seen, those of failing calls included.
+    """
+
+    def __init__(
+        self,
+        answers: Sequence[str] | Mapping[str, str] | Callable[[Prompt], str],
+        *,
+        name: str = "scripted",
+        capabilities: Iterable[Need] = ("completion", "stop"),
+        context_tokens: int = 4096,
+        seconds: float = 0.0,
+        fail_at: Iterable[int] = (),
+    ) -> None:
+        self.name = name
+        self.capabilities = frozenset(capabilities)
+        self.context_tokens = context_tokens
+        self.prompts: list[Prompt] = []
+        self._answers = answers
+        self._used = 0
+        self._seconds = seconds
+        self._fail_at = frozenset(fail_at)
+
+    def count_tokens(self, prompt: Prompt) -> int:
+        """Words of the three parts."""
+        return sum(len(part.split()) for part in (prompt.instructions, prompt.body, prompt.prefix))
+
+    async def complete(
+        self, prompt: Prompt, *, max_tokens: int, stop: tuple[str, ...] = (), deadline: float | None = None
+    ) -> Completion:
+        """The scripted answer, cut like a model's. Raises ArmFailed when told to or when the script is used up."""
+        self.prompts.append(prompt)
+        number = len(self.prompts)
+        late = await self._take_time(deadline)
+        if number in self._fail_at:
+            raise ArmFailed(f"the script fails at call {number}")
+        size = self.count_tokens(prompt)
+        if late:
+            return Completion(text="", prompt_tokens=size, completion_tokens=0, finish="deadline")
+        text = self._answer(prompt)
+        ends = [place for place in (text.find(each) for each in stop) if place >= 0]
+        text = text[: min(ends)] if ends else text
+        words = text.split()
+        if len(words) > max_tokens:
+            text = " ".join(words[:max_tokens])
+            return Completion(text=text, prompt_tokens=size, completion_tokens=max_tokens, finish="length")
+        return Completion(text=text, prompt_tokens=size, completion_tokens=len(words), finish="stop")
+
+    async def _take_time(self, deadline: float | None) -> bool:
+        left = float("inf") if deadline is None else deadline - time.monotonic()
+        await asyncio.sleep(max(0.0, min(self._seconds, left)))
+        return self._seconds > left
+
+    def _answer(self, prompt: Prompt) -> str:
+        if callable(self._answers):
+            return self._answers(prompt)
+        if isinstance(self._answers, Mapping):
+            whole = f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
+            for piece, answer in self._answers.items():
+                if piece in whole:
+                    return answer
+            raise ArmFailed("the script has no answer for this prompt", remedy='add one under ""')
+        if self._used >= len(self._answers):
+            raise ArmFailed(f"the script has only {len(self._answers)} answers")
+        self._used += 1
+        return self._answers[self._used - 1]
+
+
+class MemoryRetriever(Retriever):
+    """Finds passages in a list; the score is the number of distinct words shared with title and text.
+
+    Ties go to the earlier passage; a passage that shares no word is not found. seconds: how long every search
+    takes. fail_at: the searches, counted from 1, that raise ArmFailed. `queries` holds every query seen.
+    """
+
+    def __init__(
+        self,
+        passages: Iterable[Passage],
+        *,
+        name: str = "memory",
+        seconds: float = 0.0,
+        fail_at: Iterable[int] = (),
+    ) -> None:
+        self.name = name
+        self.queries: list[str] = []
+        self._passages = [(passage, _words(f"{passage.title} {passage.text}")) for passage in passages]
+        self._seconds = seconds
+        self._fail_at = frozenset(fail_at)
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        """The at most k passages with the most words of the query."""
+        self.queries.append(query)
+        number = len(self.queries)
+        await asyncio.sleep(self._seconds)
+        if number in self._fail_at:
+            raise ArmFailed(f"the retriever fails at search {number}")
+        wanted = _words(query)
+        hits = [Hit(passage=passage, score=float(len(wanted & words))) for passage, words in self._passages]
+        # sorted() keeps the order of equal scores.
+        return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.lower()))

@@ -1,0 +1,178 @@
+"""no_retrieval, single_step and multi_step, with a scripted model."""
+
+import asyncio
+
+import pytest
+
+from router.types import Budget, Decided, DecisionId, Generated, Retrieved
+from strategies.base import Passage
+from strategies.basic import NoRetrieval, SingleStep
+from strategies.ircot import MultiStep
+from strategies.runner import run_strategy
+from strategies.scripted import MemoryRetriever, ScriptedGenerator
+
+JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")
+MAN = Passage(id="man", title="Spielberg", text="Spielberg came from Cincinnati.")
+TOWN = Passage(id="town", title="Cincinnati", text="Cincinnati lies in Ohio.")
+QUESTION = "Where is the maker of Jaws from?"
+
+
+def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN), **budget):
+    generator = answers if isinstance(answers, ScriptedGenerator) else ScriptedGenerator(answers)
+    return asyncio.run(
+        run_strategy(
+            arm,
+            decision_id=DecisionId("d"),
+            question=question,
+            budget=Budget(**budget),
+            retriever=MemoryRetriever(corpus),
+            generator=generator,
+        )
+    )
+
+
+def queries(outcome):
+    return [event.query for event in outcome.trace if isinstance(event, Retrieved)]
+
+
+def decisions(outcome, rule):
+    return [event.value for event in outcome.trace if isinstance(event, Decided) and event.rule == rule]
+
+
+def purposes(outcome):
+    return [event.purpose for event in outcome.trace if isinstance(event, Generated)]
+
+
+def test_no_retrieval_asks_once_and_takes_no_step():
+    """no_retrieval makes one call, no search and zero steps, and gives the extracted answer."""
+    outcome = outcome_of(NoRetrieval(), ["So the answer is: Ohio.\nMore."])
+
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "answered", 0)
+    assert (outcome.cost.llm_calls, outcome.cost.retriever_calls, outcome.cost.passages) == (1, 0, 0)
+
+
+def test_single_step_searches_the_cleaned_question_and_reads():
+    """single_step searches without question words, shows what it found and takes one step."""
+    outcome = outcome_of(SingleStep(passages=2), ["Cincinnati"])
+
+    assert queries(outcome) == ["the maker of Jaws from?"]
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "answered", 1)
+    assert outcome.cost.passages == 2
+
+
+def test_an_answer_without_words_is_called_empty():
+    """A model that says nothing gives the answer "" with stop reason empty_answer, not an error."""
+    for arm in (NoRetrieval(), SingleStep()):
+        outcome = outcome_of(arm, ["  "])
+        assert (outcome.status, outcome.answer, outcome.stop_reason) == ("answered", "", "empty_answer")
+
+
+def test_a_question_of_question_words_skips_the_search():
+    """Where cleaning leaves nothing the search is skipped, the trace says so, and the round still counts."""
+    outcome = outcome_of(SingleStep(), ["x"], question="What is")
+
+    assert queries(outcome) == []
+    assert decisions(outcome, "search_skipped") == ["the query is empty after cleaning"]
+    assert outcome.steps == 1
+
+
+def test_a_budget_without_rounds_or_passages_skips_the_search():
+    """single_step within a budget of no round or no passage answers without searching and says why."""
+    no_round = outcome_of(SingleStep(), ["x"], rounds=0)
+    no_passage = outcome_of(SingleStep(), ["x"], passages=0)
+
+    assert decisions(no_round, "search_skipped") == ["the budget has no round"]
+    assert decisions(no_passage, "search_skipped") == ["the budget has no passage"]
+    assert (no_round.steps, no_passage.steps) == (0, 1)
+    assert {no_round.cost.retriever_calls, no_passage.cost.retriever_calls} == {0}
+    assert (no_round.answer, no_passage.answer) == ("x", "x")
+
+
+def test_multi_step_searches_with_its_last_sentence():
+    """Round one searches the question, later rounds the last sentence; the reader answers from all passages."""
+    script = ["Spielberg made Jaws. He is old.", "Spielberg came from Cincinnati.", "Cincinnati lies in Ohio.", "Ohio"]
+    generator = ScriptedGenerator(script)
+
+    outcome = outcome_of(MultiStep(rounds=3, passages_per_round=1), generator)
+
+    assert queries(outcome) == ["the maker of Jaws from?", "Spielberg made Jaws.", "Spielberg came from Cincinnati."]
+    assert purposes(outcome) == ["think", "think", "think", "read"]
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "max_rounds", 3)
+    assert generator.prompts[2].prefix.endswith("Spielberg made Jaws. Spielberg came from Cincinnati.")
+    assert "came from Cincinnati. Cincinnati" not in generator.prompts[3].body
+    assert "Jaws was made by Spielberg." in generator.prompts[3].body
+
+
+def test_multi_step_stops_at_an_announced_answer():
+    """A sentence with "answer is" ends the chain; the reader's answer counts, not the chain's."""
+    outcome = outcome_of(MultiStep(), ["So the answer is: Toledo.", "Cincinnati"])
+
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "answer_found", 1)
+    assert decisions(outcome, "chain_ended") == ["answer_found"]
+
+
+def test_multi_step_stops_at_an_empty_sentence():
+    """An empty sentence ends the chain, and the reader still answers."""
+    outcome = outcome_of(MultiStep(), ["Spielberg made Jaws.", "\n", "Ohio"])
+
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "empty_sentence", 2)
+
+
+def test_multi_step_stops_when_the_budget_has_no_more_rounds():
+    """The budget's rounds end the chain under a reason of their own."""
+    outcome = outcome_of(MultiStep(rounds=3), ["Spielberg made Jaws.", "Ohio"], rounds=1)
+
+    assert (outcome.status, outcome.stop_reason, outcome.steps) == ("answered", "budget_rounds", 1)
+
+
+def test_multi_step_reasoning_searches_with_the_sentence_before():
+    """A sentence that only reasons is not searched for."""
+    outcome = outcome_of(MultiStep(rounds=2), ["So it must be Ohio.", "Hence Ohio.", "Ohio"])
+
+    assert queries(outcome) == ["the maker of Jaws from?"] * 2
+
+
+def test_multi_step_skips_what_it_holds_and_near_duplicates():
+    """Passages found again, near duplicates and those beyond the cap are skipped and written down."""
+    twin = Passage(id="twin", title="Jaws", text="Jaws was made by Spielberg!")
+    outcome = outcome_of(
+        MultiStep(rounds=2, passages_per_round=3, passages=2),
+        ["Jaws was made by Spielberg from Cincinnati.", "x", "Ohio"],
+        corpus=(JAWS, twin, MAN, TOWN),
+    )
+
+    skipped = decisions(outcome, "passage_skipped")
+    assert "twin: near duplicate of jaws" in skipped
+    assert "jaws: held already" in skipped
+    assert outcome.cost.passages <= 2
+
+
+def test_the_draft_of_multi_step_survives_the_budget():
+    """When tokens run out in mid-chain, the answer is the latest sentence, or the chain's own answer if it has one."""
+    sentence = outcome_of(MultiStep(rounds=3), ["Spielberg made Jaws.", "x", "x", "x"], tokens=100)
+    announced = outcome_of(MultiStep(rounds=3), ["The answer is Ohio.", "x"], tokens=70)
+
+    assert (sentence.status, sentence.answer) == ("exhausted", "Spielberg made Jaws.")
+    assert (announced.status, announced.answer, announced.stop_reason) == ("exhausted", "Ohio", "budget_tokens")
+
+
+@pytest.mark.parametrize(
+    ("arm", "expected"),
+    [
+        (NoRetrieval(preset="flan"), {"style": "direct", "max_tokens": 200}),
+        (SingleStep(preset="flan"), {"style": "direct", "passages": 15}),
+        (SingleStep(preset="gpt"), {"style": "reasoned", "passages": 6}),
+        (SingleStep(preset="gpt", passages=4), {"style": "reasoned", "passages": 4}),
+        (MultiStep(preset="flan"), {"rounds": 10, "passages_per_round": 6, "passages": 15}),
+        (MultiStep(preset="gpt"), {"rounds": 10, "passages_per_round": 3, "passages": 15, "style": "reasoned"}),
+    ],
+)
+def test_presets_give_the_numbers_of_the_paper(arm, expected):
+    """A preset sets Adaptive-RAG's numbers, and a value given beside it wins."""
+    assert {name: arm.params[name] for name in expected} == expected
+
+
+def test_params_cannot_be_changed():
+    """An arm's params are read-only."""
+    with pytest.raises(TypeError):
+        SingleStep().params["passages"] = 9

@@ -250,6 +250,7 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     except ValidationError as error:
         raise _explained(error, sources) from error
     _check_database(settings)
+    _check_redis(settings)
     return Loaded(settings=settings, sources=sources)
 
 
@@ -259,7 +260,7 @@ def effective(loaded: Loaded) -> list[tuple[str, object, str]]:
     for key, value in _leaves(loaded.settings.model_dump()).items():
         source = loaded.sources.get(key, "default")
         if key in ("database_url", "redis_url") and isinstance(value, str):
-            value = make_url(value).render_as_string(hide_password=True)
+            value = make_url(value).difference_update_query(["password"]).render_as_string(hide_password=True)
         rows.append((key, value, source))
     return rows
 
@@ -272,7 +273,9 @@ def _read(file: Path) -> dict[str, Any]:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"{file} must hold a mapping, not {type(tree).__name__}", field="config")
+        raise ConfigError(
+            f"{file} must hold a mapping, not {type(tree).__name__}", field="config", remedy="write key: value lines"
+        )
     return tree
 
 
@@ -280,10 +283,10 @@ def _refuse_secrets(tree: Mapping[str, Any]) -> None:
     for variable, key in _PLAIN_ENV.items():
         value = tree.get(key)
         try:
-            secret = isinstance(value, str) and make_url(value).password
-        except ArgumentError:
-            secret = None
-        if secret:
+            url = make_url(value) if isinstance(value, str) else None
+        except (ArgumentError, ValueError):  # said better by the checks of the URLs below
+            url = None
+        if url is not None and (url.password or "password" in url.query):
             raise ConfigError(
                 "a URL with a password does not belong in the file",
                 field=key,
@@ -309,7 +312,9 @@ def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable
     for key in keys[:-1]:
         tree = tree.setdefault(key, {})
         if not isinstance(tree, dict):
-            raise ConfigError(f"{key} is not a section", field=variable)
+            raise ConfigError(
+                f"{key} is not a section", field=variable, remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}"
+            )
     tree[keys[-1]] = value
 
 
@@ -348,9 +353,18 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
 def _check_database(settings: Settings) -> None:
     try:
         dialect = make_url(settings.database).get_backend_name()
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number
         raise ConfigError(
             "this is not a database URL", field="database_url", remedy="for example postgresql+psycopg://host/name"
         ) from error
     if dialect not in ("sqlite", "postgresql"):
         raise ConfigError(f"{dialect} is not supported", field="database_url", remedy="use sqlite or postgresql")
+
+
+def _check_redis(settings: Settings) -> None:
+    try:
+        scheme = make_url(settings.redis_url).drivername if settings.redis_url else "redis"
+    except (ArgumentError, ValueError):
+        scheme = ""
+    if scheme not in ("redis", "rediss", "unix"):
+        raise ConfigError("this is not a Redis URL", field="redis_url", remedy="for example redis://host:6379/0")

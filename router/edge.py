@@ -101,7 +101,7 @@ def _checked_context(context: Mapping[str, object]) -> None:
             if value:
                 checked_text(value, field=f"context.{key}")
         elif isinstance(value, float) and not math.isfinite(value):
-            raise InvalidInput("is not a finite number", field=f"context.{key}")
+            raise InvalidInput("is not a finite number", field=f"context.{key}", remedy="send null or leave it out")
         elif value is not None and not isinstance(value, bool | int | float):
             raise InvalidInput(
                 f"is a {type(value).__name__}", field=f"context.{key}", remedy="send text, numbers, booleans or null"
@@ -169,7 +169,7 @@ def made_feedback(
 
 
 def _label(label: Sequence[str]) -> tuple[str, ...]:
-    answers = (label,) if isinstance(label, str) else tuple(label)
+    answers = tuple(label) if isinstance(label, Sequence) and not isinstance(label, str) else (label,)
     if not answers or len(answers) > MAX_ANSWERS:
         raise InvalidInput(
             f"has {len(answers)} gold answers", field="label", remedy=f"send between 1 and {MAX_ANSWERS}"
@@ -188,7 +188,9 @@ def _rating(rating: float, *, scale: str) -> float:
 
 
 def _number(value: object, *, field: str, low: float, high: float, hint: str = "") -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # An int may be too large for a float: isfinite would overflow, the range below refuses it.
+    real = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not real:
         raise InvalidInput(f"{value!r} is not a finite number", field=field, remedy=f"send a number in [{low}, {high}]")
     if not low <= value <= high:
         raise InvalidInput(f"{value!r} is out of range", field=field, remedy=f"send a number in [{low}, {high}]{hint}")

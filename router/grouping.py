@@ -79,6 +79,8 @@ class Grouped(Generic[Item, Result]):
             return
         try:
             results = self._work([item for item, _ in live])
+            if len(results) != len(live):  # else some callers would wait for ever
+                raise ValueError(f"{len(results)} results for {len(live)} items")
         except Exception as error:
             for _, future in live:
                 future.set_exception(error)

@@ -93,7 +93,7 @@ def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> 
     if feedback.kind == "label":
         assert isinstance(feedback.value, tuple)
         assert outcome is not None, "the learner waits for the outcome before it reads a label"
-        if not outcome.answer:
+        if outcome.status == "failed" or not outcome.answer:
             return 0.0
         return _QUALITIES[measure](outcome.answer, gold=feedback.value)
     assert isinstance(feedback.value, int | float)

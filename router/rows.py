@@ -44,6 +44,7 @@ __all__ = [
     "snapshot_value",
     "trace_json",
     "trace_value",
+    "unreadable_field",
     "update_row",
     "update_value",
 ]
@@ -153,6 +154,17 @@ def decision_value(row: Row) -> Decision:
         features=features_value(row["features"]),
         made_at=row["made_at"],
     )
+
+
+def unreadable_field(row: Row) -> str | None:
+    """The field of a decision's row that `decision_value` cannot read, or None."""
+    for name in ("context", "budget", "allowed", "arms", "pmf", "scores", "features"):
+        try:
+            if row[name] is not None:
+                features_value(row[name]) if name == "features" else json.loads(row[name])
+        except (ValueError, TypeError):
+            return name
+    return None
 
 
 def features_value(raw: bytes | None) -> Features | None:

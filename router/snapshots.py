@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from router.errors import SnapshotError
+from router.errors import ConfigError, SnapshotError
 from router.policies import make_policy
 from router.policies.base import Policy
 from router.rows import canonical
@@ -26,6 +27,7 @@ __all__ = ["SnapshotFiles", "pack", "policy_sha256"]
 
 #: of the JSON file; another number is refused
 FORMAT = 1
+_REMAKE = "delete the snapshots folder: the learner makes it again from the ledger"
 
 
 def pack(
@@ -92,7 +94,7 @@ class SnapshotFiles:
         if described.get("format") != FORMAT:
             raise SnapshotError(
                 f"{version} has format {described.get('format')!r}, this version reads {FORMAT}",
-                remedy="delete the snapshots folder: the learner makes it again from the ledger",
+                remedy=_REMAKE,
             )
         if _sha256(tensors, described) != sha256:
             raise SnapshotError(f"{version} is damaged: its sha256 does not match", remedy="delete its two files")
@@ -102,8 +104,11 @@ class SnapshotFiles:
                 field="encoder",
                 remedy="set the encoder back, or start a new ledger with another policy.label",
             )
-        policy = make_policy(described["algorithm"], params=described["params"])
-        policy.restore(dict(load_tensors(tensors)), described["facts"])
+        try:
+            policy = make_policy(described["algorithm"], params=described["params"])
+            policy.restore(dict(load_tensors(tensors)), described["facts"])
+        except (ConfigError, SafetensorError) as error:  # the sha256 fits: another version of ours wrote it
+            raise SnapshotError(f"{version} cannot be used here: {error}", remedy=_REMAKE) from error
         info = SnapshotInfo(
             version=version,
             policy=described["policy"],
@@ -132,9 +137,9 @@ class SnapshotFiles:
             tensors, facts = self._get(f"{version}.safetensors"), self._get(f"{version}.json")
             described = json.loads(facts)
         except (OSError, ValueError) as error:
-            raise SnapshotError(f"{version} cannot be read from {self.root}: {error}") from error
+            raise SnapshotError(f"{version} cannot be read from {self.root}: {error}", remedy=_REMAKE) from error
         if not isinstance(described, dict):
-            raise SnapshotError(f"{version}.json is not a JSON object")
+            raise SnapshotError(f"{version}.json is not a JSON object", remedy=_REMAKE)
         return tensors, described
 
     def _put(self, name: str, data: bytes) -> None:

@@ -40,7 +40,11 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
         if parameter.default is parameter.empty and key not in params:
             raise ConfigError("is needed", field=f"policy.params.{key}", remedy=f"policy {name} cannot guess it")
         if isinstance(parameter.default, float) and key in params and not _is_number(params[key]):
-            raise ConfigError(f"must be a number, not {params[key]!r}", field=f"policy.params.{key}")
+            raise ConfigError(
+                f"must be a number, not {params[key]!r}",
+                field=f"policy.params.{key}",
+                remedy=f"the default is {parameter.default}",
+            )
     policy: Policy = made(**params)
     return policy
 

@@ -94,6 +94,8 @@ def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
     # 1e-6 lets float32 policies through; what passes is normalised, so that the log sums to 1 in float64.
     if abs(total - 1.0) > 1e-6:
         raise PolicyFault(f"pmf sums to {total!r}, not 1")
+    if output.scores is not None and len(output.scores) != len(arms):
+        raise PolicyFault(f"{len(output.scores)} scores for {len(arms)} arms")
     if output.scores is not None and not all(math.isfinite(s) for s in output.scores):
         raise PolicyFault(f"a score is not finite: {output.scores}")
     return tuple(p / total for p in pmf)

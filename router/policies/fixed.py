@@ -18,7 +18,9 @@ class Fixed:
 
     def __init__(self, *, arm: str) -> None:
         if not isinstance(arm, str) or not arm:
-            raise ConfigError(f"must be the name of an arm, not {arm!r}", field="policy.params.arm")
+            raise ConfigError(
+                f"must be the name of an arm, not {arm!r}", field="policy.params.arm", remedy="for example single_step"
+            )
         self.arm = arm
         self.updates = 0
 

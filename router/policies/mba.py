@@ -48,11 +48,14 @@ class MbaRag:
     ) -> None:
         for name, value in (("ridge", ridge), ("bias_ridge", bias_ridge)):
             if not 0 < value < math.inf:
-                raise ConfigError(f"must be a number above 0, not {value!r}", field=f"policy.params.{name}")
+                raise ConfigError(
+                    f"must be a number above 0, not {value!r}", field=f"policy.params.{name}", remedy="for example 1.0"
+                )
         if not 0 <= epsilon_min <= epsilon_max <= 1:
             raise ConfigError(
                 f"epsilon_min {epsilon_min!r} and epsilon_max {epsilon_max!r} must be ordered and in [0, 1]",
                 field="policy.params.epsilon_min",
+                remedy="for example 0.05 and 1.0",
             )
         self.ridge, self.bias_ridge = float(ridge), float(bias_ridge)
         self.epsilon_min, self.epsilon_max = float(epsilon_min), float(epsilon_max)
@@ -115,7 +118,7 @@ class MbaRag:
         """Take over a saved state; every arm must have its three arrays, finite, of one size."""
         self.updates = restored_count(arrays, facts)
         arms = sorted(key.removeprefix("inverse/") for key in arrays if key.startswith("inverse/"))
-        sizes = {arrays[f"inverse/{arm}"].shape[0] for arm in arms}
+        sizes = {len(np.atleast_1d(arrays[f"inverse/{arm}"])) for arm in arms}
         if len(sizes) > 1 or len(arrays) != 3 * len(arms):
             raise SnapshotError(f"arrays of different sizes or of other arms: {sorted(arrays)}")
         for arm in arms:

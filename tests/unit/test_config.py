@@ -1,0 +1,301 @@
+"""Settings: environment beats file beats default, and nothing starts on a guess."""
+
+from pathlib import Path
+
+import pytest
+
+from router.config import Settings, effective, load
+from router.errors import ConfigError
+
+SHIPPED = Path(__file__).parents[2] / "config.yaml"
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A function that writes a config file and gives its path."""
+
+    def write(text):
+        path = tmp_path / "config.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def refused(path, **environ):
+    with pytest.raises(ConfigError) as caught:
+        load(path, environ=environ)
+    assert caught.value.field, "the error names no field"
+    assert caught.value.remedy, "the error has no remedy"
+    assert caught.value.code == "CONFIG_INVALID"
+    return caught.value
+
+
+def test_shipped_file_says_the_defaults():
+    """The config.yaml of the repository loads and equals the defaults."""
+    assert load(SHIPPED, environ={}).settings == Settings()
+
+
+def test_no_file_gives_the_defaults(tmp_path, monkeypatch):
+    """Without file and environment every setting is its default."""
+    monkeypatch.chdir(tmp_path)
+    loaded = load(environ={})
+    assert loaded.settings == Settings()
+    assert loaded.sources == {}
+
+
+def test_empty_file_gives_the_defaults(written):
+    """A file without content sets nothing."""
+    assert load(written("# nothing\n"), environ={}).settings == Settings()
+
+
+def test_file_in_the_working_folder_is_found(written, monkeypatch):
+    """config.yaml of the working folder is read where no other is named."""
+    monkeypatch.chdir(written("salt: here\n").parent)
+    assert load(environ={}).settings.salt == "here"
+
+
+def test_environment_names_the_file(written):
+    """RAGBANDIT_CONFIG names the file, and is no setting itself."""
+    assert load(environ={"RAGBANDIT_CONFIG": str(written("salt: there\n"))}).settings.salt == "there"
+
+
+def test_precedence_and_sources(written):
+    """Environment beats file beats default, and every value knows where it came from."""
+    path = written("learning: {wait_s: 5.0, aggregate: mean}\nsalt: file\n")
+    loaded = load(path, environ={"RAGBANDIT_LEARNING__WAIT_S": "30", "DATABASE_URL": "sqlite:///x.db"})
+    assert loaded.settings.learning.wait_s == 30.0
+    assert loaded.settings.learning.aggregate == "mean"
+    assert loaded.settings.learning.batch == Settings().learning.batch
+    sources = {key: source for key, _, source in effective(loaded)}
+    assert sources["learning.wait_s"] == "environment RAGBANDIT_LEARNING__WAIT_S"
+    assert sources["learning.aggregate"] == f"file {path}"
+    assert sources["learning.batch"] == "default"
+    assert sources["database_url"] == "environment DATABASE_URL"
+    assert sources["salt"] == f"file {path}"
+
+
+def test_environment_values_are_yaml(tmp_path, monkeypatch):
+    """A variable's value is read as YAML: numbers, null and mappings."""
+    monkeypatch.chdir(tmp_path)
+    environ = {
+        "RAGBANDIT_LEARNING__DEFAULT_REWARD": "null",
+        "RAGBANDIT_POLICY__PARAMS": "{ridge: 3.0}",
+        "RAGBANDIT_SERVER__PORT": "0",
+        "RAGBANDIT_SALT": "'12'",
+    }
+    settings = load(environ=environ).settings
+    assert settings.learning.default_reward is None
+    assert settings.policy.params == {"ridge": 3.0}
+    assert settings.server.port == 0
+    assert settings.salt == "12"
+
+
+def test_other_variables_are_left_alone(tmp_path, monkeypatch):
+    """Variables outside our prefix, RAGBANDIT_URL and empty URLs set nothing."""
+    monkeypatch.chdir(tmp_path)
+    environ = {"PATH": "/bin", "RAGBANDIT_URL": "http://x", "DATABASE_URL": "", "REDIS_URL": ""}
+    assert load(environ=environ).settings == Settings()
+
+
+def test_bare_arm_has_no_params(written):
+    """`single_step:` is an arm without params."""
+    settings = load(written("arms:\n  single_step:\n  multi_step: {rounds: 3}\n"), environ={}).settings
+    assert settings.arms == {"single_step": {}, "multi_step": {"rounds": 3}}
+
+
+def test_caller_arms_are_not_the_workers(written):
+    """An arm marked `run_by: caller` is an arm, but none of our workers'."""
+    settings = load(written("arms:\n  single_step:\n  mine: {run_by: caller}\n"), environ={}).settings
+    assert set(settings.arms) == {"single_step", "mine"}
+    assert set(settings.worker_arms) == {"single_step"}
+
+
+def test_database_defaults_to_sqlite_in_the_data_folder(tmp_path):
+    """Without a URL the database is SQLite under data_dir, by an absolute path."""
+    settings = Settings(data_dir=str(tmp_path))
+    assert settings.database == f"sqlite:///{tmp_path}/ragbandit.db"
+    assert settings.snapshot_root == str(tmp_path / "snapshots")
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "named"),
+    [
+        ("learning: {wait: 5}", "learning.wait", "wait_s"),
+        ("polcy: {name: mba}", "polcy", "policy"),
+        ("reward: {cost: {steps: 1.0}, lambda: 2}", "reward.lambda", "weight"),
+    ],
+)
+def test_unknown_key_is_refused(written, text, field, named):
+    """A key that is not known is named, and so are the known ones."""
+    error = refused(written(text))
+    assert error.field == field
+    assert named in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("learning: {wait_s: soon}", "learning.wait_s", "'soon'"),
+        ("learning: {batch: 2.5}", "learning.batch", "2.5"),
+        ("learning: {batch: true}", "learning.batch", "True"),
+        ("server: {port: '8100'}", "server.port", "'8100'"),
+        ("salt: 12", "salt", "12"),
+        ("policy: 5", "policy", "5"),
+        ("policy: null", "policy", "None"),
+        ("arms: [single_step]", "arms", "single_step"),
+        ("arms: {single_step: 3}", "arms.single_step", "3"),
+        ("reward: {quality: bleu}", "reward.quality", "'bleu'"),
+        ("learning: {aggregate: median}", "learning.aggregate", "'median'"),
+        ("encoder: {precision: float16}", "encoder.precision", "'float16'"),
+    ],
+)
+def test_wrong_type_is_refused(written, text, field, value):
+    """A value of another type is named with its key; nothing is converted in silence."""
+    error = refused(written(text))
+    assert error.field == field
+    assert value in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("policy: {floor: -0.1}", "policy.floor"),
+        ("policy: {floor: 0.6}", "policy.floor"),
+        ("policy: {label: 'Main Ledger'}", "policy.label"),
+        ("reward: {weight: -1.0}", "reward.weight"),
+        ("reward: {weight: .nan}", "reward.weight"),
+        ("reward: {maximum: .inf}", "reward.maximum"),
+        ("reward: {minimum: 1.0, maximum: 1.0}", "reward"),
+        ("reward: {cost: {steps: -1.0}}", "reward.cost.steps"),
+        ("learning: {batch: 0}", "learning.batch"),
+        ("learning: {expire_s: 0.0}", "learning.expire_s"),
+        ("server: {port: 70000}", "server.port"),
+        ("budget: {seconds: 0.0}", "budget.seconds"),
+        ("arms: {}", "arms"),
+    ],
+)
+def test_out_of_range_is_refused(written, text, field):
+    """A value beyond its range is refused under its key."""
+    assert refused(written(text)).field == field
+
+
+def test_source_of_the_wrong_value_is_told(written):
+    """The error says which variable set the wrong value."""
+    error = refused(written("salt: x"), RAGBANDIT_LEARNING__WAIT_S="soon")
+    assert error.field == "learning.wait_s"
+    assert "RAGBANDIT_LEARNING__WAIT_S" in error.message
+
+
+def test_unknown_variable_is_refused(written):
+    """A variable under our prefix that is no setting is refused: it was meant to be one."""
+    error = refused(written(""), RAGBANDIT_LEARNING__WAIT="5")
+    assert error.field == "learning.wait"
+
+
+def test_variable_below_a_value_is_refused(written):
+    """A variable that takes a plain value for a section is refused."""
+    assert refused(written("salt: x"), RAGBANDIT_SALT__PEPPER="1").field == "RAGBANDIT_SALT__PEPPER"
+
+
+def test_variable_that_is_no_yaml_is_refused(written):
+    """A variable whose value cannot be read is named."""
+    assert refused(written(""), RAGBANDIT_SALT="{a: ").field == "RAGBANDIT_SALT"
+
+
+@pytest.mark.parametrize(
+    ("line", "variable"),
+    [
+        ("database_url: postgresql+psycopg://me:hunter2@host/name", "DATABASE_URL"),
+        ("database_url: postgresql+psycopg://host/name?user=me&password=hunter2", "DATABASE_URL"),
+        ("redis_url: redis://:hunter2@host:6379/0", "REDIS_URL"),
+        ("redis_url: redis://host:6379/0?password=hunter2", "REDIS_URL"),
+    ],
+)
+def test_secret_in_the_file_is_refused(written, line, variable):
+    """A URL with a password in the file is refused without repeating it; the remedy names the variable."""
+    error = refused(written(line))
+    assert error.field == line.partition(":")[0]
+    assert variable in error.remedy
+    assert "hunter2" not in str(error)
+
+
+def test_secret_in_the_environment_is_hidden(tmp_path, monkeypatch):
+    """A password from the environment is in force, and never printed."""
+    monkeypatch.chdir(tmp_path)
+    environ = {"DATABASE_URL": "postgresql+psycopg://me:hunter2@host/name", "REDIS_URL": "redis://:hunter2@host/0"}
+    loaded = load(environ=environ)
+    assert "hunter2" in loaded.settings.database
+    assert "hunter2" not in str(effective(loaded))
+    environ = {"DATABASE_URL": "postgresql://host/name?password=hunter2", "REDIS_URL": "redis://host?password=hunter2"}
+    assert "hunter2" not in str(effective(load(environ=environ)))
+
+
+def test_unknown_cost_term_is_refused(written):
+    """A cost term that no answer has is refused with the known ones."""
+    error = refused(written("reward: {cost: {dollars: 1.0}}"))
+    assert error.field == "reward"
+    assert "'dollars'" in error.message
+    assert "prompt_tokens" in error.message
+
+
+def test_fallback_must_be_an_arm(written):
+    """A fallback outside the arms is refused with its value and the arms."""
+    error = refused(written("arms: {a: , b: }\npolicy: {fallback: c}"))
+    assert error.field == "policy.fallback"
+    assert "'c'" in error.message
+    assert "['a', 'b']" in error.message
+
+
+def test_floor_must_leave_room(written):
+    """A floor that the arms together cannot have is refused."""
+    error = refused(written("policy: {floor: 0.4}"))
+    assert error.field == "policy.floor"
+    assert "0.4 for 3 arms" in error.message
+
+
+def test_missing_file_is_refused(tmp_path):
+    """A file that was named and is not there is refused, not taken for an empty one."""
+    assert "nowhere.yaml" in refused(tmp_path / "nowhere.yaml").message
+    assert "nowhere.yaml" in refused(None, RAGBANDIT_CONFIG=str(tmp_path / "nowhere.yaml")).message
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [1, 2", "a: b: c", "\tsalt: x", b"salt: \xff\xfe", "- a\n- b\n", "just text", "7"], ids=repr
+)
+def test_broken_yaml_is_refused(written, text):
+    """A file that is no YAML mapping in UTF-8 is refused."""
+    assert refused(written(text)).field == "config"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mysql://host/name", "oracle://host/name", "nonsense", "postgresql://host:port/name", "postgres://host/name"],
+)
+def test_unknown_database_is_refused(written, url):
+    """A database that is neither SQLite nor PostgreSQL, or a URL that is none, is refused with an example."""
+    error = refused(written(""), DATABASE_URL=url)
+    assert error.field == "database_url"
+    assert "postgresql" in error.remedy
+    assert refused(written(f"database_url: {url}")).field == "database_url"
+
+
+@pytest.mark.parametrize("url", ["localhost:6379", "http://host:6379", "redis://host:port/0"])
+def test_wrong_redis_url_is_refused(written, url):
+    """A Redis URL that no Redis client can open is refused at start."""
+    error = refused(written(""), REDIS_URL=url)
+    assert error.field == "redis_url"
+    assert "redis://" in error.remedy
+
+
+@pytest.mark.parametrize("url", ["redis://host", "rediss://host:6380/1", "unix:///tmp/redis.sock"])
+def test_redis_urls_are_taken(written, url):
+    """Plain, encrypted and socket URLs of Redis are taken and printed."""
+    loaded = load(written(""), environ={"REDIS_URL": url})
+    assert ("redis_url", url, "environment REDIS_URL") in effective(loaded)
+
+
+def test_settings_cannot_be_changed():
+    """Settings are frozen."""
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().salt = "other"

@@ -1,0 +1,221 @@
+"""From a policy's word to a draw: gate, floor, seed and choose are exact and can be taken again from the row."""
+
+import hashlib
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from router.errors import PolicyFault, SnapshotError
+from router.policies.base import (
+    PolicyOutput,
+    choose,
+    counted_state,
+    epsilon_greedy,
+    gate,
+    restored_count,
+    seed_of,
+    with_floor,
+)
+from tests.checks import steady
+
+#: upper 0.1 % points of chi-square by degrees of freedom
+CHI_SQUARE = {1: 10.828, 2: 13.816, 3: 16.266, 4: 18.467, 5: 20.515}
+
+
+def normal(weights):
+    total = math.fsum(weights)
+    return tuple(w / total for w in weights)
+
+
+weights = st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(lambda ws: math.fsum(ws) > 1e-3)
+pmfs = weights.map(normal)
+seeds = st.integers(0, 2**64 - 1)
+
+
+def named(count):
+    return [f"arm_{i}" for i in range(count)]
+
+
+@steady
+@given(pmf=pmfs)
+def test_gate_gives_a_pmf(pmf):
+    """What passes the gate sums to 1 within two units of rounding per arm and keeps every probability."""
+    passed = gate(PolicyOutput(pmf=pmf), arms=named(len(pmf)))
+    assert math.fsum(passed) == pytest.approx(1.0, abs=1e-15 * len(pmf))
+    assert passed == pytest.approx(pmf, abs=1e-12)
+
+
+@steady
+@given(pmf=pmfs)
+def test_gate_normalises_float32(pmf):
+    """A pmf computed in float32 passes and sums to 1 in float64 afterwards."""
+    rough = np.array(pmf, dtype=np.float32)
+    passed = gate(PolicyOutput(pmf=tuple(rough)), arms=named(len(pmf)))
+    assert math.fsum(passed) == pytest.approx(1.0, abs=1e-15 * len(pmf))
+    assert all(type(p) is float for p in passed)
+
+
+@pytest.mark.parametrize(
+    ("pmf", "what"),
+    [
+        ((0.5, math.nan), "not finite"),
+        ((0.5, math.inf), "not finite"),
+        ((1.1, -0.1), "negative"),
+        ((1.0,), "1 entries for 2 arms"),
+        ((0.4, 0.3, 0.3), "3 entries for 2 arms"),
+        ((), "0 entries"),
+        ((0.5, 0.4), "sums to"),
+        ((0.5, 0.5 + 1e-5), "sums to"),
+        ((0.0, 0.0), "sums to"),
+    ],
+)
+def test_gate_refuses(pmf, what):
+    """What is no pmf over the offered arms is a PolicyFault that says why."""
+    with pytest.raises(PolicyFault, match=what):
+        gate(PolicyOutput(pmf=pmf), arms=("a", "b"))
+
+
+@pytest.mark.parametrize("scores", [(0.0, math.nan), (math.inf, 0.0), (1.0,), (1.0, 2.0, 3.0)])
+def test_gate_refuses_wrong_scores(scores):
+    """Scores that are not finite, or not one per arm, are a PolicyFault: they would be logged."""
+    with pytest.raises(PolicyFault):
+        gate(PolicyOutput(pmf=(0.5, 0.5), scores=scores), arms=("a", "b"))
+
+
+@steady
+@given(pmf=pmfs, floor=st.floats(0, 0.5))
+def test_floor_is_kept(pmf, floor):
+    """After the floor every arm has at least the floor (1/K where K arms cannot), and the sum is 1."""
+    mixed = with_floor(pmf, floor=floor)
+    least = min(floor, 1.0 / len(pmf))
+    assert all(p >= least for p in mixed)
+    assert math.fsum(mixed) == pytest.approx(1.0, abs=1e-14)
+
+
+@steady
+@given(pmf=pmfs, floor=st.floats(0, 0.5))
+def test_floor_keeps_the_order_of_arms(pmf, floor):
+    """An arm that was likelier before the floor is not less likely after it."""
+    mixed = with_floor(pmf, floor=floor)
+    ranked = sorted(range(len(pmf)), key=lambda i: pmf[i])
+    assert all(mixed[a] <= mixed[b] for a, b in pairwise(ranked))
+
+
+@steady
+@given(pmf=pmfs)
+def test_no_floor_changes_nothing(pmf):
+    """With floor 0 the pmf comes back bit for bit."""
+    assert with_floor(pmf, floor=0.0) == pmf
+
+
+def test_floor_too_high_gives_uniform():
+    """Three arms with floor 0.5 become one third each."""
+    assert with_floor((1.0, 0.0, 0.0), floor=0.5) == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+
+
+def test_floor_vector():
+    """The mix is p' = floor + (1 - K floor) p: 0.02 on three arms turns (1, 0, 0) into (0.96, 0.02, 0.02)."""
+    assert with_floor((1.0, 0.0, 0.0), floor=0.02) == pytest.approx((0.96, 0.02, 0.02), abs=1e-15)
+
+
+@pytest.mark.parametrize(("decision_id", "salt"), [("0197", "ragbandit"), ("d-1", ""), ("é", "s|t")])
+def test_seed_is_the_head_of_a_sha256(decision_id, salt):
+    """The seed is the first eight bytes, big-endian, of sha256("salt|id"): anybody can compute it."""
+    digest = hashlib.sha256((salt + "|" + decision_id).encode("utf-8")).hexdigest()
+    assert seed_of(decision_id, salt=salt) == int(digest[:16], 16)
+
+
+def test_seed_vector():
+    """The seed of decision "d-1" under the default salt never changes between versions."""
+    assert seed_of("d-1", salt="ragbandit") == 0xE94E03D3729DA5B8
+
+
+def test_salt_changes_the_seed():
+    """Two services with different salts draw independently for one id."""
+    assert seed_of("d-1", salt="a") != seed_of("d-1", salt="b")
+
+
+@pytest.mark.parametrize(
+    "pmf",
+    [(0.5, 0.5), (0.96, 0.02, 0.02), (0.1, 0.0, 0.6, 0.3), (1 / 6,) * 6, (0.05, 0.9, 0.05), (0.0, 0.25, 0.75)],
+    ids=str,
+)
+def test_draws_follow_the_pmf(pmf):
+    """Over 20,000 decision ids the arms are drawn with the logged probabilities (chi-square, 0.1 %)."""
+    count = 20_000
+    drawn = np.zeros(len(pmf))
+    for i in range(count):
+        drawn[choose(pmf, seed=seed_of(f"decision-{i}", salt="ragbandit"))] += 1
+    likely = np.array(pmf) > 0
+    expected = np.array(pmf)[likely] * count
+    assert drawn[~likely].sum() == 0
+    assert float(((drawn[likely] - expected) ** 2 / expected).sum()) < CHI_SQUARE[int(likely.sum()) - 1]
+
+
+@steady
+@given(pmf=pmfs, seed=seeds)
+@example(pmf=(0.0, 1.0), seed=0)
+@example(pmf=(1.0, 0.0), seed=2**64 - 1)
+@example(pmf=(0.1,) * 9 + (0.1 - 1e-16, 0.0), seed=2**64 - 1)
+def test_impossible_arms_are_never_drawn(pmf, seed):
+    """The arm drawn has a probability above 0, at both ends of the seeds too."""
+    assert pmf[choose(pmf, seed=seed)] > 0.0
+
+
+@steady
+@given(pmf=pmfs, seed=seeds)
+def test_draw_is_a_function_of_seed_and_pmf(pmf, seed):
+    """The same seed and pmf draw the same arm, whatever was drawn in between."""
+    first = choose(pmf, seed=seed)
+    choose(pmf[::-1], seed=seed ^ 1)
+    np.random.default_rng(0).random()
+    assert choose(list(pmf), seed=seed) == first
+
+
+@steady
+@given(pmf=pmfs, seed=seeds)
+def test_draw_is_the_inverse_transform(pmf, seed):
+    """The arm drawn is the one whose stretch of the cumulated pmf holds u = top 53 bits / 2**53."""
+    u = (seed >> 11) / 2**53
+    edges = np.add.accumulate(pmf)  # left to right, as the draw does
+    assume(u < edges[-1])
+    assert choose(pmf, seed=seed) == int(np.searchsorted(edges, u, side="right"))
+
+
+@steady
+@given(
+    scores=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6),
+    epsilon=st.floats(0, 1),
+)
+def test_epsilon_greedy_is_a_pmf(scores, epsilon):
+    """epsilon/K everywhere, the rest shared by the best arms; sums to 1."""
+    pmf = epsilon_greedy(scores, epsilon=epsilon)
+    assert math.fsum(pmf) == pytest.approx(1.0, abs=1e-12)
+    best = [i for i, s in enumerate(scores) if s == max(scores)]
+    for i, p in enumerate(pmf):
+        share = (1 - epsilon) / len(best) if i in best else 0.0
+        assert p == pytest.approx(epsilon / len(scores) + share, abs=1e-15)
+
+
+def test_epsilon_greedy_vector():
+    """Scores (1, 3, 2) with epsilon 0.3 give (0.1, 0.8, 0.1); two best arms share."""
+    assert epsilon_greedy((1.0, 3.0, 2.0), epsilon=0.3) == pytest.approx((0.1, 0.8, 0.1))
+    assert epsilon_greedy((3.0, 3.0, 2.0), epsilon=0.3) == pytest.approx((0.45, 0.45, 0.1))
+
+
+def test_state_begins_with_the_count():
+    """Every policy's state begins with no arrays and the number of updates."""
+    assert counted_state(5) == ({}, {"updates": 5})
+    assert restored_count({}, {"updates": 5}) == 5
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_numbers_that_are_not_finite_are_named(number, kind):
+    """A saved array with a number that is not finite is refused by its name."""
+    with pytest.raises(SnapshotError, match="weights holds numbers that are not finite"):
+        restored_count({"weights": np.array([0, number], dtype=kind)}, {"updates": 1})

@@ -1,0 +1,104 @@
+"""Every registered policy, with parameters that are not its defaults, keeps the contract of tests/checks.py."""
+
+import inspect
+from importlib import import_module
+
+import pytest
+
+from router.errors import ConfigError
+from router.policies import POLICIES, make_policy
+from router.policies.base import Policy
+from tests import checks
+from tests.checks import POLICY_CHECKS, Make
+
+#: registry name -> parameters, each other than its default
+EXAMPLES: dict[str, dict[str, object]] = {
+    "fixed": {"arm": "multi_step"},
+    "mba": {"ridge": 3.0, "bias_ridge": 0.5, "epsilon_min": 0.1, "epsilon_max": 0.8},
+    "uniform": {},
+}
+
+
+def class_of(name: str) -> type[Policy]:
+    module, _, attribute = POLICIES[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def maker(name: str) -> Make:
+    if name not in EXAMPLES:
+        pytest.fail(f"policy {name!r} has no example parameters in EXAMPLES")
+    return lambda: make_policy(name, params=EXAMPLES[name])
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
+def test_contract(name, check):
+    """A registered policy passes every check of the contract."""
+    check(maker(name))
+
+
+def test_every_check_is_listed():
+    """Every function check_* of tests/checks.py is in POLICY_CHECKS."""
+    written = {name for name in vars(checks) if name.startswith("check_")}
+    assert written == {check.__name__ for check in POLICY_CHECKS}
+
+
+def test_examples_are_of_registered_policies():
+    """The examples and the registry name the same policies."""
+    assert set(EXAMPLES) == set(POLICIES)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_examples_are_not_the_defaults(name):
+    """The example parameters set every parameter, and none to its default."""
+    maker(name)
+    for key, parameter in inspect.signature(class_of(name)).parameters.items():
+        assert key in EXAMPLES[name], f"{name}.{key} has no example"
+        assert EXAMPLES[name][key] != parameter.default, f"{name}.{key} is tested at its default"
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_params_tell_every_setting(name):
+    """`params` names every parameter of the class with the value it was made with."""
+    assert dict(maker(name)().params) == EXAMPLES[name]
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_algorithm_is_the_registry_name(name):
+    """A policy calls itself what the registry calls it: its snapshot finds the class again."""
+    assert maker(name)().algorithm == name
+
+
+def test_unknown_policy_is_refused():
+    """A name outside the registry is a ConfigError that lists the names."""
+    with pytest.raises(ConfigError, match="unknown policy 'oracle'") as caught:
+        make_policy("oracle", params={})
+    assert caught.value.field == "policy.name"
+    assert "mba" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "field"),
+    [
+        ("mba", {"learning_rate": 0.1}, "learning_rate"),
+        ("uniform", {"arm": "x"}, "arm"),
+        ("fixed", {}, "arm"),
+        ("fixed", {"arm": ""}, "arm"),
+        ("fixed", {"arm": 3}, "arm"),
+        ("mba", {"ridge": "big"}, "ridge"),
+        ("mba", {"ridge": True}, "ridge"),
+        ("mba", {"ridge": 0.0}, "ridge"),
+        ("mba", {"ridge": float("nan")}, "ridge"),
+        ("mba", {"bias_ridge": float("inf")}, "bias_ridge"),
+        ("mba", {"epsilon_min": -0.1}, "epsilon_min"),
+        ("mba", {"epsilon_min": 0.5, "epsilon_max": 0.4}, "epsilon_min"),
+        ("mba", {"epsilon_max": 1.5}, "epsilon_min"),
+        ("mba", {"epsilon_max": float("nan")}, "epsilon_min"),
+    ],
+)
+def test_wrong_params_are_refused(name, params, field):
+    """A param that is unknown, missing, of another type or out of range is a ConfigError with field and remedy."""
+    with pytest.raises(ConfigError) as caught:
+        make_policy(name, params=params)
+    assert caught.value.field == f"policy.params.{field}"
+    assert caught.value.remedy

@@ -125,8 +125,8 @@ def _add_decisions(app: FastAPI) -> None:
         body: RouteBody, request: Request, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
         """Draw an arm for your own stack to run."""
-        decision = await _decide(request, body, idempotency_key, answered_by_us=False)
-        return JSONResponse(decision_json(decision), headers=headers(decision))
+        decision, seconds = await _decide(request, body, idempotency_key, answered_by_us=False)
+        return JSONResponse(decision_json(decision, seconds=seconds), headers=headers(decision))
 
     @app.post("/v1/answer", status_code=200)
     async def answer(
@@ -140,16 +140,20 @@ def _add_decisions(app: FastAPI) -> None:
         limit = router.settings.server.answer_wait_s
         if wait_s is not None and not 0 <= wait_s <= 600:
             raise InvalidInput(f"{wait_s!r} is out of range", field="wait_s", remedy="send a number in [0, 600]")
-        decision = await _decide(request, body, idempotency_key, answered_by_us=True)
+        decision, seconds = await _decide(request, body, idempotency_key, answered_by_us=True)
         waiting = await asyncio.to_thread(router.await_outcome, decision)
         try:
-            outcome = await asyncio.wait_for(asyncio.wrap_future(waiting), limit if wait_s is None else wait_s)
+            # Asked first: wait_for with 0 s gives up before a wrapped Future can say that it is done.
+            wait_s = limit if wait_s is None else wait_s
+            outcome = (
+                waiting.result() if waiting.done() else await asyncio.wait_for(asyncio.wrap_future(waiting), wait_s)
+            )
         except TimeoutError:
-            reply = decision_json(decision) | {"status": "pending", "answer": None}
+            reply = decision_json(decision, seconds=seconds) | {"status": "pending", "answer": None}
             return JSONResponse(reply, status_code=202, headers=headers(decision))
         finally:
             router.forget(decision.id, waiting)
-        return JSONResponse(decision_json(decision) | outcome_json(outcome), headers=headers(decision))
+        return JSONResponse(decision_json(decision, seconds=seconds) | outcome_json(outcome), headers=headers(decision))
 
     @app.post("/v1/outcomes", status_code=202)
     async def outcomes(body: OutcomeBody, request: Request) -> Response:
@@ -270,7 +274,9 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse(error_body("INTERNAL", "this is our fault; it is in the log"), status_code=500)
 
 
-async def _decide(request: Request, body: RouteBody, idempotency_key: str | None, *, answered_by_us: bool) -> Decision:
+async def _decide(
+    request: Request, body: RouteBody, idempotency_key: str | None, *, answered_by_us: bool
+) -> tuple[Decision, float]:
     router, meters = _router(request), request.app.state.meters
     identity = body.decision_id if body.decision_id is not None else idempotency_key
     query = Query(
@@ -287,11 +293,12 @@ async def _decide(request: Request, body: RouteBody, idempotency_key: str | None
         decision = await asyncio.wait_for(asyncio.wrap_future(future), 60)
     except TimeoutError as error:
         raise NotReady("no decision within 60 s", remedy="try again with the same decision_id") from error
-    meters.route_seconds.observe(time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    meters.route_seconds.observe(seconds)
     meters.decisions.labels(decision.arm, decision.explored).inc()
     if decision.fault:
         meters.faults.inc()
-    return decision
+    return decision, seconds
 
 
 def _feedback(router: Router, body: FeedbackBody, *, key: str | None) -> Feedback:

@@ -21,7 +21,7 @@ from router.database import Database, check_schema
 from router.edge import made_feedback, made_outcome
 from router.embedded import redis_url
 from router.encoder import DistilBertEncoder, Encoder, HashingEncoder
-from router.errors import ConfigError, NotReady, QueueError, SnapshotError, StoreError
+from router.errors import ConfigError, NotReady, QueueError, SnapshotError
 from router.grouping import Grouped
 from router.jobs import Jobs, Listener, RedisJobs, connect
 from router.learner import Learner
@@ -33,6 +33,7 @@ from router.snapshots import SnapshotFiles, pack, same_policy
 from router.store import DecisionRecord, Store
 from router.types import Decision, DecisionId, Feedback, Outcome, OutcomeStatus, PolicyLabel, Query, Receipt
 from router.verify import Verdict, verify
+from router.waiters import Waiters
 
 Reply = TypeVar("Reply")
 
@@ -42,6 +43,8 @@ log = logging.getLogger("ragbandit.router")
 
 #: how often a router looks for a new snapshot by itself, should Redis have nothing to say
 POLL_S = 1.0
+#: least time between two warnings of the same outage
+QUIET_S = 10.0
 #: longest wait for a group to be served
 SERVE_S = 60.0
 
@@ -49,7 +52,11 @@ SERVE_S = 60.0
 def open_database(settings: Settings) -> Database:
     """The database of these settings, its schema checked. Raises StoreError."""
     database = Database(settings.database)
-    check_schema(database)
+    try:
+        check_schema(database)
+    except BaseException:
+        database.close()
+        raise
     return database
 
 
@@ -105,11 +112,14 @@ class Router:
         self._feedback: Grouped[Feedback, Receipt] = Grouped(self._keep, name="ragbandit-feedback", limit=500)
         #: seconds from feedback to the router that has learned it, the last thousand
         self.lags: deque[float] = deque(maxlen=1000)
+        self._owns_jobs = False
         self.swaps = 0
         self.refused: set[str] = set()
         self.unrung = 0
-        self._waiters: dict[str, list[Future[Outcome]]] = {}
-        self._waiters_lock = threading.Lock()
+        self._said = -QUIET_S
+        if self.service.serving.last_seq < self.ledger.last_seq():
+            self._ring()  # the newest snapshot is lost or of other params: the learner makes it from the ledger
+        self._waiters = Waiters()
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._follower = threading.Thread(target=self._follow, name="ragbandit-follow", daemon=True)
@@ -131,12 +141,18 @@ class Router:
         """
         settings = config if isinstance(config, Settings) else load(config).settings
         database = open_database(settings)
-        return cls(
-            settings,
-            encoder=encoder or make_encoder(settings.encoder),
-            database=database,
-            jobs=jobs or RedisJobs(connect(redis_url(settings))),
-        )
+        try:
+            router = cls(
+                settings,
+                encoder=encoder or make_encoder(settings.encoder),
+                database=database,
+                jobs=jobs or RedisJobs(connect(redis_url(settings))),
+            )
+            router._owns_jobs = jobs is None
+            return router
+        except BaseException:
+            database.close()
+            raise
 
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
         """Draw an arm for the caller's own stack to run. Committed when it returns.
@@ -165,24 +181,17 @@ class Router:
 
     def await_outcome(self, decision: Decision) -> "Future[Outcome]":
         """Ask a worker for the answer (again is harmless) and get a Future of the Outcome; `forget` it after use."""
-        future: Future[Outcome] = Future()
-        with self._waiters_lock:
-            self._waiters.setdefault(decision.id, []).append(future)
+        future = self._waiters.add(decision.id)
         found = self.store.outcomes_by_id([decision.id])
         if found:
-            self._deliver(found)
+            self._waiters.deliver(found)
         else:
             self.request_answer(decision)
         return future
 
     def forget(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
         """Stop waiting."""
-        with self._waiters_lock:
-            left = [f for f in self._waiters.get(decision_id, []) if f is not future]
-            if left:
-                self._waiters[decision_id] = left
-            else:
-                self._waiters.pop(decision_id, None)
+        self._waiters.remove(decision_id, future)
 
     def request_answer(self, decision: Decision) -> None:
         """Queue the answer job. Redis down is no error: the sweep queues it later."""
@@ -308,6 +317,8 @@ class Router:
         self._follower.join(5)
         if self._listener is not None:
             self._listener.close()
+        if self._owns_jobs and isinstance(self.jobs, RedisJobs):
+            self.jobs.client.close()
         self.database.close()
 
     def __enter__(self) -> "Router":
@@ -349,22 +360,17 @@ class Router:
 
     def _not_rung(self, what: str, error: QueueError) -> None:
         self.unrung += 1
-        log.warning("bell not rung: the sweep will", extra={"action": "ring", "queue": what, "reason": str(error)})
+        if time.monotonic() > self._said + QUIET_S:  # once in a while: an outage has thousands of these
+            self._said = time.monotonic()
+            facts = {"action": "ring", "queue": what, "times": self.unrung, "reason": str(error)}
+            log.warning("bell not rung: the sweep will", extra=facts)
 
     def _hear(self, news: str) -> None:
         kind, _, key = news.partition(":")
         if kind == "snapshot":
             self._wake.set()
-        elif kind == "outcome" and key in self._waiters:
-            self._deliver(self.store.outcomes_by_id([key]))
-
-    def _deliver(self, found: Mapping[str, Outcome]) -> None:
-        for key, outcome in found.items():
-            with self._waiters_lock:
-                futures = self._waiters.pop(key, [])
-            for future in futures:
-                if not future.done():
-                    future.set_result(outcome)
+        elif kind == "outcome" and key in self._waiters.awaited():
+            self._waiters.deliver(self.store.outcomes_by_id([key]))
 
     def _follow(self) -> None:
         """New snapshots and awaited outcomes: at once when told, by looking when nobody tells."""
@@ -375,11 +381,11 @@ class Router:
                 return
             try:
                 self.refresh()
-                awaited = list(self._waiters)
+                awaited = self._waiters.awaited()
                 if awaited:
-                    self._deliver(self.store.outcomes_by_id(awaited))
-            except StoreError as error:
-                log.warning("the database did not answer", extra={"action": "follow", "reason": str(error)})
+                    self._waiters.deliver(self.store.outcomes_by_id(awaited))
+            except Exception as error:  # most often a StoreError; whatever it is, the next look may go well
+                log.warning("could not follow", extra={"action": "follow", "reason": str(error)})
 
     def _measure_lag(self, *, after: int, upto: int) -> None:
         now = time.time()

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from router import errors
-from router.errors import NotReady, RagBanditError
+from router.errors import InvalidInput, NotReady, RagBanditError
 
 __all__ = ["Client"]
 
@@ -97,10 +97,15 @@ class Client:
 
     def _reply(self, method: str, path: str, **more: Any) -> Reply:
         try:
-            response = self._http.request(method, path, **more)
-            body = response.json()
+            request = self._http.build_request(method, path, **more)
+        except ValueError as error:
+            raise InvalidInput(f"cannot be sent as JSON: {error}", remedy="send finite numbers and UTF-8") from error
+        try:
+            response = self._http.send(request)
         except httpx.TransportError as error:
             raise NotReady(f"{self._http.base_url}{path}: {error}", remedy="is the service running?") from error
+        try:
+            body = response.json()
         except ValueError as error:
             raise RagBanditError(f"{path} did not reply with JSON (HTTP {response.status_code})") from error
         if response.is_error:

@@ -12,6 +12,7 @@ from typing import Any
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
@@ -101,9 +102,16 @@ def migrate(database: Database, *, revision: str = "head") -> str:
     config = Config()
     # By name, not by path: works from a wheel as well as from a checkout.
     config.set_main_option("script_location", "migrations:")
-    with database.write() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+    try:
+        with database.write() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, revision)
+    except CommandError as error:
+        raise StoreError(
+            f"the database cannot be migrated: {error}",
+            field="database_url",
+            remedy="install the version of ragbandit that made it, or a newer one",
+        ) from error
     with database.read() as connection:
         return MigrationContext.configure(connection).get_current_revision() or ""
 

@@ -85,9 +85,14 @@ class RedisJobs:
         self._reached(lambda: self.client.delete(f"ragbandit:bell:{label}"))
 
     def ask_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
-        """Queue the answer job under the decision's own id."""
+        """Queue the answer job under the decision's own id, unless it is queued or being run already."""
 
         def work() -> None:
+            if (
+                self.client.exists(_running_key(decision_id))
+                or self.client.lpos(self._answer.key, decision_id) is not None
+            ):
+                return
             self._answer.enqueue(
                 "workers.tasks.answer",
                 decision_id,
@@ -218,7 +223,7 @@ class Listener:
                         message = pubsub.get_message(timeout=1.0)
                         if message and message["type"] == "message":
                             self._hear(message["data"].decode())
-            except (RedisError, OSError) as error:
+            except Exception as error:  # of Redis, or of whoever heard: the listener must live on
                 # The pollers behind every listener find the same facts in SQL, a little later.
                 log.warning("no news from Redis", extra={"action": "listen", "reason": str(error)})
                 self._stop.wait(1.0)

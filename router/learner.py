@@ -39,9 +39,18 @@ class Lesson:
 
 
 def judge(
-    joined: Joined, *, settings: Settings, needs_features: bool, encoder_hash: str, now: float
+    joined: Joined,
+    *,
+    settings: Settings,
+    needs_features: bool,
+    encoder_hash: str,
+    now: float,
+    width: int | None = None,
 ) -> Lesson | Closure | None:
-    """What is to be done with a waiting decision: learn it, close it, quarantine it, or None to wait on."""
+    """What is to be done with a waiting decision: learn it, close it, quarantine it, or None to wait on.
+
+    width: the number of features of what was learned before; None while nothing was.
+    """
     learning = settings.learning
     decision, outcome = joined.decision, joined.outcome
     key = decision.id
@@ -67,13 +76,13 @@ def judge(
         else:
             assert learning.default_reward is not None
             reward = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
-        _validate(joined, needs_features=needs_features)
+        _validate(joined, needs_features=needs_features, width=width)
     except InvalidInput as error:
         return Closure(decision_id=key, state="quarantined", reason=error.message, field=error.field)
     return Lesson(reward=reward, feedback=tuple(usable))
 
 
-def _validate(joined: Joined, *, needs_features: bool) -> None:
+def _validate(joined: Joined, *, needs_features: bool, width: int | None) -> None:
     """What no policy may be fed. Raises InvalidInput naming the field."""
     decision = joined.decision
     if not (math.isfinite(decision.propensity) and 0.0 < decision.propensity <= 1.0):
@@ -84,6 +93,8 @@ def _validate(joined: Joined, *, needs_features: bool) -> None:
         raise InvalidInput("the question has no text", field="text")
     if needs_features and (decision.features is None or not np.isfinite(decision.features).all()):
         raise InvalidInput("features are missing or not finite", field="features")
+    if needs_features and width is not None and decision.features is not None and decision.features.size != width:
+        raise InvalidInput(f"{decision.features.size} features, not {width}", field="features")
 
 
 class Learner:
@@ -107,7 +118,11 @@ class Learner:
         self.last_seq = 0
         self._policy: Policy | None = None
         self._encoder_hash = ""
+        #: features per decision, by the first update of the ledger
+        self._width: int | None = None
         self._published = -math.inf
+        #: the version that this drain wrote or found whole
+        self._written = ""
         self._lock = threading.Lock()
 
     @property
@@ -137,6 +152,8 @@ class Learner:
                 continue
             self.last_seq = info.last_seq
             break
+        for update in self.ledger.read(after=0, upto=1):
+            self._width = None if update.features is None else update.features.size
         self._apply_rest()
 
     def _apply_rest(self) -> None:
@@ -155,12 +172,14 @@ class Learner:
                 return 0
             if self._policy is None:
                 self.catch_up()
+            else:
+                self._apply_rest()  # another learner may have held the lease since
             self._pace()
-            total = 0
+            total, self._written = 0, ""
             while done := self._step():
                 total += done
-            if total:
-                self.publish(force=True)
+            # Also with nothing learned: the newest snapshot may be lost, or of other params, or never made.
+            self.publish(force=True)
             return total
 
     def close(self) -> None:
@@ -207,21 +226,27 @@ class Learner:
         self.publish()
         return len(entries) + len(closed)
 
-    def _judged(self, batch: list[Joined], *, now: float) -> tuple[list[Entry], list[Closure]]:
+    def _judged(self, batch: list[Joined | Closure], *, now: float) -> tuple[list[Entry], list[Closure]]:
         entries: list[Entry] = []
         closed: list[Closure] = []
         needs_features = "features" in self.policy.needs
         for joined in batch:
+            if isinstance(joined, Closure):
+                closed.append(joined)
+                continue
             verdict = judge(
                 joined,
                 settings=self.settings,
                 needs_features=needs_features,
                 encoder_hash=self._encoder_hash,
                 now=now,
+                width=self._width,
             )
             if isinstance(verdict, Closure):
                 closed.append(verdict)
             elif verdict is not None:
+                if self._width is None and joined.decision.features is not None:
+                    self._width = joined.decision.features.size
                 entries.append(self._entry(joined, verdict, seq=self.last_seq + len(entries) + 1, now=now))
         return entries, closed
 
@@ -251,11 +276,24 @@ class Learner:
             self.policy, label=self.ledger.label, last_seq=self.last_seq, encoder_hash=self._encoder_hash, now=now
         )
         newest = self.ledger.latest_snapshots(limit=self.settings.learning.snapshots_kept + 1)
-        if newest and newest[0].version == info.version:
+        if newest and newest[0].version == info.version and self._is_whole(info.version):
             return None
         self.files.write(info, tensors, described)
+        self._written = info.version
         self.ledger.add_snapshot(info)
         self._published = time.monotonic()
-        self.files.prune([old.version for old in newest[self.settings.learning.snapshots_kept - 1 :]])
+        old = [known.version for known in newest if known.version != info.version]
+        self.files.prune(old[self.settings.learning.snapshots_kept - 1 :])
         self.announce(info)
         return info
+
+    def _is_whole(self, version: str) -> bool:
+        """Whether the snapshot's files are there and undamaged."""
+        if version != self._written:
+            try:
+                self.files.load(version, encoder_hash=self._encoder_hash)
+            except SnapshotError as error:
+                log.warning("snapshot made again", extra={"action": "snapshot_refused", "reason": str(error)})
+                return False
+            self._written = version
+        return True

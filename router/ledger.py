@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from router.database import Database
@@ -19,6 +19,7 @@ from router.rows import (
     outcome_value,
     snapshot_row,
     snapshot_value,
+    unreadable_field,
     update_row,
     update_value,
 )
@@ -64,8 +65,8 @@ class Ledger:
         self.database = database
         self.label = label
 
-    def ready(self, *, now: float, wait_s: float, expire_s: float, limit: int) -> list[Joined]:
-        """Waiting decisions that can be closed now, oldest first.
+    def ready(self, *, now: float, wait_s: float, expire_s: float, limit: int) -> list[Joined | Closure]:
+        """Waiting decisions that can be closed now, oldest first; one that cannot be read comes as its Closure.
 
         wait_s = 0: those with feedback and outcome (a raw reward for a decision that the caller's stack answers
         needs none), and those older than expire_s. wait_s > 0: those whose window is over and that have an outcome or
@@ -88,7 +89,7 @@ class Ledger:
             )
             return self._joined(connection, ids)
 
-    def _joined(self, connection: Connection, ids: list[str]) -> list[Joined]:
+    def _joined(self, connection: Connection, ids: list[str]) -> list[Joined | Closure]:
         found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
         done = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(ids))).mappings()
         notes = connection.execute(
@@ -96,17 +97,10 @@ class Ledger:
         ).mappings()
         by_id = {row["id"]: row for row in found}
         outcome = {row["decision_id"]: row for row in done}
-        collected: dict[str, list[Feedback]] = {}
+        collected: dict[str, list[RowMapping]] = {}
         for note in notes:
-            collected.setdefault(note["decision_id"], []).append(feedback_value(note))
-        return [
-            Joined(
-                decision=decision_value(by_id[key]),
-                outcome=outcome_value(outcome[key]) if key in outcome else None,
-                feedback=tuple(collected.get(key, ())),
-            )
-            for key in ids
-        ]
+            collected.setdefault(note["decision_id"], []).append(note)
+        return [_read_together(by_id[key], outcome.get(key), collected.get(key, [])) for key in ids]
 
     def unanswered(self, *, before: float, limit: int) -> list[DecisionId]:
         """Decisions made before that time that our workers have not answered, oldest first."""
@@ -141,9 +135,12 @@ class Ledger:
             end = self._last_seq(connection)
             if entries and entries[0].update.seq != end + 1:
                 raise Conflict(f"the ledger ends at {end}, not at {entries[0].update.seq - 1}")
-            gone = connection.execute(
-                delete(waiting).where(waiting.c.policy == self.label, waiting.c.decision_id.in_(done))
+            here = and_(waiting.c.policy == self.label, waiting.c.decision_id.in_(done))
+            # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
+            connection.execute(
+                select(waiting.c.decision_id).where(here).order_by(waiting.c.decision_id).with_for_update()
             )
+            gone = connection.execute(delete(waiting).where(here))
             if gone.rowcount != len(done):
                 raise Conflict("a decision of this batch was closed by somebody else")
             if entries:
@@ -251,3 +248,21 @@ class Ledger:
             "reason": closure.reason,
             "made_at": now,
         }
+
+
+def _read_together(row: RowMapping, outcome: RowMapping | None, notes: Sequence[RowMapping]) -> Joined | Closure:
+    """The values of these rows; where one cannot be read, the decision's quarantine, naming the field."""
+    field = "decision"
+    try:
+        field = unreadable_field(row) or field
+        decision = decision_value(row)
+        field = "outcome"
+        done = None if outcome is None else outcome_value(outcome)
+        field = "feedback.value"
+        feedback = tuple(feedback_value(note) for note in notes)
+        for item in feedback:
+            if not isinstance(item.value, tuple if item.kind == "label" else int | float):
+                raise ValueError(f"{item.value!r} is no {item.kind}")
+    except (ValueError, TypeError, KeyError) as error:
+        return Closure(decision_id=row["id"], state="quarantined", reason=f"cannot be read: {error}", field=field)
+    return Joined(decision=decision, outcome=done, feedback=feedback)

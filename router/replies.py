@@ -49,9 +49,10 @@ def headers(decision: Decision) -> dict[str, str]:
     }
 
 
-def decision_json(decision: Decision) -> dict[str, Any]:
-    """A decision as route replies it."""
-    return {
+def decision_json(decision: Decision, *, seconds: float | None = None) -> dict[str, Any]:
+    """A decision as route replies it; seconds: from request to committed decision, where this reply made it."""
+    timing = {} if seconds is None else {"route_ms": round(seconds * 1000, 3)}
+    return timing | {
         "decision_id": decision.id,
         "arm": decision.arm,
         "propensity": decision.propensity,

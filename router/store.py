@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, Table, exists, insert, literal, select, update
+from sqlalchemy import Connection, RowMapping, Select, Table, exists, func, insert, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from router.database import Database
@@ -59,9 +59,10 @@ class Store:
         rows = [decision_row(decision) for decision in group]
         with self.database.write() as connection:
             new = insert_new(connection, decisions, rows, key="id")
-            fresh = [d for d in group if d.id in new]
+            # An id may stand twice in a group: the first of them is the one that was inserted.
+            fresh = {decision.id: self._waiting_row(decision) for decision in reversed(group) if decision.id in new}
             if fresh:
-                connection.execute(insert(waiting), [self._waiting_row(decision) for decision in fresh])
+                connection.execute(insert(waiting), list(fresh.values()))
             taken = [row["id"] for row in rows if row["id"] not in new or _seen_before(row, rows)]
             standing = _by_id(connection, taken)
         return [_settled(decision, row, standing) for decision, row in zip(group, rows, strict=True)]
@@ -152,7 +153,7 @@ class Store:
         )
 
     def register_policy(self, *, algorithm: str, params: str, encoder_hash: str, now: float) -> None:
-        """Make the ledger known. A new label inherits every decision in the store as waiting.
+        """Make the ledger known. It inherits every decision in the store that it has not seen as waiting.
 
         Raises Conflict if the ledger was learned with another encoder: its features would not fit.
         """
@@ -164,8 +165,11 @@ class Store:
                 "encoder_hash": encoder_hash,
                 "made_at": now,
             }
+            if self._misses_decisions(connection):
+                dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+                inherited = dialect.insert(waiting).from_select(list(waiting.c.keys()), _history(self.label))
+                connection.execute(inherited.on_conflict_do_nothing())
             if insert_new(connection, policies, [row], key="label"):
-                connection.execute(insert(waiting).from_select(list(waiting.c.keys()), _history(self.label)))
                 return
             kept = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().one()
             if kept["encoder_hash"] != encoder_hash:
@@ -182,6 +186,16 @@ class Store:
                     .values(algorithm=algorithm, params=params, made_at=now)
                 )
 
+    def _misses_decisions(self, connection: Connection) -> bool:
+        """Whether the store holds decisions that are in none of this ledger's places. Four counts are quick, the
+        search that follows is not.
+        """
+        here = [
+            connection.execute(select(func.count()).select_from(table).where(table.c.policy == self.label)).scalar_one()
+            for table in (waiting, updates, closures)
+        ]
+        return int(connection.execute(select(func.count()).select_from(decisions)).scalar_one()) != sum(here)
+
     def _waiting_row(self, decision: Decision) -> dict[str, Any]:
         return {
             "policy": self.label,
@@ -194,16 +208,20 @@ class Store:
         }
 
     def _mark_fed(self, connection: Connection, ids: set[str], **flags: bool) -> set[str]:
-        """Tell the learner that these have feedback; returns the ones that were still open."""
+        """Tell every learner that these have feedback; returns the ones that were still open in our ledger."""
         if not ids:
             return set()
-        marked = connection.execute(
-            update(waiting)
-            .where(waiting.c.policy == self.label, waiting.c.decision_id.in_(ids))
-            .values(has_feedback=True, **flags)
-            .returning(waiting.c.decision_id)
-        )
-        return set(marked.scalars())
+        # Locked in the order of ids, like everywhere: two writers never wait for each other in a circle.
+        locked = connection.execute(
+            select(waiting.c.decision_id, waiting.c.policy)
+            .where(waiting.c.decision_id.in_(ids))
+            .order_by(waiting.c.decision_id, waiting.c.policy)
+            .with_for_update()
+        ).all()
+        if locked:
+            fed = {row.decision_id for row in locked}
+            connection.execute(update(waiting).where(waiting.c.decision_id.in_(fed)).values(has_feedback=True, **flags))
+        return {row.decision_id for row in locked if row.policy == self.label}
 
     def _standing_feedback(self, connection: Connection, ids: list[str]) -> dict[str, tuple[str, bool]]:
         rows = connection.execute(
@@ -223,7 +241,9 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
     if not rows:
         return set()
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    unique = list({row[key]: row for row in reversed(rows)}.values())
+    first = {row[key]: row for row in reversed(rows)}
+    # In the order of keys, so that two writers with the same keys never wait for each other in a circle.
+    unique = [first[name] for name in sorted(first)]
     statement = dialect.insert(table).on_conflict_do_nothing().returning(table.c[key])
     return set(connection.execute(statement, unique).scalars())
 
@@ -282,10 +302,16 @@ def _receipt(
 
 
 def _history(label: str) -> Select[Any]:
-
+    """Waiting rows for the decisions of which this ledger knows nothing: made before it, or under another label."""
     fed = exists().where(feedback.c.decision_id == decisions.c.id)
     rewarded = fed.where(feedback.c.kind == "reward")
     done = exists().where(outcomes.c.decision_id == decisions.c.id)
-    return select(
-        literal(label), decisions.c.id, decisions.c.made_at, decisions.c.answered_by_us, done, fed, rewarded
-    ).select_from(decisions)
+    seen = [
+        exists().where(table.c.policy == label, table.c.decision_id == decisions.c.id)
+        for table in (waiting, updates, closures)
+    ]
+    return (
+        select(literal(label), decisions.c.id, decisions.c.made_at, decisions.c.answered_by_us, done, fed, rewarded)
+        .select_from(decisions)
+        .where(*(~known for known in seen))
+    )

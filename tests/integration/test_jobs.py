@@ -1,0 +1,325 @@
+"""The bell over a real Redis: it may ring once, twice or never; it carries no facts."""
+
+import time
+
+import pytest
+from rq import Queue
+from rq.job import Job
+
+from router.bootstrap import Router
+from router.config import Settings
+from router.embedded import RedisServer, redis_url
+from router.errors import QueueError
+from router.jobs import ANSWER_QUEUE, LEARN_QUEUE, Listener, RedisJobs, connect
+from router.sweep import sweep
+from router.types import Query
+
+
+@pytest.fixture
+def jobs(redis_client):
+    return RedisJobs(redis_client)
+
+
+@pytest.fixture
+def own_redis(tmp_path):
+    """A redis-server that the test may stop and start, and its address."""
+    settings = Settings(data_dir=str(tmp_path / "redis"))
+    server = RedisServer(settings)
+    server.start()
+    yield server, redis_url(settings)
+    server.stop()
+
+
+def until(seen, *, seconds: float = 10.0) -> bool:
+    give_up = time.monotonic() + seconds
+    while not seen():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_ring_coalesces(jobs, redis_client):
+    """A thousand rings for one ledger are one learn job, with the ledger's label as its only argument."""
+    for _ in range(1000):
+        jobs.ring("main")
+    (job,) = Queue(LEARN_QUEUE, connection=redis_client).jobs
+    assert (job.func_name, job.args) == ("workers.tasks.learn", ("main",))
+    assert jobs.depth() == {"answer": 0, "learn": 1}
+
+
+def test_each_ledger_rings(jobs):
+    """Two ledgers have a bell each."""
+    jobs.ring("main")
+    jobs.ring("second")
+    assert jobs.depth()["learn"] == 2
+
+
+def test_hush_allows_again(jobs):
+    """After the learner took the bell down, the next feedback rings again."""
+    jobs.ring("main")
+    jobs.hush("main")
+    jobs.ring("main")
+    assert jobs.depth()["learn"] == 2
+
+
+def test_unheard_bell_rings_again(jobs, redis_client):
+    """A bell that nobody heard has an end: it cannot silence a ledger for ever."""
+    jobs.ring("main")
+    assert 0 < redis_client.pttl("ragbandit:bell:main") <= 2000
+
+
+def test_ask_answer(jobs, redis_client):
+    """An answer is one RQ job under the decision's id, and its only argument is that id."""
+    jobs.ask_answer("d1", timeout_s=5.0)
+    queue = Queue(ANSWER_QUEUE, connection=redis_client)
+    assert queue.job_ids == ["d1"]
+    job = Job.fetch("d1", connection=redis_client)
+    assert (job.func_name, job.args, job.timeout) == ("workers.tasks.answer", ("d1",), 35)
+
+
+def test_ask_answer_twice(jobs):
+    """Asking again for an answer that is queued already queues nothing more."""
+    jobs.ask_answer("d1", timeout_s=5.0)
+    jobs.ask_answer("d1", timeout_s=5.0)
+    assert jobs.depth()["answer"] == 1
+
+
+def test_ask_answer_while_running(jobs):
+    """Asking again for an answer that a worker is making queues nothing until that worker is gone."""
+    jobs.mark_running("d1")
+    jobs.ask_answer("d1", timeout_s=5.0)
+    assert jobs.depth()["answer"] == 0
+    jobs.unmark_running("d1")
+    jobs.ask_answer("d1", timeout_s=5.0)
+    assert jobs.depth()["answer"] == 1
+
+
+def test_lost(jobs):
+    """Lost are the decisions that are neither queued nor being run."""
+    jobs.ask_answer("queued", timeout_s=5.0)
+    jobs.mark_running("running")
+    assert jobs.lost(["queued", "running", "lost", "lost-too"]) == ["lost", "lost-too"]
+    jobs.unmark_running("running")
+    assert jobs.lost(["running"]) == ["running"]
+    assert jobs.lost([]) == []
+
+
+def test_running_mark_fades(jobs, redis_client):
+    """The mark of a worker that died fades by itself."""
+    jobs.mark_running("d1")
+    assert 0 < redis_client.ttl("ragbandit:running:d1") <= 15
+
+
+def test_flushed(jobs, redis_client):
+    """After FLUSHALL everything is lost, and can be asked for again."""
+    jobs.ask_answer("d1", timeout_s=5.0)
+    jobs.mark_running("d2")
+    redis_client.flushall()
+    assert jobs.lost(["d1", "d2"]) == ["d1", "d2"]
+    jobs.ask_answer("d1", timeout_s=5.0)
+    assert jobs.lost(["d1", "d2"]) == ["d2"]
+
+
+def test_cancelled(jobs):
+    """A cancelled answer is no longer queued; cancelling it again is fine."""
+    jobs.ask_answer("d1", timeout_s=5.0)
+    jobs.cancel_answer("d1")
+    jobs.cancel_answer("d1")
+    assert jobs.depth()["answer"] == 0
+    assert jobs.lost(["d1"]) == ["d1"]
+
+
+def test_sweep_after_flush(make_world, jobs, redis_client):
+    """After FLUSHALL one sweep brings every job back, and a second one adds nothing."""
+    world = make_world()
+    asked = [world.route(ours=True) for _ in range(3)]
+    world.judged(2)
+    for decision in asked:
+        jobs.ask_answer(decision.id, timeout_s=5.0)
+    redis_client.flushall()
+    world.now += 60
+    for _ in range(2):
+        sweep(world.ledger, jobs=jobs, settings=world.settings, now=world.now)
+        assert jobs.depth() == {"answer": 3, "learn": 1}
+    assert set(Queue(ANSWER_QUEUE, connection=redis_client).job_ids) == {decision.id for decision in asked}
+
+
+def test_sweep_is_patient(make_world, jobs):
+    """A sweep leaves a decision alone until retry_after_s has passed, and one that has its outcome for ever."""
+    world = make_world(workers={"retry_after_s": 10.0})
+    answered, waiting = world.route(ours=True), world.route(ours=True)
+    world.outcome(answered, by_worker=True)
+    world.now += 9
+    assert sweep(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 0
+    world.now += 2
+    assert sweep(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 1
+    assert jobs.lost([waiting.id]) == []
+
+
+def test_listener_hears(jobs, redis_client):
+    """A listener hears every line that is told, in order."""
+    heard: list[str] = []
+    listener = Listener(redis_client, heard.append)
+    try:
+        assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
+        for number in range(5):
+            jobs.tell(f"outcome:{number}")
+        assert until(lambda: len(heard) >= 6)
+        assert heard[-5:] == [f"outcome:{number}" for number in range(5)]
+    finally:
+        listener.close()
+
+
+def test_listener_survives_its_hearer(jobs, redis_client):
+    """A listener goes on when what it told somebody went wrong."""
+    heard: list[str] = []
+
+    def hear(news: str) -> None:
+        heard.append(news)
+        if news == "bad":
+            raise RuntimeError("the database did not answer")
+
+    listener = Listener(redis_client, hear)
+    try:
+        assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
+        jobs.tell("bad")
+        assert until(lambda: "bad" in heard)
+
+        def told_again() -> bool:
+            jobs.tell("good")
+            return "good" in heard
+
+        assert until(told_again)
+    finally:
+        listener.close()
+
+
+def test_listener_survives_a_restart(own_redis):
+    """A listener hears again after Redis was stopped and started."""
+    server, url = own_redis
+    client, heard = connect(url), []
+    jobs, listener = RedisJobs(client), Listener(client, heard.append)
+    try:
+        assert until(lambda: client.publish("ragbandit:news", "before") == 1)
+        server.stop()
+        with pytest.raises(QueueError):
+            jobs.tell("lost")
+        server.start()
+
+        def told() -> bool:
+            jobs.tell("after")
+            return "after" in heard
+
+        assert until(told)
+        assert "lost" not in heard
+    finally:
+        listener.close()
+        client.close()
+
+
+def test_redis_down(own_redis):
+    """With Redis down every call raises QueueError with a remedy, quickly."""
+    server, url = own_redis
+    client = connect(url)
+    jobs = RedisJobs(client)
+    server.stop()
+    began = time.monotonic()
+    calls = [
+        lambda: jobs.ring("main"),
+        lambda: jobs.hush("main"),
+        lambda: jobs.ask_answer("d1", timeout_s=5.0),
+        lambda: jobs.lost(["d1"]),
+        lambda: jobs.mark_running("d1"),
+        lambda: jobs.unmark_running("d1"),
+        lambda: jobs.cancel_answer("d1"),
+        lambda: jobs.tell("news"),
+        jobs.depth,
+        jobs.ping,
+    ]
+    for call in calls:
+        with pytest.raises(QueueError) as caught:
+            call()
+        assert (caught.value.status, caught.value.remedy) == (503, "is it running?")
+    assert time.monotonic() - began < 5
+    client.close()
+
+
+def test_router_without_redis(own_redis, settings):
+    """With Redis down the router decides, keeps outcomes and feedback and gives receipts: only late, not lost."""
+    server, url = own_redis
+    server.stop()
+    with Router.open(settings(redis_url=url)) as router:
+        decision = router.route("Who wrote Dracula?")
+        asked, nothing = router.answer("Who wrote Emma?", wait_s=0.1)
+        assert nothing is None
+        router.outcome(decision.id, answer="Bram Stoker", steps=1)
+        receipt = router.feedback(decision.id, rating=True)
+        assert (receipt.duplicate, receipt.late) == (False, False)
+        assert router.unrung >= 3
+        server.start()
+        swept = sweep(router.ledger, jobs=router.jobs, settings=router.settings, now=time.time() + 60)
+        assert (swept.rung, swept.requeued) == (True, 1)
+        assert router.jobs.lost([asked.id]) == []
+        assert router.learn() == 1
+        assert router.decision(decision.id).state == "learned"
+    router.jobs.client.close()
+
+
+def test_router_hears_outcomes(redis_server, redis_client, settings):
+    """A caller that waits for an answer gets it as soon as a worker has told of it."""
+    with Router.open(settings(redis_url=redis_server)) as router:
+        decision = router.submit(Query(text="Who wrote Dracula?"), answered_by_us=True).result(10)
+        got = router.await_outcome(decision)
+        assert RedisJobs(redis_client).depth()["answer"] == 1
+        assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
+        router.outcome(decision.id, answer="Bram Stoker")
+        RedisJobs(redis_client).tell(f"outcome:{decision.id}")
+        assert got.result(5).answer == "Bram Stoker"
+    router.jobs.client.close()
+
+
+def test_router_follows_the_learner(redis_server, redis_client, settings):
+    """A router swaps to the learner's snapshot when it is told, though it learned nothing itself."""
+    made = settings(redis_url=redis_server)
+    with Router.open(made) as router, Router.open(made) as other:
+        assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 2)
+        decision = router.route("Who wrote Dracula?")
+        router.feedback(decision.id, reward=0.5)
+        assert router.learn() == 1
+        assert until(lambda: other.service.serving.last_seq == 1)
+        assert other.service.serving.version == router.service.serving.version
+        assert other.swaps == 1
+    router.jobs.client.close()
+    other.jobs.client.close()
+
+
+def test_router_follows_on(router):
+    """A router goes on following after a look that went wrong, whatever went wrong."""
+    follow, looks = router.refresh, []
+
+    def refresh() -> bool:
+        looks.append(1)
+        if len(looks) == 1:
+            raise RuntimeError("went wrong")
+        return follow()
+
+    router.refresh = refresh
+    decision = router.route("Who wrote Dracula?")
+    router.feedback(decision.id, reward=0.5)
+    router._wake.set()
+    assert until(lambda: looks)
+    router._wake.set()
+    assert until(lambda: len(looks) > 1)
+
+
+def test_server_stops(tmp_path):
+    """The private redis-server leaves no process and no socket behind."""
+    server = RedisServer(Settings(data_dir=str(tmp_path)))
+    server.start()
+    assert server.pid is not None
+    assert server.socket.exists()
+    server.stop()
+    server.stop()
+    assert server.pid is None
+    assert not server.socket.exists()

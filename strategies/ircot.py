@@ -24,6 +24,8 @@ class MultiStepParams(ArmParams):
     preset: Literal["small", "flan", "gpt"] = "small"
     #: of the final reader
     style: Style = "direct"
+    #: how a sentence of the chain is asked for: "quoted" from the passages, or "reasoned" as in the paper
+    think: Literal["quoted", "reasoned"] = "quoted"
     #: search-and-think rounds
     rounds: Annotated[int, Field(ge=1)] = 3
     #: passages searched for in each round
@@ -42,6 +44,7 @@ class MultiStepParams(ArmParams):
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "flan": {
             "style": "direct",
+            "think": "reasoned",
             "rounds": 10,
             "passages_per_round": 6,
             "passages": 15,
@@ -50,6 +53,7 @@ class MultiStepParams(ArmParams):
         },
         "gpt": {
             "style": "reasoned",
+            "think": "reasoned",
             "rounds": 10,
             "passages_per_round": 3,
             "passages": 15,
@@ -75,9 +79,9 @@ class MultiStep:
         self.name = ArmName(name)
         self._params = read_params(MultiStepParams, given=params, arm=self.name)
         self.params = public_params(self._params)
-        reader = f"read_{self._params.style}"
-        templates = load_templates(["think", reader], overrides=self._params.templates, field=f"arms.{name}.templates")
-        self._think_template, self._read_template = templates["think"], templates[reader]
+        thinker, reader = f"think_{self._params.think}", f"read_{self._params.style}"
+        templates = load_templates([thinker, reader], overrides=self._params.templates, field=f"arms.{name}.templates")
+        self._think_template, self._read_template = templates[thinker], templates[reader]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Interleave, then read."""

@@ -120,7 +120,7 @@ def test_multi_step_stops_at_an_empty_sentence():
 
 def test_multi_step_stops_when_the_budget_has_no_more_rounds():
     """The budget's rounds end the chain under a reason of their own."""
-    outcome = outcome_of(MultiStep(rounds=3), ["Spielberg made Jaws.", "Ohio"], rounds=1)
+    outcome = outcome_of(MultiStep(rounds=3, think="reasoned"), ["Spielberg made Jaws.", "Ohio"], rounds=1)
 
     assert (outcome.status, outcome.stop_reason, outcome.steps) == ("answered", "budget_rounds", 1)
 
@@ -149,8 +149,8 @@ def test_multi_step_skips_what_it_holds_and_near_duplicates():
 
 def test_the_draft_of_multi_step_survives_the_budget():
     """When tokens run out in mid-chain, the answer is the latest sentence, or the chain's own answer if it has one."""
-    sentence = outcome_of(MultiStep(rounds=3), ["Spielberg made Jaws.", "x", "x", "x"], tokens=100)
-    announced = outcome_of(MultiStep(rounds=3), ["The answer is Ohio.", "x"], tokens=70)
+    sentence = outcome_of(MultiStep(rounds=3, think="reasoned"), ["Spielberg made Jaws.", "x", "x", "x"], tokens=100)
+    announced = outcome_of(MultiStep(rounds=3, think="reasoned"), ["The answer is Ohio.", "x"], tokens=70)
 
     assert (sentence.status, sentence.answer) == ("exhausted", "Spielberg made Jaws.")
     assert (announced.status, announced.answer, announced.stop_reason) == ("exhausted", "Ohio", "budget_tokens")

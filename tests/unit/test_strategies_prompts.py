@@ -39,7 +39,9 @@ def fitted(*, context, passages=PASSAGES, question="why so", **settings):
     )
 
 
-@pytest.mark.parametrize("name", ["recall_direct", "recall_reasoned", "read_direct", "read_reasoned", "think"])
+@pytest.mark.parametrize(
+    "name", ["recall_direct", "recall_reasoned", "read_direct", "read_reasoned", "think_quoted", "think_reasoned"]
+)
 def test_our_templates_are_filled_completely(name):
     """No field of our own templates is left open, and no header line reaches the model."""
     template = load_template(name)
@@ -136,7 +138,7 @@ def test_unknown_templates_are_refused():
     with pytest.raises(ConfigError, match="known: read_direct, "):
         load_template("reed")
     with pytest.raises(ConfigError, match=r"arms\.x\.templates\.reed: is not used .*used: think"):
-        load_templates(["think"], overrides={"reed": OWN}, field="arms.x.templates")
+        load_templates(["think_reasoned"], overrides={"reed": OWN}, field="arms.x.templates")
 
 
 def test_asking_writes_losses_and_shown_passages_down():

@@ -1,6 +1,7 @@
 """The command's root: the router's verbs and those that need arms."""
 
 import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -131,6 +132,8 @@ def search(query: str, k: int = 5, config: ConfigOption = None, as_json: JsonOpt
 
 def main() -> None:
     """The entry point of `ragbandit`."""
+    # Before torch is loaded: threads that spin while they wait starve the other processes of a small machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     set_up_log()
     app()
 

@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker
 
 from router.bootstrap import make_learner, open_database
@@ -25,11 +27,16 @@ from strategies import make_arms
 from strategies.base import Generator, Retriever
 from workers import tasks
 
+if TYPE_CHECKING:
+    import redis
+
 __all__ = ["QUEUES", "check_arms", "die_with_parent", "make_generator", "make_retriever", "run_worker", "set_up_log"]
 
 log = logging.getLogger("ragbandit.worker")
 
 QUEUES = {"answer": ANSWER_QUEUE, "learn": LEARN_QUEUE}
+#: between two attempts to reach Redis, seconds
+REDIS_PAUSE_S = 0.5
 #: set by the supervisor for its children; outside the prefix, since it is no setting
 PARENT_VARIABLE = "_RAGBANDIT_PARENT"
 
@@ -116,16 +123,33 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     stop = threading.Event()
     keeper = threading.Thread(target=tasks.housekeeping, args=(context, stop), name="ragbandit-keeper", daemon=True)
     keeper.start()
-    worker = _Worker([Queue(QUEUES[name], connection=client) for name in queues], connection=client)
     log.info("ready", extra={"action": "ready", "queues": ",".join(queues)})
     try:
-        worker.work(burst=burst, logging_level="WARNING")
+        _work(client, queues=queues, burst=burst)
     finally:
         stop.set()
         keeper.join(5)
         if context.learner is not None:
             context.learner.close()
         database.close()
+
+
+def _work(client: "redis.Redis", *, queues: Sequence[str], burst: bool) -> None:
+    """Take jobs until told to stop. RQ's worker gives up when Redis goes; ours has models loaded, and waits for it."""
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):  # RQ puts its own in place while it works
+        signal.signal(number, lambda *_: stopping.set())
+    while not stopping.is_set():
+        worker = None
+        try:
+            worker = _Worker([Queue(QUEUES[name], connection=client) for name in queues], connection=client)
+            worker.work(burst=burst, logging_level="WARNING")
+            return
+        except RedisError as error:
+            if worker is not None and worker._stop_requested:  # noqa: SLF001 - RQ says it nowhere else
+                return
+            log.warning("Redis is gone: trying again", extra={"action": "redis", "reason": str(error)})
+            stopping.wait(REDIS_PAUSE_S)
 
 
 def die_with_parent() -> None:

@@ -1,0 +1,216 @@
+"""A whole service of real processes, small and quick: real Redis, real RQ workers, real HTTP; scripted answers."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from router.bootstrap import open_database
+from router.client import Client
+from router.config import Settings, load
+from router.embedded import RedisServer
+from router.errors import NotReady, RagBanditError
+from router.insights import status
+from router.ledger import Ledger
+from router.types import PolicyLabel
+from strategies.base import Passage
+from strategies.retrievers.bm25 import build_index
+
+ROOT = Path(__file__).parents[2]
+PASSAGES = [
+    Passage(id="france", title="France", text="Paris is the capital of France and lies on the Seine."),
+    Passage(id="spain", title="Spain", text="Madrid is the capital of Spain and lies on the Manzanares."),
+]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class System:
+    """Processes by name; any of them can be killed and started again."""
+
+    def __init__(self, folder: Path, *, apis: int = 1, **more) -> None:
+        self.folder = folder
+        self.ports = {f"api-{n}": free_port() for n in range(1, apis + 1)}
+        tree = {
+            "data_dir": str(folder / "data"),
+            "encoder": {"model": "hashing"},
+            "generator": {"name": "scripted", "script": {"": "So the answer is: Paris."}, "script_s": 0.005},
+            "workers": {"sweep_interval_s": 0.5, "retry_after_s": 2.0},
+            "learning": {"lease_s": 2.0},
+            "budget": {"seconds": 20.0},
+        } | more
+        self.config = folder / "config.yaml"
+        self.config.write_text(yaml.safe_dump(tree))
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("RAGBANDIT_")}
+        self.settings: Settings = load(self.config, environ=self.environment).settings
+        build_index(PASSAGES, folder / "data" / "indexes" / "default")
+        open_database(self.settings).close()
+        self.redis = RedisServer(self.settings)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        self.redis.start()
+        for name in [*self.ports, "answer", "learn"]:
+            self.start_process(name)
+        self.wait_ready()
+
+    def start_process(self, name: str) -> None:
+        arguments = ["serve"] if name in self.ports else ["worker", "--queue", name]
+        environment = dict(self.environment)
+        if name in self.ports:
+            environment["RAGBANDIT_SERVER__PORT"] = str(self.ports[name])
+        with (self.folder / f"{name}.log").open("ab") as output:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "workers.cli", *arguments, "--config", str(self.config)],
+                cwd=ROOT,
+                env=environment,
+                stdout=output,
+                stderr=output,
+            )
+
+    def kill(self, name: str) -> None:
+        process = self.processes[name]
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+
+    def client(self, name: str = "api-1", **more) -> Client:
+        return Client(f"http://127.0.0.1:{self.ports[name]}", **more)
+
+    def wait_ready(self, timeout_s: float = 60) -> None:
+        give_up = time.monotonic() + timeout_s
+        for name in self.ports:
+            with self.client(name, timeout_s=5) as client:
+                while not client.ready():
+                    assert time.monotonic() < give_up, (self.folder / f"{name}.log").read_text()[-2000:]
+                    time.sleep(0.05)
+
+    def wait_until(self, done, *, timeout_s: float = 60):
+        """Wait until done(status) holds; returns the status, or fails showing the last one."""
+        database = open_database(self.settings)
+        ledger = Ledger(database, label=PolicyLabel(self.settings.policy.label))
+        give_up = time.monotonic() + timeout_s
+        try:
+            while not done(found := status(ledger, now=time.time())):
+                assert time.monotonic() < give_up, f"still {found}; logs in {self.folder}"
+                time.sleep(0.1)
+            return found
+        finally:
+            database.close()
+
+    def ragbandit(self, *arguments: str, timeout_s: float = 60) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "workers.cli", *arguments, "--config", str(self.config)],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+        self.redis.stop()
+
+
+class Load:
+    """Clients that keep asking and judging, and repeat under the same ids until somebody answers.
+
+    `decided` and `judged` hold what the service has confirmed: exactly what must survive.
+    """
+
+    def __init__(self, system: System, *, threads: int = 4) -> None:
+        self.system = system
+        self.decided: dict[str, dict] = {}
+        self.judged: set[str] = set()
+        self.faults: list[str] = []
+        self._stop = threading.Event()
+        names = list(system.ports)
+        self._threads = [threading.Thread(target=self._run, args=(n, names[n % len(names)])) for n in range(threads)]
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a client hangs"
+
+    def _run(self, number: int, api: str) -> None:
+        chance = random.Random(number)
+        count = 0
+        with self.system.client(api, timeout_s=10) as client:
+            while not self._stop.is_set():
+                count += 1
+                try:
+                    self._one(client, f"load-{number}-{count}", chance)
+                except Exception as error:
+                    self.faults.append(f"{type(error).__name__}: {error}")
+                    return
+
+    def _one(self, client: Client, key: str, chance: random.Random) -> None:
+        question = f"What is the capital of {chance.choice(['France', 'Spain'])}?"
+        if chance.random() < 0.5:
+            reply = self._stubborn(lambda: client.route(question, decision_id=key))
+            self.decided[key] = reply
+            steps = chance.randint(0, 3)
+            self._stubborn(lambda: client.outcome(key, answer="Paris", steps=steps))
+        else:
+            reply = self._stubborn(lambda: client.answer(question, decision_id=key, wait_s=0.2))
+            self.decided[key] = reply
+        self._stubborn(lambda: client.feedback(key, feedback_id=f"fb-{key}", label=["Paris"]))
+        self.judged.add(f"fb-{key}")
+
+    @staticmethod
+    def _stubborn(call):
+        give_up = time.monotonic() + 45
+        while True:
+            try:
+                return call()
+            except NotReady:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(0.05)
+            except RagBanditError as error:
+                if error.status < 500 or time.monotonic() > give_up:
+                    raise
+                time.sleep(0.05)
+
+
+@pytest.fixture
+def make_system(tmp_path, monkeypatch):
+    """Start a System; it is stopped at the end of the test."""
+    for name in ("DATABASE_URL", "REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    made = []
+
+    def make(**more) -> System:
+        system = System(tmp_path, **more)
+        made.append(system)
+        system.start()
+        return system
+
+    yield make
+    for system in made:
+        system.stop()

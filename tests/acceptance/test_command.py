@@ -1,0 +1,104 @@
+"""The command as a person uses it: installed from the wheel, started with `up`, ended with ctrl-C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import PASSAGES, ROOT, free_port
+
+
+def test_wheel_migrates_outside_a_checkout(tmp_path):
+    """The built wheel holds the migrations: `ragbandit migrate` works where there is no checkout."""
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+        ".",
+    ]
+    subprocess.run(build, cwd=ROOT, check=True, timeout=100)
+    wheel = next(tmp_path.glob("ragbandit-*.whl"))
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
+    subprocess.run(install, check=True, timeout=100)
+    environment = os.environ | {"PYTHONPATH": str(site), "DATABASE_URL": f"sqlite:///{tmp_path}/new.db"}
+    program = "import migrations, workers.cli as c; print(migrations.__file__); c.app(['migrate'])"
+
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert str(site) in done.stdout
+    assert "is at 0001" in done.stdout
+
+
+@pytest.mark.timeout(90)
+def test_up_and_ctrl_c(tmp_path):
+    """`ragbandit up` serves an answer, restarts a killed child, and ctrl-C leaves no process behind."""
+    port = free_port()
+    (tmp_path / "corpus.jsonl").write_text(
+        "\n".join(json.dumps({"id": p.id, "title": p.title, "text": p.text}) for p in PASSAGES)
+    )
+    (tmp_path / "config.yaml").write_text(
+        json.dumps(
+            {
+                "data_dir": str(tmp_path / "data"),
+                "encoder": {"model": "hashing"},
+                "generator": {"name": "scripted"},
+                "server": {"port": port},
+            }
+        )
+    )
+    command = [sys.executable, "-m", "workers.cli"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = {"cwd": tmp_path, "env": environment, "timeout": 60}
+    subprocess.run([*command, "index", "build", "--corpus", "corpus.jsonl"], check=True, capture_output=True, **run)
+    with (tmp_path / "up.log").open("wb") as output:
+        up = subprocess.Popen([*command, "up"], cwd=tmp_path, env=environment, stdout=output, stderr=output)
+    try:
+        answer = _answer(command, run, port, up, tmp_path)
+        assert answer["status"] == "answered"
+        assert answer["answer"] == "scripted"
+        child = _children(up.pid)[-1]
+        os.kill(child, signal.SIGKILL)
+        again = _answer(command, run, port, up, tmp_path)
+        assert again["status"] == "answered"
+        children = _children(up.pid)
+        assert len(children) >= 3
+    finally:
+        up.send_signal(signal.SIGINT)
+        code = up.wait(30)
+    assert code == 0
+    assert [pid for pid in children if Path(f"/proc/{pid}/stat").exists()] == []
+
+
+def _answer(command, run, port, up, folder):
+    give_up = time.monotonic() + 40
+    while True:
+        done = subprocess.run(
+            [*command, "answer", "Capital of France?", "--url", f"http://127.0.0.1:{port}", "--json"],
+            capture_output=True,
+            text=True,
+            **run,
+        )
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        assert up.poll() is None, (folder / "up.log").read_text()
+        assert time.monotonic() < give_up, done.stderr
+        time.sleep(0.3)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

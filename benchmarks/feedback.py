@@ -1,0 +1,107 @@
+"""Feedback accepted per second, durably: the library and HTTP. Baseline: one transaction for each."""
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import yaml
+
+from benchmarks.figures import Figure, print_figures, timed
+from router.bootstrap import Router
+from router.client import Client
+from router.config import Settings, load
+from router.edge import made_feedback
+from router.embedded import RedisServer
+from router.jobs import MemoryJobs
+from router.types import Feedback, Query
+
+COUNT = 4000
+BATCH = 500
+CALLERS = 16
+
+
+def main() -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "config.yaml")
+        config.write_text(yaml.safe_dump({"data_dir": folder, "encoder": {"model": "hashing"}}))
+        settings = load(config, environ={}).settings
+        with Router.open(settings, jobs=MemoryJobs()) as router:
+            ids = [f.result().id for f in [router.submit(Query(text=f"question {n}")) for n in range(1000)]]
+
+            def made(number: int) -> Feedback:
+                return made_feedback(
+                    decision_id=ids[number % len(ids)], settings=settings, now=time.time(), label=["Paris"]
+                )
+
+            single = timed(lambda: [router.store.add_feedback([made(n)]) for n in range(500)])
+            together = timed(lambda: [f.result() for f in [router.submit_feedback(made(n)) for n in range(COUNT)]])
+            over_http, in_batches = _http(settings, config, ids)
+            kept = router.status().counters.feedback
+            assert kept == 500 + COUNT + COUNT + COUNT, kept
+    alone = 500 / single
+    against = "one transaction for each, no HTTP"
+    print_figures(
+        "feedback accepted (SQLite, synchronous=FULL)",
+        [
+            Figure(name=name, unit="/s", ours=COUNT / seconds, baseline=alone, against=against, rising=True)
+            for name, seconds in (
+                ("library, concurrent", together),
+                ("POST /v1/feedback, 16 callers", over_http),
+                (f"POST /v1/feedback/batch of {BATCH}", in_batches),
+            )
+        ],
+    )
+
+
+def _http(settings: Settings, config: Path, ids: list[str]) -> tuple[float, float]:
+    """Seconds for COUNT feedbacks, one a request and in batches. The service is a process of its own, with Redis;
+    the clients share the machine with it.
+    """
+    redis = RedisServer(settings)
+    redis.start()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAGBANDIT_")}
+    environment["RAGBANDIT_SERVER__PORT"] = str(port)
+    command = [sys.executable, "-m", "workers.cli", "serve", "--config", str(config)]
+    service = subprocess.Popen(command, env=environment)
+    try:
+        with Client(f"http://127.0.0.1:{port}") as client:
+            while not client.ready():
+                assert service.poll() is None
+                time.sleep(0.05)
+        one = [json.dumps({"decision_id": ids[n % len(ids)], "rating": True}) for n in range(COUNT)]
+        with ThreadPoolExecutor(CALLERS) as pool:
+            shares = [one[start::CALLERS] for start in range(CALLERS)]
+            single = timed(lambda: list(pool.map(lambda share: _send(port, "/v1/feedback", share), shares)))
+        items = [{"decision_id": ids[n % len(ids)], "rating": True} for n in range(COUNT)]
+        many = [json.dumps({"items": items[start : start + BATCH]}) for start in range(0, COUNT, BATCH)]
+        batches = timed(lambda: _send(port, "/v1/feedback/batch", many))
+    finally:
+        service.terminate()
+        service.wait(20)
+        redis.stop()
+    return single, batches
+
+
+def _send(port: int, path: str, bodies: list[str]) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    for body in bodies:
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        reply.read()
+        assert reply.status == 202
+    connection.close()
+
+
+if __name__ == "__main__":
+    main()

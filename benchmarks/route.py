@@ -1,0 +1,74 @@
+"""route(): alone and under 16 concurrent callers, with the real encoder and a durable log.
+
+Baseline: the same encoder called for one question at a time, which is what peers do and the least that any
+router on DistilBERT can cost without grouping.
+"""
+
+import json
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from benchmarks.figures import Figure, percentiles, print_figures, timed, times
+from router.bootstrap import Router, make_encoder
+from router.config import load
+from router.jobs import MemoryJobs
+
+CALLERS = 16
+COUNT = 1500
+
+HANDBOOK = Path(__file__).parents[1] / "examples" / "handbook" / "questions.jsonl"
+QUESTIONS = [json.loads(line)["question"] for line in HANDBOOK.read_text(encoding="utf-8").splitlines()]
+
+
+def question(number: int) -> str:
+    """A real one; there is no cache, so repeating them costs the same every time."""
+    return str(QUESTIONS[number % len(QUESTIONS)])
+
+
+def main() -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = load(environ={"RAGBANDIT_DATA_DIR": folder}).settings
+        encoder = make_encoder(settings.encoder)
+        for number in range(50):
+            encoder.encode([question(number)])
+        forward = times(lambda number: encoder.encode([question(number)]), count=300)
+        with Router.open(settings, encoder=encoder, jobs=MemoryJobs()) as router:
+            times(lambda number: router.route(question(number)), count=50)
+            alone = times(lambda number: router.route(question(number)), count=300)
+
+            def call(number: int) -> float:
+                began = time.perf_counter()
+                router.route(question(number))
+                return (time.perf_counter() - began) * 1000
+
+            with ThreadPoolExecutor(CALLERS) as pool:
+                together: list[float] = []
+                seconds = timed(lambda: together.extend(pool.map(call, range(COUNT))))
+            lock_step = timed(lambda: [encoder.encode([question(n)]) for n in range(300)]) / 300
+            assert router.status().counters.decided == 350 + COUNT
+    one, many, least = percentiles(alone), percentiles(together), percentiles(forward)
+    queue = f"{CALLERS} callers waiting their turn at one-at-a-time forwards"
+    print_figures(
+        f"route() with {encoder.source}, {encoder.precision}",  # type: ignore[attr-defined] # the real encoder's
+        [
+            Figure(name="alone p50", unit="ms", ours=one[0], baseline=least[0], against="encoder forward alone"),
+            Figure(name="alone p99", unit="ms", ours=one[1], baseline=least[1], against="encoder forward alone"),
+            Figure(name=f"{CALLERS} callers p50", unit="ms", ours=many[0], baseline=least[0] * CALLERS, against=queue),
+            Figure(name=f"{CALLERS} callers p99", unit="ms", ours=many[1], baseline=least[1] * CALLERS, against=queue),
+            Figure(
+                name="durable decisions",
+                unit="/s",
+                ours=COUNT / seconds,
+                baseline=1 / lock_step,
+                against="encoder forwards one at a time, nothing logged",
+                rising=True,
+            ),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

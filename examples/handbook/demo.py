@@ -1,0 +1,206 @@
+"""`make demo`: the whole loop on the embedded default, driven over HTTP like any client would.
+
+Questions about a made-up handbook (and some that need no book) are routed by the policy, answered by workers with
+real retrieval and a small real language model, and judged: most by gold answers, a part by thumbs. The policy
+learns while it goes. At the end the log itself says what other policies would have earned, and everything is
+verified. Prints tables and writes .ragbandit/demo/report.json.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from examples.handbook.report import show, summarise
+from router.client import Client
+from router.errors import RagBanditError
+from router.reward import containment
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+DATA = ROOT / ".ragbandit" / "demo"
+#: questions answered at a time; the workers are fewer, so that there is always one waiting
+CONCURRENCY = 4
+#: share of questions whose judgement comes as a thumb instead of gold answers
+RATED = 0.3
+#: feedback sent twice, and decisions judged a second time after they were learned
+TWICE, LATE = 8, 5
+#: decisions that nobody judges
+UNJUDGED = 3
+
+console = Console()
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Run the demo; exit code 1 if anything that must agree does not."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--policy", help="another policy than the configured one, for example uniform")
+    parser.add_argument("--passes", type=int, default=2, help="times that every question is asked")
+    parser.add_argument("--limit", type=int, help="use the first so many questions of each pass")
+    chosen = parser.parse_args()
+    began = time.monotonic()
+    shutil.rmtree(DATA, ignore_errors=True)
+    environment = _environment(chosen.policy)
+    asked = _traffic(passes=chosen.passes, limit=chosen.limit)
+    run = ["index", "build", "--corpus", str(HERE / "corpus.jsonl")]
+    _ragbandit(run, environment=environment)
+    with _service(environment) as url, Client(url, timeout_s=120) as client:
+        judged = _drive(client, asked)
+        status = _settled(client, learned=judged["to_learn"])
+        records = [client.decision(row["id"]) for row in asked]
+        verdict = json.loads(_ragbandit(["verify", "--deep", "--json"], environment=environment))
+    report = summarise(
+        asked, records=records, status=status, verdict=verdict, judged=judged, seconds=time.monotonic() - began
+    )
+    (DATA / "report.json").write_text(json.dumps(report, indent=2))
+    show(console, report, file=DATA.relative_to(ROOT) / "report.json")
+    if not report["ok"]:
+        raise SystemExit(1)
+
+
+def _environment(policy: str | None) -> dict[str, str]:
+    """Ours, with the demo's configuration, a free port and no setting of somebody else's service."""
+    foreign = ("RAGBANDIT_", "DATABASE_URL", "REDIS_URL")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment |= {"RAGBANDIT_CONFIG": str(HERE / "config.yaml"), "RAGBANDIT_SERVER__PORT": str(port)}
+    environment |= {"RAGBANDIT_DATA_DIR": str(DATA)}
+    if policy:
+        environment |= {"RAGBANDIT_POLICY__NAME": policy, "RAGBANDIT_POLICY__PARAMS": "{}"}
+    return environment
+
+
+def _traffic(*, passes: int, limit: int | None) -> list[Row]:
+    """The questions in the order they are asked: every pass shuffled by its own fixed seed."""
+    lines = (HERE / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    questions = [json.loads(line) for line in lines if line.strip()]
+    asked = []
+    for number in range(passes):
+        order = random.Random(number).sample(questions, len(questions))  # the same walk every time
+        asked += [question | {"id": f"demo-{number + 1}-{question['id']}"} for question in order[:limit]]
+    for place, row in enumerate(asked):
+        row["judge"] = "rating" if random.Random(row["id"]).random() < RATED else "label"
+        row["judged"] = place < len(asked) - UNJUDGED
+    return asked
+
+
+@contextlib.contextmanager
+def _service(environment: dict[str, str]) -> Iterator[str]:
+    """`ragbandit up` as a child, until it answers; ended the way a person would, by an interrupt."""
+    url = f"http://127.0.0.1:{environment['RAGBANDIT_SERVER__PORT']}"
+    DATA.mkdir(parents=True, exist_ok=True)
+    with (DATA / "up.log").open("wb") as output:
+        command = [sys.executable, "-m", "workers.cli", "up"]
+        up = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=output, stderr=output)
+        try:
+            _wait_ready(url, up)
+            yield url
+        finally:
+            up.send_signal(signal.SIGINT)
+            try:
+                up.wait(60)
+            except subprocess.TimeoutExpired:
+                up.kill()
+
+
+def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, timeout_s: float = 400) -> None:
+    give_up = time.monotonic() + timeout_s
+    with (
+        console.status("starting service, workers and learner (the first time: fetching weights)"),
+        Client(url) as client,
+    ):
+        while not client.ready():
+            if up.poll() is not None or time.monotonic() > give_up:
+                raise SystemExit(f"the service did not start; see {DATA}/up.log and {DATA}/logs")
+            time.sleep(0.5)
+
+
+def _ragbandit(arguments: list[str], *, environment: dict[str, str]) -> str:
+    command = [sys.executable, "-m", "workers.cli", *arguments]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    if done.returncode not in (0, 1):  # 1: verify found a difference, which the report shows
+        raise SystemExit(f"ragbandit {' '.join(arguments)} failed:\n{done.stderr or done.stdout}")
+    return done.stdout
+
+
+def _drive(client: Client, asked: list[Row]) -> Row:
+    """Ask, judge, and now and then say something twice or too late. Counts what was sent."""
+    sent = duplicates = late = right = done = 0
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        bar = progress.add_task("asking and judging", total=len(asked))
+        with ThreadPoolExecutor(CONCURRENCY) as pool:
+            futures = {pool.submit(_ask, client, row): row for row in asked}
+            for future in as_completed(futures):
+                row = futures[future]
+                row["reply"] = future.result()
+                done += 1
+                right += row["quality"] > 0
+                sent += row["judged"]
+                progress.update(bar, advance=1, description=f"asking and judging ({right / done:4.0%} right)")
+    judged = [row for row in asked if row["judged"]]
+    for row in judged[:TWICE]:  # a client that retries after a lost reply
+        duplicates += client.feedback(row["id"], **row["feedback"])["duplicate"]
+    _settled(client, learned=len(judged))
+    for row in judged[:LATE]:  # a person who changes their mind
+        late += client.feedback(row["id"], feedback_id=f"late-{row['id']}", rating=False)["late"]
+    return {
+        "feedback_sent": sent + TWICE + LATE,
+        "duplicates_sent": TWICE,
+        "duplicates_recognised": duplicates,
+        "late_sent": LATE,
+        "late_recognised": late,
+        "to_learn": len(judged),
+    }
+
+
+def _ask(client: Client, row: Row) -> Row:
+    """One question: answered by a worker, then judged."""
+    reply = client.answer(row["question"], decision_id=row["id"], wait_s=100)
+    while reply["status"] == "pending":
+        reply = client.answer(row["question"], decision_id=row["id"], wait_s=100)
+    row["quality"] = containment(reply["answer"] or "", gold=row["answers"])
+    thumb = {"rating": bool(row["quality"]), "source": "human"}
+    label = {"label": row["answers"], "source": "code"}
+    row["feedback"] = {"feedback_id": f"fb-{row['id']}"} | (thumb if row["judge"] == "rating" else label)
+    if row["judged"]:
+        client.feedback(row["id"], **row["feedback"])
+    return reply
+
+
+def _settled(client: Client, *, learned: int, timeout_s: float = 60) -> Row:
+    """The status once everything judged is learned and served; the report shows it if that never comes."""
+    give_up = time.monotonic() + timeout_s
+    while True:
+        status = client.status()
+        served = status["serving"] == status["snapshot"] and status["behind"] == 0
+        if (status["counters"]["learned"] >= learned and served) or time.monotonic() > give_up:
+            return status
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    np.seterr(all="raise")
+    try:
+        main()
+    except RagBanditError as error:
+        raise SystemExit(f"{error.code}: {error}") from error

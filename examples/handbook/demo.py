@@ -33,7 +33,7 @@ from router.reward import containment
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-DATA = ROOT / ".ragbandit" / "demo"
+DATA = ROOT / ".ragbandit" / "demo"  # --data puts it elsewhere
 #: questions answered at a time; the workers are fewer, so that there is always one waiting
 CONCURRENCY = 4
 #: share of questions whose judgement comes as a thumb instead of gold answers
@@ -53,14 +53,16 @@ def main() -> None:
     parser.add_argument("--policy", help="another policy than the configured one, for example uniform")
     parser.add_argument("--passes", type=int, default=2, help="times that every question is asked")
     parser.add_argument("--limit", type=int, help="use the first so many questions of each pass")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder for everything the demo writes")
     chosen = parser.parse_args()
+    data: Path = chosen.data
     began = time.monotonic()
-    shutil.rmtree(DATA, ignore_errors=True)
-    environment = _environment(chosen.policy)
+    _clear(data)
+    environment = _environment(chosen.policy, data=data)
     asked = _traffic(passes=chosen.passes, limit=chosen.limit)
     run = ["index", "build", "--corpus", str(HERE / "corpus.jsonl")]
     _ragbandit(run, environment=environment)
-    with _service(environment) as url, Client(url, timeout_s=120) as client:
+    with _service(environment, data=data) as url, Client(url, timeout_s=120) as client:
         judged = _drive(client, asked)
         status = _settled(client, learned=judged["to_learn"])
         records = [client.decision(row["id"]) for row in asked]
@@ -68,13 +70,21 @@ def main() -> None:
     report = summarise(
         asked, records=records, status=status, verdict=verdict, judged=judged, seconds=time.monotonic() - began
     )
-    (DATA / "report.json").write_text(json.dumps(report, indent=2))
-    show(console, report, file=DATA.relative_to(ROOT) / "report.json")
+    (data / "report.json").write_text(json.dumps(report, indent=2))
+    show(console, report, file=data / "report.json")
     if not report["ok"]:
         raise SystemExit(1)
 
 
-def _environment(policy: str | None) -> dict[str, str]:
+def _clear(data: Path) -> None:
+    """Take away what an earlier demo left, and nothing else."""
+    for name in ("indexes", "logs", "snapshots"):
+        shutil.rmtree(data / name, ignore_errors=True)
+    for file in (*data.glob("ragbandit.db*"), *data.glob("*.log"), *data.glob("report.json")):
+        file.unlink()
+
+
+def _environment(policy: str | None, *, data: Path) -> dict[str, str]:
     """Ours, with the demo's configuration, a free port and no setting of somebody else's service."""
     foreign = ("RAGBANDIT_", "DATABASE_URL", "REDIS_URL")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
@@ -82,7 +92,7 @@ def _environment(policy: str | None) -> dict[str, str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment |= {"RAGBANDIT_CONFIG": str(HERE / "config.yaml"), "RAGBANDIT_SERVER__PORT": str(port)}
-    environment |= {"RAGBANDIT_DATA_DIR": str(DATA)}
+    environment |= {"RAGBANDIT_DATA_DIR": str(data)}
     if policy:
         environment |= {"RAGBANDIT_POLICY__NAME": policy, "RAGBANDIT_POLICY__PARAMS": "{}"}
     return environment
@@ -103,15 +113,15 @@ def _traffic(*, passes: int, limit: int | None) -> list[Row]:
 
 
 @contextlib.contextmanager
-def _service(environment: dict[str, str]) -> Iterator[str]:
+def _service(environment: dict[str, str], *, data: Path) -> Iterator[str]:
     """`ragbandit up` as a child, until it answers; ended the way a person would, by an interrupt."""
     url = f"http://127.0.0.1:{environment['RAGBANDIT_SERVER__PORT']}"
-    DATA.mkdir(parents=True, exist_ok=True)
-    with (DATA / "up.log").open("wb") as output:
+    data.mkdir(parents=True, exist_ok=True)
+    with (data / "up.log").open("wb") as output:
         command = [sys.executable, "-m", "workers.cli", "up"]
         up = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=output, stderr=output)
         try:
-            _wait_ready(url, up)
+            _wait_ready(url, up, data=data)
             yield url
         finally:
             up.send_signal(signal.SIGINT)
@@ -121,7 +131,7 @@ def _service(environment: dict[str, str]) -> Iterator[str]:
                 up.kill()
 
 
-def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, timeout_s: float = 400) -> None:
+def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, data: Path, timeout_s: float = 400) -> None:
     give_up = time.monotonic() + timeout_s
     with (
         console.status("starting service, workers and learner (the first time: fetching weights)"),
@@ -129,7 +139,7 @@ def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, timeout_s: float = 4
     ):
         while not client.ready():
             if up.poll() is not None or time.monotonic() > give_up:
-                raise SystemExit(f"the service did not start; see {DATA}/up.log and {DATA}/logs")
+                raise SystemExit(f"the service did not start; see {data}/up.log and {data}/logs")
             time.sleep(0.5)
 
 

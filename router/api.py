@@ -3,18 +3,19 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Header, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 
-from router.bootstrap import Router
+from router.bootstrap import SERVE_S, Router
 from router.edge import checked_id, made_feedback
 from router.errors import InvalidInput, NotReady, QueueError, RagBanditError, StoreError
 from router.jobs import RedisJobs
@@ -29,9 +30,11 @@ from router.replies import (
     record_json,
     status_json,
 )
-from router.types import ArmName, Budget, Decision, DecisionId, Feedback, OutcomeStatus, Query, Receipt
+from router.types import ArmName, Budget, Decision, DecisionId, Feedback, OutcomeStatus, Query, Receipt, RunBy
 
 __all__ = ["create_app"]
+
+Reply = TypeVar("Reply")
 
 log = logging.getLogger("ragbandit.api")
 
@@ -49,7 +52,8 @@ class BudgetBody(_Body):
     rounds: int | None = None
     passages: int | None = None
     tokens: int | None = None
-    seconds: float | None = None
+    seconds: int | float | None = None
+    dollars: int | float | None = None
 
 
 class RouteBody(_Body):
@@ -78,7 +82,22 @@ class FeedbackBody(_Body):
 class FeedbackBatchBody(_Body):
     """Up to a thousand judgements; each is accepted or refused for itself."""
 
-    items: list[FeedbackBody]
+    items: list[dict[str, Any]] = Field(description="each as the body of /v1/feedback")
+
+
+class ErrorDetail(BaseModel):
+    """`code` is stable; `field` and `remedy` say what to change."""
+
+    code: str
+    message: str
+    field: str | None
+    remedy: str | None
+
+
+class ErrorReply(BaseModel):
+    """Every error has this shape."""
+
+    error: ErrorDetail
 
 
 class OutcomeBody(_Body):
@@ -105,7 +124,8 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
         finally:
             await asyncio.to_thread(router.close)
 
-    app = FastAPI(title="RagBandit", version="1", lifespan=lifespan)
+    shapes: dict[int | str, dict[str, Any]] = {code: {"model": ErrorReply} for code in (400, 404, 409, 413, 422, 503)}
+    app = FastAPI(title="RagBandit", version="1", lifespan=lifespan, responses=shapes)
     _add_decisions(app)
     _add_feedback(app)
     _add_operations(app)
@@ -125,7 +145,7 @@ def _add_decisions(app: FastAPI) -> None:
         body: RouteBody, request: Request, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
         """Draw an arm for your own stack to run."""
-        decision, seconds = await _decide(request, body, idempotency_key, answered_by_us=False)
+        decision, seconds = await _decide(request, body, idempotency_key, run_by="caller")
         return JSONResponse(decision_json(decision, seconds=seconds), headers=headers(decision))
 
     @app.post("/v1/answer", status_code=200)
@@ -140,7 +160,7 @@ def _add_decisions(app: FastAPI) -> None:
         limit = router.settings.server.answer_wait_s
         if wait_s is not None and not 0 <= wait_s <= 600:
             raise InvalidInput(f"{wait_s!r} is out of range", field="wait_s", remedy="send a number in [0, 600]")
-        decision, seconds = await _decide(request, body, idempotency_key, answered_by_us=True)
+        decision, seconds = await _decide(request, body, idempotency_key, run_by="worker")
         waiting = await asyncio.to_thread(router.await_outcome, decision)
         try:
             # Asked first: wait_for with 0 s gives up before a wrapped Future can say that it is done.
@@ -177,21 +197,15 @@ def _add_feedback(app: FastAPI) -> None:
         body: FeedbackBody, request: Request, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
         """Keep one judgement of a decision."""
-        router = _router(request)
-        made = _feedback(router, body, key=idempotency_key)
-        receipt = await asyncio.wait_for(asyncio.wrap_future(router.submit_feedback(made)), 60)
-        _count_feedback(request, made, receipt)
+        receipt = await _keep(request, body, key=idempotency_key)
         return JSONResponse(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
 
     @app.post("/v1/feedback/batch", status_code=202)
     async def batch(body: FeedbackBatchBody, request: Request) -> Response:
         """Keep many judgements; the reply has one entry per item, in order, a receipt or an error."""
-        router = _router(request)
         if not body.items or len(body.items) > MAX_BATCH:
             raise InvalidInput(f"has {len(body.items)} items", field="items", remedy=f"send between 1 and {MAX_BATCH}")
-        results = await asyncio.gather(
-            *(_one_of_batch(request, router, item) for item in body.items), return_exceptions=True
-        )
+        results = await asyncio.gather(*(_keep_item(request, item) for item in body.items), return_exceptions=True)
         replies: list[dict[str, Any]] = []
         for result in results:
             if isinstance(result, RagBanditError):
@@ -203,11 +217,36 @@ def _add_feedback(app: FastAPI) -> None:
         return JSONResponse({"items": replies}, status_code=202)
 
 
-async def _one_of_batch(request: Request, router: Router, item: FeedbackBody) -> Receipt:
-    made = _feedback(router, item, key=None)
-    receipt = await asyncio.wait_for(asyncio.wrap_future(router.submit_feedback(made)), 60)
+async def _keep(request: Request, body: FeedbackBody, *, key: str | None) -> Receipt:
+    router = _router(request)
+    made = _feedback(router, body, key=key)
+    receipt = await _awaited(router.submit_feedback(made), what="feedback_id")
     _count_feedback(request, made, receipt)
     return receipt
+
+
+async def _keep_item(request: Request, item: dict[str, Any]) -> Receipt:
+    try:
+        body = FeedbackBody.model_validate(item)
+    except ValidationError as error:
+        raise _as_input(error.errors()[0], skip="") from error
+    return await _keep(request, body, key=None)
+
+
+def _as_input(fault: Mapping[str, Any], *, skip: str) -> InvalidInput:
+    """One complaint of pydantic as ours."""
+    kinds = {"str", "int", "float", "bool", "list[str]"}  # the members of a union are no fields
+    where = [str(part) for part in fault["loc"] if part != skip and part not in kinds]
+    remedy = "remove it; see /docs" if fault["type"] == "extra_forbidden" else "see /docs for what is accepted"
+    return InvalidInput(fault["msg"], field=".".join(where) or "body", remedy=remedy)
+
+
+async def _awaited(future: "Future[Reply]", *, what: str) -> Reply:
+    """What a group replies, or NotReady: the work may still be done, and the same id will find it."""
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(future), SERVE_S)
+    except TimeoutError as error:
+        raise NotReady(f"no reply within {SERVE_S:g} s", remedy=f"try again with the same {what}") from error
 
 
 def _add_operations(app: FastAPI) -> None:
@@ -251,11 +290,7 @@ def _add_errors(app: FastAPI) -> None:
         if first["type"] == "json_invalid":
             body = error_body("INVALID_JSON", "the body is not JSON", remedy="send a JSON object in UTF-8")
             return JSONResponse(body, status_code=400)
-        where = [str(part) for part in first["loc"] if part != "body"]
-        remedy = "remove it; see /docs" if first["type"] == "extra_forbidden" else "see /docs for what is accepted"
-        return JSONResponse(
-            error_body("INVALID_INPUT", first["msg"], field=".".join(where) or "body", remedy=remedy), status_code=422
-        )
+        return JSONResponse(error_json(_as_input(first, skip="body")), status_code=422)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
@@ -275,7 +310,7 @@ def _add_errors(app: FastAPI) -> None:
 
 
 async def _decide(
-    request: Request, body: RouteBody, idempotency_key: str | None, *, answered_by_us: bool
+    request: Request, body: RouteBody, idempotency_key: str | None, *, run_by: RunBy
 ) -> tuple[Decision, float]:
     router, meters = _router(request), request.app.state.meters
     identity = body.decision_id if body.decision_id is not None else idempotency_key
@@ -288,11 +323,7 @@ async def _decide(
         tenant=body.tenant,
     )
     began = time.perf_counter()
-    future = router.submit(query, answered_by_us=answered_by_us)
-    try:
-        decision = await asyncio.wait_for(asyncio.wrap_future(future), 60)
-    except TimeoutError as error:
-        raise NotReady("no decision within 60 s", remedy="try again with the same decision_id") from error
+    decision = await _awaited(router.submit(query, run_by=run_by), what="decision_id")
     seconds = time.perf_counter() - began
     meters.route_seconds.observe(seconds)
     meters.decisions.labels(decision.arm, decision.explored).inc()
@@ -321,7 +352,7 @@ def _count_feedback(request: Request, made: Feedback, receipt: Receipt) -> None:
 
 
 def _parts(router: Router) -> dict[str, str]:
-    parts = {"encoder": "ok", "database": "ok", "redis": "ok", "policy": "ok"}
+    parts = {"router": "ok" if router.service.alive() else "its thread has ended", "database": "ok", "redis": "ok"}
     try:
         router.ledger.last_seq()
     except StoreError as error:

@@ -21,7 +21,7 @@ from router.database import Database, check_schema
 from router.edge import made_feedback, made_outcome
 from router.embedded import redis_url
 from router.encoder import DistilBertEncoder, Encoder, HashingEncoder
-from router.errors import ConfigError, NotReady, QueueError, SnapshotError
+from router.errors import ConfigError, NotReady, QueueError, SnapshotError, StoreError
 from router.grouping import Grouped
 from router.jobs import Jobs, Listener, RedisJobs, connect
 from router.learner import Learner
@@ -29,20 +29,33 @@ from router.ledger import Ledger
 from router.policies import make_policy
 from router.rows import canonical
 from router.service import RouteService, Serving
-from router.snapshots import SnapshotFiles, pack, same_policy
+from router.snapshots import SnapshotFiles, pack
 from router.store import DecisionRecord, Store
-from router.types import Decision, DecisionId, Feedback, Outcome, OutcomeStatus, PolicyLabel, Query, Receipt
+from router.types import (
+    Decision,
+    DecisionId,
+    Feedback,
+    Outcome,
+    OutcomeStatus,
+    PolicyLabel,
+    Query,
+    Receipt,
+    RunBy,
+    SnapshotInfo,
+)
 from router.verify import Verdict, verify
 from router.waiters import Waiters
 
 Reply = TypeVar("Reply")
 
-__all__ = ["Router", "make_encoder", "make_learner", "open_database"]
+__all__ = ["Router", "check_policy", "make_encoder", "make_learner", "open_database"]
 
 log = logging.getLogger("ragbandit.router")
 
 #: how often a router looks for a new snapshot by itself, should Redis have nothing to say
 POLL_S = 1.0
+#: how long Redis is left alone after it could not be reached
+BREAK_S = 2.0
 #: least time between two warnings of the same outage
 QUIET_S = 10.0
 #: longest wait for a group to be served
@@ -58,6 +71,16 @@ def open_database(settings: Settings) -> Database:
         database.close()
         raise
     return database
+
+
+def check_policy(settings: Settings) -> None:
+    """Refuse an unknown policy, wrong params, or a param that names an arm that is not there. Raises ConfigError."""
+    policy = make_policy(settings.policy.name, params=settings.policy.params)
+    arm = policy.params.get("arm")
+    if arm is not None and arm not in settings.arms:
+        raise ConfigError(
+            f"{arm!r} is not among the arms", field="policy.params.arm", remedy=f"use one of {sorted(settings.arms)}"
+        )
 
 
 def make_encoder(settings: EncoderSettings) -> Encoder:
@@ -100,12 +123,14 @@ class Router:
         self.store = Store(database, label=label)
         self.ledger = Ledger(database, label=label)
         self.files = SnapshotFiles(settings.snapshot_root)
+        check_policy(settings)
         self._fresh = make_policy(settings.policy.name, params=settings.policy.params)
-        _check_fixed(settings)
+        #: a policy that uses no features does not care which encoder made them
+        self._learned_with = encoder.hash if "features" in self._fresh.needs else ""
         self.store.register_policy(
             algorithm=self._fresh.algorithm,
             params=canonical(dict(self._fresh.params)),
-            encoder_hash=encoder.hash,
+            encoder_hash=self._learned_with,
             now=time.time(),
         )
         self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=self._first())
@@ -117,6 +142,7 @@ class Router:
         self.refused: set[str] = set()
         self.unrung = 0
         self._said = -QUIET_S
+        self._quiet_until = 0.0
         if self.service.serving.last_seq < self.ledger.last_seq():
             self._ring()  # the newest snapshot is lost or of other params: the learner makes it from the ledger
         self._waiters = Waiters()
@@ -146,7 +172,7 @@ class Router:
                 settings,
                 encoder=encoder or make_encoder(settings.encoder),
                 database=database,
-                jobs=jobs or RedisJobs(connect(redis_url(settings))),
+                jobs=jobs or RedisJobs(connect(redis_url(settings), timeout_s=1.0)),
             )
             router._owns_jobs = jobs is None
             return router
@@ -162,15 +188,15 @@ class Router:
         query = Query(text=query) if isinstance(query, str) else query
         return _result(self.submit(query), timeout_s=timeout_s)
 
-    def submit(self, query: Query, *, answered_by_us: bool = False) -> "Future[Decision]":
-        """`route` without waiting; with answered_by_us only arms that our workers run are offered."""
-        return self.service.submit(query, answered_by_us=answered_by_us)
+    def submit(self, query: Query, *, run_by: RunBy = "caller") -> "Future[Decision]":
+        """`route` without waiting; with run_by="worker" only arms that our workers run are offered."""
+        return self.service.submit(query, run_by=run_by)
 
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
         """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds."""
         query = Query(text=query) if isinstance(query, str) else query
         wait_s = self.settings.server.answer_wait_s if wait_s is None else wait_s
-        decision = _result(self.submit(query, answered_by_us=True), timeout_s=SERVE_S)
+        decision = _result(self.submit(query, run_by="worker"), timeout_s=SERVE_S)
         waiting = self.await_outcome(decision)
         try:
             return decision, waiting.result(wait_s)
@@ -182,7 +208,11 @@ class Router:
     def await_outcome(self, decision: Decision) -> "Future[Outcome]":
         """Ask a worker for the answer (again is harmless) and get a Future of the Outcome; `forget` it after use."""
         future = self._waiters.add(decision.id)
-        found = self.store.outcomes_by_id([decision.id])
+        try:
+            found = self.store.outcomes_by_id([decision.id])
+        except StoreError:
+            self.forget(decision.id, future)
+            raise
         if found:
             self._waiters.deliver(found)
         else:
@@ -268,11 +298,11 @@ class Router:
 
     def status(self) -> insights.Status:
         """Counters, lag, snapshot."""
-        return insights.status(self.ledger, now=time.time())
+        return insights.status(self.ledger, serving=self._fresh, wait_s=self.settings.learning.wait_s, now=time.time())
 
     def verify(self, *, deep: bool = False) -> Verdict:
         """Every draw again, the ledger again."""
-        return verify(self.ledger, settings=self.settings, files=self.files, deep=deep)
+        return verify(self.ledger, files=self.files, serving=self._fresh, deep=deep)
 
     def learn(self) -> int:
         """Learn in this process what is ready (for notebooks and tests; a service has a learner process).
@@ -290,13 +320,11 @@ class Router:
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped."""
         serving = self.service.serving
-        for info in self.ledger.latest_snapshots(limit=3, algorithm=self._fresh.algorithm):
+        for info in self._snapshots(limit=3):
             if info.version == serving.version or info.last_seq < serving.last_seq:
                 return False
-            if not same_policy(info, self._fresh, encoder_hash=self.encoder.hash):
-                continue
             try:
-                policy, _ = self.files.load(info.version, encoder_hash=self.encoder.hash)
+                policy, _ = self.files.load(info.version, encoder_hash=self._learned_with)
             except SnapshotError as error:
                 if info.version not in self.refused:
                     self.refused.add(info.version)
@@ -329,18 +357,21 @@ class Router:
     ) -> None:
         self.close()
 
+    def _snapshots(self, *, limit: int) -> list[SnapshotInfo]:
+        """The newest snapshots that this router may serve."""
+        return self.ledger.latest_snapshots(limit=limit, policy=self._fresh, encoder_hash=self._learned_with)
+
     def _first(self) -> Serving:
         """The newest usable snapshot; on a new ledger, the policy that has learned nothing, made known."""
-        for info in self.ledger.latest_snapshots(limit=5, algorithm=self._fresh.algorithm):
-            if same_policy(info, self._fresh, encoder_hash=self.encoder.hash):
-                try:
-                    policy, _ = self.files.load(info.version, encoder_hash=self.encoder.hash)
-                except SnapshotError as error:
-                    log.warning("snapshot passed over", extra={"action": "snapshot_refused", "reason": str(error)})
-                    continue
-                return Serving(policy=policy, version=info.version, last_seq=info.last_seq)
+        for info in self._snapshots(limit=5):
+            try:
+                policy, _ = self.files.load(info.version, encoder_hash=self._learned_with)
+            except SnapshotError as error:
+                log.warning("snapshot passed over", extra={"action": "snapshot_refused", "reason": str(error)})
+                continue
+            return Serving(policy=policy, version=info.version, last_seq=info.last_seq)
         info, tensors, described = pack(
-            self._fresh, label=self.ledger.label, last_seq=0, encoder_hash=self.encoder.hash, now=time.time()
+            self._fresh, label=self.ledger.label, last_seq=0, encoder_hash=self._learned_with, now=time.time()
         )
         self.files.write(info, tensors, described)
         self.ledger.add_snapshot(info)
@@ -353,6 +384,8 @@ class Router:
         return results
 
     def _ring(self) -> None:
+        if time.monotonic() < self._quiet_until:
+            return  # Redis was just found gone or hanging: the sweep rings, callers must not wait for it
         try:
             self.jobs.ring(self.store.label)
         except QueueError as error:
@@ -360,6 +393,7 @@ class Router:
 
     def _not_rung(self, what: str, error: QueueError) -> None:
         self.unrung += 1
+        self._quiet_until = time.monotonic() + BREAK_S
         if time.monotonic() > self._said + QUIET_S:  # once in a while: an outage has thousands of these
             self._said = time.monotonic()
             facts = {"action": "ring", "queue": what, "times": self.unrung, "reason": str(error)}
@@ -397,11 +431,3 @@ def _result(future: "Future[Reply]", *, timeout_s: float) -> Reply:
         return future.result(timeout_s)
     except FutureTimeout as error:
         raise NotReady(f"no reply within {timeout_s:g} s", remedy="try again with the same id") from error
-
-
-def _check_fixed(settings: Settings) -> None:
-    arm = settings.policy.params.get("arm")
-    if settings.policy.name == "fixed" and arm not in settings.arms:
-        raise ConfigError(
-            f"{arm!r} is not among the arms", field="policy.params.arm", remedy=f"use one of {sorted(settings.arms)}"
-        )

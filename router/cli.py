@@ -5,21 +5,27 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
+from sqlalchemy.engine import make_url
 
 from router import config as configuration
 from router import insights
-from router.bootstrap import Router, open_database
+from router.bootstrap import Router, check_policy, open_database
 from router.client import Client
 from router.config import Settings
 from router.database import Database, migrate
-from router.errors import InvalidInput, RagBanditError
+from router.embedded import die_with_parent
+from router.errors import InvalidInput, RagBanditError, StoreError
 from router.ledger import Ledger
+from router.policies import make_policy
+from router.policies.base import Policy
 from router.snapshots import SnapshotFiles
 from router.types import PolicyLabel
 from router.verify import verify
@@ -44,7 +50,7 @@ def failing_well() -> Iterator[None]:
     try:
         yield
     except RagBanditError as error:
-        errors.print(f"[red]{error.code}[/red] {error}", soft_wrap=True, highlight=False)
+        errors.print(f"[red]{error.code}[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
         raise typer.Exit(2) from None
 
 
@@ -67,6 +73,8 @@ def _add_service(app: typer.Typer, *, check: Check) -> None:
         with failing_well():
             settings = configuration.load(config).settings
             check(settings)
+            check_policy(settings)
+            die_with_parent()
             import uvicorn
 
             from router.api import create_app
@@ -79,12 +87,16 @@ def _add_service(app: typer.Typer, *, check: Check) -> None:
             )
 
     @app.command(name="migrate")
-    def migrate_(config: ConfigOption = None) -> None:
+    def migrate_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         """Bring the database to this version's schema."""
         with failing_well():
             database = Database(configuration.load(config).settings.database)
-            revision = migrate(database)
-            console.print(f"{database.url.render_as_string(hide_password=True)} is at {revision}", soft_wrap=True)
+            revision, url = migrate(database), database.url.render_as_string(hide_password=True)
+            database.close()
+            if as_json:
+                print_json({"database": url, "revision": revision})
+            else:
+                console.print(f"{url} is at {revision}", soft_wrap=True)
 
     @app.command()
     def validate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -92,13 +104,14 @@ def _add_service(app: typer.Typer, *, check: Check) -> None:
         with failing_well():
             loaded = configuration.load(config)
             check(loaded.settings)
+            check_policy(loaded.settings)
             rows = configuration.effective(loaded)
             if as_json:
                 print_json([{"key": k, "value": v, "source": s} for k, v, s in rows])
                 return
             table = Table("setting", "value", "source")
             for key, value, source in rows:
-                table.add_row(key, json.dumps(value), source)
+                table.add_row(key, escape(json.dumps(value)), escape(source))
             console.print(table)
 
 
@@ -159,8 +172,8 @@ def _add_facts(app: typer.Typer) -> None:
         """Counters that balance, lag, snapshot; read from the database."""
         import time
 
-        with failing_well(), _ledger(config) as (_, ledger):
-            found = insights.status(ledger, now=time.time())
+        with failing_well(), _ledger(config) as (settings, ledger):
+            found = insights.status(ledger, serving=_policy(settings), wait_s=settings.learning.wait_s, now=time.time())
             facts = asdict(found) | {"balanced": found.counters.balanced}
             _show(facts.pop("counters") | facts, as_json=as_json)
             if not found.counters.balanced:
@@ -179,8 +192,8 @@ def _add_facts(app: typer.Typer) -> None:
                 bar = progress.add_task("rows", total=None)
                 verdict = verify(
                     ledger,
-                    settings=settings,
                     files=files,
+                    serving=_policy(settings),
                     deep=deep,
                     progress=lambda done, total: progress.update(bar, completed=done, total=total),
                 )
@@ -189,7 +202,9 @@ def _add_facts(app: typer.Typer) -> None:
                 raise typer.Exit(1)
 
     @app.command()
-    def quarantine(config: ConfigOption = None, limit: int = 100, as_json: JsonOption = False) -> None:
+    def quarantine(
+        config: ConfigOption = None, limit: Annotated[int, typer.Option(min=1)] = 100, as_json: JsonOption = False
+    ) -> None:
         """The decisions that were poisoned, with the field and the reason."""
         with failing_well(), _ledger(config) as (_, ledger):
             rows = insights.quarantined(ledger, limit=limit)
@@ -198,18 +213,28 @@ def _add_facts(app: typer.Typer) -> None:
                 return
             table = Table("decision", "field", "reason")
             for row in rows:
-                table.add_row(row["decision_id"], row["field"] or "", row["reason"])
+                table.add_row(row["decision_id"], escape(row["field"] or ""), escape(row["reason"]))
             console.print(table if rows else "nothing is quarantined")
 
 
 @contextlib.contextmanager
 def _ledger(config: str | None) -> Iterator[tuple[Settings, Ledger]]:
     settings = configuration.load(config).settings
+    url = make_url(settings.database)
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+        # Opening would make an empty one here and call it fine.
+        raise StoreError(
+            f"there is no database at {url.database}", field="data_dir", remedy="is this the right folder?"
+        )
     database = open_database(settings)
     try:
         yield settings, Ledger(database, label=PolicyLabel(settings.policy.label))
     finally:
         database.close()
+
+
+def _policy(settings: Settings) -> Policy:
+    return make_policy(settings.policy.name, params=settings.policy.params)
 
 
 def _show(facts: dict[str, Any], *, as_json: bool) -> None:
@@ -218,7 +243,7 @@ def _show(facts: dict[str, Any], *, as_json: bool) -> None:
         return
     table = Table(show_header=False, box=None)
     for key, value in facts.items():
-        table.add_row(key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        table.add_row(key, escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
     console.print(table)
 
 

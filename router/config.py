@@ -8,6 +8,7 @@ Values are read as YAML scalars. Secrets belong in the environment: a URL with a
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,6 @@ class _Section(BaseModel):
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
-Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class PolicySettings(_Section):
@@ -90,13 +90,14 @@ class LearningSettings(_Section):
     default_reward: float | None = None
     #: after that long a decision without feedback or outcome is closed (with wait_s > 0: without outcome)
     expire_s: Seconds = 7 * 86400.0
-    #: most updates in one transaction, and so between two snapshots
-    batch: Count = 256
-    #: least time between two snapshots
-    snapshot_interval_s: Annotated[float, Field(ge=0)] = 0.05
-    #: snapshot files kept; older ones are rebuilt from the ledger when asked for
+    #: most decisions closed in one transaction
+    batch: Annotated[int, Field(ge=1, le=5000)] = 256
+    #: least time between two snapshots, and so between two rounds of learning
+    snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
+    #: newest snapshots whose files are kept; the ledger can make any of them again
     snapshots_kept: Count = 20
-    lease_s: Seconds = 10.0
+    #: a learner that is not heard of for that long has lost its ledger to the next one
+    lease_s: Annotated[float, Field(ge=1)] = 10.0
 
 
 class EncoderSettings(_Section):
@@ -109,8 +110,8 @@ class EncoderSettings(_Section):
     threads: Count | None = None
     max_tokens: Annotated[int, Field(ge=8, le=512)] = 128
     dimension: Annotated[int, Field(ge=8, le=4096)] = 256
-    #: questions encoded in one forward pass
-    max_batch: Count = 32
+    #: questions encoded in one forward pass and committed in one transaction
+    max_batch: Annotated[int, Field(ge=1, le=1000)] = 32
 
 
 class RetrieverSettings(_Section):
@@ -143,6 +144,7 @@ class BudgetSettings(_Section):
     passages: Count | None = None
     tokens: Count | None = None
     seconds: Seconds = 120.0
+    dollars: Annotated[float, Field(gt=0)] | None = None
 
 
 class ServerSettings(_Section):
@@ -150,9 +152,9 @@ class ServerSettings(_Section):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8100
-    #: /v1/answer waits that long at most, then says 202
+    #: /v1/answer waits that long unless the call says otherwise, then says 202
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
-    max_body_bytes: Count = 262_144
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 262_144
 
 
 class WorkerSettings(_Section):
@@ -167,15 +169,13 @@ class WorkerSettings(_Section):
 class Settings(_Section):
     """Everything that can be set."""
 
-    data_dir: str = ".ragbandit"
+    data_dir: Annotated[str, Field(min_length=1)] = ".ragbandit"
     #: None: SQLite under data_dir
     database_url: str | None = None
     #: None: a private redis-server started by `ragbandit up`
     redis_url: str | None = None
     #: where snapshots lie; None: data_dir/snapshots. A path or an fsspec URL
     snapshots: str | None = None
-    #: mixed into every draw's seed: services with different salts draw differently for the same id
-    salt: str = "ragbandit"
     arms: dict[str, dict[str, Any]] = Field(default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS))
     policy: PolicySettings = PolicySettings()
     reward: RewardSettings = RewardSettings()
@@ -197,6 +197,20 @@ class Settings(_Section):
     def _consistent(self) -> "Settings":
         if not self.arms:
             raise ValueError("arms: at least one arm is needed")
+        for name in self.arms:
+            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+                raise ValueError(f"arms: {name!r} is no name; use 1 to 64 letters, digits, dots, dashes, underscores")
+        default, bounds = self.learning.default_reward, self.reward
+        if default is not None and not bounds.minimum <= default <= bounds.maximum:
+            raise ValueError(
+                f"learning.default_reward: {default} is outside [{bounds.minimum}, {bounds.maximum}], "
+                "the bounds in reward.minimum and reward.maximum"
+            )
+        if self.learning.wait_s == 0 and self.learning.aggregate != "first":
+            raise ValueError(
+                f"learning.aggregate: {self.learning.aggregate!r} has nothing to aggregate while the first feedback "
+                "closes a decision; set learning.wait_s above 0"
+            )
         if self.policy.fallback not in self.arms:
             raise ValueError(
                 f"policy.fallback: {self.policy.fallback!r} is not among the arms; set it to one of {sorted(self.arms)}"
@@ -265,9 +279,22 @@ def effective(loaded: Loaded) -> list[tuple[str, object, str]]:
     return rows
 
 
+class _OnceLoader(yaml.SafeLoader):
+    """YAML's own loader lets a key that stands twice win silently the second time."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        """A mapping, each key once."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
 def _read(file: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{file} cannot be read: {error}", field="config", remedy="mend the YAML") from error
     if tree is None:

@@ -40,7 +40,14 @@ class Database:
             if parsed.database in (None, "", ":memory:"):
                 options["poolclass"] = StaticPool
             else:
-                Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise StoreError(
+                        f"the folder of {parsed.database} cannot be made: {error.strerror}",
+                        field="database_url",
+                        remedy="choose a place that can be written",
+                    ) from error
         else:
             options["connect_args"] = {
                 "connect_timeout": 10,
@@ -54,6 +61,9 @@ class Database:
                 field="database_url",
                 remedy="pip install 'ragbandit[postgres]'",
             ) from error
+        self._reader = self.engine
+        if not self.is_sqlite:  # SQLite's readers see one state anyway
+            self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         if self.is_sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -61,7 +71,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state and changes nothing."""
-        with self._wrapped(), self.engine.connect() as connection, connection.begin():
+        with self._wrapped(), self._reader.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager

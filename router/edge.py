@@ -7,12 +7,25 @@ the remedy, before anything is written.
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
 
 import uuid_utils
 
 from router.config import BudgetSettings, Settings
 from router.errors import InvalidInput
-from router.types import ArmName, Budget, Cost, DecisionId, Feedback, FeedbackId, Outcome, OutcomeStatus, Query
+from router.types import (
+    ArmName,
+    Budget,
+    Cost,
+    DecisionId,
+    Feedback,
+    FeedbackId,
+    FeedbackSource,
+    Outcome,
+    OutcomeStatus,
+    Query,
+)
 
 __all__ = ["capped", "checked_id", "checked_query", "checked_text", "made_feedback", "made_outcome", "new_id"]
 
@@ -31,7 +44,7 @@ def new_id() -> DecisionId:
 
 
 def checked_query(query: Query, *, arms: Sequence[ArmName]) -> Query:
-    """The query itself, or InvalidInput naming field and remedy."""
+    """The query, its context sorted by key, or InvalidInput naming field and remedy."""
     checked_text(query.text, field="question")
     if query.id is not None:
         checked_id(query.id, field="decision_id")
@@ -42,7 +55,8 @@ def checked_query(query: Query, *, arms: Sequence[ArmName]) -> Query:
         _checked_arms(query.arms, known=arms)
     _checked_context(query.context)
     _checked_budget(query.budget)
-    return query
+    # In one order, as the log keeps it: a policy that reads the context must see the same again in a replay.
+    return replace(query, context=dict(sorted(query.context.items())))
 
 
 def _checked_arms(arms: Sequence[ArmName], *, known: Sequence[ArmName]) -> None:
@@ -56,10 +70,10 @@ def _checked_arms(arms: Sequence[ArmName], *, known: Sequence[ArmName]) -> None:
 
 
 def _checked_budget(budget: Budget) -> None:
-    for cap in ("rounds", "passages", "tokens", "seconds"):
+    for cap in ("rounds", "passages", "tokens", "seconds", "dollars"):
         asked = getattr(budget, cap)
         if asked is not None:
-            whole = cap != "seconds"
+            whole = cap not in ("seconds", "dollars")
             if isinstance(asked, bool) or not isinstance(asked, int if whole else int | float) or not asked > 0:
                 kind = "whole number" if whole else "number"
                 raise InvalidInput(
@@ -98,7 +112,7 @@ def _checked_context(context: Mapping[str, object]) -> None:
     for key, value in context.items():
         checked_text(key, field="context")
         if isinstance(value, str):
-            if value:
+            if value.strip():  # empty and blank values are values
                 checked_text(value, field=f"context.{key}")
         elif isinstance(value, float) and not math.isfinite(value):
             raise InvalidInput("is not a finite number", field=f"context.{key}", remedy="send null or leave it out")
@@ -122,6 +136,7 @@ def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:
         passages=None if passages is None else int(passages),
         tokens=None if tokens is None else int(tokens),
         seconds=smaller(budget.seconds, limits.seconds),
+        dollars=smaller(budget.dollars, limits.dollars),
     )
 
 
@@ -147,6 +162,8 @@ def made_feedback(
     if len(given) != 1:
         what = f"has {' and '.join(given)}" if given else "has no value"
         raise InvalidInput(what, field="feedback", remedy="send exactly one of label, rating and reward")
+    if scale not in ("0-1", "1-5"):
+        raise InvalidInput(f"unknown scale {scale!r}", field="scale", remedy="use 0-1 or 1-5")
     if source not in ("human", "judge", "code"):
         raise InvalidInput(f"unknown source {source!r}", field="source", remedy="use human, judge or code")
     value: float | tuple[str, ...]
@@ -163,7 +180,7 @@ def made_feedback(
         decision_id=DecisionId(decision_id),
         kind="label" if kind == "label" else "rating" if kind == "rating" else "reward",
         value=value,
-        source=source,
+        source=cast("FeedbackSource", source),
         received_at=now,
     )
 
@@ -182,8 +199,6 @@ def _rating(rating: float, *, scale: str) -> float:
         return float(rating)
     if scale == "1-5":
         return (_number(rating, field="rating", low=1, high=5) - 1.0) / 4.0
-    if scale != "0-1":
-        raise InvalidInput(f"unknown scale {scale!r}", field="scale", remedy="use 0-1 or 1-5")
     return _number(rating, field="rating", low=0, high=1, hint='; for stars add "scale": "1-5"')
 
 
@@ -223,9 +238,10 @@ def made_outcome(
             known = ", ".join(Cost.__dataclass_fields__)
             raise InvalidInput(f"unknown cost {name!r}", field="cost", remedy=f"known: {known}")
         amount = _number(value, field=f"cost.{name}", low=0, high=MAX_CAP)
-        if not name.startswith("seconds") and amount != int(amount):
+        counted = isinstance(getattr(Cost(), name), int)
+        if counted and amount != int(amount):
             raise InvalidInput(f"{value!r} is not a whole number", field=f"cost.{name}", remedy="send a count")
-        amounts[name] = amount if name.startswith("seconds") else int(amount)
+        amounts[name] = int(amount) if counted else amount
     return Outcome(
         decision_id=DecisionId(decision_id),
         status=status,
@@ -235,6 +251,7 @@ def made_outcome(
         steps=_number(steps, field="steps", low=0, high=MAX_CAP),
         stop_reason=stop_reason,
         error=error,
-        source="caller",
+        run_by="caller",
+        made_by={},
         made_at=now,
     )

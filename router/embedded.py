@@ -1,18 +1,43 @@
 """The private redis-server of the embedded default: no port, a socket that follows from data_dir."""
 
+import ctypes
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
+
+from redis.exceptions import RedisError
 
 from router.config import Settings
 from router.errors import ConfigError, QueueError
 from router.jobs import connect
 
-__all__ = ["RedisServer", "redis_url"]
+__all__ = ["PARENT_VARIABLE", "RedisServer", "die_with_parent", "redis_url"]
+
+#: set by `ragbandit up` for its children; outside the prefix, since it is no setting
+PARENT_VARIABLE = "_RAGBANDIT_PARENT"
+
+
+def die_with_parent() -> None:
+    """On Linux, a child of `ragbandit up` is told to end when the supervisor is gone, however it went."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    _ask_for_signal()
+    if os.getppid() != int(parent):  # it died before we asked
+        raise SystemExit(0)
+
+
+def _ask_for_signal() -> None:
+    """Have the kernel send SIGTERM when the parent dies."""
+    if sys.platform.startswith("linux"):
+        parent_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
 
 
 def redis_url(settings: Settings) -> str:
@@ -37,22 +62,25 @@ class RedisServer:
     def start(self, *, timeout_s: float = 10.0) -> None:
         """Start it and wait until it answers. Raises ConfigError or QueueError."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        if _answers(f"unix://{self.socket}"):
+            raise ConfigError(
+                "another service runs on this folder",
+                field="data_dir",
+                remedy="stop it, or give this one a data_dir of its own",
+            )
         self.socket.unlink(missing_ok=True)
         command = [_binary(), "--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         command += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(self._folder)]
         with (self._folder / "redis.log").open("ab") as output:
-            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)  # noqa: S603 - our own command
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                command, stdout=output, stderr=output, start_new_session=True, preexec_fn=_ask_for_signal
+            )
         give_up = time.monotonic() + timeout_s
-        client = connect(f"unix://{self.socket}")
-        while True:
-            try:
-                client.ping()
-                return
-            except Exception as error:
-                if self._process.poll() is not None or time.monotonic() > give_up:
-                    self.stop()
-                    raise QueueError("redis-server did not start", remedy=f"see {self._folder}/redis.log") from error
-                time.sleep(0.02)
+        while not _answers(f"unix://{self.socket}"):
+            if self._process.poll() is not None or time.monotonic() > give_up:
+                self.stop()
+                raise QueueError("redis-server did not start", remedy=f"see {self._folder}/redis.log")
+            time.sleep(0.02)
 
     @property
     def pid(self) -> int | None:
@@ -69,6 +97,14 @@ class RedisServer:
                 self._process.kill()
                 self._process.wait(timeout_s)
         self.socket.unlink(missing_ok=True)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with connect(url) as client:
+            return bool(client.ping())
+    except (RedisError, OSError):
+        return False
 
 
 def _binary() -> str:

@@ -45,6 +45,10 @@ class Grouped(Generic[Item, Result]):
             self._queue.put((item, future))
         return future
 
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
     def depth(self) -> int:
         """Items that wait for their group."""
         return self._queue.qsize()

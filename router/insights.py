@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, or_, select
 
 from router.ledger import Ledger
-from router.tables import closures, decisions, feedback, snapshots, updates, waiting
+from router.policies.base import Policy
+from router.tables import closures, decisions, feedback, updates, waiting
 from router.types import Counters
 
 __all__ = ["Status", "counters", "quarantined", "status"]
@@ -23,7 +24,7 @@ class Status:
     snapshot_last_seq: int
     #: updates in the ledger that the newest snapshot does not have
     behind: int
-    #: age in seconds of the oldest judged and answered decision that is not learned yet; 0 if there is none
+    #: seconds for which the oldest decision that could be learned has not been; 0 if there is none
     lag_s: float
     #: decisions that our workers still have to answer
     unanswered: int
@@ -49,25 +50,24 @@ def counters(ledger: Ledger) -> Counters:
         )
 
 
-def status(ledger: Ledger, *, now: float) -> Status:
-    """Counters, and how far learning is behind."""
+def status(ledger: Ledger, *, serving: Policy, wait_s: float, now: float) -> Status:
+    """Counters, and how far learning is behind. serving: any instance of the configured policy."""
     last_seq = ledger.last_seq()
+    newest = next(iter(ledger.latest_snapshots(limit=1, policy=serving)), None)
+    answered = or_(waiting.c.has_outcome, and_(waiting.c.run_by == "caller", waiting.c.has_reward))
     with ledger.database.read() as connection:
-        newest = connection.execute(
-            select(snapshots.c.version, snapshots.c.last_seq)
-            .where(snapshots.c.policy == ledger.label)
-            .order_by(snapshots.c.last_seq.desc(), snapshots.c.made_at.desc())
+        oldest = connection.execute(
+            select(feedback.c.received_at, waiting.c.decided_at)
+            .join(waiting, waiting.c.decision_id == feedback.c.decision_id)
+            .where(waiting.c.policy == ledger.label, waiting.c.has_feedback, answered)
+            .where(waiting.c.decided_at <= now - wait_s)
+            .order_by(feedback.c.received_at)
             .limit(1)
         ).first()
-        oldest = connection.execute(
-            select(func.min(feedback.c.received_at))
-            .join(waiting, waiting.c.decision_id == feedback.c.decision_id)
-            .where(waiting.c.policy == ledger.label, waiting.c.has_outcome, waiting.c.has_feedback)
-        ).scalar_one()
         unanswered = connection.execute(
             select(func.count())
             .select_from(waiting)
-            .where(waiting.c.policy == ledger.label, waiting.c.answered_by_us, ~waiting.c.has_outcome)
+            .where(waiting.c.policy == ledger.label, waiting.c.run_by == "worker", ~waiting.c.has_outcome)
         ).scalar_one()
     return Status(
         counters=counters(ledger),
@@ -75,7 +75,7 @@ def status(ledger: Ledger, *, now: float) -> Status:
         snapshot=None if newest is None else newest.version,
         snapshot_last_seq=0 if newest is None else newest.last_seq,
         behind=last_seq - (0 if newest is None else newest.last_seq),
-        lag_s=0.0 if oldest is None else max(0.0, now - oldest),
+        lag_s=0.0 if oldest is None else max(0.0, now - max(oldest.received_at, oldest.decided_at + wait_s)),
         unanswered=unanswered,
     )
 

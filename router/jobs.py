@@ -12,7 +12,6 @@ from typing import Protocol, TypeVar
 import redis
 from redis.exceptions import RedisError
 from rq import Queue
-from rq.job import Job
 
 from router.errors import QueueError
 from router.types import DecisionId, PolicyLabel
@@ -56,10 +55,14 @@ class Jobs(Protocol):
         ...
 
 
-def connect(url: str) -> "redis.Redis":
-    """A client with limits on every wait."""
+def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
+    """A client that waits timeout_s at most for any reply."""
     return redis.Redis.from_url(
-        url, socket_connect_timeout=3, socket_timeout=10, health_check_interval=30, retry_on_timeout=False
+        url,
+        socket_connect_timeout=min(3.0, timeout_s),
+        socket_timeout=timeout_s,
+        health_check_interval=30,
+        retry_on_timeout=False,
     )
 
 
@@ -75,8 +78,12 @@ class RedisJobs:
         """Queue one learn job unless one is on its way: feedback by the thousand rings one bell."""
 
         def work() -> None:
-            if self.client.set(f"ragbandit:bell:{label}", 1, nx=True, px=BELL_MS):
-                self._learn.enqueue("workers.tasks.learn", label, result_ttl=0, failure_ttl=3600, job_timeout=600)
+            name = f"learn-{label}"
+            # The bell fades, a job that nobody has taken yet stays: one is enough.
+            if self.client.set(f"ragbandit:bell:{label}", 1, nx=True, px=BELL_MS) and name not in self._learn.job_ids:
+                self._learn.enqueue(
+                    "workers.tasks.learn", label, job_id=name, result_ttl=0, failure_ttl=60, job_timeout=600
+                )
 
         self._reached(work)
 
@@ -125,14 +132,20 @@ class RedisJobs:
         """The worker is done."""
         self._reached(lambda: self.client.delete(_running_key(decision_id)))
 
-    def cancel_answer(self, decision_id: DecisionId) -> None:
-        """Forget a queued answer job; a finished or unknown one is fine."""
+    def count_try(self, decision_id: DecisionId) -> int:
+        """A worker begins: how many have begun so far, this one included. Kept for a day."""
 
-        def work() -> None:
-            if Job.exists(decision_id, connection=self.client):
-                Job.fetch(decision_id, connection=self.client).delete()
+        def work() -> int:
+            key = f"ragbandit:tries:{decision_id}"
+            tries = int(self.client.incr(key))
+            self.client.expire(key, 86_400)
+            return tries
 
-        self._reached(work)
+        return self._reached(work)
+
+    def forget_tries(self, decision_id: DecisionId) -> None:
+        """The answer is there."""
+        self._reached(lambda: self.client.delete(f"ragbandit:tries:{decision_id}"))
 
     def tell(self, news: str) -> None:
         """Publish on the one channel."""

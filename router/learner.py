@@ -20,14 +20,18 @@ from router.config import Settings
 from router.errors import Conflict, InvalidInput, NotReady, SnapshotError
 from router.ledger import Closure, Entry, Joined, Ledger
 from router.policies import make_policy
-from router.policies.base import Policy
+from router.policies.base import Policy, apply
 from router.reward import default_reward, explicit_reward
-from router.snapshots import SnapshotFiles, pack, same_policy
+from router.rows import canonical
+from router.snapshots import SnapshotFiles, pack
 from router.types import Feedback, Reward, SnapshotInfo, Update
 
 __all__ = ["Learner", "judge"]
 
 log = logging.getLogger("ragbandit.learner")
+
+#: longest drain, seconds; what is left then rings again
+DRAIN_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,16 +61,17 @@ def judge(
     if needs_features and decision.encoder_hash != encoder_hash:
         return Closure(decision_id=key, state="closed", reason="made with another encoder")
     due = decision.made_at + learning.wait_s
-    usable = [f for f in joined.feedback if outcome is not None or f.kind == "reward"]
+    expired = now >= decision.made_at + learning.wait_s + learning.expire_s
+    alone = decision.run_by == "caller"  # a raw reward needs no outcome where no worker will bring one
+    usable = [f for f in joined.feedback if outcome is not None or (alone and f.kind == "reward")]
     in_time = [f for f in usable if f.received_at <= due]
     usable = in_time if learning.wait_s > 0 else usable[:1]
-    over = now >= (due if learning.wait_s > 0 else decision.made_at + learning.expire_s)
+    if not (expired or (usable and learning.wait_s == 0) or (learning.wait_s > 0 and now >= due)):
+        return None
     if not usable:
-        if not over:
-            return None
-        if joined.feedback and outcome is None and now < due + learning.expire_s:
-            return None  # judged, but not answered yet: the outcome may still come
-        if joined.feedback and outcome is None:
+        if outcome is None and not expired and (not alone or joined.feedback):
+            return None  # the outcome may still come
+        if outcome is None and joined.feedback:
             return Closure(decision_id=key, state="closed", reason="feedback without outcome")
         if learning.default_reward is None:
             return Closure(decision_id=key, state="closed", reason="no feedback in time")
@@ -116,13 +121,15 @@ class Learner:
         self.clock = clock
         self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.last_seq = 0
+        #: updates that the policy would not take; the ledger has them, and every replay refuses them too
+        self.refused = 0
         self._policy: Policy | None = None
         self._encoder_hash = ""
         #: features per decision, by the first update of the ledger
         self._width: int | None = None
         self._published = -math.inf
-        #: the version that this drain wrote or found whole
-        self._written = ""
+        #: the newest version that was written or found whole here, and its last update
+        self._written, self._written_seq = "", -1
         self._lock = threading.Lock()
 
     @property
@@ -139,11 +146,18 @@ class Learner:
         if registered is None:
             raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
         fresh = make_policy(self.settings.policy.name, params=self.settings.policy.params)
+        ours = (fresh.algorithm, canonical(dict(fresh.params)))
+        if ours != (registered["algorithm"], registered["params"]):
+            raise NotReady(
+                f"the routers of {self.ledger.label!r} run {registered['algorithm']} with {registered['params']}, "
+                f"this learner has {ours[0]} with {ours[1]}",
+                remedy="start both with the same configuration",
+            )
         self._encoder_hash = registered["encoder_hash"]
         self._policy, self.last_seq = fresh, 0
         end = self.ledger.last_seq()
-        for info in self.ledger.latest_snapshots(limit=5, algorithm=fresh.algorithm):
-            if info.last_seq > end or not same_policy(info, fresh, encoder_hash=self._encoder_hash):
+        for info in self.ledger.latest_snapshots(limit=5, policy=fresh, encoder_hash=self._encoder_hash):
+            if info.last_seq > end:
                 continue
             try:
                 self._policy, _ = self.files.load(info.version, encoder_hash=self._encoder_hash)
@@ -159,13 +173,20 @@ class Learner:
     def _apply_rest(self) -> None:
         assert self._policy is not None
         for update in self.ledger.read(after=self.last_seq):
-            self._policy.learn(update)
-            self.last_seq = update.seq
+            self._take(update)
+
+    def _take(self, update: Update) -> None:
+        """Let the policy learn one row."""
+        assert self._policy is not None
+        if not apply(self._policy, update):
+            self.refused += 1
+            log.error("update refused", extra={"action": "refused", "seq": update.seq})
+        self.last_seq = update.seq
 
     def drain(self, *, patience_s: float = 0.0) -> int:
-        """Learn everything that is ready; the number of decisions closed. 0 if another learner holds the lease.
+        """Learn what is ready, for DRAIN_S at most; the number of decisions closed.
 
-        patience_s: how long to wait for the lease.
+        0 if nothing was ready or another learner holds the lease. patience_s: how long to wait for it.
         """
         with self._lock:
             if not self._acquire(patience_s):
@@ -174,12 +195,19 @@ class Learner:
                 self.catch_up()
             else:
                 self._apply_rest()  # another learner may have held the lease since
-            self._pace()
-            total, self._written = 0, ""
-            while done := self._step():
-                total += done
-            # Also with nothing learned: the newest snapshot may be lost, or of other params, or never made.
-            self.publish(force=True)
+            try:
+                self._pace()
+                total, give_up = 0, time.monotonic() + DRAIN_S
+                while time.monotonic() < give_up and (done := self._step()):
+                    total += done
+                # Also with nothing learned: the newest snapshot may be lost, or of other params, or never made.
+                self.publish(force=True)
+            except BaseException:
+                # A job's time limit may strike between any two lines: what is in memory cannot be trusted any more.
+                self._policy = None
+                raise
+            finally:
+                self.ledger.release(holder=self.holder)  # another host's learner need not wait for it to run out
             return total
 
     def close(self) -> None:
@@ -206,10 +234,19 @@ class Learner:
         now = self.clock()
         if not self.ledger.acquire(holder=self.holder, now=now, lease_s=learning.lease_s):
             return 0
-        batch = self.ledger.ready(now=now, wait_s=learning.wait_s, expire_s=learning.expire_s, limit=learning.batch)
-        entries, closed = self._judged(batch, now=now)
-        if not entries and not closed:
-            return 0
+        entries: list[Entry] = []
+        closed: list[Closure] = []
+        after = (-1.0, "")
+        while not entries and not closed:
+            page = self.ledger.ready(
+                now=now, wait_s=learning.wait_s, expire_s=learning.expire_s, limit=learning.batch, after=after
+            )
+            if not page:
+                return 0
+            entries, closed = self._judged(page, now=now)
+            last = page[-1]
+            if isinstance(last, Joined):
+                after = (last.decision.made_at, last.decision.id)
         try:
             self.ledger.append(entries, closed, holder=self.holder, now=now)
         except Conflict as error:
@@ -218,8 +255,7 @@ class Learner:
             self.catch_up()
             return 0
         for entry in entries:
-            self.policy.learn(entry.update)
-            self.last_seq = entry.update.seq
+            self._take(entry.update)
         for closure in closed:
             if closure.state == "quarantined":
                 log.error("decision quarantined", extra={"action": "quarantine", "decision": closure.decision_id})
@@ -256,12 +292,14 @@ class Learner:
             policy=self.ledger.label,
             seq=seq,
             decision_id=decision.id,
+            query=decision.query,
             arm=decision.arm,
             arms=decision.arms,
+            pmf=decision.pmf,
+            scores=decision.scores,
             propensity=decision.propensity,
             reward=lesson.reward,
             feedback_ids=tuple(f.id for f in lesson.feedback),
-            text=decision.query.text,
             features=decision.features,
             made_at=now,
         )
@@ -272,28 +310,30 @@ class Learner:
         now = self.clock()
         if not force and time.monotonic() - self._published < self.settings.learning.snapshot_interval_s:
             return None
+        if self._written and self._written_seq == self.last_seq and self.files.exists(self._written):
+            return None
         info, tensors, described = pack(
             self.policy, label=self.ledger.label, last_seq=self.last_seq, encoder_hash=self._encoder_hash, now=now
         )
-        newest = self.ledger.latest_snapshots(limit=self.settings.learning.snapshots_kept + 1)
+        kept = self.settings.learning.snapshots_kept
+        newest = self.ledger.latest_snapshots(limit=kept + 1, policy=self.policy, encoder_hash=self._encoder_hash)
         if newest and newest[0].version == info.version and self._is_whole(info.version):
             return None
         self.files.write(info, tensors, described)
-        self._written = info.version
+        self._written, self._written_seq = info.version, info.last_seq
         self.ledger.add_snapshot(info)
         self._published = time.monotonic()
         old = [known.version for known in newest if known.version != info.version]
-        self.files.prune(old[self.settings.learning.snapshots_kept - 1 :])
+        self.files.prune(old[kept - 1 :])
         self.announce(info)
         return info
 
     def _is_whole(self, version: str) -> bool:
-        """Whether the snapshot's files are there and undamaged."""
-        if version != self._written:
-            try:
-                self.files.load(version, encoder_hash=self._encoder_hash)
-            except SnapshotError as error:
-                log.warning("snapshot made again", extra={"action": "snapshot_refused", "reason": str(error)})
-                return False
-            self._written = version
+        """Whether the snapshot's files are there and undamaged; remembered, since reading them all takes time."""
+        try:
+            self.files.load(version, encoder_hash=self._encoder_hash)
+        except SnapshotError as error:
+            log.warning("snapshot made again", extra={"action": "snapshot_refused", "reason": str(error)})
+            return False
+        self._written, self._written_seq = version, self.last_seq
         return True

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from router.database import Database
 from router.errors import Conflict
+from router.policies.base import Policy
 from router.rows import (
+    canonical,
     decision_value,
     feedback_value,
     outcome_value,
@@ -65,29 +67,36 @@ class Ledger:
         self.database = database
         self.label = label
 
-    def ready(self, *, now: float, wait_s: float, expire_s: float, limit: int) -> list[Joined | Closure]:
-        """Waiting decisions that can be closed now, oldest first; one that cannot be read comes as its Closure.
+    def ready(
+        self, *, now: float, wait_s: float, expire_s: float, limit: int, after: tuple[float, str] = (-1.0, "")
+    ) -> list[Joined | Closure]:
+        """Waiting decisions that may be closed now, oldest first; one that cannot be read comes as its Closure.
 
-        wait_s = 0: those with feedback and outcome (a raw reward for a decision that the caller's stack answers
-        needs none), and those older than expire_s. wait_s > 0: those whose window is over and that have an outcome or
-        no feedback, and those older than expire_s + wait_s.
+        wait_s = 0: those with feedback and outcome, and those older than expire_s. wait_s > 0: those whose window is
+        over and that have an outcome, or of which neither outcome nor feedback is to be expected, and those older
+        than wait_s + expire_s. A raw reward for a decision that the caller's stack runs needs no outcome. Decisions
+        that our workers run wait for the outcome. after: (made_at, id) of the last one of the page before.
         """
-        expired = waiting.c.decided_at <= now - wait_s - expire_s
-        complete = or_(waiting.c.has_outcome, and_(~waiting.c.answered_by_us, waiting.c.has_reward))
+        ours = waiting.c.run_by == "worker"
+        complete = or_(waiting.c.has_outcome, and_(~ours, waiting.c.has_reward))
         if wait_s > 0:
-            due = and_(waiting.c.decided_at <= now - wait_s, or_(complete, ~waiting.c.has_feedback))
+            silent = and_(~waiting.c.has_feedback, ~ours)
+            due = and_(waiting.c.decided_at <= now - wait_s, or_(complete, silent))
         else:
             due = and_(waiting.c.has_feedback, complete)
+        expired = waiting.c.decided_at <= now - wait_s - expire_s
+        place = tuple_(waiting.c.decided_at, waiting.c.decision_id)
+        found: set[tuple[float, str]] = set()
         with self.database.read() as connection:
-            ids = list(
-                connection.execute(
-                    select(waiting.c.decision_id)
-                    .where(waiting.c.policy == self.label, or_(due, expired))
+            for reason in (due, expired):  # apart: together no index serves them
+                rows = connection.execute(
+                    select(waiting.c.decided_at, waiting.c.decision_id)
+                    .where(waiting.c.policy == self.label, reason, place > tuple_(*after))
                     .order_by(waiting.c.decided_at, waiting.c.decision_id)
                     .limit(limit)
-                ).scalars()
-            )
-            return self._joined(connection, ids)
+                )
+                found.update((row.decided_at, row.decision_id) for row in rows)
+            return self._joined(connection, [key for _, key in sorted(found)[:limit]])
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[Joined | Closure]:
         found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
@@ -109,7 +118,7 @@ class Ledger:
                 select(waiting.c.decision_id)
                 .where(
                     waiting.c.policy == self.label,
-                    waiting.c.answered_by_us,
+                    waiting.c.run_by == "worker",
                     ~waiting.c.has_outcome,
                     waiting.c.decided_at < before,
                 )
@@ -148,28 +157,41 @@ class Ledger:
             if closed:
                 connection.execute(insert(closures), [self._closure_row(closure, now) for closure in closed])
             used = [i for e in entries for i in e.update.feedback_ids]
+            # Late is what the ledger that decided did not use; another ledger may still learn from it.
+            ours = select(decisions.c.id).where(decisions.c.id.in_(done), decisions.c.policy == self.label)
             connection.execute(
                 update(feedback)
-                .where(feedback.c.decision_id.in_(done), feedback.c.id.not_in(used), ~feedback.c.late)
+                .where(feedback.c.decision_id.in_(ours), feedback.c.id.not_in(used), ~feedback.c.late)
                 .values(late=True)
             )
 
-    def read(self, *, after: int, upto: int | None = None, page: int = 1000) -> Iterator[Update]:
+    def read(self, *, after: int, upto: int | None = None) -> Iterator[Update]:
         """The updates with seq > after (and <= upto), in order, a page at a time."""
+        for entry, _ in self.read_with_decisions(after=after, upto=upto):
+            yield entry
+
+    def read_with_decisions(
+        self, *, after: int, upto: int | None = None, page: int = 1000
+    ) -> Iterator[tuple[Update, Decision]]:
+        """`read`, each update with the decision that it is about."""
         while upto is None or after < upto:
             with self.database.read() as connection:
                 rows = connection.execute(
-                    select(updates, decisions.c.arms, decisions.c.text, decisions.c.features)
-                    .join(decisions, decisions.c.id == updates.c.decision_id)
+                    select(updates)
                     .where(updates.c.policy == self.label, updates.c.seq > after)
                     .order_by(updates.c.seq)
                     .limit(page if upto is None else min(page, upto - after))
                 ).mappings()
-                batch = [update_value(row) for row in rows]
+                batch = list(rows)
+                ids = [row["decision_id"] for row in batch]
+                found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
+                made = {row["id"]: decision_value(row) for row in found}
             if not batch:
                 return
-            yield from batch
-            after = batch[-1].seq
+            for row in batch:
+                decision = made[row["decision_id"]]
+                yield update_value(row, decision=decision), decision
+            after = batch[-1]["seq"]
 
     def registered(self) -> dict[str, Any] | None:
         """The policy's row (algorithm, params, encoder_hash), or None before the first router opened it."""
@@ -182,11 +204,16 @@ class Ledger:
         with self.database.write() as connection:
             insert_new(connection, snapshots, [snapshot_row(info)], key="version")
 
-    def latest_snapshots(self, *, limit: int, algorithm: str | None = None) -> list[SnapshotInfo]:
-        """The newest snapshots of this ledger, newest first."""
+    def latest_snapshots(
+        self, *, limit: int, policy: Policy | None = None, encoder_hash: str | None = None
+    ) -> list[SnapshotInfo]:
+        """The newest snapshots of this ledger, newest first; only those of this policy's algorithm and params."""
         query = select(snapshots).where(snapshots.c.policy == self.label)
-        if algorithm is not None:
-            query = query.where(snapshots.c.algorithm == algorithm)
+        if policy is not None:
+            params = canonical(dict(policy.params))
+            query = query.where(snapshots.c.algorithm == policy.algorithm, snapshots.c.params == params)
+        if encoder_hash is not None:
+            query = query.where(snapshots.c.encoder_hash == encoder_hash)
         with self.database.read() as connection:
             rows = connection.execute(
                 query.order_by(snapshots.c.last_seq.desc(), snapshots.c.made_at.desc()).limit(limit)

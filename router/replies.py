@@ -1,6 +1,7 @@
 """Values as the JSON that callers see: one shape for HTTP, the command line and the client."""
 
 import json
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -32,8 +33,9 @@ def status_json(router: Router) -> dict[str, Any]:
     return asdict(status) | {
         "balanced": status.counters.balanced,
         "serving": router.service.serving.version,
-        "policy": router.settings.policy.name,
-        "label": router.store.label,
+        "algorithm": router.settings.policy.name,
+        "policy": router.store.label,
+        "faults": router.service.faults,
         "feedback_to_policy_ms": {"p50": percentiles[0], "p99": percentiles[1], "n": len(lags)},
     }
 
@@ -79,28 +81,45 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 def record_json(record: DecisionRecord) -> dict[str, Any]:
     """Everything known of a decision, as JSON."""
-    decision, outcome, update = record.decision, record.outcome, record.update
+    return _finite(_record_json(record))  # type: ignore[no-any-return] # a dict in, a dict out
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: a poisoned row must still be shown, and says "nan" where a number should be."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _record_json(record: DecisionRecord) -> dict[str, Any]:
+    decision, outcome, reward = record.decision, record.outcome, record.reward
     return decision_json(decision) | {
         "question": decision.query.text,
         "context": dict(decision.query.context),
         "tenant": decision.query.tenant,
-        "budget": asdict(decision.query.budget),
+        "budget": {cap: value for cap, value in asdict(decision.query.budget).items() if value is not None},
         "seed": str(decision.seed),
         "floor": decision.floor,
         "encoder_hash": decision.encoder_hash,
-        "answered_by_us": decision.answered_by_us,
+        "run_by": decision.run_by,
+        "facts": dict(decision.facts),
         "made_at": decision.made_at,
         "state": record.state,
         "reason": record.reason,
         "outcome": None
         if outcome is None
         else outcome_json(outcome)
-        | {"trace": trace_json(outcome.trace), "source": outcome.source, "made_at": outcome.made_at},
+        | {
+            "trace": trace_json(outcome.trace),
+            "run_by": outcome.run_by,
+            "made_by": dict(outcome.made_by),
+            "made_at": outcome.made_at,
+        },
         "feedback": [asdict(item) | {"late": item.id in record.late} for item in record.feedback],
-        "reward": None
-        if update is None
-        else {key: update[key] for key in ("value", "quality", "cost", "weight", "clipped", "preset", "source")},
-        "learned_seq": None if update is None else update["seq"],
+        "reward": None if reward is None else asdict(reward) | {"clipped": reward.clipped},
+        "learned_seq": record.learned_seq,
     }
 
 

@@ -9,10 +9,11 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from router.errors import InvalidInput
-from router.types import Aggregate, Feedback, Outcome, Reward
+from router.types import Aggregate, Cost, Feedback, Outcome, Reward
 
 if TYPE_CHECKING:
     from router.config import RewardSettings
@@ -31,17 +32,7 @@ __all__ = [
 ]
 
 #: What a cost may be made of: fields of Cost, and the papers' Step.
-COST_TERMS = (
-    "steps",
-    "retriever_calls",
-    "passages",
-    "llm_calls",
-    "prompt_tokens",
-    "completion_tokens",
-    "seconds_retrieve",
-    "seconds_generate",
-    "seconds_total",
-)
+COST_TERMS = ("steps", *(field.name for field in fields(Cost)))
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -137,7 +128,8 @@ def explicit_reward(
     quality = aggregate(values, how=how)
     cost = 0.0 if outcome is None else cost_of(outcome, terms=settings.cost)
     weight = 0.0 if raw else settings.weight
-    preset = "reward" if raw else settings.quality if feedback[0].kind == "label" else "rating"
+    kinds = {item.kind for item in feedback}
+    preset = "reward" if raw else "mixed" if len(kinds) > 1 else settings.quality if "label" in kinds else "rating"
     return _made(quality, cost=cost, weight=weight, preset=preset, settings=settings, source="explicit")
 
 
@@ -159,7 +151,9 @@ def _made(
         quality=quality,
         cost=cost,
         weight=weight,
-        clipped=clipped != value,
+        minimum=settings.minimum,
+        maximum=settings.maximum,
+        terms=dict(settings.cost),
         preset=preset,
         source="default" if source == "default" else "explicit",
     )

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, cast
 
 import numpy as np
@@ -11,9 +11,10 @@ from sqlalchemy import RowMapping
 
 from router.types import (
     ArmName,
+    Branch,
     Budget,
+    CallFailed,
     Cost,
-    Decided,
     Decision,
     DecisionId,
     Features,
@@ -26,6 +27,7 @@ from router.types import (
     Retrieved,
     Reward,
     Round,
+    RunBy,
     SnapshotInfo,
     TraceEvent,
     Update,
@@ -40,8 +42,11 @@ __all__ = [
     "feedback_value",
     "outcome_row",
     "outcome_value",
+    "query_body",
+    "reward_value",
     "snapshot_row",
     "snapshot_value",
+    "storable",
     "trace_json",
     "trace_value",
     "unreadable_field",
@@ -51,11 +56,12 @@ __all__ = [
 
 Row = RowMapping | Mapping[str, Any]
 
-_EVENTS: dict[str, Callable[..., TraceEvent]] = {
+_EVENTS: dict[str, type[Round | Retrieved | Generated | Branch | CallFailed]] = {
     "round": Round,
     "retrieved": Retrieved,
     "generated": Generated,
-    "decided": Decided,
+    "branch": Branch,
+    "call_failed": CallFailed,
 }
 
 
@@ -72,27 +78,43 @@ def body_hash(body: object) -> str:
 
 def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
     """The events as JSON objects with a `type`."""
-    return [{"type": type(event).__name__.lower(), **asdict(event)} for event in trace]
+    names = {made: name for name, made in _EVENTS.items()}
+    return [{"type": names[type(event)], **asdict(event)} for event in trace]
 
 
 def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
-    """The inverse of `trace_json`."""
+    """The inverse of `trace_json`; an event that a newer version wrote is kept as a branch that says so."""
     trace: list[TraceEvent] = []
     for event in events:
-        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in event.items() if k != "type"}
-        trace.append(_EVENTS[event["type"]](**fields))
+        made = _EVENTS.get(event["type"])
+        if made is None:
+            trace.append(Branch(rule="unknown_event", value=canonical(event)))
+            continue
+        known = {field.name for field in fields(made)}
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in event.items() if k in known}
+        trace.append(cast("Callable[..., TraceEvent]", made)(**values))
     return tuple(trace)
 
 
-def query_body(query: Query, *, answered_by_us: bool) -> dict[str, Any]:
+def _known(made: type[Budget | Cost], text: str) -> dict[str, Any]:
+    """The fields that this version has: a row of a newer one may have more."""
+    return {k: v for k, v in json.loads(text).items() if k in {field.name for field in fields(made)}}
+
+
+def _given(value: Budget | Cost) -> dict[str, Any]:
+    """What was said, without what was left out: hashes must not change when the type grows."""
+    return {k: v for k, v in asdict(value).items() if v}
+
+
+def query_body(query: Query, *, run_by: RunBy) -> dict[str, Any]:
     """What makes two requests under one decision id the same request."""
     return {
         "text": query.text,
         "context": dict(query.context),
         "arms": None if query.arms is None else list(query.arms),
-        "budget": asdict(query.budget),
+        "budget": _given(query.budget),
         "tenant": query.tenant,
-        "answered_by_us": answered_by_us,
+        "run_by": run_by,
     }
 
 
@@ -106,7 +128,7 @@ def decision_row(decision: Decision) -> dict[str, Any]:
         "context": canonical(dict(query.context)),
         "budget": canonical(asdict(query.budget)),
         "allowed": None if query.arms is None else canonical(list(query.arms)),
-        "body_hash": body_hash(query_body(query, answered_by_us=decision.answered_by_us)),
+        "body_hash": body_hash(query_body(query, run_by=decision.run_by)),
         "arms": canonical(list(decision.arms)),
         "pmf": canonical(list(decision.pmf)),
         "scores": None if decision.scores is None else canonical(list(decision.scores)),
@@ -119,7 +141,8 @@ def decision_row(decision: Decision) -> dict[str, Any]:
         "floor": decision.floor,
         "explored": decision.explored,
         "fault": decision.fault,
-        "answered_by_us": decision.answered_by_us,
+        "facts": canonical(dict(decision.facts)),
+        "run_by": decision.run_by,
         "features": None if decision.features is None else decision.features.astype("<f4").tobytes(),
         "made_at": decision.made_at,
     }
@@ -135,7 +158,7 @@ def decision_value(row: Row) -> Decision:
             text=row["text"],
             context=json.loads(row["context"]),
             arms=None if allowed is None else tuple(json.loads(allowed)),
-            budget=Budget(**json.loads(row["budget"])),
+            budget=Budget(**_known(Budget, row["budget"])),
             tenant=row["tenant"],
         ),
         arm=ArmName(row["arm"]),
@@ -150,7 +173,8 @@ def decision_value(row: Row) -> Decision:
         floor=row["floor"],
         explored=row["explored"],
         fault=row["fault"],
-        answered_by_us=row["answered_by_us"],
+        facts=json.loads(row["facts"]),
+        run_by=row["run_by"],
         features=features_value(row["features"]),
         made_at=row["made_at"],
     )
@@ -158,7 +182,7 @@ def decision_value(row: Row) -> Decision:
 
 def unreadable_field(row: Row) -> str | None:
     """The field of a decision's row that `decision_value` cannot read, or None."""
-    for name in ("context", "budget", "allowed", "arms", "pmf", "scores", "features"):
+    for name in ("context", "budget", "allowed", "arms", "pmf", "scores", "facts", "features"):
         try:
             if row[name] is not None:
                 features_value(row[name]) if name == "features" else json.loads(row[name])
@@ -172,17 +196,23 @@ def features_value(raw: bytes | None) -> Features | None:
     return None if raw is None else np.frombuffer(raw, dtype="<f4").astype(np.float32)
 
 
+def storable(text: str | None) -> str | None:
+    """What every database takes: no NUL, no lone surrogate. Models and arms write what they like."""
+    return None if text is None else text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
 def outcome_body(outcome: Outcome) -> dict[str, Any]:
     """What makes two outcomes of one decision the same."""
     return {
         "status": outcome.status,
         "answer": outcome.answer,
         "trace": trace_json(outcome.trace),
-        "cost": asdict(outcome.cost),
+        "cost": _given(outcome.cost),
         "steps": outcome.steps,
         "stop_reason": outcome.stop_reason,
         "error": outcome.error,
-        "source": outcome.source,
+        "run_by": outcome.run_by,
+        "made_by": dict(outcome.made_by),
     }
 
 
@@ -192,8 +222,12 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
     return body | {
         "decision_id": outcome.decision_id,
         "body_hash": body_hash(body),
-        "trace": canonical(body["trace"]),
-        "cost": canonical(body["cost"]),
+        "answer": storable(outcome.answer),
+        "error": storable(outcome.error),
+        "stop_reason": (storable(outcome.stop_reason) or "")[:64],
+        "trace": storable(canonical(body["trace"])),
+        "cost": canonical(asdict(outcome.cost)),
+        "made_by": canonical(body["made_by"]),
         "made_at": outcome.made_at,
     }
 
@@ -205,11 +239,12 @@ def outcome_value(row: Row) -> Outcome:
         status=row["status"],
         answer=row["answer"],
         trace=trace_value(json.loads(row["trace"])),
-        cost=Cost(**json.loads(row["cost"])),
+        cost=Cost(**_known(Cost, row["cost"])),
         steps=row["steps"],
         stop_reason=row["stop_reason"],
         error=row["error"],
-        source=row["source"],
+        run_by=row["run_by"],
+        made_by=json.loads(row["made_by"]),
         made_at=row["made_at"],
     )
 
@@ -246,7 +281,7 @@ def feedback_value(row: Row) -> Feedback:
 
 
 def update_row(update: Update, *, feedback_at: float | None) -> dict[str, Any]:
-    """A row of `updates`; text and features stay in `decisions`."""
+    """A row of `updates`; what the policy saw stays in `decisions`."""
     return {
         "policy": update.policy,
         "seq": update.seq,
@@ -254,33 +289,43 @@ def update_row(update: Update, *, feedback_at: float | None) -> dict[str, Any]:
         "arm": update.arm,
         "propensity": update.propensity,
         **asdict(update.reward),
+        "terms": canonical(dict(update.reward.terms)),
         "feedback_ids": canonical(list(update.feedback_ids)),
         "feedback_at": feedback_at,
         "made_at": update.made_at,
     }
 
 
-def update_value(row: Row) -> Update:
-    """The update of a row of `updates` joined with its decision's text, arms and features."""
+def reward_value(row: Row) -> Reward:
+    """The reward in a row of `updates`."""
+    return Reward(
+        value=row["value"],
+        quality=row["quality"],
+        cost=row["cost"],
+        weight=row["weight"],
+        minimum=row["minimum"],
+        maximum=row["maximum"],
+        terms=json.loads(row["terms"]),
+        preset=row["preset"],
+        source=row["source"],
+    )
+
+
+def update_value(row: Row, *, decision: Decision) -> Update:
+    """The update of a row of `updates` and the decision that it is about."""
     return Update(
         policy=PolicyLabel(row["policy"]),
         seq=row["seq"],
         decision_id=DecisionId(row["decision_id"]),
+        query=decision.query,
         arm=ArmName(row["arm"]),
-        arms=tuple(json.loads(row["arms"])),
+        arms=decision.arms,
+        pmf=decision.pmf,
+        scores=decision.scores,
         propensity=row["propensity"],
-        reward=Reward(
-            value=row["value"],
-            quality=row["quality"],
-            cost=row["cost"],
-            weight=row["weight"],
-            clipped=row["clipped"],
-            preset=row["preset"],
-            source=row["source"],
-        ),
+        reward=reward_value(row),
         feedback_ids=tuple(FeedbackId(i) for i in json.loads(row["feedback_ids"])),
-        text=row["text"],
-        features=features_value(row["features"]),
+        features=decision.features,
         made_at=row["made_at"],
     )
 
@@ -301,5 +346,5 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
 
 def snapshot_value(row: Row) -> SnapshotInfo:
     """The snapshot of a row."""
-    fields = cast("dict[str, Any]", dict(row))
-    return SnapshotInfo(**fields | {"params": json.loads(row["params"])})
+    values = cast("dict[str, Any]", dict(row))
+    return SnapshotInfo(**values | {"params": json.loads(row["params"])})

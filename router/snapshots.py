@@ -121,6 +121,14 @@ class SnapshotFiles:
         )
         return policy, info
 
+    def exists(self, version: str) -> bool:
+        """Whether both files are there; `load` says whether they are any good."""
+        names = (f"{version}.json", f"{version}.safetensors")
+        if self._remote:
+            system, path = self._system()
+            return all(system.exists(f"{path}/{name}") for name in names)
+        return all(Path(self.root, name).is_file() for name in names)
+
     def prune(self, versions: list[str]) -> None:
         """Delete these snapshots' files; missing ones are fine."""
         for version in versions:

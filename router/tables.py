@@ -64,10 +64,12 @@ decisions = Table(
     Column("floor", Double, nullable=False),
     Column("explored", Boolean, nullable=False),
     Column("fault", Text, comment="why the policy's pmf was not used"),
-    Column("answered_by_us", Boolean, nullable=False),
+    Column("facts", Text, nullable=False, comment="JSON object, what else the policy wants in the log"),
+    Column("run_by", String(16), nullable=False, comment="worker or caller"),
     Column("features", LargeBinary, comment="float32, little endian"),
     Column("made_at", Double, nullable=False),
     Index("decisions_made_at", "made_at"),
+    Index("decisions_version", "version", "id"),
 )
 
 outcomes = Table(
@@ -82,7 +84,8 @@ outcomes = Table(
     Column("steps", Double, nullable=False),
     Column("stop_reason", String(64), nullable=False),
     Column("error", Text),
-    Column("source", String(16), nullable=False),
+    Column("run_by", String(16), nullable=False),
+    Column("made_by", Text, nullable=False, comment="JSON object: params, generator, retriever, budget"),
     Column("made_at", Double, nullable=False),
 )
 
@@ -95,7 +98,7 @@ feedback = Table(
     Column("kind", String(16), nullable=False),
     Column("value", Text, nullable=False, comment="JSON number, or list of gold answers"),
     Column("source", String(16), nullable=False),
-    Column("late", Boolean, nullable=False, comment="not learned: its decision was closed before"),
+    Column("late", Boolean, nullable=False, comment="its decision was closed before, in the ledger that decided"),
     Column("received_at", Double, nullable=False),
     Index("feedback_decision", "decision_id"),
 )
@@ -113,15 +116,16 @@ policies = Table(
 waiting = Table(
     "waiting",
     metadata,
-    Column("policy", LABEL, primary_key=True),
     Column("decision_id", ID, primary_key=True),
+    Column("policy", LABEL, primary_key=True),
     Column("decided_at", Double, nullable=False),
-    Column("answered_by_us", Boolean, nullable=False),
+    Column("run_by", String(16), nullable=False),
     Column("has_outcome", Boolean, nullable=False),
     Column("has_feedback", Boolean, nullable=False),
     Column("has_reward", Boolean, nullable=False, comment="a raw reward is among the feedback"),
-    Index("waiting_ready", "policy", "has_feedback", "decided_at"),
-    Index("waiting_unanswered", "answered_by_us", "has_outcome", "decided_at"),
+    Index("waiting_ready", "policy", "has_feedback", "has_outcome", "decided_at"),
+    Index("waiting_age", "policy", "decided_at", "decision_id"),
+    Index("waiting_unanswered", "run_by", "has_outcome", "decided_at"),
 )
 
 updates = Table(
@@ -136,7 +140,9 @@ updates = Table(
     Column("quality", Double, nullable=False),
     Column("cost", Double, nullable=False),
     Column("weight", Double, nullable=False),
-    Column("clipped", Boolean, nullable=False),
+    Column("minimum", Double, nullable=False),
+    Column("maximum", Double, nullable=False),
+    Column("terms", Text, nullable=False, comment="JSON object: price per unit of cost"),
     Column("preset", String(32), nullable=False),
     Column("source", String(16), nullable=False),
     Column("feedback_ids", Text, nullable=False, comment="JSON list"),

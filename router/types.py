@@ -14,16 +14,18 @@ import numpy.typing as npt
 __all__ = [
     "Aggregate",
     "ArmName",
+    "Branch",
     "Budget",
+    "CallFailed",
     "Cost",
     "Counters",
-    "Decided",
     "Decision",
     "DecisionId",
     "Features",
     "Feedback",
     "FeedbackId",
     "FeedbackKind",
+    "FeedbackSource",
     "Generated",
     "Json",
     "Outcome",
@@ -35,6 +37,7 @@ __all__ = [
     "Reward",
     "RewardSource",
     "Round",
+    "RunBy",
     "SnapshotInfo",
     "TraceEvent",
     "Update",
@@ -56,6 +59,8 @@ Features = npt.NDArray[np.float32]
 FeedbackKind = Literal["label", "rating", "reward"]
 Aggregate = Literal["first", "last", "mean", "sum", "min", "max"]
 RewardSource = Literal["explicit", "default"]
+RunBy = Literal["worker", "caller"]
+FeedbackSource = Literal["human", "judge", "code"]
 OutcomeStatus = Literal["answered", "exhausted", "failed"]
 
 
@@ -71,6 +76,8 @@ class Budget:
     tokens: int | None = None
     #: wall-clock seconds from the start of the arm
     seconds: float | None = None
+    #: price of the generator's tokens, where it has a price
+    dollars: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,8 +120,10 @@ class Decision:
     explored: bool
     #: why the policy's own pmf was not used; None when it was
     fault: str | None
-    #: True: our workers run the arm; False: the caller's own stack does
-    answered_by_us: bool
+    #: what else the policy wants in the log (a price in force, an LLM's reply); JSON values
+    facts: Mapping[str, Json]
+    #: who runs the arm: our workers, or the caller's own stack
+    run_by: RunBy
     features: Features | None
     made_at: float
 
@@ -133,6 +142,8 @@ class Cost:
     seconds_generate: float = 0.0
     #: wall clock of the whole answer, waits and our own code included
     seconds_total: float = 0.0
+    #: price of the tokens, where the generator has one
+    dollars: float = 0.0
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
@@ -167,14 +178,23 @@ class Generated:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decided:
+class Branch:
     """The arm took a branch: which rule, and what it saw."""
 
     rule: str
     value: str
 
 
-TraceEvent = Round | Retrieved | Generated | Decided
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallFailed:
+    """A call to the retriever or the model broke; it cost time, and no more than it says."""
+
+    purpose: str
+    error: str
+    seconds: float
+
+
+TraceEvent = Round | Retrieved | Generated | Branch | CallFailed
 
 
 def count_steps(trace: tuple[TraceEvent, ...]) -> int:
@@ -196,8 +216,10 @@ class Outcome:
     stop_reason: str
     #: the message of the failure, None unless status is "failed"
     error: str | None
-    #: "worker" or "caller"
-    source: str
+    #: who ran the arm
+    run_by: RunBy
+    #: what the arm was: params, generator, retriever, budget in force. The name alone would not tell two versions apart
+    made_by: Mapping[str, Json]
     made_at: float
 
 
@@ -213,8 +235,8 @@ class Feedback:
     decision_id: DecisionId
     kind: FeedbackKind
     value: float | tuple[str, ...]
-    #: who judged: "human", "judge" or "code"
-    source: str
+    #: who judged
+    source: FeedbackSource
     received_at: float
 
 
@@ -238,11 +260,19 @@ class Reward:
     cost: float
     #: the weight of cost
     weight: float
-    #: True if the clip changed the value
-    clipped: bool
-    #: name of the quality measure, or "reward" where the caller gave the reward itself
+    #: the bounds of the value
+    minimum: float
+    maximum: float
+    #: price per unit of every cost term
+    terms: Mapping[str, float]
+    #: name of the quality measure, "rating", "mixed", or "reward" where the caller gave the reward itself
     preset: str
     source: RewardSource
+
+    @property
+    def clipped(self) -> bool:
+        """Whether the bounds changed the value."""
+        return self.value != self.quality - self.weight * self.cost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,13 +284,15 @@ class Update:
     seq: int
     decision_id: DecisionId
     arm: ArmName
-    #: arms that were offered, for policies that reweigh
+    #: the question and its context, as the policy saw them
+    query: Query
+    #: the arms that were offered, with their probabilities and the policy's values, in one order
     arms: tuple[ArmName, ...]
+    pmf: tuple[float, ...]
+    scores: tuple[float, ...] | None
     propensity: float
     reward: Reward
     feedback_ids: tuple[FeedbackId, ...]
-    #: the question, for policies that learn from text
-    text: str
     #: its embedding by the decision's encoder
     features: Features | None
     made_at: float

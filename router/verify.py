@@ -13,15 +13,14 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from router.config import Settings
 from router.errors import RagBanditError, SnapshotError
 from router.ledger import Ledger
 from router.policies import make_policy
-from router.policies.base import Policy, choose, gate, seed_of, with_floor
+from router.policies.base import Policy, apply, choose, gate, pmf_of_one, seed_of, with_floor
 from router.rows import decision_value, snapshot_value
 from router.snapshots import SnapshotFiles, policy_sha256
 from router.tables import decisions, snapshots
-from router.types import Decision, SnapshotInfo
+from router.types import Decision, SnapshotInfo, Update
 
 __all__ = ["Verdict", "verify"]
 
@@ -40,6 +39,8 @@ class Verdict:
     updates: int = 0
     #: gaps in seq, rewards that do not follow from their parts
     ledger_mismatches: int = 0
+    #: updates that the policy refuses, live as in replay
+    refused: int = 0
     replay_sha256: str = ""
     live_sha256: str = ""
     live_version: str = ""
@@ -68,17 +69,23 @@ class Verdict:
 def verify(
     ledger: Ledger,
     *,
-    settings: Settings,
     files: SnapshotFiles,
+    serving: Policy,
     deep: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Verdict:
-    """Check every decision and replay the ledger; deep also makes every pmf again. Reads only."""
+    """Check every decision and replay the ledger; deep also makes every pmf again. Reads only.
+
+    serving: any instance of the configured policy; its newest snapshot is what the routers run.
+    """
     verdict = Verdict()
-    _check_draws(ledger, settings=settings, verdict=verdict, progress=progress)
-    live = _live(ledger, files=files, verdict=verdict)
+    _check_draws(ledger, verdict=verdict, progress=progress)
+    live = _live(ledger, files=files, serving=serving, verdict=verdict)
     if live is not None:
         _replay(ledger, live=live, verdict=verdict)
+    elif ledger.last_seq() > 0:
+        verdict.ledger_mismatches += 1
+        verdict.note("the ledger has updates, but no snapshot is known of any policy that learned them")
     if deep:
         _check_deep(ledger, verdict=verdict)
     return verdict
@@ -108,7 +115,7 @@ def _pages(ledger: Ledger, *where: Any, unreadable: Callable[[str], None] = lamb
         after = rows[-1]["id"]
 
 
-def _check_draws(ledger: Ledger, *, settings: Settings, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
+def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
     with ledger.database.read() as connection:
         total = int(connection.execute(select(func.count()).select_from(decisions)).scalar_one())
 
@@ -119,7 +126,7 @@ def _check_draws(ledger: Ledger, *, settings: Settings, verdict: Verdict, progre
 
     for decision in _pages(ledger, unreadable=unreadable):
         verdict.decisions += 1
-        wrong = _draw_fault(decision, salt=settings.salt)
+        wrong = _draw_fault(decision)
         if wrong:
             verdict.propensity_mismatches += 1
             verdict.note(f"decision {decision.id}: {wrong}")
@@ -127,7 +134,7 @@ def _check_draws(ledger: Ledger, *, settings: Settings, verdict: Verdict, progre
             progress(verdict.decisions, total)
 
 
-def _draw_fault(decision: Decision, *, salt: str) -> str | None:
+def _draw_fault(decision: Decision) -> str | None:
     """What does not agree in one row, or None."""
     pmf = decision.pmf
     if len(pmf) != len(decision.arms) or decision.arm not in decision.arms:
@@ -136,8 +143,8 @@ def _draw_fault(decision: Decision, *, salt: str) -> str | None:
         return f"pmf is no distribution: {pmf}"
     if min(pmf) < min(decision.floor, 1.0 / len(pmf)) - 1e-12:
         return f"pmf falls below the floor {decision.floor}"
-    if decision.seed != seed_of(decision.id, salt=salt):
-        return "the seed does not follow from the id (another salt?)"
+    if decision.seed != seed_of(decision.id):
+        return "the seed does not follow from the id"
     index = choose(pmf, seed=decision.seed)
     if decision.arms[index] != decision.arm:
         return f"the draw gives {decision.arms[index]}, the row says {decision.arm}"
@@ -146,9 +153,9 @@ def _draw_fault(decision: Decision, *, salt: str) -> str | None:
     return None
 
 
-def _live(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> SnapshotInfo | None:
+def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy, verdict: Verdict) -> SnapshotInfo | None:
     """The newest snapshot, its sha256 taken from the policy that its files restore."""
-    newest = ledger.latest_snapshots(limit=1)
+    newest = ledger.latest_snapshots(limit=1, policy=serving)
     if not newest:
         verdict.note("there is no snapshot yet")
         return None
@@ -167,18 +174,12 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> Snapshot
 
 def _replay(ledger: Ledger, *, live: SnapshotInfo, verdict: Verdict) -> None:
     policy = make_policy(live.algorithm, params=live.params)
-    for update in ledger.read(after=0):
-        verdict.updates += 1
-        if update.seq != verdict.updates:
-            verdict.ledger_mismatches += 1
-            verdict.note(f"the ledger has seq {update.seq} where {verdict.updates} belongs")
-            verdict.updates = update.seq
-        reward = update.reward
-        if not reward.clipped and reward.value != reward.quality - reward.weight * reward.cost:
-            verdict.ledger_mismatches += 1
-            verdict.note(f"update {update.seq}: the reward is not quality - weight * cost")
-        if update.seq <= live.last_seq:
-            policy.learn(update)
+    try:
+        _learn_again(ledger, policy=policy, live=live, verdict=verdict)
+    except (ValueError, TypeError, KeyError) as error:
+        verdict.ledger_mismatches += 1
+        verdict.note(f"the ledger cannot be read after update {verdict.updates}: {error}")
+        return
     if verdict.updates < live.last_seq:
         verdict.ledger_mismatches += 1
         verdict.note(f"the ledger ends at {verdict.updates}, the live policy has {live.last_seq}")
@@ -187,6 +188,31 @@ def _replay(ledger: Ledger, *, live: SnapshotInfo, verdict: Verdict) -> None:
     )
     if verdict.live_sha256 and verdict.live_sha256 != verdict.replay_sha256:
         verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
+
+
+def _learn_again(ledger: Ledger, *, policy: Policy, live: SnapshotInfo, verdict: Verdict) -> None:
+    for update, decision in ledger.read_with_decisions(after=0):
+        verdict.updates += 1
+        if update.seq != verdict.updates:
+            verdict.ledger_mismatches += 1
+            verdict.note(f"the ledger has seq {update.seq} where {verdict.updates} belongs")
+            verdict.updates = update.seq
+        for wrong in _update_faults(update, decision=decision):
+            verdict.ledger_mismatches += 1
+            verdict.note(f"update {update.seq}: {wrong}")
+        if update.seq <= live.last_seq:
+            verdict.refused += not apply(policy, update)
+
+
+def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
+    """What a ledger row says that its decision or its own parts do not."""
+    if update.arm != decision.arm:
+        yield f"arm {update.arm}, the decision drew {decision.arm}"
+    if update.propensity != decision.propensity:
+        yield f"propensity {update.propensity}, the decision logged {decision.propensity}"
+    reward = update.reward
+    if reward.value != min(max(reward.quality - reward.weight * reward.cost, reward.minimum), reward.maximum):
+        yield "the reward is not quality - weight * cost within its bounds"
 
 
 def _check_deep(ledger: Ledger, *, verdict: Verdict) -> None:
@@ -207,9 +233,17 @@ def _check_deep(ledger: Ledger, *, verdict: Verdict) -> None:
         walks[info.algorithm, json.dumps(dict(info.params), sort_keys=True)].append(info)
     for (algorithm, params), infos in walks.items():
         policy, position = make_policy(algorithm, params=json.loads(params)), 0
+        if not policy.deterministic:
+            verdict.note(f"{algorithm} does not give the same pmf twice: its decisions are not made again")
+            continue
         for info in sorted(infos, key=lambda one: (one.last_seq, one.version)):
-            for update in ledger.read(after=position, upto=info.last_seq):
-                policy.learn(update)
+            try:
+                for update in ledger.read(after=position, upto=info.last_seq):
+                    apply(policy, update)
+            except (ValueError, TypeError, KeyError) as error:
+                verdict.deep_mismatches += 1
+                verdict.note(f"the ledger cannot be read up to {info.last_seq}: {error}")
+                break
             position = max(position, info.last_seq)
             _check_version(ledger, info=info, policy=policy, verdict=verdict)
 
@@ -224,7 +258,7 @@ def _check_version(ledger: Ledger, *, info: SnapshotInfo, policy: Policy, verdic
         if decision.fault is not None:
             continue  # the pmf was the fallback's: the draw check has covered it
         try:
-            output = policy.pmf(decision.query, features=decision.features, arms=decision.arms)
+            output = pmf_of_one(policy, decision.query, features=decision.features, arms=decision.arms)
             pmf = with_floor(gate(output, arms=decision.arms), floor=decision.floor)
         except RagBanditError as error:
             pmf = ()

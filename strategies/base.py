@@ -11,8 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from router.errors import ArmFailed
-from router.types import ArmName, Budget, Cost, Decided, Generated, Json, Retrieved, Round, TraceEvent
+from router.errors import ArmFailed, RagBanditError
+from router.types import (
+    ArmName,
+    Branch,
+    Budget,
+    CallFailed,
+    Cost,
+    Generated,
+    Json,
+    Query,
+    Retrieved,
+    Round,
+    TraceEvent,
+)
 
 __all__ = [
     "Answer",
@@ -23,9 +35,11 @@ __all__ = [
     "OutOfBudget",
     "Passage",
     "Prompt",
+    "Request",
     "Retriever",
     "Run",
     "Strategy",
+    "error_text",
 ]
 
 #: What an arm may need of a generator. `completion` is text in, text out; `stop` is stopping at given strings.
@@ -60,14 +74,34 @@ class Prompt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One call to a model. A generator passes over what it does not know: later fields break no implementer."""
+
+    prompt: Prompt
+    #: tokens of the answer at most
+    max_tokens: int
+    #: the text ends before the first of these
+    stop: tuple[str, ...] = ()
+    #: a time.monotonic() value after which the text so far is returned with finish="deadline"
+    deadline: float | None = None
+    #: what is asked beyond the text, of the generator's capabilities; it comes back in `Completion.details`
+    want: frozenset[Need] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
     """What a model answered; `text` holds neither the prompt nor the stop string."""
 
     text: str
+    #: read by the model: 0 if the deadline passed before it began
     prompt_tokens: int
     completion_tokens: int
     #: "stop": the model or a stop string ended it; "length": max_tokens; "deadline": time ran out
     finish: Literal["stop", "length", "deadline"]
+    #: what `Request.want` asked for, by need
+    details: Mapping[str, object] = field(default_factory=dict, hash=False)
+    #: price of this call, 0.0 where the model has none
+    dollars: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,8 +123,9 @@ class OutOfBudget(Exception):
 
 @runtime_checkable
 class Retriever(Protocol):
-    """Finds passages by text."""
+    """Finds passages by text. All calls come from one event loop."""
 
+    #: tells two corpora apart: it is kept with every outcome
     name: str
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
@@ -100,29 +135,39 @@ class Retriever(Protocol):
         """
         ...
 
+    async def close(self) -> None:
+        """Give back connections and threads, when no call is under way. A second time does nothing."""
+        ...
+
 
 @runtime_checkable
 class Generator(Protocol):
-    """Writes text."""
+    """Writes text. All calls to `complete` come from one event loop."""
 
+    #: tells two models apart: it is kept with every outcome
     name: str
-    #: what this generator can do; matched against the needs of arms when the service starts
+    #: what this generator can do, on the class already: the needs of arms are checked before a model is loaded. An
+    #: instance may say it otherwise
     capabilities: frozenset[Need]
     #: tokens of prompt and completion together that fit in one call
     context_tokens: int
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the prompt as the model will see it, chat template included."""
+        """Tokens of the prompt as the model will see it, chat template included: exact or an upper bound.
+
+        Without input or output: it is called on the event loop, several times for one prompt.
+        """
         ...
 
-    async def complete(
-        self, prompt: Prompt, *, max_tokens: int, stop: tuple[str, ...] = (), deadline: float | None = None
-    ) -> Completion:
-        """Greedy continuation of at most max_tokens tokens.
+    async def complete(self, request: Request) -> Completion:
+        """Greedy continuation of the prompt.
 
-        deadline is a time.monotonic() value after which the text so far is returned with finish="deadline".
-        Raises ArmFailed if the model cannot answer.
+        Raises ArmFailed if the model cannot answer. A deadline that passed is no failure, see `Request`.
         """
+        ...
+
+    async def close(self) -> None:
+        """Give back connections and threads, when no call is under way. A second time does nothing."""
         ...
 
 
@@ -144,16 +189,24 @@ class Strategy(Protocol):
 
 @dataclass(kw_only=True, slots=True)
 class Run:
-    """One question's way through an arm: the only door to retriever and model, with the meter running."""
+    """One question's way through an arm: the only door to retriever and model, with the meter running.
 
+    Every call that began is in the cost, and has one event in the trace: Retrieved, Generated, or CallFailed.
+    """
+
+    #: the whole question, with id, context, tenant and the budget as it was asked for
+    query: Query
     retriever: Retriever
     generator: Generator
+    #: the caps in force
     budget: Budget
     started: float = field(default_factory=time.monotonic)
     trace: list[TraceEvent] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
     #: best answer so far, used if the budget ends the arm
     draft: str | None = None
+    #: what the last call had written when the deadline cut it short, else ""; an arm may make a draft of it
+    partial: str = ""
 
     @property
     def deadline(self) -> float | None:
@@ -169,9 +222,9 @@ class Run:
         self.trace.append(Round(number=done + 1))
         return True
 
-    def decide(self, rule: str, value: object) -> None:
+    def note_branch(self, rule: str, value: object) -> None:
         """Write down a branch taken."""
-        self.trace.append(Decided(rule=rule, value=str(value)))
+        self.trace.append(Branch(rule=rule, value=str(value)))
 
     def passage_cap(self, cap: int) -> int:
         """The smaller of the arm's own cap and the budget's."""
@@ -189,23 +242,65 @@ class Run:
         try:
             async with asyncio.timeout(self._left()) as limit:
                 hits = await self.retriever.search(query, k=k)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise  # The retriever's own: it failed, our seconds did not run out.
-            raise OutOfBudget("seconds") from error
-        finally:
-            spent = time.monotonic() - began
-            self.cost += Cost(retriever_calls=1, seconds_retrieve=spent)
+        except BaseException as error:
+            late = isinstance(error, TimeoutError) and limit.expired()
+            shown = OutOfBudget("seconds") if late else error
+            self._account_failure(shown, purpose="search", began=began, cost=Cost(retriever_calls=1))
+            if late:
+                raise shown from error
+            raise  # A TimeoutError of the retriever's own too: it failed, our seconds did not run out.
+        spent = time.monotonic() - began
+        self.cost += Cost(retriever_calls=1, seconds_retrieve=spent)
         ids = tuple(hit.passage.id for hit in hits)
         self.trace.append(Retrieved(query=query, ids=ids, scores=tuple(h.score for h in hits), seconds=spent))
         return hits
 
-    async def complete(self, prompt: Prompt, *, purpose: str, max_tokens: int, stop: tuple[str, ...] = ()) -> str:
+    async def complete(
+        self,
+        prompt: Prompt,
+        *,
+        purpose: str,
+        max_tokens: int,
+        stop: tuple[str, ...] = (),
+        want: frozenset[Need] = frozenset(),
+    ) -> Completion:
         """Generate and account for it; max_tokens shrinks to what the budget leaves.
 
-        Raises OutOfBudget("seconds") or OutOfBudget("tokens"); ArmFailed if the prompt does not fit the model.
+        A text that the deadline cut short is accounted for, kept in `partial`, and ends in OutOfBudget("seconds").
+        Raises OutOfBudget("seconds"), ("tokens") or ("dollars"); the last before a call once that much is spent.
+        Raises ArmFailed if the prompt does not fit the model, or if the generator does not offer what is wanted.
         """
+        self.partial = ""
         self._check_time()
+        if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
+            raise OutOfBudget("dollars")
+        if missing := sorted(want - self.generator.capabilities):
+            raise ArmFailed(
+                f"the call for {purpose} wants {', '.join(missing)}, which {self.generator.name} does not offer",
+                remedy="declare it in the arm's needs, so that this is found at the start",
+            )
+        request = Request(
+            prompt=prompt,
+            max_tokens=self._tokens_for(prompt, purpose=purpose, max_tokens=max_tokens),
+            stop=stop,
+            deadline=self.deadline,
+            want=want,
+        )
+        began = time.monotonic()
+        try:
+            done = await self.generator.complete(request)
+        except BaseException as error:
+            # Nobody said what a call that broke has read: it counts as a call and its seconds, without tokens.
+            self._account_failure(error, purpose=purpose, began=began, cost=Cost(llm_calls=1))
+            raise
+        self._account(done, purpose=purpose, seconds=time.monotonic() - began)
+        if done.finish == "deadline":
+            self.partial = done.text
+            raise OutOfBudget("seconds")
+        return done
+
+    def _tokens_for(self, prompt: Prompt, *, purpose: str, max_tokens: int) -> int:
+        """How many tokens may be written: max_tokens, or what the budget leaves."""
         size = self.generator.count_tokens(prompt)
         if size + max_tokens > self.generator.context_tokens:
             raise ArmFailed(
@@ -213,20 +308,12 @@ class Run:
                 f"{self.generator.context_tokens}",
                 remedy="lower the arm's passages or raise the generator's context_tokens",
             )
-        if self.budget.tokens is not None:
-            left = self.budget.tokens - self.cost.prompt_tokens - self.cost.completion_tokens - size
-            if left < 1:
-                raise OutOfBudget("tokens")
-            max_tokens = min(max_tokens, left)
-        began = time.monotonic()
-        try:
-            done = await self.generator.complete(prompt, max_tokens=max_tokens, stop=stop, deadline=self.deadline)
-        except BaseException:
-            # A call that broke was still paid for: its prompt was read.
-            self.cost += Cost(llm_calls=1, prompt_tokens=size, seconds_generate=time.monotonic() - began)
-            raise
-        self._account(done, purpose=purpose, seconds=time.monotonic() - began)
-        return done.text
+        if self.budget.tokens is None:
+            return max_tokens
+        left = self.budget.tokens - self.cost.prompt_tokens - self.cost.completion_tokens - size
+        if left < 1:
+            raise OutOfBudget("tokens")
+        return min(max_tokens, left)
 
     def _account(self, done: Completion, *, purpose: str, seconds: float) -> None:
         self.cost += Cost(
@@ -234,6 +321,7 @@ class Run:
             prompt_tokens=done.prompt_tokens,
             completion_tokens=done.completion_tokens,
             seconds_generate=seconds,
+            dollars=done.dollars,
         )
         self.trace.append(
             Generated(
@@ -244,8 +332,12 @@ class Run:
                 seconds=seconds,
             )
         )
-        if done.finish == "deadline":
-            raise OutOfBudget("seconds")
+
+    def _account_failure(self, error: BaseException, *, purpose: str, began: float, cost: Cost) -> None:
+        """`cost` is the one call; its seconds go where they belong."""
+        spent = time.monotonic() - began
+        self.cost += cost + (Cost(seconds_generate=spent) if cost.llm_calls else Cost(seconds_retrieve=spent))
+        self.trace.append(CallFailed(purpose=purpose, error=error_text(error), seconds=spent))
 
     def _left(self) -> float | None:
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
@@ -253,3 +345,12 @@ class Run:
     def _check_time(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise OutOfBudget("seconds")
+
+
+def error_text(error: BaseException) -> str:
+    """The error in words, as traces and outcomes show it."""
+    if isinstance(error, RagBanditError | OutOfBudget):
+        return str(error)
+    if isinstance(error, asyncio.CancelledError):
+        return "cut off: the call did not return in time, or was cancelled"
+    return f"{type(error).__name__}: {error}"

@@ -7,12 +7,21 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from router.types import ArmName, Json
-from strategies.base import Answer, Need, Run
+from strategies.base import Answer, Need, OutOfBudget, Run
 from strategies.params import ArmParams, public_params, read_params
-from strategies.passages import PassagePool, clean_query, extract_answer
-from strategies.prompts import ask, load_templates
+from strategies.passages import PassagePool, clean_query, extract_answer, has_answer
+from strategies.prompts import Template, ask, load_templates
 
-__all__ = ["NoRetrieval", "NoRetrievalParams", "SingleStep", "SingleStepParams", "Style", "gather", "stop_reason"]
+__all__ = [
+    "NoRetrieval",
+    "NoRetrievalParams",
+    "SingleStep",
+    "SingleStepParams",
+    "Style",
+    "gather",
+    "read",
+    "stop_reason",
+]
 
 #: "direct" asks for the answer alone; "reasoned" asks for a line of reasoning that ends in "the answer is ..."
 Style = Literal["direct", "reasoned"]
@@ -61,7 +70,7 @@ class SingleStepParams(ArmParams):
 class NoRetrieval:
     """Answer from the model's own knowledge: one call, no search, no step (Adaptive-RAG's "A")."""
 
-    needs: frozenset[Need] = frozenset({"completion"})
+    needs: frozenset[Need] = frozenset({"completion", "stop"})
 
     def __init__(self, *, name: str = "no_retrieval", **params: object) -> None:
         self.name = ArmName(name)
@@ -74,16 +83,15 @@ class NoRetrieval:
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Ask once; stops with "answered", or "empty_answer" if the model said nothing usable."""
-        text = await ask(
+        answer = await read(
             run,
+            question=question,
             template=self._template,
             purpose="answer",
-            fields={"question": question},
+            style=self._params.style,
             max_tokens=self._params.max_tokens,
-            stop=("\n",),
         )
-        run.draft = extract_answer(text) or None
-        return Answer(text=run.draft or "", stop_reason=stop_reason(run.draft, otherwise="answered"))
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))
 
 
 class SingleStep:
@@ -93,7 +101,7 @@ class SingleStep:
     skipped, which the trace says, and the model answers without passages.
     """
 
-    needs: frozenset[Need] = frozenset({"completion"})
+    needs: frozenset[Need] = frozenset({"completion", "stop"})
 
     def __init__(self, *, name: str = "single_step", **params: object) -> None:
         self.name = ArmName(name)
@@ -110,37 +118,72 @@ class SingleStep:
         if run.begin_round(cap=1):
             await gather(run, query=question, pool=pool, k=self._params.passages)
         else:
-            run.decide("search_skipped", "the budget has no round")
-        text = await ask(
+            run.note_branch("search_skipped", "the budget has no round")
+        answer = await read(
             run,
+            question=question,
             template=self._template,
-            purpose="read",
-            fields={"question": question},
-            pool=pool,
+            style=self._params.style,
             max_tokens=self._params.max_tokens,
+            pool=pool,
             passage_words=self._params.passage_words,
-            stop=("\n",),
         )
-        run.draft = extract_answer(text) or None
-        return Answer(text=run.draft or "", stop_reason=stop_reason(run.draft, otherwise="answered"))
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))
 
 
 async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> None:
     """Search with the cleaned query and put the hits into the pool; what is skipped, and why, goes into the trace."""
     cleaned = clean_query(query)
     if not cleaned:
-        run.decide("search_skipped", "the query is empty after cleaning")
+        run.note_branch("search_skipped", "the query is empty after cleaning")
         return
     if pool.cap < 1:
-        run.decide("search_skipped", "the budget has no passage")
+        run.note_branch("search_skipped", "the budget has no passage")
         return
     sifted = pool.add(await run.search(cleaned, k=k))
     for passage_id, reason in sifted.skipped:
-        run.decide("passage_skipped", f"{passage_id}: {reason}")
+        run.note_branch("passage_skipped", f"{passage_id}: {reason}")
     for passage_id in sifted.evicted:
-        run.decide("passage_evicted", passage_id)
+        run.note_branch("passage_evicted", passage_id)
 
 
-def stop_reason(answer: str | None, *, otherwise: str) -> str:
+async def read(
+    run: Run,
+    *,
+    question: str,
+    template: Template,
+    style: Style,
+    max_tokens: int,
+    purpose: str = "read",
+    pool: PassagePool | None = None,
+    passage_words: int = 350,
+) -> str:
+    """The final answer, "" if the model said nothing usable; it becomes the run's draft, too.
+
+    If the deadline cuts the text short, what stands there becomes the draft where it is usable: any answer of a
+    "direct" reader, of a "reasoned" one only an announced answer ("... answer is X"), since half a line of
+    reasoning is none. An earlier draft stays otherwise. Raises what `ask` raises.
+    """
+    try:
+        done = await ask(
+            run,
+            template=template,
+            purpose=purpose,
+            fields={"question": question},
+            pool=pool,
+            max_tokens=max_tokens,
+            passage_words=passage_words,
+            stop=("\n",),
+        )
+    except OutOfBudget:
+        if style == "direct" or has_answer(run.partial):
+            run.draft = extract_answer(run.partial) or run.draft
+        raise
+    answer = extract_answer(done.text)
+    run.draft = answer or run.draft
+    return answer
+
+
+def stop_reason(answer: str, *, otherwise: str) -> str:
     """The given reason, or "empty_answer" if there is no answer."""
     return otherwise if answer else "empty_answer"

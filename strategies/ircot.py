@@ -8,7 +8,7 @@ from pydantic import Field
 
 from router.types import ArmName, Json
 from strategies.base import Answer, Need, Run
-from strategies.basic import Style, gather, stop_reason
+from strategies.basic import Style, gather, read, stop_reason
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, extract_answer, first_sentence, has_answer, last_query
 from strategies.prompts import ask, load_templates
@@ -73,7 +73,7 @@ class MultiStep:
     Until it has answered, the draft is the chain's own answer, or its latest sentence.
     """
 
-    needs: frozenset[Need] = frozenset({"completion"})
+    needs: frozenset[Need] = frozenset({"completion", "stop"})
 
     def __init__(self, *, name: str = "multi_step", **params: object) -> None:
         self.name = ArmName(name)
@@ -87,19 +87,16 @@ class MultiStep:
         """Interleave, then read."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         ended = await self._gather_by_thinking(question, run=run, pool=pool)
-        run.decide("chain_ended", ended)
-        text = await ask(
+        run.note_branch("chain_ended", ended)
+        answer = await read(
             run,
+            question=question,
             template=self._read_template,
-            purpose="read",
-            fields={"question": question},
-            pool=pool,
+            style=self._params.style,
             max_tokens=self._params.max_tokens,
+            pool=pool,
             passage_words=self._params.passage_words,
-            stop=("\n",),
         )
-        answer = extract_answer(text)
-        run.draft = answer or run.draft
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
@@ -119,7 +116,7 @@ class MultiStep:
         return "max_rounds" if len(sentences) >= self._params.rounds else "budget_rounds"
 
     async def _think(self, question: str, *, sentences: list[str], run: Run, pool: PassagePool) -> str:
-        text = await ask(
+        done = await ask(
             run,
             template=self._think_template,
             purpose="think",
@@ -129,4 +126,4 @@ class MultiStep:
             passage_words=self._params.passage_words,
             stop=("\n",),
         )
-        return first_sentence(text)
+        return first_sentence(done.text)

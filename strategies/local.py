@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from router.errors import ArmFailed, ConfigError
-from strategies.base import Completion, Need, Prompt
+from strategies.base import Completion, Generator, Need, Prompt, Request
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ _CHUNK: Final = 256
 Finish = Literal["stop", "length", "deadline"]
 
 
-class LocalGenerator:
+class LocalGenerator(Generator):
     """A Hugging Face causal language model from a local folder with safetensors (router.weights makes one).
 
     precision "auto" is bfloat16 where the processor multiplies it in hardware, else float32. threads fixes torch's
@@ -65,26 +65,29 @@ class LocalGenerator:
         )
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the prompt as the model will see it, chat template included."""
+        """Exact: tokens of the prompt as the model will see it, chat template included."""
         return len(self._ids(prompt))
 
-    async def complete(
-        self, prompt: Prompt, *, max_tokens: int, stop: tuple[str, ...] = (), deadline: float | None = None
-    ) -> Completion:
+    async def complete(self, request: Request) -> Completion:
         """Greedy continuation; see Generator.
 
         prompt_tokens counts what was read before the deadline, completion_tokens includes the model's end token.
         Cancelling the task frees the model at the next token. Raises ArmFailed if prompt and max_tokens do not fit
-        in context_tokens or the model fails.
+        in context_tokens, the model fails, or the generator was closed.
         """
-        ids = self._ids(prompt)
-        if len(ids) + max_tokens > self.context_tokens:
+        ids = self._ids(request.prompt)
+        if len(ids) + request.max_tokens > self.context_tokens:
             raise ArmFailed(
-                f"a prompt of {len(ids)} tokens with {max_tokens} to write exceeds {self.context_tokens}",
+                f"a prompt of {len(ids)} tokens with {request.max_tokens} to write exceeds {self.context_tokens}",
                 remedy="shorten the prompt or raise the generator's context_tokens",
             )
-        writing = _Writing(ids=ids, max_tokens=max_tokens, stop=tuple(filter(None, stop)), deadline=deadline)
-        work = self._queue.submit(self._write, writing)
+        writing = _Writing(
+            ids=ids, max_tokens=request.max_tokens, stop=tuple(filter(None, request.stop)), deadline=request.deadline
+        )
+        try:
+            work = self._queue.submit(self._write, writing)
+        except RuntimeError as error:  # of a pool that was shut down
+            raise ArmFailed(f"{self.name} cannot be asked: {error}") from error
         outcome = asyncio.wrap_future(work)
         try:
             done, _ = await asyncio.wait({outcome}, timeout=writing.seconds_left())
@@ -93,6 +96,10 @@ class LocalGenerator:
             return await outcome  # a running call sees its deadline at the next token
         finally:
             writing.abandoned.set()
+
+    async def close(self) -> None:
+        """End the writing thread; a call under way finishes first, later ones are ArmFailed."""
+        self._queue.shutdown(wait=False)
 
     def _ids(self, prompt: Prompt) -> list[int]:
         """Token ids of the prompt, up to where the model goes on."""

@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 
 from router.errors import ArmFailed, ConfigError
-from strategies.base import Generator, Passage, Prompt, Run
+from strategies.base import Completion, Generator, Need, Passage, Prompt, Run
 from strategies.passages import PassagePool
 
 __all__ = ["Fitted", "Template", "ask", "fit", "load_template", "load_templates"]
@@ -250,7 +250,8 @@ async def ask(
     pool: PassagePool | None = None,
     passage_words: int = 350,
     stop: tuple[str, ...] = (),
-) -> str:
+    want: frozenset[Need] = frozenset(),
+) -> Completion:
     """Fit the template, write every loss into the trace as "prompt_budget", count the passages shown, generate.
 
     Raises what `fit` and `Run.complete` raise.
@@ -264,7 +265,7 @@ async def ask(
         passage_words=passage_words,
     )
     for loss in fitted.losses:
-        run.decide("prompt_budget", loss)
+        run.note_branch("prompt_budget", loss)
     if pool is not None:
         run.show(pool.note_shown(fitted.passages))
-    return await run.complete(fitted.prompt, purpose=purpose, max_tokens=max_tokens, stop=stop)
+    return await run.complete(fitted.prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want)

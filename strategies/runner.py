@@ -3,19 +3,22 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 
-from router.errors import ArmFailed, RagBanditError
-from router.types import Budget, DecisionId, Outcome, OutcomeStatus, count_steps
-from strategies.base import Answer, Generator, OutOfBudget, Retriever, Run, Strategy
+from router.errors import ArmFailed, InvalidInput, RagBanditError
+from router.types import Budget, Json, Outcome, OutcomeStatus, Query, count_steps
+from strategies.base import Answer, Generator, OutOfBudget, Retriever, Run, Strategy, error_text
 
-__all__ = ["GRACE_SECONDS", "run_strategy"]
+__all__ = ["GRACE_SECONDS", "STOP_REASON_LENGTH", "made_by", "run_strategy"]
 
 logger = logging.getLogger(__name__)
 
 #: How long after the deadline a hanging arm is cut off. A generator that heeds its deadline returns within it and
 #: can still report the tokens it used; one that is cut off cannot.
 GRACE_SECONDS = 0.25
+#: characters of a stop reason that are kept
+STOP_REASON_LENGTH = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,37 +30,50 @@ class _End:
 
 
 async def run_strategy(
-    strategy: Strategy,
-    *,
-    decision_id: DecisionId,
-    question: str,
-    budget: Budget,
-    retriever: Retriever,
-    generator: Generator,
+    strategy: Strategy, *, query: Query, budget: Budget, retriever: Retriever, generator: Generator
 ) -> Outcome:
-    """The outcome of the arm for the question, with the cost it really had.
+    """The outcome of the arm for the query, with the cost it really had; `budget` is the caps in force.
 
     "answered": the arm ended by itself. "exhausted": a cap of the budget ended it; the answer is its draft or None
     and the stop reason "budget_<cap>". "failed": it raised; the stop reason is "error" and `error` the message.
     Seconds are enforced twice: by the Run before and during every call, and here, GRACE_SECONDS late, for an arm
     that hangs elsewhere. Code that blocks the event loop cannot be cut off.
-    Raises nothing but cancellation (asyncio.CancelledError), which passes through.
+    Raises InvalidInput for a query without an id; of the arm's run nothing but cancellation
+    (asyncio.CancelledError), which passes through.
     """
-    run = Run(retriever=retriever, generator=generator, budget=budget)
-    end = await _end_of(strategy, question=question, run=run)
+    if query.id is None:
+        raise InvalidInput("the query has no id", field="id", remedy="give it that of its decision")
+    run = Run(query=query, retriever=retriever, generator=generator, budget=budget)
+    end = await _end_of(strategy, question=query.text, run=run)
     trace = tuple(run.trace)
     return Outcome(
-        decision_id=decision_id,
+        decision_id=query.id,
         status=end.status,
         answer=end.answer,
         trace=trace,
         cost=replace(run.cost, seconds_total=time.monotonic() - run.started),
         steps=float(count_steps(trace)),
-        stop_reason=end.stop_reason,
+        stop_reason=end.stop_reason[:STOP_REASON_LENGTH],
         error=end.error,
-        source="worker",
+        run_by="worker",
+        made_by=made_by(strategy, budget=budget, retriever=retriever, generator=generator),
         made_at=time.time(),
     )
+
+
+def made_by(strategy: Strategy, *, budget: Budget, retriever: Retriever, generator: Generator) -> Mapping[str, Json]:
+    """What tells two versions of an arm apart, as plain JSON values: `Outcome.made_by`.
+
+    "arm": "module:Class"; "params"; the names of "generator" and "retriever"; "budget": the caps in force, by name.
+    """
+    kind = type(strategy)
+    return {
+        "arm": f"{kind.__module__}:{kind.__qualname__}",
+        "params": dict(strategy.params),
+        "generator": generator.name,
+        "retriever": retriever.name,
+        "budget": {cap: value for cap, value in asdict(budget).items() if value is not None},
+    }
 
 
 async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
@@ -66,23 +82,29 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
     try:
         async with limit:
             answer = await strategy.answer(question, run=run)
-            if not isinstance(answer, Answer):
+            if not (
+                isinstance(answer, Answer) and isinstance(answer.text, str) and isinstance(answer.stop_reason, str)
+            ):
                 raise ArmFailed(
-                    f"the arm {strategy.name} returned {type(answer).__name__}",
-                    remedy="return a strategies.base.Answer",
+                    f"the arm {strategy.name} returned {answer!r:.200}",
+                    remedy="return a strategies.base.Answer of two strings",
                 )
             return _End(status="answered", answer=answer.text, stop_reason=answer.stop_reason)
     except OutOfBudget as error:
         return _exhausted(run, cap=error.cap)
     except RagBanditError as error:
-        return _End(status="failed", answer=None, stop_reason="error", error=str(error))
-    except Exception as error:
+        return _failed(error)
+    except (Exception, SystemExit) as error:
         # A TimeoutError of the arm's own, from a socket say, is a failure like any other.
         if isinstance(error, TimeoutError) and limit.expired():
             return _exhausted(run, cap="seconds")
         logger.exception("an arm raised", extra={"action": "arm_failed", "arm": strategy.name})
-        return _End(status="failed", answer=None, stop_reason="error", error=f"{type(error).__name__}: {error}")
+        return _failed(error)
 
 
 def _exhausted(run: Run, *, cap: str) -> _End:
     return _End(status="exhausted", answer=run.draft, stop_reason=f"budget_{cap}")
+
+
+def _failed(error: BaseException) -> _End:
+    return _End(status="failed", answer=None, stop_reason="error", error=error_text(error))

@@ -13,9 +13,10 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
 
 from router.errors import ArmFailed
-from strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Retriever
+from strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever
 
 __all__ = ["MemoryRetriever", "ScriptedGenerator"]
 
@@ -28,53 +29,76 @@ class ScriptedGenerator(Generator):
     answers: a sequence, one answer per call in order, and ArmFailed when it is used up; or a mapping from a piece
     of text to the answer given when the prompt contains it, the first match winning ("" matches every prompt); or
     a function from the prompt to the answer. Stop strings, max_tokens and the deadline are heeded like a model
-    does. seconds: how long every call takes. fail_at: the calls, counted from 1, that raise ArmFailed.
-    `prompts` holds every prompt seen, those of failing calls included.
+    does; at the deadline half of the answer's words are written. seconds: how long every call takes. fail_at: the
+    calls, counted from 1, that raise ArmFailed. dollars: price of every call. details: what comes back for each
+    need that a request wants. `requests` holds every request seen, `prompts` their prompts, those of failing calls
+    included. `closed`: whether close was called.
     """
+
+    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
 
     def __init__(
         self,
         answers: Sequence[str] | Mapping[str, str] | Callable[[Prompt], str],
         *,
         name: str = "scripted",
-        capabilities: Iterable[Need] = ("completion", "stop"),
+        capabilities: Iterable[Need] | None = None,
         context_tokens: int = 4096,
         seconds: float = 0.0,
         fail_at: Iterable[int] = (),
+        dollars: float = 0.0,
+        details: Mapping[Need, object] | None = None,
     ) -> None:
         self.name = name
-        self.capabilities = frozenset(capabilities)
+        if capabilities is not None:
+            self.capabilities = frozenset(capabilities)
         self.context_tokens = context_tokens
-        self.prompts: list[Prompt] = []
+        self.requests: list[Request] = []
+        self.closed = False
         self._answers = answers
         self._used = 0
         self._seconds = seconds
         self._fail_at = frozenset(fail_at)
+        self._dollars = dollars
+        self._details = dict(details or {})
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompt of every request seen."""
+        return [request.prompt for request in self.requests]
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Words of the three parts."""
         return sum(len(part.split()) for part in (prompt.instructions, prompt.body, prompt.prefix))
 
-    async def complete(
-        self, prompt: Prompt, *, max_tokens: int, stop: tuple[str, ...] = (), deadline: float | None = None
-    ) -> Completion:
+    async def complete(self, request: Request) -> Completion:
         """The scripted answer, cut like a model's. Raises ArmFailed when told to or when the script is used up."""
-        self.prompts.append(prompt)
-        number = len(self.prompts)
-        late = await self._take_time(deadline)
+        self.requests.append(request)
+        number = len(self.requests)
+        late = await self._take_time(request.deadline)
         if number in self._fail_at:
             raise ArmFailed(f"the script fails at call {number}")
-        size = self.count_tokens(prompt)
-        if late:
-            return Completion(text="", prompt_tokens=size, completion_tokens=0, finish="deadline")
-        text = self._answer(prompt)
-        ends = [place for place in (text.find(each) for each in stop) if place >= 0]
+        text = self._answer(request.prompt)
+        ends = [place for place in (text.find(each) for each in request.stop) if place >= 0]
         text = text[: min(ends)] if ends else text
         words = text.split()
-        if len(words) > max_tokens:
-            text = " ".join(words[:max_tokens])
-            return Completion(text=text, prompt_tokens=size, completion_tokens=max_tokens, finish="length")
-        return Completion(text=text, prompt_tokens=size, completion_tokens=len(words), finish="stop")
+        finish: Literal["stop", "length", "deadline"] = "stop"
+        if len(words) > request.max_tokens:
+            words, finish = words[: request.max_tokens], "length"
+        if late:
+            words, finish = words[: len(words) // 2], "deadline"
+        return Completion(
+            text=text if finish == "stop" else " ".join(words),
+            prompt_tokens=self.count_tokens(request.prompt),
+            completion_tokens=len(words),
+            finish=finish,
+            details={need: self._details[need] for need in request.want if need in self._details},
+            dollars=self._dollars,
+        )
+
+    async def close(self) -> None:
+        """Remember that it was called."""
+        self.closed = True
 
     async def _take_time(self, deadline: float | None) -> bool:
         left = float("inf") if deadline is None else deadline - time.monotonic()
@@ -100,7 +124,8 @@ class MemoryRetriever(Retriever):
     """Finds passages in a list; the score is the number of distinct words shared with title and text.
 
     Ties go to the earlier passage; a passage that shares no word is not found. seconds: how long every search
-    takes. fail_at: the searches, counted from 1, that raise ArmFailed. `queries` holds every query seen.
+    takes. fail_at: the searches, counted from 1, that raise ArmFailed. `queries` holds every query seen. `closed`:
+    whether close was called.
     """
 
     def __init__(
@@ -113,6 +138,7 @@ class MemoryRetriever(Retriever):
     ) -> None:
         self.name = name
         self.queries: list[str] = []
+        self.closed = False
         self._passages = [(passage, _words(f"{passage.title} {passage.text}")) for passage in passages]
         self._seconds = seconds
         self._fail_at = frozenset(fail_at)
@@ -128,6 +154,10 @@ class MemoryRetriever(Retriever):
         hits = [Hit(passage=passage, score=float(len(wanted & words))) for passage, words in self._passages]
         # sorted() keeps the order of equal scores.
         return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
+
+    async def close(self) -> None:
+        """Remember that it was called."""
+        self.closed = True
 
 
 def _words(text: str) -> frozenset[str]:

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import get_args
 
 from router.errors import ArmFailed
-from router.types import Budget, Cost, DecisionId, Generated, Outcome, Retrieved, Round
-from strategies.base import Completion, Need, Passage, Prompt, Strategy
+from router.types import Budget, CallFailed, Cost, DecisionId, Generated, Outcome, Query, Retrieved, Round
+from strategies.base import Completion, Need, Passage, Prompt, Request, Strategy
 from strategies.runner import run_strategy
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 
@@ -38,9 +38,7 @@ def echo(prompt: Prompt) -> str:
 class HangingGenerator(ScriptedGenerator):
     """Never answers and heeds no deadline."""
 
-    async def complete(
-        self, prompt: Prompt, *, max_tokens: int, stop: tuple[str, ...] = (), deadline: float | None = None
-    ) -> Completion:
+    async def complete(self, request: Request) -> Completion:
         await asyncio.sleep(3600)
         raise AssertionError("never reached")
 
@@ -56,8 +54,7 @@ def run(strategy: Strategy, *, question: str = QUESTION, budget: Budget | None =
 async def outcome_of(strategy, *, question=QUESTION, budget=None, retriever=None, generator_=None) -> Outcome:
     return await run_strategy(
         strategy,
-        decision_id=DecisionId("d1"),
-        question=question,
+        query=Query(id=DecisionId("d1"), text=question),
         budget=budget or Budget(),
         retriever=retriever or MemoryRetriever(PASSAGES),
         generator=generator_ or generator(),
@@ -67,7 +64,9 @@ async def outcome_of(strategy, *, question=QUESTION, budget=None, retriever=None
 def timeless(outcome: Outcome) -> Outcome:
     """The outcome without anything that a clock decides."""
     cost = replace(outcome.cost, seconds_retrieve=0.0, seconds_generate=0.0, seconds_total=0.0)
-    trace = tuple(replace(e, seconds=0.0) if isinstance(e, Retrieved | Generated) else e for e in outcome.trace)
+    trace = tuple(
+        replace(e, seconds=0.0) if isinstance(e, Retrieved | Generated | CallFailed) else e for e in outcome.trace
+    )
     return replace(outcome, cost=cost, trace=trace, made_at=0.0)
 
 
@@ -80,6 +79,29 @@ def check_declares_itself(make_strategy: MakeStrategy) -> None:
     assert isinstance(one.needs, frozenset)
     assert one.needs <= set(get_args(Need))
     assert json.loads(json.dumps(dict(one.params))) == dict(one.params) == dict(other.params)
+
+
+def check_needs_what_it_uses(make_strategy: MakeStrategy) -> None:
+    """Whatever an arm asks of the generator beyond plain text, stop strings included, is among its needs."""
+    strategy, asked = make_strategy(), generator()
+    run(strategy, generator_=asked)
+
+    used = {need for request in asked.requests for need in request.want}
+    used |= {"stop" for request in asked.requests if request.stop}
+    assert asked.requests
+    assert used | {"completion"} <= strategy.needs
+
+
+def check_says_what_it_is(make_strategy: MakeStrategy) -> None:
+    """The outcome names the arm's class, its params, generator, retriever and the caps in force, as plain JSON."""
+    strategy = make_strategy()
+    made_by = run(strategy, budget=Budget(rounds=2, tokens=100_000)).made_by
+
+    assert json.loads(json.dumps(made_by)) == made_by
+    assert made_by["arm"] == f"{type(strategy).__module__}:{type(strategy).__qualname__}"
+    assert made_by["params"] == dict(strategy.params)
+    assert (made_by["generator"], made_by["retriever"]) == ("scripted", "memory")
+    assert made_by["budget"] == {"rounds": 2, "tokens": 100_000}
 
 
 def check_answers_with_a_true_account(make_strategy: MakeStrategy) -> None:
@@ -152,18 +174,36 @@ def check_heeds_the_cap_on_seconds(make_strategy: MakeStrategy) -> None:
         assert outcome.cost.seconds_total >= 0.05
 
 
+def check_heeds_the_cap_on_dollars(make_strategy: MakeStrategy) -> None:
+    """No call begins once the dollars are spent; the outcome carries what was spent."""
+    free = run(make_strategy())
+    for calls in range(1, free.cost.llm_calls + 1):
+        outcome = run(make_strategy(), budget=Budget(dollars=0.5 * calls), generator_=generator(dollars=0.5))
+        assert (outcome.cost.llm_calls, outcome.cost.dollars) == (calls, 0.5 * calls)
+        ended = ("answered", free.stop_reason) if calls == free.cost.llm_calls else ("exhausted", "budget_dollars")
+        assert (outcome.status, outcome.stop_reason) == ended
+
+
 def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
-    """When the model or the retriever fails, at whatever call, the outcome is failed, with the cost so far."""
+    """When the model or the retriever fails, at whatever call, the outcome is failed, with the cost so far.
+
+    The failed call counts, without tokens, and is the last event of the trace.
+    """
     free = run(make_strategy())
     for call in range(1, free.cost.llm_calls + 1):
         outcome = run(make_strategy(), generator_=generator(fail_at=[call]))
         assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "error", None)
         assert f"fails at call {call}" in (outcome.error or "")
         assert outcome.cost.llm_calls == call
-        assert outcome.cost.prompt_tokens > 0
+        written = [event for event in outcome.trace if isinstance(event, Generated)]
+        assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
+        assert len(written) == call - 1
+        assert isinstance(outcome.trace[-1], CallFailed)
+        assert outcome.trace[-1].error == outcome.error
     for search in range(1, free.cost.retriever_calls + 1):
         outcome = run(make_strategy(), retriever=MemoryRetriever(PASSAGES, fail_at=[search]))
         assert (outcome.status, outcome.cost.retriever_calls) == ("failed", search)
+        assert outcome.trace[-1] == replace(outcome.trace[-1], purpose="search", error=outcome.error)
 
 
 def check_lets_cancellation_through(make_strategy: MakeStrategy) -> None:
@@ -209,11 +249,14 @@ def check_account_starts_at_zero(make_strategy: MakeStrategy) -> None:
 
 ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = (
     check_declares_itself,
+    check_needs_what_it_uses,
+    check_says_what_it_is,
     check_answers_with_a_true_account,
     check_keeps_nothing_between_questions,
     check_heeds_caps_on_rounds_and_passages,
     check_heeds_the_cap_on_tokens,
     check_heeds_the_cap_on_seconds,
+    check_heeds_the_cap_on_dollars,
     check_a_failing_part_is_an_outcome,
     check_lets_cancellation_through,
     check_takes_any_question,

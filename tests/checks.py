@@ -4,6 +4,7 @@
 only needs its example parameters there.
 """
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.errors import SnapshotError
+from router.errors import PolicyFault, SnapshotError
 from router.policies import make_policy
-from router.policies.base import Arrays, Policy, gate
+from router.policies.base import Arrays, Policy, PolicyOutput, apply, gate, pmf_of_one
 from router.rows import canonical
 from router.snapshots import SnapshotFiles, pack, policy_sha256
 from router.types import (
@@ -30,7 +31,7 @@ from router.types import (
     Update,
 )
 
-__all__ = ["ARMS", "LABEL", "POLICY_CHECKS", "made_features", "made_updates", "sha_of", "steady"]
+__all__ = ["ARMS", "LABEL", "POLICY_CHECKS", "made_features", "made_query", "made_updates", "sha_of", "steady"]
 
 Make = Callable[[], Policy]
 
@@ -60,6 +61,11 @@ def made_text(seed: int) -> str:
     return " ".join(np.random.default_rng(seed).choice(_WORDS, size=5)) + "?"
 
 
+def made_query(seed: int) -> Query:
+    """A question with a context."""
+    return Query(text=made_text(seed), context={"hop": seed % 3, "user": f"u{seed % 5}"})
+
+
 def made_updates(
     count: int, *, arms: Sequence[ArmName] = ARMS, seed: int = 0, size: int = DIMENSION, first: int = 1
 ) -> list[Update]:
@@ -71,11 +77,13 @@ def made_updates(
             seq=seq,
             decision_id=DecisionId(f"d-{seed}-{seq}"),
             arm=arms[int(rng.integers(len(arms)))],
+            query=made_query(1000 * seed + seq),
             arms=tuple(arms),
+            pmf=(1.0 / len(arms),) * len(arms),
+            scores=None,
             propensity=float(rng.uniform(0.05, 1.0)),
             reward=made_reward(float(rng.uniform(-1.0, 1.0))),
             feedback_ids=(FeedbackId(f"f-{seed}-{seq}"),),
-            text=made_text(1000 * seed + seq),
             features=made_features(1000 * seed + seq, size=size),
             made_at=1.7e9 + seq,
         )
@@ -85,7 +93,17 @@ def made_updates(
 
 def made_reward(value: float) -> Reward:
     """A reward without cost."""
-    return Reward(value=value, quality=value, cost=0.0, weight=0.0, clipped=False, preset="reward", source="explicit")
+    return Reward(
+        value=value,
+        quality=value,
+        cost=0.0,
+        weight=0.0,
+        minimum=-1.0,
+        maximum=1.0,
+        terms={},
+        preset="reward",
+        source="explicit",
+    )
 
 
 def taught(make: Make, updates: Sequence[Update]) -> Policy:
@@ -103,7 +121,7 @@ def sha_of(policy: Policy) -> str:
 
 def pmf_of(policy: Policy, *, seed: int = 7, arms: Sequence[ArmName] = ARMS) -> dict[ArmName, float]:
     """Arm -> probability for one question, through the gate."""
-    output = policy.pmf(Query(text=made_text(seed)), features=made_features(seed), arms=tuple(arms))
+    output = pmf_of_one(policy, made_query(seed), features=made_features(seed), arms=tuple(arms))
     return dict(zip(arms, gate(output, arms=arms), strict=True))
 
 
@@ -254,7 +272,7 @@ def check_arms_come_and_go(make: Make) -> None:
 
 
 def check_learns_from_nothing_else(make: Make) -> None:
-    """Clock, ids, seqs, and inputs outside `needs` leave no mark on the policy."""
+    """Clock, ids, seqs, and inputs outside `needs` leave no mark on the policy or its pmf."""
     updates = made_updates(20)
     policy = taught(make, updates)
     assert policy.needs <= {"features", "text"}
@@ -265,11 +283,72 @@ def check_learns_from_nothing_else(make: Make) -> None:
     if "features" not in policy.needs:
         plain = [replace(update, features=None) for update in plain]
     if "text" not in policy.needs:
-        plain = [replace(update, text="") for update in plain]
+        plain = [replace(update, query=Query(text="")) for update in plain]
     assert sha_of(taught(make, plain)) == sha_of(policy)
     features = made_features(7) if "features" in policy.needs else None
-    output = policy.pmf(Query(text=made_text(7)), features=features, arms=ARMS)
+    query = made_query(7) if "text" in policy.needs else Query(text="")
+    output = pmf_of_one(policy, query, features=features, arms=ARMS)
     assert gate(output, arms=ARMS) == tuple(pmf_of(policy).values())
+
+
+def check_batch_is_each_alone(make: Make) -> None:
+    """In a batch, whatever its size and order, each question gets bit for bit what it gets alone."""
+    offers = ((ARMS[0],), ARMS, ARMS[::-1], (ArmName("never_seen"), *ARMS), ARMS[1:])
+    for policy in (make(), taught(make, made_updates(30))):
+        alone = [
+            pmf_of_one(policy, made_query(seed), features=made_features(seed), arms=offered)
+            for seed, offered in enumerate(offers)
+        ]
+        assert policy.pmf([], features=np.empty((0, DIMENSION), dtype=np.float32), arms=[]) == []
+        for places in ([0, 1], [4, 2, 0], [0, 1, 2, 3, 4], [3] * 9, [*range(5)] * 7):
+            if policy.deterministic:
+                together = batch_of(policy, seeds=places, offers=[offers[place] for place in places])
+                assert together == [alone[place] for place in places], f"questions {places}"
+
+
+def batch_of(policy: Policy, *, seeds: Sequence[int], offers: Sequence[Sequence[ArmName]]) -> list[PolicyOutput]:
+    """The policy's word on several questions at once."""
+    rows = np.stack([made_features(seed) for seed in seeds])  # (n, d)
+    return list(policy.pmf([made_query(seed) for seed in seeds], features=rows, arms=list(offers)))
+
+
+def check_facts_are_json(make: Make) -> None:
+    """What a policy wants in the log is a JSON object that comes back as it was."""
+    for policy in (make(), taught(make, made_updates(30))):
+        for arms in (ARMS, ARMS[:1], (ArmName("never_seen"),)):
+            facts = dict(pmf_of_one(policy, made_query(7), features=made_features(7), arms=arms).facts)
+            assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+
+
+def check_refused_update_changes_nothing(make: Make) -> None:
+    """A row without features, or of another length, is a PolicyFault to a policy that needs them, and no trace stays.
+
+    Before and after the first lesson; the policy goes on learning as if the row had not been there.
+    """
+    if "features" not in make().needs:
+        return
+    good = made_updates(20)
+    bad = replace(good[0], features=None), *made_updates(1, size=DIMENSION - 1), *made_updates(1, size=DIMENSION + 1)
+    for before, rows in ((0, bad[:1]), (15, bad)):
+        policy = taught(make, good[:before])
+        for row in rows:
+            sha256, pmf = sha_of(policy), pmf_of(policy)
+            with pytest.raises(PolicyFault):
+                policy.learn(row)
+            assert not apply(policy, row)
+            assert (sha_of(policy), pmf_of(policy)) == (sha256, pmf)
+        for update in good[before:]:
+            assert apply(policy, update)
+        assert sha_of(policy) == sha_of(taught(make, good))
+
+
+def check_says_whether_it_repeats_itself(make: Make) -> None:
+    """A policy that calls itself deterministic gives one question one output, scores and facts included."""
+    policy = taught(make, made_updates(20))
+    assert isinstance(policy.deterministic, bool)
+    if policy.deterministic:
+        outputs = [pmf_of_one(policy, made_query(7), features=made_features(7), arms=ARMS) for _ in range(3)]
+        assert outputs[0] == outputs[1] == outputs[2]
 
 
 def check_refuses_broken_arrays(make: Make) -> None:
@@ -324,6 +403,10 @@ POLICY_CHECKS: list[Callable[[Make], None]] = [
     check_order_of_arms_does_not_matter,
     check_arms_come_and_go,
     check_learns_from_nothing_else,
+    check_batch_is_each_alone,
+    check_facts_are_json,
+    check_refused_update_changes_nothing,
+    check_says_whether_it_repeats_itself,
     check_refuses_broken_arrays,
     check_refuses_broken_facts,
 ]

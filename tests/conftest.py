@@ -31,7 +31,7 @@ from router.insights import counters
 from router.jobs import MemoryJobs, connect
 from router.learner import Learner
 from router.policies import make_policy
-from router.policies.base import Policy, choose, seed_of
+from router.policies.base import Policy, apply, choose, seed_of
 from router.snapshots import policy_sha256
 from router.tables import updates
 from router.types import Counters, Decision, DecisionId, Query, Receipt
@@ -130,9 +130,16 @@ class PostgresServer:
                 [programs / "postgres", "--version"], check=True, capture_output=True, cwd=self.folder, **self._as
             )
         except (OSError, subprocess.CalledProcessError):
-            shutil.copytree(programs.parent, self.folder / "install", symlinks=True)
-            (self.folder / "install").chmod(0o755)
-            return self.folder / "install" / "bin"
+            # Where the server's own user may read it, with the libraries that it looks for beside the package.
+            package = programs.parents[1]
+            shutil.copytree(programs.parent, self.folder / package.name / programs.parent.name, symlinks=True)
+            libraries = package.with_name(f"{package.name}.libs")
+            if libraries.is_dir():
+                shutil.copytree(libraries, self.folder / libraries.name, symlinks=True)
+            if self._as:  # theirs whatever the modes: the wheel may have been installed under a strict umask
+                for copied in self.folder.rglob("*"):
+                    os.chown(copied, NOBODY, NOBODY, follow_symlinks=False)
+            return self.folder / package.name / programs.parent.name / "bin"
         return programs
 
 
@@ -234,7 +241,7 @@ def make_decision() -> Callable[..., Decision]:
     def make(key: str | None = None, *, question: str = "Who wrote Dracula?", **changes: Any) -> Decision:
         identity = DecisionId(key) if key else new_id()
         arms, pmf = ("no_retrieval", "single_step", "multi_step"), (0.5, 0.25, 0.25)
-        seed = seed_of(identity, salt="ragbandit")
+        seed = seed_of(identity)
         drawn = choose(pmf, seed=seed)
         decision = Decision(
             id=identity,
@@ -251,7 +258,8 @@ def make_decision() -> Callable[..., Decision]:
             floor=0.02,
             explored=drawn != 0,
             fault=None,
-            answered_by_us=False,
+            facts={},
+            run_by="caller",
             features=np.ones(8, dtype=np.float32),
             made_at=EPOCH,
         )
@@ -279,11 +287,11 @@ class World:
     def route(self, question: str = "", *, ours: bool = False, key: str | None = None) -> Decision:
         question = question or f"question number {next(self._questions)}"
         query = Query(text=question, id=None if key is None else DecisionId(key))
-        return self.router.submit(query, answered_by_us=ours).result(30)
+        return self.router.submit(query, run_by="worker" if ours else "caller").result(30)
 
     def outcome(self, decision: Decision, *, answer: str = "Paris", by_worker: bool = False, **more: Any) -> bool:
         made = made_outcome(decision_id=decision.id, now=self.now, status="answered", answer=answer, steps=1.0, **more)
-        return self.store.add_outcome(replace(made, source="worker") if by_worker else made)
+        return self.store.add_outcome(replace(made, run_by="worker") if by_worker else made)
 
     def feedback(self, decision: Decision, **value: Any) -> Receipt:
         made = made_feedback(decision_id=decision.id, settings=self.settings, now=self.now, **value)
@@ -324,13 +332,14 @@ class World:
         """The policy that the ledger alone gives."""
         policy = make_policy(self.settings.policy.name, params=self.settings.policy.params)
         for update in self.ledger.read(after=0):
-            policy.learn(update)
+            apply(policy, update)
         return policy
 
     def sha256(self, policy: Policy, *, last_seq: int | None = None) -> str:
         """What identifies a policy at the end of the ledger."""
         end = self.ledger.last_seq() if last_seq is None else last_seq
-        return policy_sha256(policy, label=self.store.label, last_seq=end, encoder_hash=self.router.encoder.hash)
+        encoder_hash = self.ledger.registered()["encoder_hash"]
+        return policy_sha256(policy, label=self.store.label, last_seq=end, encoder_hash=encoder_hash)
 
     def write(self, statement: Any) -> None:
         """Change a row behind everybody's back."""

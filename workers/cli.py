@@ -1,6 +1,7 @@
 """The command's root: the router's verbs and those that need arms."""
 
 import contextlib
+import importlib.metadata
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,10 +9,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from router import config as configuration
-from router.bootstrap import open_database
+from router.bootstrap import check_policy, open_database
 from router.cli import ConfigOption, JsonOption, add_verbs, failing_well, print_json
 from router.errors import ConfigError
 from workers.main import QUEUES, check_arms, index_folder, make_retriever, run_worker, set_up_log
@@ -32,6 +34,16 @@ app.add_typer(index, name="index")
 add_verbs(app, check=check_arms)
 
 
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", help="print the version and end", is_eager=True)] = False,
+) -> None:
+    """Per question, the cheapest retrieval strategy that gets it right, learned online."""
+    if version:
+        console.print(f"ragbandit {importlib.metadata.version('ragbandit')}", highlight=False)
+        raise typer.Exit
+
+
 @app.command()
 def up(config: ConfigOption = None) -> None:
     """Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."""
@@ -40,6 +52,7 @@ def up(config: ConfigOption = None) -> None:
     with failing_well():
         settings = configuration.load(config).settings
         check_arms(settings)
+        check_policy(settings)
         if settings.worker_arms and settings.workers.answer:
             make_retriever(settings)  # a missing index is said here, not in a worker's log
         open_database(settings).close()
@@ -112,7 +125,7 @@ def _show_index(folder: Path, *, facts: Mapping[str, object], as_json: bool) -> 
         print_json(shown)
         return
     for key, value in shown.items():
-        console.print(f"{key}: {value}", soft_wrap=True)
+        console.print(escape(f"{key}: {value}"), soft_wrap=True)
 
 
 @index.command()
@@ -127,7 +140,7 @@ def search(query: str, k: int = 5, config: ConfigOption = None, as_json: JsonOpt
             print_json([{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits])
             return
         for hit in hits:
-            console.print(f"{hit.score:8.3f}  {hit.passage.id}  {hit.passage.title}", soft_wrap=True)
+            console.print(f"{hit.score:8.3f}  {escape(hit.passage.id)}  {escape(hit.passage.title)}", soft_wrap=True)
 
 
 def main() -> None:

@@ -1,22 +1,20 @@
 """A worker process: load everything once, take jobs, drain on SIGTERM."""
 
-import ctypes
 import logging
-import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker
 
-from router.bootstrap import make_learner, open_database
+from router.bootstrap import check_policy, make_learner, open_database
 from router.config import GeneratorSettings, Settings
-from router.embedded import redis_url
+from router.embedded import die_with_parent, redis_url
 from router.errors import ConfigError
 from router.jobs import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
 from router.ledger import Ledger
@@ -24,21 +22,31 @@ from router.store import Store
 from router.types import PolicyLabel
 from router.weights import resolve
 from strategies import make_arms
-from strategies.base import Generator, Retriever
+from strategies.base import Generator, Need, Retriever
+from strategies.local import LocalGenerator
+from strategies.scripted import ScriptedGenerator
 from workers import tasks
 
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["QUEUES", "check_arms", "die_with_parent", "make_generator", "make_retriever", "run_worker", "set_up_log"]
+__all__ = [
+    "QUEUES",
+    "RETRIEVERS",
+    "check_arms",
+    "die_with_parent",
+    "make_generator",
+    "make_retriever",
+    "offered",
+    "run_worker",
+    "set_up_log",
+]
 
 log = logging.getLogger("ragbandit.worker")
 
 QUEUES = {"answer": ANSWER_QUEUE, "learn": LEARN_QUEUE}
 #: between two attempts to reach Redis, seconds
 REDIS_PAUSE_S = 0.5
-#: set by the supervisor for its children; outside the prefix, since it is no setting
-PARENT_VARIABLE = "_RAGBANDIT_PARENT"
 
 
 class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
@@ -47,14 +55,17 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
     max_connection_wait_time = 2.0
 
 
+def offered(settings: GeneratorSettings) -> frozenset[Need]:
+    """What the configured generator can do, said by its class: nothing is loaded."""
+    if settings.name == "scripted":
+        return ScriptedGenerator.capabilities
+    return LocalGenerator.capabilities
+
+
 def make_generator(settings: GeneratorSettings) -> Generator:
     """The configured generator, loaded. Raises ConfigError."""
     if settings.name == "scripted":
-        from strategies.scripted import ScriptedGenerator
-
         return ScriptedGenerator(settings.script, seconds=settings.script_s)
-    from strategies.local import LocalGenerator
-
     weights = resolve(settings.model, setting="generator.model")
     return LocalGenerator(
         weights.folder,
@@ -69,14 +80,29 @@ def make_generator(settings: GeneratorSettings) -> Generator:
 def index_folder(settings: Settings, *, name: str | None = None) -> Path:
     """Where an index lies: the configured one, or another by name or absolute path."""
     given = Path(name or settings.retriever.index)
-    return given if given.is_absolute() else Path(settings.data_dir) / "indexes" / given
+    return given if given.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / given
+
+
+def _make_bm25(settings: Settings) -> Retriever:
+    from strategies.retrievers.bm25 import Bm25Retriever  # bm25s and its numbers are loaded by whoever searches
+
+    return Bm25Retriever(index_folder(settings))
+
+
+#: retriever.name -> its maker
+RETRIEVERS: Mapping[str, Callable[[Settings], Retriever]] = MappingProxyType({"bm25": _make_bm25})
 
 
 def make_retriever(settings: Settings) -> Retriever:
-    """The configured retriever, opened. Raises ConfigError if its index is missing."""
-    from strategies.retrievers.bm25 import Bm25Retriever
-
-    return Bm25Retriever(index_folder(settings))
+    """The configured retriever, opened. Raises ConfigError if it is unknown or its index is missing."""
+    make = RETRIEVERS.get(settings.retriever.name)
+    if make is None:
+        raise ConfigError(
+            f"{settings.retriever.name!r} is unknown",
+            field="retriever.name",
+            remedy=f"known: {', '.join(sorted(RETRIEVERS))}",
+        )
+    return make(settings)
 
 
 def arm_params(settings: Settings) -> dict[str, dict[str, object]]:
@@ -95,8 +121,7 @@ def check_arms(settings: Settings) -> None:
                 f"{params['run_by']!r} is unknown", field=f"arms.{name}.run_by", remedy="worker or caller"
             )
     if settings.worker_arms:
-        # Both generators offer the same today; one that offers more will say so without being loaded.
-        make_arms(arm_params(settings), capabilities=frozenset({"completion", "stop"}))
+        make_arms(arm_params(settings), capabilities=offered(settings.generator))
 
 
 def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False) -> None:
@@ -106,6 +131,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     """
     die_with_parent()
     check_arms(settings)
+    check_policy(settings)
     label = PolicyLabel(settings.policy.label)
     database = open_database(settings)
     client = connect(redis_url(settings))
@@ -113,10 +139,11 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     context = tasks.Context(
         settings=settings, store=Store(database, label=label), ledger=Ledger(database, label=label), jobs=jobs
     )
-    if "answer" in queues:
+    if "answer" in queues and settings.worker_arms:
         context.retriever = make_retriever(settings)
         context.generator = make_generator(settings.generator)
         context.arms = make_arms(arm_params(settings), capabilities=context.generator.capabilities)
+        context.loop = tasks.LoopThread()
     if "learn" in queues:
         context.learner = make_learner(settings, database=database, jobs=jobs)
     tasks.bind(context)
@@ -129,6 +156,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     finally:
         stop.set()
         keeper.join(5)
+        context.close()
         if context.learner is not None:
             context.learner.close()
         database.close()
@@ -137,30 +165,19 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
 def _work(client: "redis.Redis", *, queues: Sequence[str], burst: bool) -> None:
     """Take jobs until told to stop. RQ's worker gives up when Redis goes; ours has models loaded, and waits for it."""
     stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):  # RQ puts its own in place while it works
-        signal.signal(number, lambda *_: stopping.set())
     while not stopping.is_set():
+        for number in (signal.SIGINT, signal.SIGTERM):  # RQ puts its own in place while it works, and leaves them
+            signal.signal(number, lambda *_: stopping.set())
         worker = None
         try:
             worker = _Worker([Queue(QUEUES[name], connection=client) for name in queues], connection=client)
             worker.work(burst=burst, logging_level="WARNING")
             return
         except RedisError as error:
-            if worker is not None and worker._stop_requested:  # noqa: SLF001 - RQ says it nowhere else
+            if worker is not None and worker._shutdown_requested_date is not None:  # noqa: SLF001 - RQ says it nowhere else
                 return
             log.warning("Redis is gone: trying again", extra={"action": "redis", "reason": str(error)})
             stopping.wait(REDIS_PAUSE_S)
-
-
-def die_with_parent() -> None:
-    """On Linux, a child of `ragbandit up` is told to end when the supervisor is gone, however it went."""
-    parent = os.environ.get(PARENT_VARIABLE)
-    if parent is None or not sys.platform.startswith("linux"):
-        return
-    parent_death_signal = 1  # PR_SET_PDEATHSIG
-    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
-    if os.getppid() != int(parent):  # it died before we asked
-        raise SystemExit(0)
 
 
 class _Plain(logging.Formatter):

@@ -4,21 +4,23 @@ A child that dies is started again, at once the first time, then with growing pa
 the service first, so that nothing new comes in, then the workers, then Redis.
 """
 
+import fcntl
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from router.client import Client
 from router.config import Settings
-from router.embedded import RedisServer
+from router.embedded import PARENT_VARIABLE, RedisServer
 from router.errors import ConfigError, NotReady
-from workers.main import PARENT_VARIABLE
 
 __all__ = ["Child", "Supervisor"]
 
@@ -97,11 +99,12 @@ class Supervisor:
         commands = [("api", ["serve", *more])]
         commands += [
             (f"answer-{number}", ["worker", "--queue", "answer", *more])
-            for number in range(1, settings.workers.answer + 1)
+            for number in range(1, (settings.workers.answer if settings.worker_arms else 0) + 1)
         ]
         commands.append(("learn", ["worker", "--queue", "learn", *more]))
         self.children = [Child(name, arguments=arguments, log_folder=folder) for name, arguments in commands]
         self._stop = threading.Event()
+        self._lock: IO[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -112,12 +115,14 @@ class Supervisor:
         """Start Redis and all children; returns at once, `wait_ready` waits."""
         if self.settings.server.port == 0:
             raise ConfigError("0 lets the system choose, and then nobody knows", field="server.port", remedy="name one")
+        self._lock = _locked(Path(self.settings.data_dir) / "up.lock")
+        _check_port(self.settings)
         if self.redis is not None:
             self.redis.start()
         for child in self.children:
             child.start()
 
-    def wait_ready(self, *, timeout_s: float = 120.0, tick: Callable[[], None] = lambda: None) -> None:
+    def wait_ready(self, *, timeout_s: float = 120.0) -> None:
         """Until the service answers. Raises NotReady with the place of the log."""
         give_up = time.monotonic() + timeout_s
         with Client(self.url, timeout_s=5) as client:
@@ -126,7 +131,6 @@ class Supervisor:
                 if api.restarts >= 3 or time.monotonic() > give_up:
                     raise NotReady(f"the service did not come up: {_tail(api.log_file)}", remedy=f"see {api.log_file}")
                 self._tend()
-                tick()
                 self._stop.wait(0.2)
 
     def run(self) -> None:
@@ -136,10 +140,6 @@ class Supervisor:
         while not self._stop.wait(0.2):
             self._tend()
 
-    def request_stop(self) -> None:
-        """Make `run` return."""
-        self._stop.set()
-
     def stop(self) -> None:
         """End everything that was started."""
         self._stop.set()
@@ -147,6 +147,8 @@ class Supervisor:
             child.stop(timeout_s=15)
         if self.redis is not None:
             self.redis.stop()
+        if self._lock is not None:
+            self._lock.close()
 
     def _tend(self) -> None:
         if self.redis is not None and self.redis.pid is None and not self._stop.is_set():
@@ -154,6 +156,35 @@ class Supervisor:
             self.redis.start()
         for child in self.children:
             child.tend()
+
+
+def _locked(file: Path) -> IO[bytes]:
+    """An open file that only one process holds; the kernel lets go of it however that process ends."""
+    opened = file.open("ab")
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        opened.close()
+        raise ConfigError(
+            "another `ragbandit up` runs on this folder",
+            field="data_dir",
+            remedy="stop it, or give this one a data_dir of its own",
+        ) from error
+    return opened
+
+
+def _check_port(settings: Settings) -> None:
+    server = settings.server
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((server.host, server.port))
+        except OSError as error:
+            raise ConfigError(
+                f"{server.host}:{server.port} cannot be used: {error.strerror}",
+                field="server.port",
+                remedy="choose another port, or stop what listens there",
+            ) from error
 
 
 def _tail(file: Path) -> str:

@@ -31,12 +31,14 @@ def upgrade() -> None:
         sa.Column("floor", sa.Double(), nullable=False),
         sa.Column("explored", sa.Boolean(), nullable=False),
         sa.Column("fault", sa.Text(), nullable=True, comment="why the policy's pmf was not used"),
-        sa.Column("answered_by_us", sa.Boolean(), nullable=False),
+        sa.Column("facts", sa.Text(), nullable=False, comment="JSON object, what else the policy wants in the log"),
+        sa.Column("run_by", sa.String(length=16), nullable=False, comment="worker or caller"),
         sa.Column("features", sa.LargeBinary(), nullable=True, comment="float32, little endian"),
         sa.Column("made_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("decisions_made_at", "decisions", ["made_at"], unique=False)
+    op.create_index("decisions_version", "decisions", ["version", "id"], unique=False)
     op.create_table(
         "leases",
         sa.Column("name", sa.String(length=64), nullable=False),
@@ -68,17 +70,18 @@ def upgrade() -> None:
     op.create_index("snapshots_latest", "snapshots", ["policy", "last_seq"], unique=False)
     op.create_table(
         "waiting",
-        sa.Column("policy", sa.String(length=40), nullable=False),
         sa.Column("decision_id", sa.String(length=64), nullable=False),
+        sa.Column("policy", sa.String(length=40), nullable=False),
         sa.Column("decided_at", sa.Double(), nullable=False),
-        sa.Column("answered_by_us", sa.Boolean(), nullable=False),
+        sa.Column("run_by", sa.String(length=16), nullable=False),
         sa.Column("has_outcome", sa.Boolean(), nullable=False),
         sa.Column("has_feedback", sa.Boolean(), nullable=False),
         sa.Column("has_reward", sa.Boolean(), nullable=False, comment="a raw reward is among the feedback"),
-        sa.PrimaryKeyConstraint("policy", "decision_id"),
+        sa.PrimaryKeyConstraint("decision_id", "policy"),
     )
-    op.create_index("waiting_ready", "waiting", ["policy", "has_feedback", "decided_at"], unique=False)
-    op.create_index("waiting_unanswered", "waiting", ["answered_by_us", "has_outcome", "decided_at"], unique=False)
+    op.create_index("waiting_age", "waiting", ["policy", "decided_at", "decision_id"], unique=False)
+    op.create_index("waiting_ready", "waiting", ["policy", "has_feedback", "has_outcome", "decided_at"], unique=False)
+    op.create_index("waiting_unanswered", "waiting", ["run_by", "has_outcome", "decided_at"], unique=False)
     op.create_table(
         "closures",
         sa.Column("policy", sa.String(length=40), nullable=False),
@@ -101,7 +104,9 @@ def upgrade() -> None:
         sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("value", sa.Text(), nullable=False, comment="JSON number, or list of gold answers"),
         sa.Column("source", sa.String(length=16), nullable=False),
-        sa.Column("late", sa.Boolean(), nullable=False, comment="not learned: its decision was closed before"),
+        sa.Column(
+            "late", sa.Boolean(), nullable=False, comment="its decision was closed before, in the ledger that decided"
+        ),
         sa.Column("received_at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
             ["decision_id"],
@@ -121,7 +126,8 @@ def upgrade() -> None:
         sa.Column("steps", sa.Double(), nullable=False),
         sa.Column("stop_reason", sa.String(length=64), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
-        sa.Column("source", sa.String(length=16), nullable=False),
+        sa.Column("run_by", sa.String(length=16), nullable=False),
+        sa.Column("made_by", sa.Text(), nullable=False, comment="JSON object: params, generator, retriever, budget"),
         sa.Column("made_at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
             ["decision_id"],
@@ -140,7 +146,9 @@ def upgrade() -> None:
         sa.Column("quality", sa.Double(), nullable=False),
         sa.Column("cost", sa.Double(), nullable=False),
         sa.Column("weight", sa.Double(), nullable=False),
-        sa.Column("clipped", sa.Boolean(), nullable=False),
+        sa.Column("minimum", sa.Double(), nullable=False),
+        sa.Column("maximum", sa.Double(), nullable=False),
+        sa.Column("terms", sa.Text(), nullable=False, comment="JSON object: price per unit of cost"),
         sa.Column("preset", sa.String(length=32), nullable=False),
         sa.Column("source", sa.String(length=16), nullable=False),
         sa.Column("feedback_ids", sa.Text(), nullable=False, comment="JSON list"),
@@ -163,10 +171,12 @@ def downgrade() -> None:
     op.drop_table("closures")
     op.drop_index("waiting_unanswered", table_name="waiting")
     op.drop_index("waiting_ready", table_name="waiting")
+    op.drop_index("waiting_age", table_name="waiting")
     op.drop_table("waiting")
     op.drop_index("snapshots_latest", table_name="snapshots")
     op.drop_table("snapshots")
     op.drop_table("policies")
     op.drop_table("leases")
+    op.drop_index("decisions_version", table_name="decisions")
     op.drop_index("decisions_made_at", table_name="decisions")
     op.drop_table("decisions")

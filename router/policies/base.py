@@ -8,7 +8,7 @@ step again.
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
@@ -19,13 +19,16 @@ from router.types import ArmName, Features, Json, Query, Update
 
 __all__ = [
     "Arrays",
+    "FeatureRows",
     "Policy",
     "PolicyNeed",
     "PolicyOutput",
+    "apply",
     "choose",
     "counted_state",
     "epsilon_greedy",
     "gate",
+    "pmf_of_one",
     "restored_count",
     "seed_of",
     "with_floor",
@@ -33,6 +36,8 @@ __all__ = [
 
 #: What a policy must be given: the shared encoder's embedding, or the raw text (it has its own way to read it).
 PolicyNeed = Literal["features", "text"]
+#: n embedded questions, shape (n, d), float32
+FeatureRows = npt.NDArray[np.float32]
 Arrays = dict[str, npt.NDArray[np.generic]]
 
 
@@ -43,6 +48,8 @@ class PolicyOutput:
     pmf: tuple[float, ...]
     #: the value it expects of every arm, in units of reward; None if it has no opinion
     scores: tuple[float, ...] | None = None
+    #: what else belongs in the log: a price in force, heads apart, an LLM's reply
+    facts: Mapping[str, Json] = field(default_factory=dict)
 
 
 class Policy(Protocol):
@@ -56,22 +63,27 @@ class Policy(Protocol):
     #: registry name
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]]
+    #: the same question gives the same pmf again; False for a policy that asks an LLM, which `verify --deep` leaves out
+    deterministic: ClassVar[bool]
 
     @property
     def params(self) -> Mapping[str, Json]:
         """The settings it was made with, after defaults."""
         ...
 
-    def pmf(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """Probability of every offered arm, before the floor. Must not change the policy.
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """Probability of every offered arm, before the floor, for n questions at once. Must not change the policy.
 
-        features has shape (d,) where `needs` has "features"; arms are one or more distinct names, also ones
-        never seen before. No dropout, no sampling: a policy that samples integrates its own draw.
+        features has shape (n, d) where `needs` has "features"; arms[i] are the one or more distinct names offered
+        to question i, also ones never seen before. What a question gets does not depend on the others. No dropout,
+        no sampling: a policy that samples integrates its own draw.
         """
         ...
 
     def learn(self, update: Update) -> None:
-        """Take in one validated ledger row. Must not fail on a row that `learner.validate` let through."""
+        """Take in one ledger row, or raise PolicyFault and change nothing."""
         ...
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
@@ -101,6 +113,21 @@ def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
     return tuple(p / total for p in pmf)
 
 
+def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
+    """The policy's word on one question; features of shape (d,)."""
+    rows = None if features is None else features[None, :]
+    return policy.pmf([query], features=rows, arms=[arms])[0]
+
+
+def apply(policy: Policy, update: Update) -> bool:
+    """Let the policy learn; False if it refused the row, as it will again on every replay."""
+    try:
+        policy.learn(update)
+    except PolicyFault:
+        return False
+    return True
+
+
 def with_floor(pmf: Sequence[float], *, floor: float) -> tuple[float, ...]:
     """Mix so that no arm falls below `floor`: p' = floor + (1 - K floor) p.
 
@@ -112,9 +139,9 @@ def with_floor(pmf: Sequence[float], *, floor: float) -> tuple[float, ...]:
     return tuple(floor + (1.0 - count * floor) * p for p in pmf)
 
 
-def seed_of(decision_id: str, *, salt: str) -> int:
-    """The 64-bit seed of a decision's draw: the first eight bytes of sha256("salt|id"), big-endian."""
-    return int.from_bytes(hashlib.sha256(f"{salt}|{decision_id}".encode()).digest()[:8], "big")
+def seed_of(decision_id: str) -> int:
+    """The 64-bit seed of a decision's draw: the first eight bytes of the sha256 of its id, big-endian."""
+    return int.from_bytes(hashlib.sha256(decision_id.encode()).digest()[:8], "big")
 
 
 def choose(pmf: Sequence[float], *, seed: int) -> int:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from router.errors import ConfigError
-from router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_count
-from router.types import ArmName, Features, Json, Query, Update
+from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput, counted_state, restored_count
+from router.types import ArmName, Json, Query, Update
 
 __all__ = ["Fixed", "Uniform"]
 
@@ -15,6 +15,7 @@ class Fixed:
 
     algorithm: ClassVar[str] = "fixed"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
+    deterministic: ClassVar[bool] = True
 
     def __init__(self, *, arm: str) -> None:
         if not isinstance(arm, str) or not arm:
@@ -29,12 +30,17 @@ class Fixed:
         """The arm."""
         return {"arm": self.arm}
 
-    def pmf(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
         """One on the arm, zero elsewhere."""
-        del query, features
-        if self.arm in arms:
-            return PolicyOutput(pmf=tuple(float(name == self.arm) for name in arms))
-        return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms))
+        del queries, features
+        return [
+            PolicyOutput(pmf=tuple(float(name == self.arm) for name in offered))
+            if self.arm in offered
+            else _uniform(offered)
+            for offered in arms
+        ]
 
     def learn(self, update: Update) -> None:
         """Count it: the ledger goes on, so that a learning policy can be trained on it later."""
@@ -55,6 +61,7 @@ class Uniform:
 
     algorithm: ClassVar[str] = "uniform"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
+    deterministic: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.updates = 0
@@ -64,10 +71,12 @@ class Uniform:
         """Nothing to set."""
         return {}
 
-    def pmf(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
         """1/K everywhere."""
-        del query, features
-        return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms))
+        del queries, features
+        return [_uniform(offered) for offered in arms]
 
     def learn(self, update: Update) -> None:
         """Count it."""
@@ -81,3 +90,7 @@ class Uniform:
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
         """Take over the number of updates."""
         self.updates = restored_count(arrays, facts)
+
+
+def _uniform(arms: Sequence[ArmName]) -> PolicyOutput:
+    return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms))

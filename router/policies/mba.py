@@ -6,8 +6,7 @@ epsilon-greedy with that schedule. Different, on purpose:
 
 - The head is the exact minimiser of the ridge-regularised squared error over all updates so far (Bayesian linear
   regression, recursive form), not one gradient step per question: no learning rate, no dependence on the number
-  of arms, and an exact function of the ledger. On the routing table frozen features with this head beat end-to-end
-  fine-tuning by a wide margin at such row counts (notes/learning-and-evaluation.md, section 9).
+  of arms, and an exact function of the ledger.
 - Epsilon has a lower bound, since an online service has no last step.
 - A failing arm's reward is what the reward setting says (the authors' code turns -1 into 0).
 - The pmf, and so the logged propensity, contains the exploration; the authors' dropout noise is absent.
@@ -22,8 +21,16 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from router.errors import ConfigError, SnapshotError
-from router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, epsilon_greedy, restored_count
+from router.errors import ConfigError, PolicyFault, SnapshotError
+from router.policies.base import (
+    Arrays,
+    FeatureRows,
+    PolicyNeed,
+    PolicyOutput,
+    counted_state,
+    epsilon_greedy,
+    restored_count,
+)
 from router.types import ArmName, Features, Json, Query, Update
 
 __all__ = ["MbaRag"]
@@ -42,6 +49,7 @@ class MbaRag:
 
     algorithm: ClassVar[str] = "mba"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
+    deterministic: ClassVar[bool] = True
 
     def __init__(
         self, *, ridge: float = 10.0, bias_ridge: float = 1.0, epsilon_min: float = 0.05, epsilon_max: float = 1.0
@@ -76,24 +84,36 @@ class MbaRag:
         }
 
     @property
+    def _size(self) -> int:
+        return next(iter(self._mean.values())).size
+
+    @property
     def epsilon(self) -> float:
         """Exploration after the updates so far: 1/ln(n + 2), the paper's schedule from its step e = n + 2 on."""
         return min(self.epsilon_max, max(self.epsilon_min, 1.0 / math.log(self.updates + 2)))
 
-    def pmf(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
         """Epsilon-greedy on the posterior means; an arm never learned scores the prior mean, 0."""
-        del query
+        del queries
         assert features is not None
+        return [self._one(row, arms=offered) for row, offered in zip(features, arms, strict=True)]
+
+    def _one(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
         z = _design(features)
         scores = tuple(float((self._mean[a] * z).sum()) if a in self._mean else 0.0 for a in arms)
-        return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=self.epsilon), scores=scores)
+        return PolicyOutput(
+            pmf=epsilon_greedy(scores, epsilon=self.epsilon), scores=scores, facts={"epsilon": self.epsilon}
+        )
 
     def learn(self, update: Update) -> None:
         """Rank-one update of the drawn arm's posterior (Sherman-Morrison), O(d^2) whatever the number of rows.
 
         Sums by einsum and numpy's own loops, never by BLAS: its result depends on the number of threads.
         """
-        assert update.features is not None
+        if update.features is None or (self._mean and update.features.size + 1 != self._size):
+            raise PolicyFault("features are missing or of another length")
         z = _design(update.features)
         arm = update.arm
         if arm not in self._inverse:
@@ -122,7 +142,7 @@ class MbaRag:
         if len(sizes) > 1 or len(arrays) != 3 * len(arms):
             raise SnapshotError(f"arrays of different sizes or of other arms: {sorted(arrays)}")
         for arm in arms:
-            size = sizes.copy().pop()
+            (size,) = sizes
             for kind, shape in (("inverse", (size, size)), ("moment", (size,)), ("mean", (size,))):
                 array = arrays.get(f"{kind}/{arm}")
                 if array is None or array.shape != shape or array.dtype != np.float64:

@@ -134,7 +134,7 @@ def build_index(
 def _refuse_foreign(target: Path) -> None:
     if target.exists() and not (target / _META).is_file() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(
-            f"{target} exists and is no index", field="retriever.path", remedy="give a new or an empty folder"
+            f"{target} exists and is no index", field="retriever.index", remedy="give a new or an empty folder"
         )
 
 
@@ -201,17 +201,17 @@ class Bm25Retriever(Retriever):
     """Searches the index in a folder.
 
     `meta` is what its `index.json` says: format, number of passages, sha256 of the passages as stored, created_at
-    (seconds since the epoch) and settings.
+    (seconds since the epoch) and settings. `name` is "bm25:" and the first 12 digits of that sha256, so that an
+    outcome tells which corpus it was made from.
     Raises ConfigError, with the command that builds the index, if there is none, if it is of another format, or if
     it is damaged.
     """
-
-    name = "bm25"
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
         self.meta = read_meta(self._folder)
         try:
+            self.name = f"bm25:{str(self.meta['sha256'])[:12]}"
             self._indices = [_load_field(self._folder / field) for field in _FIELDS if (self._folder / field).is_dir()]
             self._offsets: npt.NDArray[np.int64] = np.load(self._folder / _OFFSETS, mmap_mode="r")
             self._rows = np.memmap(self._folder / _PASSAGES, dtype=np.uint8, mode="r")
@@ -228,6 +228,9 @@ class Bm25Retriever(Retriever):
         Runs in a thread. Raises ArmFailed if the files cannot be read any more.
         """
         return await asyncio.to_thread(self._search, query, k=k)
+
+    async def close(self) -> None:
+        """Nothing to give back: the mapped files go with the object."""
 
     def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         terms = _analyzer.terms(query)
@@ -295,7 +298,7 @@ def read_meta(folder: Path) -> dict[str, Json]:
 
 
 def _unusable(folder: Path, *, fault: str) -> ConfigError:
-    return ConfigError(f"{folder} {fault}", field="retriever.path", remedy=_rebuild(folder))
+    return ConfigError(f"{folder} {fault}", field="retriever.index", remedy=_rebuild(folder))
 
 
 def _rebuild(folder: Path) -> str:

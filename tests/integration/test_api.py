@@ -117,7 +117,7 @@ def refused(response, status: int, code: str, *, field: str | None = None) -> di
 
 def worker_answers(service, decision_id: str, answer: str) -> None:
     made = made_outcome(decision_id=decision_id, now=time.time(), status="answered", answer=answer, steps=1.0)
-    service.router.store.add_outcome(replace(made, source="worker"))
+    service.router.store.add_outcome(replace(made, run_by="worker"))
 
 
 # ------------------------------------------------------------------------------------------------------- deciding
@@ -149,7 +149,7 @@ def test_route_with_everything(http):
         "decision_id": "mine-1",
         "context": {"user": "u1", "n": 3, "share": 0.5, "new": True, "old": None},
         "arms": ["multi_step", "no_retrieval"],
-        "budget": {"rounds": 2, "passages": 6, "tokens": 900, "seconds": 4.5},
+        "budget": {"rounds": 2, "passages": 6, "tokens": 900, "seconds": 4.5, "dollars": 0.01},
         "tenant": "acme",
     }
     reply = routed(http, **sent)
@@ -228,6 +228,16 @@ def test_answer(http, service):
     assert "llm_calls" in reply["cost"]
 
 
+def test_answer_says_who_made_it(http, service):
+    """A decision that a worker ran shows who ran it and what the arm was made of."""
+    http.post("/v1/answer?wait_s=0", json={"question": QUESTION, "decision_id": "mine-1"})
+    made = made_outcome(decision_id="mine-1", now=1.0, status="answered", answer="Bram Stoker", steps=1.0)
+    service.router.store.add_outcome(replace(made, run_by="worker", made_by={"generator": "scripted", "rounds": 2}))
+    shown = http.get("/v1/decisions/mine-1").json()
+    assert (shown["run_by"], shown["outcome"]["run_by"]) == ("worker", "worker")
+    assert shown["outcome"]["made_by"] == {"generator": "scripted", "rounds": 2}
+
+
 def test_answer_again(http, service):
     """The same request after the answer came gets it at once."""
     body = {"question": QUESTION, "decision_id": "mine-1"}
@@ -263,7 +273,7 @@ def test_answer_bad_wait(unmoved, wait):
 def test_outcome(http):
     """An outcome is 202 when it is new, 200 when it is a repetition, 409 when it is another one."""
     key = routed(http)["decision_id"]
-    body = {"decision_id": key, "answer": "Bram Stoker", "steps": 2, "cost": {"llm_calls": 2, "seconds_total": 0.5}}
+    body = {"decision_id": key, "answer": "Bram Stoker", "steps": 2, "cost": {"llm_calls": 2, "dollars": 0.003}}
     first, again = (http.post("/v1/outcomes", json=body) for _ in range(2))
     assert (first.status_code, first.json()) == (202, {"decision_id": key, "duplicate": False})
     assert (again.status_code, again.json()) == (200, {"decision_id": key, "duplicate": True})
@@ -277,7 +287,7 @@ def test_outcome(http):
         ({"status": "done"}, "status"),
         ({"steps": -1}, "steps"),
         ({"cost": {"llm_calls": 1.5}}, "cost.llm_calls"),
-        ({"cost": {"dollars": 1}}, "cost"),
+        ({"cost": {"euros": 1}}, "cost"),
         ({"cost": {"passages": 10**400}}, "cost.passages"),
         ({"stop_reason": "x" * 65}, "stop_reason"),
         ({"answer": 7}, "answer"),
@@ -355,6 +365,8 @@ def test_batch(http):
         {"decision_id": "nobody", "rating": True},
         {"decision_id": key, "rating": 7},
         {"decision_id": key, "feedback_id": "f2", "label": "Bram Stoker"},
+        {"decision_id": key, "rating": True, "stars": 5},
+        {"rating": True},
     ]
     response = http.post("/v1/feedback/batch", json={"items": items})
     assert response.status_code == 202
@@ -366,7 +378,10 @@ def test_batch(http):
         "NOT_FOUND",
         "INVALID_INPUT",
         None,
+        "INVALID_INPUT",
+        "INVALID_INPUT",
     ]
+    assert [got[index]["error"]["field"] for index in (6, 7)] == ["stars", "decision_id"]
     assert [got[index]["duplicate"] for index in (0, 1, 5)] == [False, True, False]
 
 
@@ -391,13 +406,16 @@ def test_get_decision(http, service):
     shown = http.get(f"/v1/decisions/{key}").json()
     assert (shown["question"], shown["state"], shown["learned_seq"]) == (QUESTION, "learned", 1)
     assert set(shown["pmf"]) == set(shown["scores"]) == {"no_retrieval", "single_step", "multi_step"}
-    assert (shown["outcome"]["answer"], shown["outcome"]["trace"], shown["outcome"]["source"]) == (
+    assert (shown["outcome"]["answer"], shown["outcome"]["trace"], shown["outcome"]["run_by"]) == (
         "Bram Stoker",
         [],
         "caller",
     )
     assert [(item["id"], item["late"]) for item in shown["feedback"]] == [("f1", False), ("f2", True)]
     assert (shown["reward"]["quality"], shown["reward"]["cost"], shown["reward"]["value"]) == (1.0, 1.0, 0.95)
+    assert (shown["reward"]["minimum"], shown["reward"]["maximum"], shown["reward"]["clipped"]) == (-1.0, 1.0, False)
+    assert (shown["reward"]["terms"], shown["reward"]["preset"]) == ({"steps": 1.0}, "f1")
+    assert (shown["run_by"], shown["facts"], shown["outcome"]["made_by"]) == ("caller", {"epsilon": 1.0}, {})
     assert int(shown["seed"]) == service.router.decision(key).decision.seed
 
 
@@ -531,7 +549,7 @@ def test_ready(http):
     """/ready names every part and says ok."""
     response = http.get("/ready")
     assert response.status_code == 200
-    assert set(response.json()["parts"].values()) == {"ok"}
+    assert response.json() == {"status": "ok", "parts": {"router": "ok", "database": "ok", "redis": "ok"}}
 
 
 def test_ready_without_redis(serve, tmp_path):
@@ -553,7 +571,7 @@ def test_database_gone(serve, postgres, postgres_url):
     postgres.drop(service.router.database.url.database)
     response = service.http.get("/ready")
     assert response.status_code == 503
-    assert (response.json()["status"], response.json()["parts"]["encoder"]) == ("not ready", "ok")
+    assert (response.json()["status"], response.json()["parts"]["router"]) == ("not ready", "ok")
     assert response.json()["parts"]["database"] != "ok"
     for call in (
         lambda: service.http.post("/v1/route", json={"question": QUESTION}),
@@ -581,6 +599,7 @@ def test_status(http, service):
     assert status["balanced"] is True
     assert status["serving"] == status["snapshot"] == service.router.service.serving.version
     assert (status["last_seq"], status["behind"]) == (3, 0)
+    assert (status["algorithm"], status["policy"], status["faults"]) == ("mba", "main", 0)
     assert status["feedback_to_policy_ms"]["n"] == 3
 
 
@@ -625,6 +644,7 @@ def test_metrics_of_faults(http, service):
 
     service.router.service.serving.policy.pmf = broken
     assert routed(http)["fault"] == "RuntimeError: broken"
+    assert http.get("/v1/status").json()["faults"] == 1
     assert measured(http)["ragbandit_policy_faults_total",] == 1
 
 

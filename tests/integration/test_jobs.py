@@ -1,5 +1,8 @@
 """The bell over a real Redis: it may ring once, twice or never; it carries no facts."""
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -8,8 +11,8 @@ from rq.job import Job
 
 from router.bootstrap import Router
 from router.config import Settings
-from router.embedded import RedisServer, redis_url
-from router.errors import QueueError
+from router.embedded import PARENT_VARIABLE, RedisServer, redis_url
+from router.errors import ConfigError, QueueError
 from router.jobs import ANSWER_QUEUE, LEARN_QUEUE, Listener, RedisJobs, connect
 from router.sweep import sweep
 from router.types import Query
@@ -55,12 +58,23 @@ def test_each_ledger_rings(jobs):
     assert jobs.depth()["learn"] == 2
 
 
-def test_hush_allows_again(jobs):
-    """After the learner took the bell down, the next feedback rings again."""
+def test_hush_allows_again(jobs, redis_client):
+    """After the learner took its job and the bell down, the next feedback rings again."""
+    jobs.ring("main")
+    redis_client.lpop(Queue(LEARN_QUEUE, connection=redis_client).key)
+    jobs.ring("main")
+    assert jobs.depth()["learn"] == 0
+    jobs.hush("main")
+    jobs.ring("main")
+    assert jobs.depth()["learn"] == 1
+
+
+def test_one_job_is_enough(jobs):
+    """While a learn job waits to be taken no second one is queued, though the bell has faded."""
     jobs.ring("main")
     jobs.hush("main")
     jobs.ring("main")
-    assert jobs.depth()["learn"] == 2
+    assert jobs.depth()["learn"] == 1
 
 
 def test_unheard_bell_rings_again(jobs, redis_client):
@@ -121,13 +135,14 @@ def test_flushed(jobs, redis_client):
     assert jobs.lost(["d1", "d2"]) == ["d2"]
 
 
-def test_cancelled(jobs):
-    """A cancelled answer is no longer queued; cancelling it again is fine."""
-    jobs.ask_answer("d1", timeout_s=5.0)
-    jobs.cancel_answer("d1")
-    jobs.cancel_answer("d1")
-    assert jobs.depth()["answer"] == 0
-    assert jobs.lost(["d1"]) == ["d1"]
+def test_tries_are_counted(jobs, redis_client):
+    """Every worker that begins a decision counts one more try, for a day, until the answer is there."""
+    assert [jobs.count_try("d1") for _ in range(3)] == [1, 2, 3]
+    assert jobs.count_try("d2") == 1
+    assert 86_000 < redis_client.ttl("ragbandit:tries:d1") <= 86_400
+    jobs.forget_tries("d1")
+    jobs.forget_tries("d1")
+    assert (jobs.count_try("d1"), jobs.count_try("d2")) == (1, 2)
 
 
 def test_sweep_after_flush(make_world, jobs, redis_client):
@@ -232,7 +247,8 @@ def test_redis_down(own_redis):
         lambda: jobs.lost(["d1"]),
         lambda: jobs.mark_running("d1"),
         lambda: jobs.unmark_running("d1"),
-        lambda: jobs.cancel_answer("d1"),
+        lambda: jobs.count_try("d1"),
+        lambda: jobs.forget_tries("d1"),
         lambda: jobs.tell("news"),
         jobs.depth,
         jobs.ping,
@@ -256,7 +272,7 @@ def test_router_without_redis(own_redis, settings):
         router.outcome(decision.id, answer="Bram Stoker", steps=1)
         receipt = router.feedback(decision.id, rating=True)
         assert (receipt.duplicate, receipt.late) == (False, False)
-        assert router.unrung >= 3
+        assert router.unrung == 1  # found gone once, Redis is left alone for a while
         server.start()
         swept = sweep(router.ledger, jobs=router.jobs, settings=router.settings, now=time.time() + 60)
         assert (swept.rung, swept.requeued) == (True, 1)
@@ -269,7 +285,7 @@ def test_router_without_redis(own_redis, settings):
 def test_router_hears_outcomes(redis_server, redis_client, settings):
     """A caller that waits for an answer gets it as soon as a worker has told of it."""
     with Router.open(settings(redis_url=redis_server)) as router:
-        decision = router.submit(Query(text="Who wrote Dracula?"), answered_by_us=True).result(10)
+        decision = router.submit(Query(text="Who wrote Dracula?"), run_by="worker").result(10)
         got = router.await_outcome(decision)
         assert RedisJobs(redis_client).depth()["answer"] == 1
         assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
@@ -311,6 +327,45 @@ def test_router_follows_on(router):
     assert until(lambda: looks)
     router._wake.set()
     assert until(lambda: len(looks) > 1)
+
+
+def test_one_server_per_folder(own_redis):
+    """A second service on the same folder is refused and says so; the first one's Redis goes on undisturbed."""
+    server, url = own_redis
+    with connect(url) as client:
+        client.set("mine", 1)
+        second = RedisServer(Settings(data_dir=str(server._folder)))
+        with pytest.raises(ConfigError) as caught:
+            second.start()
+        assert (caught.value.field, second.pid) == ("data_dir", None)
+        assert "another service" in caught.value.message
+        assert caught.value.remedy
+        assert client.get("mine") == b"1"
+    assert server.pid is not None
+
+
+def test_dead_socket_is_replaced(tmp_path):
+    """A socket that a killed redis-server left behind keeps nobody from starting."""
+    settings = Settings(data_dir=str(tmp_path / "redis"))
+    first, second = RedisServer(settings), RedisServer(settings)
+    first.start()
+    first._process.kill()
+    first._process.wait(5)
+    assert first.socket.exists()
+    second.start()
+    assert second.pid is not None
+    second.stop()
+
+
+@pytest.mark.parametrize(("parent", "goes_on"), [(None, True), ("mine", True), ("2", False)])
+def test_child_without_its_parent_ends(parent, goes_on):
+    """A child of `ragbandit up` whose supervisor is gone ends quietly; one with it, or started by hand, goes on."""
+    code = "from router.embedded import die_with_parent; die_with_parent(); print('goes on')"
+    more = {} if parent is None else {PARENT_VARIABLE: str(os.getpid()) if parent == "mine" else parent}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | more, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == ("goes on\n" if goes_on else "")
 
 
 def test_server_stops(tmp_path):

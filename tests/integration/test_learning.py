@@ -16,9 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import select
 
 from router.config import Settings
-from router.errors import Conflict
+from router.errors import Conflict, NotReady
 from router.insights import quarantined
+from router.policies.mba import MbaRag
+from router.snapshots import pack
+from router.sweep import sweep
 from router.tables import decisions, feedback, waiting
+from router.types import Decision
 from tests.conftest import EPOCH, World
 
 
@@ -127,6 +131,79 @@ def test_window_waits_for_the_outcome(make_world, database_url):
     assert world.updates()[0]["quality"] == 1.0
 
 
+@pytest.mark.parametrize("default", [None, -0.5])
+def test_window_of_our_own_waits_for_the_answer(make_world, database_url, default):
+    """With a window a decision that our workers run stays open, and in the sweep's sight, until time has run out."""
+    learning = {"wait_s": 60.0, "expire_s": 1000.0, "default_reward": default}
+    world = make_world(database_url=database_url, learning=learning)
+    ours, theirs = world.route(ours=True), world.route()
+    world.now = EPOCH + 61
+    assert world.learn() == 1
+    state = "closed" if default is None else "defaulted"
+    assert (world.router.decision(theirs.id).state, world.router.decision(ours.id).state) == (state, "waiting")
+    assert world.ledger.unanswered(before=world.now, limit=10) == [ours.id]
+    assert sweep(world.ledger, jobs=world.jobs, settings=world.settings, now=world.now).requeued == 1
+    assert world.jobs.asked == [ours.id]
+    world.now = EPOCH + 1059
+    assert world.learn() == 0
+    world.now = EPOCH + 1060
+    assert world.learn() == 1
+    assert world.router.decision(ours.id).state == state
+    assert world.ledger.unanswered(before=world.now, limit=10) == []
+
+
+def test_window_over_before_the_answer(make_world, database_url):
+    """An answer that comes long after the window is judged by the feedback of the window, as soon as it is there."""
+    world = make_world(database_url=database_url, learning={"wait_s": 60.0, "aggregate": "last"})
+    decision = world.route(ours=True)
+    world.feedback(decision, label=["Rome"])
+    world.now = EPOCH + 500
+    assert world.learn() == 0
+    world.outcome(decision, answer="Rome", by_worker=True)
+    assert world.learn() == 1
+    assert world.updates()[0]["quality"] == 1.0
+
+
+def held_up(world) -> Decision:
+    """A decision that is looked at whenever the learner looks, and must wait on: its reward came after its window."""
+    decision = world.route()
+    world.now += 61
+    world.feedback(decision, reward=0.5)
+    world.now -= 61
+    return decision
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_rows_that_wait_hold_up_nobody(make_world, database_url, batch):
+    """A page full of decisions that must wait on does not keep the learner from those behind it."""
+    world = make_world(database_url=database_url, learning={"wait_s": 60.0, "batch": batch})
+    for _ in range(3):
+        held_up(world)
+    behind = world.judged(2)
+    held_up(world)
+    world.now += 1
+    behind += world.judged(2)
+    world.now = EPOCH + 62
+    assert world.learn() == 4
+    assert {row["decision_id"] for row in world.updates()} == {decision.id for decision in behind}
+    assert world.counters().waiting == 4
+    assert world.learn() == 0
+
+
+def test_ready_goes_on_after_a_page(make_world, database_url):
+    """Pages of what is ready, each begun after the last one of the page before, hold every decision once, in order."""
+    world = make_world(database_url=database_url)
+    made = []
+    for count in (3, 1, 4):  # several of one moment
+        made += world.judged(count)
+        world.now += 1
+    seen, after = [], (-1.0, "")
+    while page := world.ledger.ready(now=world.now, wait_s=0.0, expire_s=1e6, limit=2, after=after):
+        seen += [joined.decision for joined in page]
+        after = (seen[-1].made_at, seen[-1].id)
+    assert [decision.id for decision in seen] == [d.id for d in sorted(made, key=lambda d: (d.made_at, d.id))]
+
+
 def test_feedback_without_outcome(make_world, database_url):
     """A label whose outcome never comes is closed when the time is over, and its feedback is late, not lost."""
     world = make_world(database_url=database_url, learning={"expire_s": 100.0})
@@ -218,6 +295,23 @@ def test_batches_leave_no_gap(make_world, database_url):
     assert {row["decision_id"] for row in rows} == {decision.id for decision in made}
 
 
+@pytest.mark.parametrize("page", [1, 2, 1000])
+def test_updates_come_with_their_decisions(make_world, database_url, page):
+    """The ledger is read in order, page by page, each update with what its decision saw."""
+    world = make_world(database_url=database_url)
+    made = {decision.id: decision for decision in world.judged(5)}
+    world.learn()
+    pairs = list(world.ledger.read_with_decisions(after=1, upto=4, page=page))
+    assert [update.seq for update, _ in pairs] == [2, 3, 4]
+    for update, decision in pairs:
+        ours = made[update.decision_id]
+        assert update.decision_id == decision.id
+        assert (update.query, update.arms, update.pmf, update.scores) == (ours.query, ours.arms, ours.pmf, ours.scores)
+        assert np.array_equal(update.features, ours.features)
+    whole = [update.seq for update, _ in world.ledger.read_with_decisions(after=0, page=page)]
+    assert whole == [update.seq for update in world.ledger.read(after=0)] == [1, 2, 3, 4, 5]
+
+
 # ------------------------------------------------------------------------------------------------- leases
 
 
@@ -228,6 +322,7 @@ def test_second_learner_waits(make_world, database_url):
     world.judged(2)
     assert first.drain() == 2
     world.judged(3)
+    assert world.ledger.acquire(holder=first.holder, now=world.now, lease_s=10.0)
     world.now += 9.9
     assert second.drain() == 0
     assert world.ledger.last_seq() == 2
@@ -238,12 +333,15 @@ def test_second_learner_waits(make_world, database_url):
 
 
 def test_lease_given_back(make_world, database_url):
-    """A learner that closes gives its lease back, so that the next one need not wait."""
+    """A learner gives its lease back when it has drained or is closed, so that the next one need not wait."""
     world = make_world(database_url=database_url, learning={"lease_s": 1000.0})
     first, second = world.learner(), world.learner()
     world.judged(1)
     assert first.drain() == 1
     world.judged(1)
+    assert second.drain() == 1
+    world.judged(1)
+    assert world.ledger.acquire(holder=first.holder, now=world.now, lease_s=1000.0)
     assert second.drain() == 0
     first.close()
     assert second.drain() == 1
@@ -284,6 +382,7 @@ def test_append_elsewhere_is_refused(make_world, database_url):
     batch = world.ledger.ready(now=world.now, wait_s=0.0, expire_s=1e6, limit=10)
     entries, _ = learner._judged(batch, now=world.now)
     entry = replace(entries[0], update=replace(entries[0].update, seq=5))
+    assert world.ledger.acquire(holder=learner.holder, now=world.now, lease_s=10.0)
     with pytest.raises(Conflict, match="the ledger ends at 2"):
         world.ledger.append([entry], [], holder=learner.holder, now=world.now)
     assert world.ledger.last_seq() == 2
@@ -333,6 +432,57 @@ def test_crash_between_append_and_snapshot(make_world, database_url):
     world.router.refresh()
     assert world.router.service.serving.last_seq == 8
     assert world.sha256(world.router.service.serving.policy) == world.sha256(world.replayed())
+
+
+def test_broken_lesson_leaves_no_half_policy(make_world, database_url, monkeypatch):
+    """A policy that breaks in the middle of a lesson is thrown away: the next drain begins with a whole one."""
+    world = make_world(database_url=database_url)
+    learner, learn, broken = world.learner(), MbaRag.learn, []
+    world.judged(3)
+    assert learner.drain() == 3
+    world.judged(4)
+
+    def breaks_once(policy, update):
+        learn(policy, update)
+        if update.seq == 5 and not broken:
+            broken.append(update.seq)
+            raise ZeroDivisionError("half done")
+
+    monkeypatch.setattr(MbaRag, "learn", breaks_once)
+    with pytest.raises(ZeroDivisionError):
+        learner.drain()
+    assert world.ledger.last_seq() == 7
+    assert learner.drain() == 0
+    assert (learner.last_seq, learner.policy.updates, learner.refused) == (7, 7, 0)
+    assert world.sha256(learner.policy) == world.sha256(world.replayed())
+    world.router.refresh()
+    assert world.router.service.serving.last_seq == 7
+    assert world.router.verify(deep=True).ok
+
+
+def test_nothing_new_is_not_packed(make_world, database_url, monkeypatch):
+    """Where nothing is new the policy is not packed again, however often the bell rings."""
+    world = make_world(database_url=database_url)
+    learner, packed = world.learner(), []
+
+    def counted(policy, **named):
+        packed.append(named["last_seq"])
+        return pack(policy, **named)
+
+    monkeypatch.setattr("router.learner.pack", counted)
+    world.judged(3)
+    assert learner.drain() == 3
+    for _ in range(5):
+        assert learner.drain() == 0
+    assert set(packed) == {3}
+    before = len(packed)
+    world.judged(1)
+    learner.drain()
+    assert len(packed) > before
+    (newest,) = world.ledger.latest_snapshots(limit=1)
+    (Path(world.files.root) / f"{newest.version}.json").unlink()
+    learner.drain()
+    assert world.files.exists(newest.version)
 
 
 def damage_all(world, how):
@@ -394,6 +544,19 @@ def test_params_change(make_world, database_url):
     assert changed.router.verify(deep=True).ok
 
 
+@pytest.mark.parametrize("policy", [{"params": {"ridge": 3.0}}, {"name": "uniform"}], ids=str)
+def test_learner_of_another_policy(make_world, settings, database_url, policy):
+    """A learner that runs another policy than the routers of its ledger learns nothing and says what differs."""
+    world = make_world(database_url=database_url)
+    world.judged(2)
+    learner = world.learner(settings=settings(database_url=database_url, policy=policy))
+    with pytest.raises(NotReady, match="the routers of 'main' run mba") as caught:
+        learner.drain()
+    assert caught.value.remedy
+    assert world.ledger.last_seq() == 0
+    assert world.learn() == 2
+
+
 def test_new_label_inherits(make_world, database_url):
     """A new label finds every decision of the store waiting and learns them all by itself."""
     world = make_world(database_url=database_url)
@@ -448,6 +611,52 @@ def test_new_label_other_encoder(make_world, database_url):
     assert (other.counters().closed, other.counters().balanced) == (2, True)
 
 
+def test_policy_without_features_minds_no_encoder(make_world, database_url):
+    """A ledger of a policy that needs no features goes on under another encoder, from the same snapshot."""
+    world = make_world(database_url=database_url, policy={"name": "uniform"})
+    world.judged(2)
+    world.learn()
+    world.close()
+    other = make_world(database_url=database_url, policy={"name": "uniform"}, encoder={"dimension": 16})
+    assert other.router.service.serving.last_seq == 2
+    other.judged(3)
+    assert other.learn() == 3
+    assert other.ledger.registered()["encoder_hash"] == ""
+    assert (other.counters().learned, other.router.verify(deep=True).ok) == (5, True)
+
+
+def test_baseline_first(make_world, database_url):
+    """What was logged under `uniform` is learned by `mba` under the same label, and back, where the encoder is one."""
+    world = make_world(database_url=database_url, policy={"name": "uniform"})
+    world.judged(4)
+    world.learn()
+    world.close()
+    learning = make_world(now=EPOCH + 1, database_url=database_url)
+    learning.judged(2)
+    learning.learn()
+    assert learning.router.service.serving.policy.updates == 6
+    assert learning.router.verify(deep=True).ok
+    learning.close()
+    back = make_world(now=EPOCH + 2, database_url=database_url, policy={"name": "uniform"})
+    back.judged(1)
+    back.learn()
+    assert back.router.service.serving.policy.updates == 7
+    assert back.router.verify(deep=True).ok
+
+
+def test_baseline_of_another_encoder(make_world, database_url):
+    """What was logged with another encoder is refused to a policy that needs features, under the same label."""
+    world = make_world(database_url=database_url, policy={"name": "uniform"}, encoder={"dimension": 16})
+    world.judged(2)
+    world.learn()
+    theirs = world.router.encoder.hash
+    world.close()
+    with pytest.raises(Conflict) as caught:
+        make_world(database_url=database_url)
+    assert caught.value.field == "encoder"
+    assert theirs[:12] in caught.value.message
+
+
 # --------------------------------------------------------------------------------------------------- every order
 
 
@@ -459,14 +668,15 @@ class Loop(RuleBasedStateMachine):
     @initialize(
         wait_s=st.sampled_from([0.0, 20.0]),
         default=st.sampled_from([None, -0.25]),
-        how=st.sampled_from(["first", "last", "mean", "sum", "min", "max"]),
+        how=st.sampled_from(["first", "last", "mean", "sum", "min", "max"]),  # of a window; without one it is "first"
         batch=st.integers(1, 5),
     )
     def begin(self, wait_s, default, how, batch):
         self.folder = tempfile.TemporaryDirectory(prefix="ragbandit-loop-")
         data = Path(self.folder.name)
         (data / "ragbandit.db").write_bytes(self.template.read_bytes())
-        learning = {"wait_s": wait_s, "default_reward": default, "aggregate": how, "batch": batch}
+        learning = {"wait_s": wait_s, "default_reward": default, "aggregate": how if wait_s else "first"}
+        learning["batch"] = batch
         learning |= {"expire_s": 100.0, "lease_s": 10.0, "snapshot_interval_s": 0.0}
         self.world = World(
             Settings.model_validate(
@@ -489,7 +699,7 @@ class Loop(RuleBasedStateMachine):
     @rule(data=st.data())
     def route_again(self, data):
         decision = data.draw(st.sampled_from(self.made))
-        again = self.world.route(decision.query.text, ours=decision.answered_by_us, key=decision.id)
+        again = self.world.route(decision.query.text, ours=decision.run_by == "worker", key=decision.id)
         assert (again.arm, again.pmf, again.made_at) == (decision.arm, decision.pmf, decision.made_at)
 
     @precondition(lambda self: self.made)
@@ -497,9 +707,9 @@ class Loop(RuleBasedStateMachine):
     def outcome(self, data, answer):
         decision = data.draw(st.sampled_from(self.made))
         try:
-            self.world.outcome(decision, answer=answer, by_worker=decision.answered_by_us)
+            self.world.outcome(decision, answer=answer, by_worker=decision.run_by == "worker")
         except Conflict:
-            assert not decision.answered_by_us
+            assert decision.run_by == "caller"
 
     @precondition(lambda self: self.made)
     @rule(data=st.data(), value=st.sampled_from([{"rating": True}, {"label": ["Paris"]}, {"reward": -0.5}]))
@@ -525,7 +735,7 @@ class Loop(RuleBasedStateMachine):
     def learn(self):
         self.learner.drain()
         self.world.router.refresh()
-        # A learner that died holds the lease until it runs out; without it nothing is learned and nothing published.
+        # Where another learner holds the lease nothing is learned and nothing published.
         world, holder = self.world, self.learner.holder
         if world.ledger.acquire(holder=holder, now=world.now, lease_s=world.settings.learning.lease_s):
             assert world.sha256(self.learner.policy) == world.sha256(world.replayed())

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from router.errors import ArmFailed, ConfigError
-from strategies.base import Generator, Prompt
+from strategies.base import Generator, Prompt, Request
 from strategies.local import LocalGenerator
 
 pytestmark = pytest.mark.models
@@ -29,13 +29,13 @@ def generator(folder):
 
 
 def complete(generator, prompt=CAPITAL, *, max_tokens=24, **options):
-    return asyncio.run(generator.complete(prompt, max_tokens=max_tokens, **options))
+    return asyncio.run(generator.complete(Request(prompt=prompt, max_tokens=max_tokens, **options)))
 
 
 def test_it_is_a_generator(generator):
-    """LocalGenerator fulfils the contract and says that it completes and stops."""
+    """LocalGenerator fulfils the contract and says, before anything is loaded, that it completes and stops."""
     assert isinstance(generator, Generator)
-    assert generator.capabilities == {"completion", "stop"}
+    assert generator.capabilities == LocalGenerator.capabilities == {"completion", "stop"}
 
 
 def test_generation_is_deterministic(generator):
@@ -129,10 +129,10 @@ def test_the_deadline_holds_in_the_queue(generator):
     """A call that waits behind a long one returns at its own deadline, not after the long one."""
 
     async def both():
-        long = asyncio.create_task(generator.complete(LONG, max_tokens=300))
+        long = asyncio.create_task(generator.complete(Request(prompt=LONG, max_tokens=300)))
         await asyncio.sleep(0.1)
         began = time.monotonic()
-        short = await generator.complete(CAPITAL, max_tokens=5, deadline=began + 0.1)
+        short = await generator.complete(Request(prompt=CAPITAL, max_tokens=5, deadline=began + 0.1))
         waited = time.monotonic() - began
         unfinished = not long.done()
         long.cancel()
@@ -147,13 +147,13 @@ def test_cancelling_frees_the_model(generator):
     """After a cancelled call the next one is served soon, not when the cancelled text would have ended."""
 
     async def cancel_then_ask():
-        task = asyncio.create_task(generator.complete(LONG, max_tokens=300))
+        task = asyncio.create_task(generator.complete(Request(prompt=LONG, max_tokens=300)))
         await asyncio.sleep(0.2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         began = time.monotonic()
-        await generator.complete(CAPITAL, max_tokens=1)
+        await generator.complete(Request(prompt=CAPITAL, max_tokens=1))
         return time.monotonic() - began
 
     assert asyncio.run(cancel_then_ask()) < 4
@@ -163,7 +163,7 @@ def test_the_event_loop_stays_free(generator):
     """While the model writes, other tasks run, and no thread of the loop's pool is taken."""
 
     async def watch():
-        task = asyncio.create_task(generator.complete(CAPITAL, max_tokens=16))
+        task = asyncio.create_task(generator.complete(Request(prompt=CAPITAL, max_tokens=16)))
         ticks = 0
         while not task.done():
             await asyncio.sleep(0.01)
@@ -179,7 +179,7 @@ def test_calls_at_once_are_all_answered(generator):
     """Calls made together each get the answer they would get alone."""
 
     async def many():
-        return await asyncio.gather(*(generator.complete(CAPITAL, max_tokens=6) for _ in range(4)))
+        return await asyncio.gather(*(generator.complete(Request(prompt=CAPITAL, max_tokens=6)) for _ in range(4)))
 
     assert set(asyncio.run(many())) == {complete(generator, max_tokens=6)}
 
@@ -233,3 +233,13 @@ def test_a_missing_folder_is_a_config_error(tmp_path):
     """A folder without a model is refused at the start."""
     with pytest.raises(ConfigError, match="no model"):
         LocalGenerator(tmp_path / "none")
+
+
+def test_a_closed_generator_fails_its_calls(folder):
+    """After close, which may come twice, a call is ArmFailed and the writing thread is gone."""
+    closing = LocalGenerator(folder, device="cpu", threads=1)
+    complete(closing, max_tokens=1)
+    asyncio.run(closing.close())
+    asyncio.run(closing.close())
+    with pytest.raises(ArmFailed, match="cannot be asked"):
+        complete(closing, max_tokens=1)

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
+from router import store as store_module
 from router.database import Database
 from router.errors import Conflict, NotFound, StoreError
+from router.insights import counters
+from router.ledger import Ledger
 from router.rows import decision_row
 from router.store import Store
 from router.tables import decisions, feedback, outcomes, waiting
@@ -22,7 +25,9 @@ THREADS = 8
 
 @pytest.fixture
 def store(database):
-    return Store(database, label="main")
+    made = Store(database, label="main")
+    made.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    return made
 
 
 def an_outcome(decision, **changes) -> Outcome:
@@ -35,7 +40,8 @@ def an_outcome(decision, **changes) -> Outcome:
         steps=1.0,
         stop_reason="answer",
         error=None,
-        source="caller",
+        run_by="caller",
+        made_by={},
         made_at=1.0,
     )
     return replace(made, **changes)
@@ -56,6 +62,8 @@ def test_decision_round_trip(store, make_decision):
     made = make_decision(
         "d1",
         scores=(0.1, 0.2 + 0.1, 1e-300),
+        facts={"price": 0.1 + 0.2, "reply": "\U0001f9db", "heads": [1, None]},
+        run_by="worker",
         pmf=(1 / 3, 1 / 3, 1 - 2 / 3),
         query=Query(
             id="d1", text="Was weiß man? \U0001f9db", context={"a": 1, "b": None, "c": 0.1}, arms=("multi_step",)
@@ -83,7 +91,7 @@ def test_same_id_same_body(store, database, make_decision):
         {"query": Query(id="d1", text="Another question?")},
         {"query": Query(id="d1", text="Who wrote Dracula?", context={"a": 1})},
         {"query": Query(id="d1", text="Who wrote Dracula?", tenant="other")},
-        {"answered_by_us": True},
+        {"run_by": "worker"},
     ],
 )
 def test_same_id_other_body(store, database, make_decision, change):
@@ -151,10 +159,10 @@ def test_outcome_conflict(store, make_decision):
 
 def test_outcome_of_a_second_worker(store, make_decision):
     """A worker that ran the arm a second time is told so, whatever it brings."""
-    decision = make_decision("d1", answered_by_us=True)
+    decision = make_decision("d1", run_by="worker")
     store.add_decisions([decision])
-    assert store.add_outcome(an_outcome(decision, source="worker"))
-    assert store.add_outcome(an_outcome(decision, source="worker", answer="Mary Shelley")) is False
+    assert store.add_outcome(an_outcome(decision, run_by="worker"))
+    assert store.add_outcome(an_outcome(decision, run_by="worker", answer="Mary Shelley")) is False
     assert store.outcomes_by_id(["d1"])["d1"].answer == "Bram Stoker"
 
 
@@ -167,9 +175,9 @@ def test_outcome_of_nothing(store, database, make_decision):
 
 def test_concurrent_outcomes(store, make_decision):
     """Of eight workers that bring an outcome at once exactly one is told that it is new."""
-    decision = make_decision("d1", answered_by_us=True)
+    decision = make_decision("d1", run_by="worker")
     store.add_decisions([decision])
-    brought = [an_outcome(decision, source="worker", answer=f"answer {n}") for n in range(THREADS)]
+    brought = [an_outcome(decision, run_by="worker", answer=f"answer {n}") for n in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
         told = list(pool.map(store.add_outcome, brought))
     assert sum(told) == 1
@@ -233,6 +241,121 @@ def test_concurrent_feedback(store, database, make_decision):
     assert count(database, feedback) == len(ids)
 
 
+def flags(database) -> list[tuple]:
+    with database.read() as connection:
+        rows = connection.execute(select(waiting).order_by(waiting.c.policy, waiting.c.decision_id)).mappings()
+        return [(row["policy"], row["has_outcome"], row["has_feedback"], row["has_reward"]) for row in rows]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_refused_reward_is_no_reward(store, database, make_decision, together):
+    """A raw reward that is refused, its id used for a rating, does not make the decision ready to learn."""
+    store.add_decisions([make_decision("d1")])
+    rating, reward = a_rating("d1", "f1"), a_rating("d1", "f1", kind="reward", value=0.5)
+    groups = [[rating, reward]] if together else [[rating], [reward]]
+    receipts = [result for group in groups for result in store.add_feedback(group)]
+    assert receipts[0] == Receipt(feedback_id="f1", duplicate=False, late=False)
+    assert isinstance(receipts[1], Conflict)
+    assert flags(database) == [("main", False, True, False)]
+    assert Ledger(database, label="main").ready(now=2.0, wait_s=0.0, expire_s=1e12, limit=10) == []
+
+
+def test_feedback_for_nobody_sets_no_flag(store, database, make_decision):
+    """Feedback that is refused or repeated under another decision's id moves no decision."""
+    store.add_decisions([make_decision("d1"), make_decision("d2")])
+    store.add_feedback([a_rating("d1", "f1", kind="reward")])
+    assert isinstance(store.add_feedback([a_rating("d2", "f1", kind="reward")])[0], Conflict)
+    assert flags(database) == [("main", False, True, True), ("main", False, False, False)]
+
+
+def test_decision_waits_for_every_label(store, database, make_decision):
+    """A decision waits in the ledger of every label that is registered, with who runs it and what has come in."""
+    second = Store(database, label="second")
+    store.add_decisions([make_decision("d1")])
+    assert [row[0] for row in flags(database)] == ["main"]
+    second.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    store.add_decisions([make_decision("d2", run_by="worker")])
+    second.add_decisions([make_decision("d3", policy="second")])
+    assert [row[0] for row in flags(database)] == ["main"] * 3 + ["second"] * 3
+    store.add_outcome(an_outcome(make_decision("d2"), run_by="worker"))
+    second.add_feedback([a_rating("d2", "f1")])
+    assert [row[1:] for row in flags(database) if row[1]] == [(True, True, False)] * 2
+    for label in ("main", "second"):
+        assert Ledger(database, label=label).unanswered(before=1e12, limit=10) == []
+        assert counters(Ledger(database, label=label)).balanced
+
+
+def test_decision_before_any_label(database, make_decision):
+    """A decision that is kept before its label is registered waits in it all the same, once."""
+    store = Store(database, label="main")
+    store.add_decisions([make_decision("d1")])
+    store.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    assert [row[0] for row in flags(database)] == ["main"]
+    assert counters(Ledger(database, label="main")).balanced
+
+
+def test_label_registered_while_a_decision_is_kept(store, database, make_decision, monkeypatch):
+    """A label that is registered while a decision is being committed has that decision too."""
+    second, begun, registered = Store(database, label="second"), threading.Event(), threading.Event()
+    made_row = store_module._waiting_row
+
+    def slowly(decision, *, label):
+        begun.set()
+        registered.wait(0.5)
+        return made_row(decision, label=label)
+
+    monkeypatch.setattr(store_module, "_waiting_row", slowly)
+
+    def register() -> None:
+        assert begun.wait(10)
+        second.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+        registered.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        kept = pool.submit(store.add_decisions, [make_decision("d1")])
+        pool.submit(register).result(10)
+        kept.result(10)
+    assert [row[0] for row in flags(database)] == ["main", "second"]
+    assert all(counters(Ledger(database, label=label)).balanced for label in ("main", "second"))
+
+
+def test_two_labels_at_once(make_world, database_url):
+    """Two labels on one database balance at every moment, without being opened again, and both learn everything."""
+    world = make_world(database_url=database_url)
+    other = make_world(database_url=database_url, policy={"label": "second", "params": {"ridge": 2.0}})
+    for one in (world, other, world):
+        one.judged(2)
+        one.route()
+        assert (world.counters().balanced, other.counters().balanced) == (True, True)
+        assert world.counters().decided == other.counters().decided
+    assert (world.learn(), other.learn()) == (6, 6)
+    for one in (world, other):
+        assert (one.counters().learned, one.counters().waiting, one.counters().balanced) == (6, 3, True)
+        assert one.router.verify(deep=True).ok
+
+
+def test_late_is_said_by_the_ledger_that_decided(make_world, database_url):
+    """Feedback after its own ledger closed the decision is late, and another label that still waits may learn it."""
+    world = make_world(database_url=database_url)
+    other = make_world(database_url=database_url, policy={"label": "second"})
+    (decision,) = world.judged(reward=0.5)
+    foreign = other.route()
+    world.learn()
+    assert world.feedback(decision, reward=-1.0, feedback_id="late").late
+    world.now += 1
+    other.now += 1
+    other.feedback(foreign, reward=0.25, feedback_id="fresh")
+    assert world.learn() == 1
+    assert not other.feedback(foreign, rating=True, feedback_id="more").late
+    assert other.router.decision(foreign.id).late == frozenset()
+    assert other.learn() == 2
+    used = {row["decision_id"]: json.loads(row["feedback_ids"]) for row in other.updates()}
+    assert used[foreign.id] == ["fresh"]
+    assert len(used[decision.id]) == 1
+    assert other.router.decision(foreign.id).late == {"more"}
+    assert world.router.decision(decision.id).late == {"late"}
+
+
 def test_late_feedback(make_world, database_url):
     """Feedback after learning is kept, said to be late, and stays so when it is repeated."""
     world = make_world(database_url=database_url)
@@ -293,7 +416,7 @@ def test_record_state(make_world, database_url):
     assert world.router.decision(learned.id).state == "waiting"
     world.learn()
     record = world.router.decision(learned.id)
-    assert (record.state, record.update["seq"]) == ("learned", 1)
+    assert (record.state, record.learned_seq, record.reward.source) == ("learned", 1, "explicit")
     assert world.router.decision(unjudged.id).state == "waiting"
     world.now += 100.0
     world.learn()
@@ -341,6 +464,21 @@ def test_not_a_number_raw(database, make_decision):
         connection.execute(decisions.insert().values(row))
     kept, _ = Store(database, label="main").decisions_by_id(["d1"])["d1"]
     assert np.isnan(kept.propensity)
+
+
+def test_unreadable_row_is_alone(store, database, make_decision):
+    """A row that cannot be read comes as a StoreError that names its decision; its neighbours come as they are."""
+    group = [make_decision("d1"), make_decision("d2")]
+    store.add_decisions(group)
+    with database.write() as connection:
+        connection.execute(decisions.update().where(decisions.c.id == "d1").values(pmf="[0.5,"))
+    standing = store.decisions_by_id(["d1", "d2"])
+    for broken, whole in ((standing["d1"][0], standing["d2"][0]), store.add_decisions(group)):
+        assert isinstance(broken, StoreError)
+        assert "d1" in broken.message
+        assert whole.arm == group[1].arm
+    with pytest.raises(StoreError, match="d1"):
+        store.record("d1")
 
 
 def test_poison_raw(store, database, make_decision):

@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, update
 
-from router.policies.base import choose
+from router.errors import PolicyFault
+from router.ledger import Ledger
+from router.policies.base import choose, seed_of
+from router.policies.mba import MbaRag
+from router.snapshots import SnapshotFiles
 from router.tables import decisions, snapshots, updates
+from router.verify import verify
 from tests.conftest import EPOCH
 
 
@@ -91,7 +96,7 @@ def test_pmf_is_none(world, pmf):
     """A pmf that is no distribution over the arms, or cannot be read at all, is named by its decision."""
     decision = first(world)
     change(world, decisions, decisions.c.id == decision.id, pmf=pmf)
-    refused(world, decision.id)
+    refused(world, decision.id, deep=True)
 
 
 def test_pmf_same_draw(world):
@@ -131,10 +136,21 @@ def test_seed(world):
     refused(world, decision.id, "seed")
 
 
-def test_salt(world):
-    """With another salt in the settings no draw agrees: every decision is counted, the first are named."""
-    world.router.settings = world.settings.model_copy(update={"salt": "other"})
-    verdict = refused(world, "salt")
+def test_from_the_rows_alone(world):
+    """Verifying needs the ledger and its files, no settings and no running router: the seed follows from the id."""
+    ledger, files = Ledger(world.database, label=world.store.label), SnapshotFiles(world.files.root)
+    verdict = verify(ledger, files=files, serving=MbaRag(), deep=True)
+    assert verdict.ok
+    assert all(
+        choose(decision.pmf, seed=seed_of(decision.id)) == decision.arms.index(decision.arm)
+        for decision in (world.router.decision(row["decision_id"]).decision for row in world.updates())
+    )
+
+
+def test_all_are_counted(world):
+    """Where nothing agrees every decision is counted, and the first are named."""
+    change(world, decisions, decisions.c.id != "", seed="1")
+    verdict = refused(world, "seed")
     assert verdict.propensity_mismatches == 25
     assert len(verdict.notes) == 20
 
@@ -155,13 +171,81 @@ def test_reward_consistent(world):
 
 
 def test_update_arm(world):
-    """An update that credits another arm than its decision drew is found by the replay."""
+    """An update that credits another arm than its decision drew is named, and the replay differs."""
     row = world.updates()[2]
     decision = world.router.decision(row["decision_id"]).decision
     other = next(arm for arm in decision.arms if arm != row["arm"])
     change(world, updates, updates.c.seq == 3, arm=other)
-    verdict = refused(world)
+    verdict = refused(world, "update 3", other)
+    assert verdict.ledger_mismatches == 1
     assert verdict.replay_sha256 != verdict.live_sha256
+
+
+def test_update_propensity(world):
+    """A propensity in the ledger that is not the decision's, which this policy does not even use, is named."""
+    row = world.updates()[2]
+    change(world, updates, updates.c.seq == 3, propensity=row["propensity"] * (1 + 2**-52))
+    verdict = refused(world, "update 3", "propensity")
+    assert verdict.ledger_mismatches == 1
+    assert verdict.replay_sha256 == verdict.live_sha256
+
+
+@pytest.mark.parametrize(
+    "values", [{"minimum": -0.5}, {"value": -0.9}, {"value": -4.95}, {"cost": 1.0}, {"weight": 0.001}], ids=str
+)
+def test_clipped_reward(make_world, values):
+    """A clipped reward verifies by the bounds in its row; bound, value, cost or weight changed alone is named."""
+    world = make_world(reward={"cost": {"passages": 1.0}})
+    decision = world.route()
+    world.outcome(decision, cost={"passages": 100})
+    world.feedback(decision, rating=0.05)
+    world.learn()
+    record = world.router.decision(decision.id)
+    assert (record.reward.value, record.reward.clipped, record.reward.terms) == (-1.0, True, {"passages": 1.0})
+    assert world.router.verify(deep=True).ok
+    change(world, updates, updates.c.seq == 1, **values)
+    assert refused(world, "update 1").ledger_mismatches == 1
+
+
+def test_no_snapshot(world):
+    """A ledger that has updates while no snapshot is known is not fine: nothing says which policy learned them."""
+    world.write(delete(snapshots))
+    verdict = refused(world, "no snapshot")
+    assert (verdict.live_version, verdict.live_sha256, verdict.replay_sha256) == ("", "", "")
+
+
+def test_refused_rows(make_world, monkeypatch):
+    """Rows that the policy refuses are skipped by learner, replay and verify alike, and counted by each."""
+    learn = MbaRag.learn
+
+    def choosy(policy, update):
+        if update.seq % 3 == 0:
+            raise PolicyFault("not this one")
+        learn(policy, update)
+
+    monkeypatch.setattr(MbaRag, "learn", choosy)
+    world = make_world()
+    learner = world.learner()
+    for _ in range(2):
+        world.judged(5)
+        assert learner.drain() == 5
+        world.now += 1
+    assert (learner.refused, learner.last_seq) == (3, 10)
+    assert learner.policy.updates == 7
+    verdict = world.router.verify(deep=True)
+    assert verdict.ok, verdict.notes
+    assert verdict.refused == 3
+    assert world.sha256(learner.policy) == world.sha256(world.replayed()) == verdict.live_sha256
+    monkeypatch.undo()
+    assert not world.router.verify().ok
+
+
+def test_policy_that_does_not_repeat_itself(world, monkeypatch):
+    """The decisions of a policy that is not deterministic are left out of the deep check, which says so."""
+    monkeypatch.setattr(MbaRag, "deterministic", False)
+    verdict = world.router.verify(deep=True)
+    assert (verdict.ok, verdict.deep_decisions) == (True, 0)
+    assert "mba does not give the same pmf twice" in verdict.notes[0]
 
 
 def swap(world, one: int, other: int) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from router.bootstrap import check_policy
 from router.config import Settings, effective, load
 from router.errors import ConfigError
 
@@ -51,18 +52,18 @@ def test_empty_file_gives_the_defaults(written):
 
 def test_file_in_the_working_folder_is_found(written, monkeypatch):
     """config.yaml of the working folder is read where no other is named."""
-    monkeypatch.chdir(written("salt: here\n").parent)
-    assert load(environ={}).settings.salt == "here"
+    monkeypatch.chdir(written("snapshots: here\n").parent)
+    assert load(environ={}).settings.snapshots == "here"
 
 
 def test_environment_names_the_file(written):
     """RAGBANDIT_CONFIG names the file, and is no setting itself."""
-    assert load(environ={"RAGBANDIT_CONFIG": str(written("salt: there\n"))}).settings.salt == "there"
+    assert load(environ={"RAGBANDIT_CONFIG": str(written("snapshots: there\n"))}).settings.snapshots == "there"
 
 
 def test_precedence_and_sources(written):
     """Environment beats file beats default, and every value knows where it came from."""
-    path = written("learning: {wait_s: 5.0, aggregate: mean}\nsalt: file\n")
+    path = written("learning: {wait_s: 5.0, aggregate: mean}\nsnapshots: file\n")
     loaded = load(path, environ={"RAGBANDIT_LEARNING__WAIT_S": "30", "DATABASE_URL": "sqlite:///x.db"})
     assert loaded.settings.learning.wait_s == 30.0
     assert loaded.settings.learning.aggregate == "mean"
@@ -72,7 +73,7 @@ def test_precedence_and_sources(written):
     assert sources["learning.aggregate"] == f"file {path}"
     assert sources["learning.batch"] == "default"
     assert sources["database_url"] == "environment DATABASE_URL"
-    assert sources["salt"] == f"file {path}"
+    assert sources["snapshots"] == f"file {path}"
 
 
 def test_environment_values_are_yaml(tmp_path, monkeypatch):
@@ -82,13 +83,13 @@ def test_environment_values_are_yaml(tmp_path, monkeypatch):
         "RAGBANDIT_LEARNING__DEFAULT_REWARD": "null",
         "RAGBANDIT_POLICY__PARAMS": "{ridge: 3.0}",
         "RAGBANDIT_SERVER__PORT": "0",
-        "RAGBANDIT_SALT": "'12'",
+        "RAGBANDIT_SNAPSHOTS": "'12'",
     }
     settings = load(environ=environ).settings
     assert settings.learning.default_reward is None
     assert settings.policy.params == {"ridge": 3.0}
     assert settings.server.port == 0
-    assert settings.salt == "12"
+    assert settings.snapshots == "12"
 
 
 def test_other_variables_are_left_alone(tmp_path, monkeypatch):
@@ -140,7 +141,7 @@ def test_unknown_key_is_refused(written, text, field, named):
         ("learning: {batch: 2.5}", "learning.batch", "2.5"),
         ("learning: {batch: true}", "learning.batch", "True"),
         ("server: {port: '8100'}", "server.port", "'8100'"),
-        ("salt: 12", "salt", "12"),
+        ("snapshots: 12", "snapshots", "12"),
         ("policy: 5", "policy", "5"),
         ("policy: null", "policy", "None"),
         ("arms: [single_step]", "arms", "single_step"),
@@ -169,10 +170,21 @@ def test_wrong_type_is_refused(written, text, field, value):
         ("reward: {minimum: 1.0, maximum: 1.0}", "reward"),
         ("reward: {cost: {steps: -1.0}}", "reward.cost.steps"),
         ("learning: {batch: 0}", "learning.batch"),
+        ("learning: {batch: 5001}", "learning.batch"),
+        ("learning: {lease_s: 0.5}", "learning.lease_s"),
+        ("encoder: {max_batch: 1001}", "encoder.max_batch"),
+        ("server: {max_body_bytes: 10}", "server.max_body_bytes"),
+        ("data_dir: ''", "data_dir"),
         ("learning: {expire_s: 0.0}", "learning.expire_s"),
         ("server: {port: 70000}", "server.port"),
         ("budget: {seconds: 0.0}", "budget.seconds"),
+        ("budget: {dollars: 0.0}", "budget.dollars"),
+        ("learning: {snapshot_interval_s: 61.0}", "learning.snapshot_interval_s"),
         ("arms: {}", "arms"),
+        ("arms: {'two words': }\npolicy: {fallback: two words}", "arms"),
+        ("arms: {a/b: }\npolicy: {fallback: a/b}", "arms"),
+        ("arms: {'': }\npolicy: {fallback: ''}", "arms"),
+        (f"arms: {{{'a' * 65}: }}\npolicy: {{fallback: {'a' * 65}}}", "arms"),
     ],
 )
 def test_out_of_range_is_refused(written, text, field):
@@ -182,7 +194,7 @@ def test_out_of_range_is_refused(written, text, field):
 
 def test_source_of_the_wrong_value_is_told(written):
     """The error says which variable set the wrong value."""
-    error = refused(written("salt: x"), RAGBANDIT_LEARNING__WAIT_S="soon")
+    error = refused(written("snapshots: x"), RAGBANDIT_LEARNING__WAIT_S="soon")
     assert error.field == "learning.wait_s"
     assert "RAGBANDIT_LEARNING__WAIT_S" in error.message
 
@@ -195,12 +207,12 @@ def test_unknown_variable_is_refused(written):
 
 def test_variable_below_a_value_is_refused(written):
     """A variable that takes a plain value for a section is refused."""
-    assert refused(written("salt: x"), RAGBANDIT_SALT__PEPPER="1").field == "RAGBANDIT_SALT__PEPPER"
+    assert refused(written("snapshots: x"), RAGBANDIT_SNAPSHOTS__DEEP="1").field == "RAGBANDIT_SNAPSHOTS__DEEP"
 
 
 def test_variable_that_is_no_yaml_is_refused(written):
     """A variable whose value cannot be read is named."""
-    assert refused(written(""), RAGBANDIT_SALT="{a: ").field == "RAGBANDIT_SALT"
+    assert refused(written(""), RAGBANDIT_SNAPSHOTS="{a: ").field == "RAGBANDIT_SNAPSHOTS"
 
 
 @pytest.mark.parametrize(
@@ -233,9 +245,9 @@ def test_secret_in_the_environment_is_hidden(tmp_path, monkeypatch):
 
 def test_unknown_cost_term_is_refused(written):
     """A cost term that no answer has is refused with the known ones."""
-    error = refused(written("reward: {cost: {dollars: 1.0}}"))
+    error = refused(written("reward: {cost: {euros: 1.0}}"))
     assert error.field == "reward"
-    assert "'dollars'" in error.message
+    assert "'euros'" in error.message
     assert "prompt_tokens" in error.message
 
 
@@ -245,6 +257,58 @@ def test_fallback_must_be_an_arm(written):
     assert error.field == "policy.fallback"
     assert "'c'" in error.message
     assert "['a', 'b']" in error.message
+
+
+@pytest.mark.parametrize("name", ["a", "A-1_b.c", "x" * 64])
+def test_names_of_arms_are_taken(written, name):
+    """An arm is named by letters, digits, dots, dashes and underscores."""
+    loaded = load(written(f"arms: {{{name}: }}\npolicy: {{fallback: {name}}}"), environ={})
+    assert set(loaded.settings.arms) == {name}
+
+
+@pytest.mark.parametrize("value", [-1.5, 1.5])
+def test_default_reward_must_be_within_the_bounds(written, value):
+    """A default reward beyond the bounds of rewards is refused with its value and the bounds' keys."""
+    error = refused(written(f"learning: {{default_reward: {value}}}"))
+    assert error.field == "learning.default_reward"
+    assert str(value) in error.message
+    assert "reward.minimum" in error.message
+    wide = load(written(f"learning: {{default_reward: {value}}}\nreward: {{minimum: -2.0, maximum: 2.0}}"), environ={})
+    assert wide.settings.learning.default_reward == value
+
+
+@pytest.mark.parametrize("how", ["last", "mean", "sum", "min", "max"])
+def test_aggregate_needs_a_window(written, how):
+    """Aggregating is refused where the first feedback closes a decision; the error names the setting that helps."""
+    error = refused(written(f"learning: {{aggregate: {how}}}"))
+    assert error.field == "learning.aggregate"
+    assert f"'{how}'" in error.message
+    assert "learning.wait_s" in error.message
+    assert load(written(f"learning: {{aggregate: {how}, wait_s: 1.0}}"), environ={}).settings.learning.aggregate == how
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({"name": "oracle"}, "policy.name"),
+        ({"params": {"learning_rate": 0.1}}, "policy.params.learning_rate"),
+        ({"params": {"ridge": -1.0}}, "policy.params.ridge"),
+        ({"name": "fixed"}, "policy.params.arm"),
+        ({"name": "fixed", "params": {"arm": "oracle"}}, "policy.params.arm"),
+    ],
+)
+def test_policy_that_cannot_decide_is_refused(policy, field):
+    """An unknown policy, a param that it has not or cannot take, and an arm that is not configured are refused."""
+    with pytest.raises(ConfigError) as caught:
+        check_policy(Settings.model_validate({"policy": policy}))
+    assert caught.value.field == field
+    assert caught.value.remedy
+
+
+def test_policy_that_can_decide_is_taken():
+    """The default policy passes, and `fixed` with an arm that is there."""
+    check_policy(Settings())
+    check_policy(Settings.model_validate({"policy": {"name": "fixed", "params": {"arm": "multi_step"}}}))
 
 
 def test_floor_must_leave_room(written):
@@ -261,11 +325,22 @@ def test_missing_file_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["a: [1, 2", "a: b: c", "\tsalt: x", b"salt: \xff\xfe", "- a\n- b\n", "just text", "7"], ids=repr
+    "text", ["a: [1, 2", "a: b: c", "\tsnapshots: x", b"snapshots: \xff\xfe", "- a\n- b\n", "just text", "7"], ids=repr
 )
 def test_broken_yaml_is_refused(written, text):
     """A file that is no YAML mapping in UTF-8 is refused."""
     assert refused(written(text)).field == "config"
+
+
+@pytest.mark.parametrize(
+    ("text", "twice"),
+    [("snapshots: a\nsnapshots: b\n", "snapshots"), ("learning: {batch: 1, wait_s: 1.0, batch: 2}", "batch")],
+)
+def test_key_that_stands_twice_is_refused(written, text, twice):
+    """A key that stands twice in one section is refused: nobody can know which was meant."""
+    error = refused(written(text))
+    assert error.field == "config"
+    assert f"'{twice}' stands twice" in error.message
 
 
 @pytest.mark.parametrize(
@@ -298,4 +373,4 @@ def test_redis_urls_are_taken(written, url):
 def test_settings_cannot_be_changed():
     """Settings are frozen."""
     with pytest.raises(ValueError, match="frozen"):
-        Settings().salt = "other"
+        Settings().snapshots = "other"

@@ -1,5 +1,6 @@
 """The edge refuses what cannot be stored, encoded, learned or printed, with the field and the remedy."""
 
+import json
 import math
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from router.config import BudgetSettings, RewardSettings, Settings
 from router.edge import MAX_TEXT, capped, checked_id, checked_query, checked_text, made_feedback, made_outcome, new_id
 from router.errors import InvalidInput
+from router.rows import canonical
 from router.types import Budget, Cost, Query
 from tests.checks import ARMS, steady
 
@@ -58,7 +60,7 @@ def test_bad_question_is_refused(text):
 def test_good_question_passes(text):
     """Any valid Unicode of up to MAX_TEXT characters passes unchanged."""
     query = Query(text=text)
-    assert checked_query(query, arms=ARMS) is query
+    assert checked_query(query, arms=ARMS) == query
 
 
 @steady
@@ -130,12 +132,12 @@ def test_service_without_arms_is_refused():
 def test_good_arms_pass(arms):
     """Any choice of the arms in any order passes; None means all."""
     query = Query(text="who?", arms=arms)
-    assert checked_query(query, arms=ARMS) is query
+    assert checked_query(query, arms=ARMS) == query
 
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, -math.inf, [1], {"a": 1}, b"x", ("a",), object(), "a\x00", "\ud800", "  ", "x" * 1_000_000],
+    [math.nan, math.inf, -math.inf, [1], {"a": 1}, b"x", ("a",), object(), "a\x00", "\ud800", " \x00", "x" * 1_000_000],
     ids=lambda value: f"{value!r:.20}",
 )
 def test_bad_context_value_is_refused(value):
@@ -150,12 +152,22 @@ def test_bad_context_key_is_refused(key):
 
 
 def test_good_context_passes():
-    """Text, also empty, numbers, booleans and null pass."""
-    query = Query(text="who?", context={"a": "x", "b": "", "c": 1, "d": -0.5, "e": True, "f": None})
-    assert checked_query(query, arms=ARMS) is query
+    """Text, also empty or blank, numbers, booleans and null pass."""
+    query = Query(text="who?", context={"a": "x", "b": "", "c": 1, "d": -0.5, "e": True, "f": None, "g": " \n"})
+    assert checked_query(query, arms=ARMS) == query
 
 
-@pytest.mark.parametrize("cap", ["rounds", "passages", "tokens", "seconds"])
+@steady
+@given(context=st.dictionaries(st.text("abé中_", min_size=1, max_size=4), st.integers(), max_size=6))
+def test_context_is_sorted_by_key(context):
+    """The context comes out in the order that the log keeps, whatever order it was sent in, with the same values."""
+    query = checked_query(Query(text="who?", context=context), arms=ARMS)
+    assert list(query.context.items()) == sorted(context.items())
+    assert json.loads(canonical(dict(query.context))) == query.context
+    assert list(json.loads(canonical(dict(query.context)))) == list(query.context)
+
+
+@pytest.mark.parametrize("cap", ["rounds", "passages", "tokens", "seconds", "dollars"])
 @pytest.mark.parametrize(
     "value", [0, -1, math.nan, math.inf, True, "3", 1e10, 10**400], ids=lambda value: f"{value!r:.20}"
 )
@@ -171,9 +183,9 @@ def test_half_a_round_is_refused(cap):
 
 
 def test_good_budget_passes():
-    """Whole counts and any number of seconds above 0 pass."""
-    query = Query(text="who?", budget=Budget(rounds=1, passages=5, tokens=10_000, seconds=0.5))
-    assert checked_query(query, arms=ARMS) is query
+    """Whole counts and any number of seconds and dollars above 0 pass."""
+    query = Query(text="who?", budget=Budget(rounds=1, passages=5, tokens=10_000, seconds=0.5, dollars=0.001))
+    assert checked_query(query, arms=ARMS) == query
 
 
 caps = st.none() | st.integers(1, 100)
@@ -182,16 +194,18 @@ spans = st.none() | st.floats(0.1, 100)
 
 @steady
 @given(
-    asked=st.builds(Budget, rounds=caps, passages=caps, tokens=caps, seconds=spans),
-    limits=st.builds(BudgetSettings, rounds=caps, passages=caps, tokens=caps, seconds=st.floats(0.1, 100)),
+    asked=st.builds(Budget, rounds=caps, passages=caps, tokens=caps, seconds=spans, dollars=spans),
+    limits=st.builds(
+        BudgetSettings, rounds=caps, passages=caps, tokens=caps, seconds=st.floats(0.1, 100), dollars=spans
+    ),
 )
 def test_a_query_may_ask_for_less_never_for_more(asked, limits):
     """Cap by cap the smaller of asked and allowed is in force; None asks for nothing."""
     made = capped(asked, limits=limits)
-    for cap in ("rounds", "passages", "tokens", "seconds"):
+    for cap in ("rounds", "passages", "tokens", "seconds", "dollars"):
         given_ = [value for value in (getattr(asked, cap), getattr(limits, cap)) if value is not None]
         assert getattr(made, cap) == (min(given_) if given_ else None)
-        assert cap == "seconds" or getattr(made, cap) is None or isinstance(getattr(made, cap), int)
+        assert cap in ("seconds", "dollars") or getattr(made, cap) is None or isinstance(getattr(made, cap), int)
 
 
 def test_feedback_needs_exactly_one_value():
@@ -224,8 +238,9 @@ def test_bad_stars_are_refused(value):
 
 @pytest.mark.parametrize("scale", ["1-10", "", "percent", "0 - 1"])
 def test_unknown_scale_is_refused(scale):
-    """Only 0-1 and 1-5 are scales."""
-    refused("scale", feedback, rating=0.5, scale=scale)
+    """Only 0-1 and 1-5 are scales, whatever kind of feedback comes with it."""
+    for value in ({"rating": 0.5}, {"rating": True}, {"label": ["Paris"]}, {"reward": 0.5}):
+        refused("scale", feedback, **value, scale=scale)
 
 
 @pytest.mark.parametrize(
@@ -320,12 +335,13 @@ def test_feedback_is_made_whole():
         ({"steps": math.inf}, "steps"),
         ({"steps": "2"}, "steps"),
         ({"steps": 10**400}, "steps"),
-        ({"cost": {"dollars": 1}}, "cost"),
+        ({"cost": {"euros": 1}}, "cost"),
         ({"cost": {"passages": -1}}, "cost.passages"),
         ({"cost": {"passages": 1.5}}, "cost.passages"),
         ({"cost": {"llm_calls": True}}, "cost.llm_calls"),
         ({"cost": {"seconds_total": math.nan}}, "cost.seconds_total"),
         ({"cost": {"seconds_total": math.inf}}, "cost.seconds_total"),
+        ({"cost": {"dollars": -0.01}}, "cost.dollars"),
     ],
     ids=lambda value: f"{value!r:.40}",
 )
@@ -337,9 +353,9 @@ def test_bad_outcome_is_refused(values, field):
 @pytest.mark.parametrize("status", ["answered", "exhausted", "failed"])
 def test_good_outcome_passes(status):
     """The caller's own stack reports status, answer, steps and any part of the cost."""
-    made = outcome(status=status, answer="Paris", steps=2, cost={"passages": 3.0, "seconds_total": 1})
-    assert (made.status, made.answer, made.steps, made.source, made.made_at) == (status, "Paris", 2.0, "caller", 5.0)
-    assert made.cost == Cost(passages=3, seconds_total=1.0)
+    made = outcome(status=status, answer="Paris", steps=2, cost={"passages": 3.0, "seconds_total": 1, "dollars": 0.02})
+    assert (made.status, made.answer, made.steps, made.run_by, made.made_at) == (status, "Paris", 2.0, "caller", 5.0)
+    assert made.cost == Cost(passages=3, seconds_total=1.0, dollars=0.02)
     assert type(made.cost.passages) is int
 
 

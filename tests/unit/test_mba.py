@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from router.policies.base import pmf_of_one
 from router.policies.mba import MbaRag
 from router.types import Query
 from tests.checks import ARMS, made_features, made_reward, made_updates, sha_of, taught
@@ -16,8 +17,12 @@ from tests.checks import ARMS, made_features, made_reward, made_updates, sha_of,
 QUERY = Query(text="who?")
 
 
+def output_of(policy, features, arms=ARMS):
+    return pmf_of_one(policy, QUERY, features=features, arms=arms)
+
+
 def scores_of(policy, features, arms=ARMS):
-    return policy.pmf(QUERY, features=features, arms=arms).scores
+    return output_of(policy, features, arms).scores
 
 
 def ridge(updates, arm, *, ridge_, bias_ridge, size):
@@ -56,7 +61,7 @@ def test_learns_an_arm_that_is_better(size):
     policy = MbaRag()
     for update in made_updates(60, size=size):
         policy.learn(replace(update, reward=made_reward(0.9 if update.arm == ARMS[1] else 0.1)))
-    pmf = policy.pmf(QUERY, features=made_features(5, size=size), arms=ARMS).pmf
+    pmf = output_of(policy, made_features(5, size=size)).pmf
     assert pmf.index(max(pmf)) == 1
 
 
@@ -96,17 +101,23 @@ def test_schedule_counts_updates():
 def test_greedy_arm_has_the_rest():
     """The best arm has epsilon/K + 1 - epsilon, every other arm epsilon/K (MBA-RAG eq. 3)."""
     policy = taught(lambda: MbaRag(epsilon_min=0.3, epsilon_max=0.3), made_updates(50))
-    output = policy.pmf(QUERY, features=made_features(1), arms=ARMS)
+    output = output_of(policy, made_features(1))
     best = output.scores.index(max(output.scores))
     for i, p in enumerate(output.pmf):
         assert p == pytest.approx(0.1 + (0.7 if i == best else 0.0), abs=1e-15)
+
+
+def test_epsilon_is_logged():
+    """The epsilon in force stands in the facts: whoever reads the row sees how much was exploration."""
+    policy = taught(MbaRag, made_updates(98))
+    assert output_of(policy, made_features(1)).facts == {"epsilon": policy.epsilon}
 
 
 def test_unseen_arm_scores_zero():
     """An arm that was never learned scores the prior mean, 0; a fresh policy ties all arms."""
     policy = taught(MbaRag, made_updates(30))
     assert scores_of(policy, made_features(1), [*ARMS, "newcomer"])[-1] == 0.0
-    assert MbaRag().pmf(QUERY, features=made_features(1), arms=ARMS).pmf == pytest.approx((1 / 3,) * 3)
+    assert output_of(MbaRag(), made_features(1)).pmf == pytest.approx((1 / 3,) * 3)
 
 
 def test_unseen_arm_beats_arms_that_lose():

@@ -190,7 +190,7 @@ def test_costs_add_up():
 
 def test_steps_are_rounds():
     """The papers' Step counts the rounds of a trace and nothing else."""
-    trace = (types.Round(number=1), types.Decided(rule="x", value="y"), types.Round(number=2))
+    trace = (types.Round(number=1), types.Branch(rule="x", value="y"), types.Round(number=2))
     assert types.count_steps(trace) == 2
     assert types.count_steps(()) == 0
 

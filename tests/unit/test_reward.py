@@ -38,7 +38,8 @@ def made_outcome(answer="Paris", *, status="answered", steps=1.0, **cost):
         steps=steps,
         stop_reason="",
         error="broke" if status == "failed" else None,
-        source="worker",
+        run_by="worker",
+        made_by={},
         made_at=1.0,
     )
 

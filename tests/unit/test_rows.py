@@ -1,7 +1,7 @@
 """Values become rows and come back bit for bit; body hashes decide between duplicate and conflict."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -15,8 +15,10 @@ from router.rows import (
     decision_value,
     feedback_row,
     feedback_value,
+    outcome_body,
     outcome_row,
     outcome_value,
+    query_body,
     snapshot_row,
     snapshot_value,
     trace_json,
@@ -26,9 +28,10 @@ from router.rows import (
 )
 from router.tables import metadata
 from router.types import (
+    Branch,
     Budget,
+    CallFailed,
     Cost,
-    Decided,
     Decision,
     Feedback,
     Generated,
@@ -50,7 +53,9 @@ counts = st.integers(0, 10**9)
 caps = st.none() | st.integers(1, 10**6)
 json_values = texts | reals | st.integers(-(10**15), 10**15) | st.booleans() | st.none()
 
-budgets = st.builds(Budget, rounds=caps, passages=caps, tokens=caps, seconds=st.none() | spans)
+budgets = st.builds(
+    Budget, rounds=caps, passages=caps, tokens=caps, seconds=st.none() | spans, dollars=st.none() | spans
+)
 costs = st.builds(
     Cost,
     retriever_calls=counts,
@@ -61,6 +66,7 @@ costs = st.builds(
     seconds_retrieve=spans,
     seconds_generate=spans,
     seconds_total=spans,
+    dollars=spans,
 )
 # By bits: also numbers whose decimal form is long, zeros of both signs and subnormal numbers.
 features = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20).map(
@@ -96,7 +102,8 @@ def decisions(draw):
         floor=draw(reals),
         explored=draw(st.booleans()),
         fault=draw(st.none() | texts),
-        answered_by_us=draw(st.booleans()),
+        facts=dict(sorted(draw(st.dictionaries(texts, json_values, max_size=3)).items())),
+        run_by=draw(st.sampled_from(["worker", "caller"])),
         features=draw(st.none() | features),
         made_at=draw(reals),
     )
@@ -112,7 +119,8 @@ events = (
         seconds=spans,
     )
     | st.builds(Generated, purpose=texts, text=texts, prompt_tokens=counts, completion_tokens=counts, seconds=spans)
-    | st.builds(Decided, rule=texts, value=texts)
+    | st.builds(Branch, rule=texts, value=texts)
+    | st.builds(CallFailed, purpose=texts, error=texts, seconds=spans)
 )
 outcomes = st.builds(
     Outcome,
@@ -124,7 +132,8 @@ outcomes = st.builds(
     steps=spans,
     stop_reason=texts,
     error=st.none() | texts,
-    source=st.sampled_from(["worker", "caller"]),
+    run_by=st.sampled_from(["worker", "caller"]),
+    made_by=st.dictionaries(texts, json_values, max_size=3).map(lambda facts: dict(sorted(facts.items()))),
     made_at=reals,
 )
 feedbacks = st.builds(
@@ -142,7 +151,9 @@ rewards = st.builds(
     quality=reals,
     cost=reals,
     weight=reals,
-    clipped=st.booleans(),
+    minimum=reals,
+    maximum=reals,
+    terms=st.dictionaries(texts, spans, max_size=3).map(lambda prices: dict(sorted(prices.items()))),
     preset=texts,
     source=st.sampled_from(["explicit", "default"]),
 )
@@ -166,8 +177,28 @@ def made_decision(**changes):
             "floor": 0.0,
             "explored": False,
             "fault": None,
-            "answered_by_us": True,
+            "facts": {},
+            "run_by": "worker",
             "features": None,
+            "made_at": 1.0,
+        }
+        | changes
+    )
+
+
+def made_outcome(**changes):
+    return Outcome(
+        **{
+            "decision_id": "d-1",
+            "status": "answered",
+            "answer": "x",
+            "trace": (),
+            "cost": Cost(),
+            "steps": 1.0,
+            "stop_reason": "",
+            "error": None,
+            "run_by": "worker",
+            "made_by": {"arm": "single_step"},
             "made_at": 1.0,
         }
         | changes
@@ -218,24 +249,27 @@ def test_trace_round_trip(trace):
 @steady
 @given(decision=decisions(), reward=rewards, seq=counts, feedback_ids=st.lists(ids, max_size=3).map(tuple))
 def test_update_round_trip(decision, reward, seq, feedback_ids):
-    """An update comes back from its ledger row joined with the decision's text, arms and features."""
+    """An update comes back from its ledger row joined with what the decision saw."""
     update = Update(
         policy=decision.policy,
         seq=seq,
         decision_id=decision.id,
+        query=decision.query,
         arm=decision.arm,
         arms=decision.arms,
+        pmf=decision.pmf,
+        scores=decision.scores,
         propensity=decision.propensity,
         reward=reward,
         feedback_ids=feedback_ids,
-        text=decision.query.text,
         features=None,
         made_at=decision.made_at,
     )
-    kept = decision_row(decision)
-    joined = update_row(update, feedback_at=1.0) | {key: kept[key] for key in ("text", "arms", "features")}
-    back = update_value(joined)
+    kept = decision_value(decision_row(decision))
+    back = update_value(update_row(update, feedback_at=1.0), decision=kept)
     assert bits(replace(back, features=None)) == bits(update)
+    assert (back.features is None) == (decision.features is None)
+    assert back.reward.clipped == reward.clipped
 
 
 def test_snapshot_round_trip():
@@ -257,23 +291,7 @@ def test_snapshot_round_trip():
     ("table", "row"),
     [
         ("decisions", decision_row(made_decision())),
-        (
-            "outcomes",
-            outcome_row(
-                Outcome(
-                    decision_id="d-1",
-                    status="answered",
-                    answer="x",
-                    trace=(),
-                    cost=Cost(),
-                    steps=1.0,
-                    stop_reason="",
-                    error=None,
-                    source="worker",
-                    made_at=1.0,
-                )
-            ),
-        ),
+        ("outcomes", outcome_row(made_outcome())),
         (
             "feedback",
             feedback_row(
@@ -343,12 +361,12 @@ def test_another_request_is_another_body(change):
 def test_route_and_answer_are_two_requests():
     """The same query to decide only and to answer are two bodies."""
     ours = decision_row(made_decision())["body_hash"]
-    assert decision_row(made_decision(answered_by_us=False))["body_hash"] != ours
+    assert decision_row(made_decision(run_by="caller"))["body_hash"] != ours
 
 
 def test_what_was_decided_is_not_in_the_body():
-    """Arm, pmf, policy version and clock do not change the hash: a repeated request is a duplicate."""
-    decided = made_decision(arm="b", pmf=(0.1, 0.9), version="main-9-9", made_at=9.0, seed=7)
+    """Arm, pmf, facts, policy version and clock do not change the hash: a repeated request is a duplicate."""
+    decided = made_decision(arm="b", pmf=(0.1, 0.9), facts={"x": 1}, version="main-9-9", made_at=9.0, seed=7)
     assert decision_row(decided)["body_hash"] == decision_row(made_decision())["body_hash"]
 
 
@@ -370,3 +388,55 @@ def test_outcome_bodies(outcome):
     ours = outcome_row(outcome)["body_hash"]
     assert outcome_row(replace(outcome, made_at=0.0))["body_hash"] == ours
     assert outcome_row(replace(outcome, steps=outcome.steps + 1.0 + outcome.steps))["body_hash"] != ours
+
+
+BUDGETS = {"none": Budget(), "two rounds": Budget(rounds=2), "all": Budget(rounds=1, passages=2, tokens=3, seconds=0.5)}
+
+
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS.keys())
+def test_hash_is_over_what_was_given(budget):
+    """A cap that was left out is not in the hash: a version that knows one cap less gives the same."""
+    given_ = {cap: value for cap, value in asdict(budget).items() if value is not None}
+    body = {"text": "who?", "context": {"a": 1, "b": "x"}, "arms": ["a", "b"], "tenant": "default", "run_by": "worker"}
+    query = replace(QUERY, budget=budget)
+    assert query_body(query, run_by="worker") == body | {"budget": given_}
+    assert decision_row(made_decision(query=query))["body_hash"] == body_hash(body | {"budget": given_})
+    assert body_hash(query_body(query, run_by="caller")) != body_hash(body | {"budget": given_})
+
+
+def test_cost_of_zero_is_not_in_the_hash():
+    """A cost that is zero is not in the hash: a version that knows one kind of cost less gives the same."""
+    outcome = made_outcome(cost=Cost(passages=3, seconds_total=0.5))
+    body = outcome_body(outcome)
+    assert body["cost"] == {"passages": 3, "seconds_total": 0.5}
+    assert outcome_row(outcome)["body_hash"] == body_hash(body)
+    assert outcome_row(replace(outcome, cost=Cost(passages=3, seconds_total=0.5, dollars=0.1)))[
+        "body_hash"
+    ] != body_hash(body)
+
+
+def test_what_made_the_outcome_is_in_its_body():
+    """Another version of the arm is another outcome."""
+    one, other = (outcome_row(made_outcome(made_by={"generator": name})) for name in ("small", "large"))
+    assert one["body_hash"] != other["body_hash"]
+
+
+def test_events_of_a_newer_version_are_kept():
+    """An event that this version does not know is read as a branch that holds it; a known one loses new keys only."""
+    strange = {"type": "reranked", "ids": ["a", "b"], "seconds": 0.5}
+    events = [{"type": "round", "number": 1, "depth": 3}, strange]
+    trace = trace_value(events)
+    assert trace == (Round(number=1), Branch(rule="unknown_event", value=canonical(strange)))
+    assert json.loads(trace[1].value) == strange
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_keys_of_a_newer_version_are_left_out(cut):
+    """Caps and costs that this version does not know do not keep a row from being read; missing ones are none."""
+    budget, cost = {"rounds": 2, "joules": 5.0}, {"passages": 3, "joules": 5.0}
+    if cut:
+        budget, cost = {"joules": 5.0}, {}
+    row = decision_row(made_decision()) | {"budget": json.dumps(budget)}
+    assert decision_value(row).query.budget == (Budget() if cut else Budget(rounds=2))
+    done = outcome_row(made_outcome()) | {"cost": json.dumps(cost)}
+    assert outcome_value(done).cost == (Cost() if cut else Cost(passages=3))

@@ -1,10 +1,11 @@
 """no_retrieval, single_step and multi_step, with a scripted model."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from router.types import Budget, Decided, DecisionId, Generated, Retrieved
+from router.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
 from strategies.base import Passage
 from strategies.basic import NoRetrieval, SingleStep
 from strategies.ircot import MultiStep
@@ -22,8 +23,7 @@ def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN), **b
     return asyncio.run(
         run_strategy(
             arm,
-            decision_id=DecisionId("d"),
-            question=question,
+            query=Query(id=DecisionId("d"), text=question),
             budget=Budget(**budget),
             retriever=MemoryRetriever(corpus),
             generator=generator,
@@ -35,8 +35,8 @@ def queries(outcome):
     return [event.query for event in outcome.trace if isinstance(event, Retrieved)]
 
 
-def decisions(outcome, rule):
-    return [event.value for event in outcome.trace if isinstance(event, Decided) and event.rule == rule]
+def branches(outcome, rule):
+    return [event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == rule]
 
 
 def purposes(outcome):
@@ -72,7 +72,7 @@ def test_a_question_of_question_words_skips_the_search():
     outcome = outcome_of(SingleStep(), ["x"], question="What is")
 
     assert queries(outcome) == []
-    assert decisions(outcome, "search_skipped") == ["the query is empty after cleaning"]
+    assert branches(outcome, "search_skipped") == ["the query is empty after cleaning"]
     assert outcome.steps == 1
 
 
@@ -81,8 +81,8 @@ def test_a_budget_without_rounds_or_passages_skips_the_search():
     no_round = outcome_of(SingleStep(), ["x"], rounds=0)
     no_passage = outcome_of(SingleStep(), ["x"], passages=0)
 
-    assert decisions(no_round, "search_skipped") == ["the budget has no round"]
-    assert decisions(no_passage, "search_skipped") == ["the budget has no passage"]
+    assert branches(no_round, "search_skipped") == ["the budget has no round"]
+    assert branches(no_passage, "search_skipped") == ["the budget has no passage"]
     assert (no_round.steps, no_passage.steps) == (0, 1)
     assert {no_round.cost.retriever_calls, no_passage.cost.retriever_calls} == {0}
     assert (no_round.answer, no_passage.answer) == ("x", "x")
@@ -108,7 +108,7 @@ def test_multi_step_stops_at_an_announced_answer():
     outcome = outcome_of(MultiStep(), ["So the answer is: Toledo.", "Cincinnati"])
 
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "answer_found", 1)
-    assert decisions(outcome, "chain_ended") == ["answer_found"]
+    assert branches(outcome, "chain_ended") == ["answer_found"]
 
 
 def test_multi_step_stops_at_an_empty_sentence():
@@ -141,7 +141,7 @@ def test_multi_step_skips_what_it_holds_and_near_duplicates():
         corpus=(JAWS, twin, MAN, TOWN),
     )
 
-    skipped = decisions(outcome, "passage_skipped")
+    skipped = branches(outcome, "passage_skipped")
     assert "twin: near duplicate of jaws" in skipped
     assert "jaws: held already" in skipped
     assert outcome.cost.passages <= 2
@@ -154,6 +154,37 @@ def test_the_draft_of_multi_step_survives_the_budget():
 
     assert (sentence.status, sentence.answer) == ("exhausted", "Spielberg made Jaws.")
     assert (announced.status, announced.answer, announced.stop_reason) == ("exhausted", "Ohio", "budget_tokens")
+
+
+class Stalling(ScriptedGenerator):
+    """The last of its answers is cut short by the deadline."""
+
+    async def complete(self, request):
+        done = await super().complete(request)
+        return done if self._used < len(self._answers) else replace(done, finish="deadline")
+
+
+@pytest.mark.parametrize(
+    ("arm", "answers", "draft"),
+    [
+        (NoRetrieval(), ["In Ohio"], "In Ohio"),
+        (NoRetrieval(), ["So the answer is"], None),
+        (SingleStep(), [""], None),
+        (SingleStep(style="reasoned"), ["Jaws was made by"], None),
+        (SingleStep(style="reasoned"), ["Jaws. So the answer is: Ohio"], "Ohio"),
+        (MultiStep(), ["So the answer is: Toledo.", "Ohio"], "Ohio"),
+        (MultiStep(), ["So the answer is: Toledo.", " "], "Toledo"),
+        (MultiStep(style="reasoned"), ["So the answer is: Toledo.", "Jaws was made by"], "Toledo"),
+        (MultiStep(think="reasoned"), ["Jaws was made by"], None),
+    ],
+)
+def test_what_the_reader_had_written_at_the_deadline_is_the_draft(arm, answers, draft):
+    """A reader cut short leaves its text as the answer where it is one; else the earlier draft stays."""
+    outcome = outcome_of(arm, Stalling(answers), seconds=60)
+
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_seconds", draft)
+    assert purposes(outcome)[-1] in ("answer", "read", "think")
+    assert outcome.cost.llm_calls == len(answers)
 
 
 @pytest.mark.parametrize(

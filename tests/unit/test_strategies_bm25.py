@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from router.errors import ConfigError, InvalidInput
-from strategies.base import Passage
+from strategies.base import Passage, Retriever
 from strategies.retrievers.bm25 import FORMAT, Bm25Retriever, build_index, read_corpus
 
 ROWS = [
@@ -114,6 +114,25 @@ def test_the_index_says_what_it_is(folder):
     assert Bm25Retriever(folder).meta == again
 
 
+def test_the_name_tells_the_corpus(folder, tmp_path):
+    """The retriever is called "bm25:" and the start of the corpus' sha256, the same for the same passages."""
+    other = build_index(ROWS[:2], tmp_path / "other")
+    again = build_index(ROWS, tmp_path / "again")
+
+    name = Bm25Retriever(folder).name
+    assert name == f"bm25:{again['sha256'][:12]}" == Bm25Retriever(tmp_path / "again").name
+    assert Bm25Retriever(tmp_path / "other").name == f"bm25:{other['sha256'][:12]}" != name
+
+
+def test_it_keeps_the_protocol_of_retrievers(folder):
+    """It is a Retriever, and may be closed twice."""
+    retriever = Bm25Retriever(folder)
+    asyncio.run(retriever.close())
+    asyncio.run(retriever.close())
+
+    assert isinstance(retriever, Retriever)
+
+
 def test_a_corpus_without_any_title_can_be_searched(tmp_path):
     """A field in which no passage has a word is left out."""
     build_index([Passage(id="a", title="", text="only text")], tmp_path / "i")
@@ -142,6 +161,15 @@ def test_a_missing_index_names_path_and_command(tmp_path):
     """Opening a folder without an index says where it looked and how to build one."""
     with pytest.raises(ConfigError, match=r"nowhere holds no index .*ragbandit index build .*nowhere"):
         Bm25Retriever(tmp_path / "nowhere")
+
+
+def test_a_fault_names_the_setting(tmp_path):
+    """What is wrong with an index is said under retriever.index, the setting that chose it."""
+    (tmp_path / "thesis.txt").write_text("precious")
+    for act in (lambda: Bm25Retriever(tmp_path), lambda: build_index(ROWS, tmp_path)):
+        with pytest.raises(ConfigError) as caught:
+            act()
+        assert caught.value.field == "retriever.index"
 
 
 def test_another_format_names_the_command(folder):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from router.errors import ArmFailed, ConfigError
-from router.types import Budget, Decided
+from router.types import Branch, Budget, Query
 from strategies.base import Hit, Passage, Run
 from strategies.passages import PassagePool
 from strategies.prompts import ask, fit, load_template, load_templates
@@ -142,18 +142,23 @@ def test_unknown_templates_are_refused():
 
 
 def test_asking_writes_losses_and_shown_passages_down():
-    """Every loss becomes a prompt_budget decision, and only passages that stayed in the prompt count as shown."""
-    run = Run(retriever=MemoryRetriever([]), generator=ScriptedGenerator(["ok"], context_tokens=33), budget=Budget())
+    """Every loss becomes a prompt_budget branch, and only passages that stayed in the prompt count as shown."""
+    run = Run(
+        query=Query(text="q"),
+        retriever=MemoryRetriever([]),
+        generator=ScriptedGenerator(["ok"], context_tokens=33),
+        budget=Budget(),
+    )
     pool = PassagePool(cap=3)
     texts = ["one two three four", "five six seven eight", "red green blue black"]
     pool.add(Hit(passage=Passage(id=f"p{n}", title=f"T{n}", text=text), score=1.0) for n, text in enumerate(texts))
 
-    text = asyncio.run(
+    done = asyncio.run(
         ask(run, template=own_template(), purpose="read", fields={"question": "q " * 7}, pool=pool, max_tokens=5)
     )
 
-    assert text == "ok"
-    assert [event.value for event in run.trace if isinstance(event, Decided)] == [
+    assert (done.text, done.finish) == ("ok", "stop")
+    assert [event.value for event in run.trace if isinstance(event, Branch)] == [
         "demonstration 1 of 2 dropped",
         "demonstration 2 of 2 dropped",
         "passage p2 dropped",

@@ -134,6 +134,13 @@ def test_a_wrong_configuration_names_field_value_and_remedy(config, field, words
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+@pytest.mark.parametrize("name", sorted(ARMS))
+def test_our_arms_need_stop_strings(name):
+    """An arm of ours is refused at the start where the generator cannot stop at a string."""
+    with pytest.raises(ConfigError, match="needs stop, and the generator offers completion"):
+        make_arms({name: {}}, capabilities=frozenset({"completion"}))
+
+
 def test_an_unmet_need_names_what_would_meet_it():
     """An arm that the generator cannot serve is refused with what it lacks and which generator has it."""
     with pytest.raises(ConfigError) as caught:

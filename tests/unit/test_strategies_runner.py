@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
 
-from router.errors import ArmFailed
-from router.types import Budget, DecisionId, count_steps
-from strategies.base import Answer, Prompt
+from router.errors import ArmFailed, InvalidInput
+from router.types import Budget, CallFailed, DecisionId, Generated, Query, Retrieved, count_steps
+from strategies.base import Answer, Completion, Generator, OutOfBudget, Prompt, Request, Retriever
 from strategies.runner import run_strategy
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 
@@ -37,8 +38,7 @@ def run(end, **budget):
     return asyncio.run(
         run_strategy(
             Arm(end),
-            decision_id=DecisionId("d7"),
-            question="q",
+            query=Query(id=DecisionId("d7"), text="q", context={"lang": "en"}, tenant="acme"),
             budget=Budget(**budget),
             retriever=MemoryRetriever([]),
             generator=ScriptedGenerator({"": "one"}),
@@ -63,7 +63,7 @@ def test_a_normal_end_is_answered():
     outcome = run(good)
 
     assert (outcome.decision_id, outcome.status, outcome.answer) == ("d7", "answered", "yes")
-    assert (outcome.stop_reason, outcome.error, outcome.source) == ("rule", None, "worker")
+    assert (outcome.stop_reason, outcome.error, outcome.run_by) == ("rule", None, "worker")
     assert outcome.steps == count_steps(outcome.trace) == 2
     assert (outcome.cost.llm_calls, outcome.cost.retriever_calls) == (1, 1)
     assert (outcome.cost.prompt_tokens, outcome.cost.completion_tokens) == (2, 1)
@@ -105,7 +105,7 @@ def test_an_arm_that_returns_something_else_has_failed():
     async def text():
         return "just text"
 
-    assert "returned str" in run(text).error
+    assert "returned 'just text'" in run(text).error
 
 
 def test_an_arm_that_hangs_outside_any_call_is_cut_off():
@@ -134,8 +134,7 @@ def test_a_slow_retriever_is_cut_off():
     outcome = asyncio.run(
         run_strategy(
             Arm(good),
-            decision_id=DecisionId("d"),
-            question="q",
+            query=Query(id=DecisionId("d"), text="q", context={"lang": "en"}, tenant="acme"),
             budget=Budget(seconds=0.02),
             retriever=MemoryRetriever([], seconds=30),
             generator=ScriptedGenerator([]),
@@ -155,8 +154,7 @@ def test_a_timeout_of_the_retriever_itself_is_a_failure():
     outcome = asyncio.run(
         run_strategy(
             Arm(good),
-            decision_id=DecisionId("d"),
-            question="q",
+            query=Query(id=DecisionId("d"), text="q", context={"lang": "en"}, tenant="acme"),
             budget=Budget(seconds=30),
             retriever=Unreachable([]),
             generator=ScriptedGenerator([]),
@@ -164,3 +162,190 @@ def test_a_timeout_of_the_retriever_itself_is_a_failure():
     )
 
     assert (outcome.status, outcome.error) == ("failed", "TimeoutError: no server")
+
+
+async def outcome_of(arm, *, retriever=None, generator=None, query=None, **budget):
+    return await run_strategy(
+        arm,
+        query=query or Query(id=DecisionId("d"), text="q"),
+        budget=Budget(**budget),
+        retriever=retriever or MemoryRetriever([]),
+        generator=generator or ScriptedGenerator({"": "one"}),
+    )
+
+
+class Own(Arm):
+    """Whatever the test wants, with the run at hand."""
+
+    async def answer(self, question, *, run):
+        return await self._end(run)
+
+
+def test_an_arm_sees_the_whole_query():
+    """Context, tenant, id and the budget as asked for reach the arm; the caps in force are another thing."""
+    asked = Query(id=DecisionId("d9"), text="q", context={"lang": "en"}, tenant="acme", budget=Budget(tokens=9))
+    seen = []
+
+    async def look(run):
+        seen.extend([run.query, run.budget])
+        return Answer(text="x", stop_reason="x")
+
+    outcome = asyncio.run(outcome_of(Own(look), query=asked, tokens=5))
+    assert seen == [asked, Budget(tokens=5)]
+    assert outcome.decision_id == "d9"
+
+
+def test_a_query_without_an_id_is_refused():
+    """An outcome belongs to a decision: a query that names none cannot be run."""
+    with pytest.raises(InvalidInput, match="no id"):
+        asyncio.run(outcome_of(Arm(good), query=Query(text="q")))
+
+
+def test_the_outcome_says_what_made_it():
+    """Class, params, generator, retriever and the caps in force tell two versions of an arm apart."""
+    assert run(good, tokens=50, seconds=60.0).made_by == {
+        "arm": f"{__name__}:Arm",
+        "params": {},
+        "generator": "scripted",
+        "retriever": "memory",
+        "budget": {"tokens": 50, "seconds": 60.0},
+    }
+
+
+def test_a_long_stop_reason_is_cut():
+    """An arm's own stop reason is kept up to 64 characters."""
+
+    async def end():
+        return Answer(text="x", stop_reason="r" * 100)
+
+    assert run(end).stop_reason == "r" * 64
+
+
+def test_a_failed_call_of_the_model_counts_without_tokens():
+    """A call that raises is a call and its seconds, no tokens, and a CallFailed with its purpose and message."""
+    outcome = asyncio.run(outcome_of(Arm(good), generator=ScriptedGenerator(["x"], seconds=0.01, fail_at=[1])))
+
+    assert (outcome.cost.llm_calls, outcome.cost.prompt_tokens, outcome.cost.completion_tokens) == (1, 0, 0)
+    assert outcome.cost.seconds_generate >= 0.01
+    failed = outcome.trace[-1]
+    assert isinstance(failed, CallFailed)
+    assert (failed.purpose, failed.error) == ("p", "the script fails at call 1")
+    assert failed.seconds == outcome.cost.seconds_generate
+
+
+def test_a_failed_search_is_in_the_trace():
+    """A search that raises is counted, and the trace says CallFailed instead of Retrieved."""
+    outcome = asyncio.run(outcome_of(Arm(good), retriever=MemoryRetriever([], fail_at=[1])))
+
+    assert (outcome.cost.retriever_calls, outcome.status) == (1, "failed")
+    assert [type(event) for event in outcome.trace[1:]] == [CallFailed]
+    assert (outcome.trace[1].purpose, outcome.trace[1].error) == ("search", "the retriever fails at search 1")
+
+
+def test_a_search_cut_off_by_the_budget_is_in_the_trace():
+    """A search that the seconds ended is a CallFailed that says so."""
+    outcome = asyncio.run(outcome_of(Arm(good), retriever=MemoryRetriever([], seconds=30), seconds=0.02))
+
+    assert (outcome.status, outcome.cost.retriever_calls) == ("exhausted", 1)
+    assert outcome.trace[-1].error == "the budget of seconds ran out"
+
+
+def test_a_call_that_hangs_is_counted_and_in_the_trace():
+    """A model that heeds no deadline is cut off: one call, no tokens, and a CallFailed that says so."""
+
+    class Hanging(ScriptedGenerator):
+        async def complete(self, request):
+            await asyncio.sleep(60)
+
+    outcome = asyncio.run(outcome_of(Arm(good), generator=Hanging([]), seconds=0.02))
+
+    assert (outcome.stop_reason, outcome.cost.llm_calls, outcome.cost.prompt_tokens) == ("budget_seconds", 1, 0)
+    assert outcome.trace[-1].error.startswith("cut off")
+
+
+def test_a_call_that_never_began_read_nothing():
+    """Where the deadline passed in the generator's queue, the tokens are those that it says were read: none."""
+
+    class Queueing(ScriptedGenerator):
+        async def complete(self, request):
+            return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="deadline")
+
+    outcome = asyncio.run(outcome_of(Arm(good), generator=Queueing([]), seconds=60))
+
+    assert (outcome.stop_reason, outcome.cost.llm_calls, outcome.cost.prompt_tokens) == ("budget_seconds", 1, 0)
+    assert [type(event) for event in outcome.trace if isinstance(event, Generated | Retrieved)] == [
+        Retrieved,
+        Generated,
+    ]
+
+
+def test_a_partial_text_does_not_outlive_the_next_call():
+    """What the deadline cut short is in run.partial until the next call begins."""
+
+    class Once(ScriptedGenerator):
+        async def complete(self, request):
+            done = await super().complete(request)
+            return replace(done, finish="deadline") if len(self.requests) == 1 else done
+
+    prompt, seen = Prompt(instructions="", body="b"), []
+
+    async def twice(run):
+        with pytest.raises(OutOfBudget):
+            await run.complete(prompt, purpose="p", max_tokens=3)
+        seen.append(run.partial)
+        await run.complete(prompt, purpose="p", max_tokens=3)
+        seen.append(run.partial)
+        return Answer(text="x", stop_reason="x")
+
+    asyncio.run(outcome_of(Own(twice), generator=Once(["one", "two"])))
+    assert seen == ["one", ""]
+
+
+def test_details_come_back_with_the_completion():
+    """What a call wants beyond the text is in the Completion's details, and nothing else is."""
+    generator = ScriptedGenerator(["a"], capabilities=["completion", "logprobs"], details={"logprobs": [-0.5]})
+    seen = []
+
+    async def look(run):
+        done = await run.complete(
+            Prompt(instructions="", body="b"), purpose="p", max_tokens=3, want=frozenset({"logprobs"})
+        )
+        seen.append(done.details)
+        return Answer(text=done.text, stop_reason="x")
+
+    assert asyncio.run(outcome_of(Own(look), generator=generator)).answer == "a"
+    assert seen == [{"logprobs": [-0.5]}]
+
+
+def test_wanting_what_the_generator_does_not_offer_fails_before_the_call():
+    """A need that was not declared is found at the call, which is not made."""
+
+    async def look(run):
+        await run.complete(Prompt(instructions="", body="b"), purpose="p", max_tokens=3, want=frozenset({"entropy"}))
+
+    outcome = asyncio.run(outcome_of(Own(look)))
+    assert "wants entropy, which scripted does not offer" in outcome.error
+    assert outcome.cost.llm_calls == 0
+
+
+def test_the_scripted_generator_writes_half_until_the_deadline():
+    """A scripted answer that takes too long comes back half, with finish="deadline"."""
+    generator = ScriptedGenerator(["one two three four"], seconds=30)
+    request = Request(prompt=Prompt(instructions="", body="b"), max_tokens=9, deadline=time.monotonic() + 0.01)
+    done = asyncio.run(generator.complete(request))
+
+    assert (done.text, done.completion_tokens, done.finish) == ("one two", 2, "deadline")
+
+
+def test_our_doubles_keep_the_protocols():
+    """The scripted generator and the list of passages are a Generator and a Retriever, closing included."""
+    generator, retriever = ScriptedGenerator([]), MemoryRetriever([])
+    for part in (generator, retriever):
+        asyncio.run(part.close())
+        asyncio.run(part.close())
+
+    assert isinstance(generator, Generator)
+    assert isinstance(retriever, Retriever)
+    assert generator.closed
+    assert retriever.closed
+    assert generator.capabilities is ScriptedGenerator.capabilities

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def main() -> None:
     )
 
 
-def _http(settings: Settings, config: Path, ids: list[str]) -> tuple[float, float]:
+def _http(settings: Settings, config: Path, ids: Sequence[str]) -> tuple[float, float]:
     """Seconds for COUNT feedbacks, one a request and in batches. The service is a process of its own, with Redis;
     the clients share the machine with it.
     """

@@ -19,8 +19,9 @@ def summarise(asked: list[Row], *, records: list[Row], status: Row, verdict: Row
     """All that the report file holds."""
     rows = [_row(question, record) for question, record in zip(asked, records, strict=True)]
     counters = status["counters"]
-    late = [row for row in rows if row["reward"] is not None]
-    third = len(late) // 3
+    learned = sorted((row for row in rows if row["reward"] is not None), key=lambda row: row["seq"])
+    third = len(learned) // 3
+    first, last = learned[:third], learned[len(learned) - third :]
     routes = [row["route_ms"] for row in rows]
     report = {
         **{key: counters[key] for key in ("decided", "learned", "defaulted", "waiting", "closed", "quarantined")},
@@ -37,17 +38,17 @@ def summarise(asked: list[Row], *, records: list[Row], status: Row, verdict: Row
         "route_ms_p50": float(np.percentile(routes, 50)),
         "route_ms_p99": float(np.percentile(routes, 99)),
         "lag_s": status["lag_s"],
-        "policy": status["policy"],
+        "policy": status["algorithm"],
         "version": status["serving"],
         "failed": sum(row["status"] != "answered" for row in rows),
         "arms": {arm: _means([row for row in rows if row["arm"] == arm], share_of=len(rows)) for arm in ARMS},
         "kinds": {kind: _kind(rows, kind) for kind in ("none", "one", "two")},
-        "first_third": _means(late[:third], share_of=len(late)),
-        "last_third": _means(late[-third:] if third else [], share_of=len(late)),
-        "shares_first_third": _shares(late[:third]),
-        "shares_last_third": _shares(late[-third:] if third else []),
-        "logged": _means(late, share_of=len(late)),
-        "counterfactual": _counterfactual(late),
+        "first_third": _means(first, share_of=len(learned)),
+        "last_third": _means(last, share_of=len(learned)),
+        "shares_first_third": _shares(first),
+        "shares_last_third": _shares(last),
+        "logged": _means(learned, share_of=len(learned)),
+        "counterfactual": _counterfactual(learned),
         "seconds": seconds,
     }
     agree = verdict["ok"] and status["balanced"] and report["replay_sha256"] == report["live_sha256"]
@@ -74,7 +75,7 @@ def _row(question: Row, record: Row) -> Row:
 
 def _means(rows: list[Row], *, share_of: int) -> Row:
     if not rows:
-        return {"n": 0, "share": 0.0, "quality": None, "steps": None, "seconds": None, "reward": None}
+        return {"n": 0, "share": 0.0} | dict.fromkeys(("quality", "steps", "seconds", "reward", "reward_error"))
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
     return {
         "n": len(rows),
@@ -83,6 +84,7 @@ def _means(rows: list[Row], *, share_of: int) -> Row:
         "steps": float(np.mean([row["steps"] for row in rows])),
         "seconds": float(np.mean([row["seconds"] for row in rows])),
         "reward": float(np.mean(rewards)) if rewards else None,
+        "reward_error": float(np.std(rewards, ddof=1) / np.sqrt(len(rewards))) if len(rewards) > 1 else None,
     }
 
 
@@ -107,12 +109,15 @@ def _counterfactual(rows: list[Row]) -> Row:
     logged = np.array([row["propensity"] for row in rows])
     candidates = {f"always {arm}": [float(row["arm"] == arm) for row in rows] for arm in ARMS}
     candidates["uniform"] = [1.0 / len(row["pmf"]) for row in rows]
-    found = {}
+    found: Row = {}
     for name, pmf in candidates.items():
         estimates: dict[str, Estimate] = {
             measure: snips(np.array([float(row[measure]) for row in rows]), logged=logged, candidate=np.array(pmf))
             for measure in ("reward", "quality", "steps")
         }
+        if estimates["reward"].effective_rows == 0.0:
+            found[name] = None  # the log never drew what this policy plays: nothing can be said
+            continue
         low, high = estimates["reward"].interval()
         found[name] = {
             **{measure: estimate.value for measure, estimate in estimates.items()},
@@ -142,8 +147,13 @@ def show(console: Console, report: Row, *, file: Path) -> None:
         "policy", "reward", "95 % interval", "quality", "steps", title="This run, and what its log says of others"
     )
     for name, key in (("this run", "logged"), ("its first third", "first_third"), ("its last third", "last_third")):
-        table.add_row(name, _number(report[key]["reward"]), "", *_numbers(report[key], "quality", "steps"))
+        row, error = report[key], report[key]["reward_error"]
+        interval = "" if error is None else f"{row['reward'] - 1.96 * error:.2f} to {row['reward'] + 1.96 * error:.2f}"
+        table.add_row(name, _number(row["reward"]), interval, *_numbers(row, "quality", "steps"))
     for name, row in report["counterfactual"].items():
+        if row is None:
+            table.add_row(f"{name} (SNIPS)", "-", "never drawn", "-", "-")
+            continue
         interval = f"{row['reward_low']:.2f} to {row['reward_high']:.2f}"
         table.add_row(f"{name} (SNIPS)", _number(row["reward"]), interval, *_numbers(row, "quality", "steps"))
     console.print(table)
@@ -153,18 +163,30 @@ def show(console: Console, report: Row, *, file: Path) -> None:
 
 
 def _verdict(report: Row) -> str:
-    """One honest sentence on learning."""
-    early, late = report["first_third"]["reward"], report["last_third"]["reward"]
-    if early is None or late is None:
+    """Two honest sentences: did it learn, and is it better than a fixed choice? With what the numbers can carry."""
+    first, last = report["first_third"], report["last_third"]
+    if first["reward_error"] is None or last["reward_error"] is None:
         return "Too few questions to say anything about learning."
-    gain = late - early
-    best = max(report["counterfactual"].items(), key=lambda item: item[1]["reward"])
-    against = report["last_third"]["reward"] - best[1]["reward"]
-    learned = f"Reward went from {early:.2f} in the first third to {late:.2f} in the last ({gain:+.2f})."
-    if gain <= 0.02:
-        learned += " On so few questions this small model shows little learning."
-    versus = "above" if against > 0 else "below"
-    return f"{learned} The last third is {abs(against):.2f} {versus} the best fixed alternative ({best[0]})."
+    gain = last["reward"] - first["reward"]
+    error = float(np.hypot(first["reward_error"], last["reward_error"]))
+    sure = (
+        "more than chance would explain" if gain > 1.96 * error else "within what chance explains on so few questions"
+    )
+    learned = (
+        f"Reward per question went from {first['reward']:.2f} in the first third to {last['reward']:.2f} in the last: "
+        f"{gain:+.2f} ± {error:.2f}, {sure}."
+    )
+    known = {name: row for name, row in report["counterfactual"].items() if row is not None}
+    if not known:
+        return learned
+    name, best = max(known.items(), key=lambda item: item[1]["reward"])
+    gap = last["reward"] - best["reward"]
+    width = (best["reward_high"] - best["reward_low"]) / 2
+    versus = "above" if gap > 0 else "below"
+    return (
+        f"{learned} The last third is {abs(gap):.2f} {versus} the best of the others "
+        f"({name}, itself known to ± {width:.2f})."
+    )
 
 
 def _facts(report: Row) -> str:

@@ -44,9 +44,9 @@ def test_wheel_migrates_outside_a_checkout(tmp_path):
     assert "is at 0001" in done.stdout
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(120)
 def test_up_and_ctrl_c(tmp_path):
-    """`ragbandit up` serves an answer, restarts a killed child, and ctrl-C leaves no process behind."""
+    """`ragbandit up` serves an answer, restarts each of its four children, and ctrl-C leaves no process behind."""
     port = free_port()
     (tmp_path / "corpus.jsonl").write_text(
         "\n".join(json.dumps({"id": p.id, "title": p.title, "text": p.text}) for p in PASSAGES)
@@ -71,12 +71,12 @@ def test_up_and_ctrl_c(tmp_path):
         answer = _answer(command, run, port, up, tmp_path)
         assert answer["status"] == "answered"
         assert answer["answer"] == "scripted"
-        child = _children(up.pid)[-1]
-        os.kill(child, signal.SIGKILL)
+        for victim in _children(up.pid):  # Redis, service, answer worker, learner: each in turn
+            os.kill(victim, signal.SIGKILL)
+            _wait(lambda gone=victim: gone not in _children(up.pid) and len(_children(up.pid)) == 4)
         again = _answer(command, run, port, up, tmp_path)
         assert again["status"] == "answered"
         children = _children(up.pid)
-        assert len(children) >= 3
     finally:
         up.send_signal(signal.SIGINT)
         code = up.wait(30)
@@ -100,5 +100,42 @@ def _answer(command, run, port, up, folder):
         time.sleep(0.3)
 
 
+def _wait(done, *, timeout_s: float = 30) -> None:
+    give_up = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
 def _children(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.timeout(60)
+def test_killed_up_leaves_nothing(tmp_path):
+    """When `up` itself is killed, service, workers and Redis end by themselves."""
+    port = free_port()
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "a", "title": "A", "text": "Some text."}))
+    tree = {"data_dir": str(tmp_path / "data"), "encoder": {"model": "hashing"}, "generator": {"name": "scripted"}}
+    (tmp_path / "config.yaml").write_text(json.dumps(tree | {"server": {"port": port}}))
+    command = [sys.executable, "-m", "workers.cli"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = {"cwd": tmp_path, "env": environment, "timeout": 60}
+    subprocess.run([*command, "index", "build", "--corpus", "corpus.jsonl"], check=True, capture_output=True, **run)
+    with (tmp_path / "up.log").open("wb") as output:
+        up = subprocess.Popen([*command, "up"], cwd=tmp_path, env=environment, stdout=output, stderr=output)
+    _answer(command, run, port, up, tmp_path)
+    children = _children(up.pid)
+
+    up.kill()
+    up.wait(10)
+
+    assert len(children) == 4
+    _wait(lambda: not any(_runs(pid) for pid in children))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -191,11 +191,11 @@ class Learner:
         with self._lock:
             if not self._acquire(patience_s):
                 return 0
-            if self._policy is None:
-                self.catch_up()
-            else:
-                self._apply_rest()  # another learner may have held the lease since
             try:
+                if self._policy is None:
+                    self.catch_up()
+                else:
+                    self._apply_rest()  # another learner may have held the lease since
                 self._pace()
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 while time.monotonic() < give_up and (done := self._step()):

@@ -20,6 +20,7 @@ from router.embedded import RedisServer
 from router.errors import NotReady, RagBanditError
 from router.insights import status
 from router.ledger import Ledger
+from router.policies import make_policy
 from router.types import PolicyLabel
 from strategies.base import Passage
 from strategies.retrievers.bm25 import build_index
@@ -100,9 +101,11 @@ class System:
         """Wait until done(status) holds; returns the status, or fails showing the last one."""
         database = open_database(self.settings)
         ledger = Ledger(database, label=PolicyLabel(self.settings.policy.label))
+        policy = self.settings.policy
+        serving = make_policy(policy.name, params=policy.params)
         give_up = time.monotonic() + timeout_s
         try:
-            while not done(found := status(ledger, now=time.time())):
+            while not done(found := status(ledger, serving=serving, wait_s=0.0, now=time.time())):
                 assert time.monotonic() < give_up, f"still {found}; logs in {self.folder}"
                 time.sleep(0.1)
             return found

@@ -460,6 +460,29 @@ def test_broken_lesson_leaves_no_half_policy(make_world, database_url, monkeypat
     assert world.router.verify(deep=True).ok
 
 
+def test_break_in_what_others_learned(make_world, database_url, monkeypatch):
+    """A policy that breaks on another learner's updates is thrown away too, and the lease is given back."""
+    world = make_world(database_url=database_url, learning={"lease_s": 1000.0})
+    first, second, learn = world.learner(), world.learner(), MbaRag.learn
+    world.judged(2)
+    assert first.drain() == 2
+    world.judged(3)
+    assert second.drain() == 3
+
+    def breaks(policy, update):
+        learn(policy, update)
+        raise ZeroDivisionError("half done")
+
+    monkeypatch.setattr(MbaRag, "learn", breaks)
+    with pytest.raises(ZeroDivisionError):
+        first.drain()
+    monkeypatch.undo()
+    world.judged(1)
+    assert first.drain() == 1
+    assert first.policy.updates == 6
+    assert world.sha256(first.policy) == world.sha256(world.replayed())
+
+
 def test_nothing_new_is_not_packed(make_world, database_url, monkeypatch):
     """Where nothing is new the policy is not packed again, however often the bell rings."""
     world = make_world(database_url=database_url)
@@ -546,7 +569,7 @@ def test_params_change(make_world, database_url):
 
 @pytest.mark.parametrize("policy", [{"params": {"ridge": 3.0}}, {"name": "uniform"}], ids=str)
 def test_learner_of_another_policy(make_world, settings, database_url, policy):
-    """A learner that runs another policy than the routers of its ledger learns nothing and says what differs."""
+    """A learner that runs another policy than the routers of its ledger says what differs and is in nobody's way."""
     world = make_world(database_url=database_url)
     world.judged(2)
     learner = world.learner(settings=settings(database_url=database_url, policy=policy))

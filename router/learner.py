@@ -142,18 +142,7 @@ class Learner:
 
     def catch_up(self) -> None:
         """Newest usable snapshot, then the rest of the ledger."""
-        registered = self.ledger.registered()
-        if registered is None:
-            raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
-        fresh = make_policy(self.settings.policy.name, params=self.settings.policy.params)
-        ours = (fresh.algorithm, canonical(dict(fresh.params)))
-        if ours != (registered["algorithm"], registered["params"]):
-            raise NotReady(
-                f"the routers of {self.ledger.label!r} run {registered['algorithm']} with {registered['params']}, "
-                f"this learner has {ours[0]} with {ours[1]}",
-                remedy="start both with the same configuration",
-            )
-        self._encoder_hash = registered["encoder_hash"]
+        fresh = self._check_routers()
         self._policy, self.last_seq = fresh, 0
         end = self.ledger.last_seq()
         for info in self.ledger.latest_snapshots(limit=5, policy=fresh, encoder_hash=self._encoder_hash):
@@ -169,6 +158,22 @@ class Learner:
         for update in self.ledger.read(after=0, upto=1):
             self._width = None if update.features is None else update.features.size
         self._apply_rest()
+
+    def _check_routers(self) -> Policy:
+        """A fresh policy, if it is the one that the routers run. Raises NotReady if not, or if there are none yet."""
+        registered = self.ledger.registered()
+        if registered is None:
+            raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
+        fresh = make_policy(self.settings.policy.name, params=self.settings.policy.params)
+        ours = (fresh.algorithm, canonical(dict(fresh.params)))
+        if ours != (registered["algorithm"], registered["params"]):
+            raise NotReady(
+                f"the routers of {self.ledger.label!r} run {registered['algorithm']} with {registered['params']}, "
+                f"this learner has {ours[0]} with {ours[1]}",
+                remedy="start both with the same configuration",
+            )
+        self._encoder_hash = registered["encoder_hash"]
+        return fresh
 
     def _apply_rest(self) -> None:
         assert self._policy is not None
@@ -195,6 +200,7 @@ class Learner:
                 if self._policy is None:
                     self.catch_up()
                 else:
+                    self._check_routers()  # they may have been started again with something else
                     self._apply_rest()  # another learner may have held the lease since
                 self._pace()
                 total, give_up = 0, time.monotonic() + DRAIN_S

@@ -6,6 +6,7 @@ Workers are reached by job name, so that the router need not import them.
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
@@ -78,12 +79,19 @@ class RedisJobs:
         """Queue one learn job unless one is on its way: feedback by the thousand rings one bell."""
 
         def work() -> None:
-            name = f"learn-{label}"
-            # The bell fades, a job that nobody has taken yet stays: one is enough.
-            if self.client.set(f"ragbandit:bell:{label}", 1, nx=True, px=BELL_MS) and name not in self._learn.job_ids:
-                self._learn.enqueue(
-                    "workers.tasks.learn", label, job_id=name, result_ttl=0, failure_ttl=60, job_timeout=600
-                )
+            # The bell fades, a job that nobody has taken yet stays: one is enough. Each has an id of its own, since
+            # RQ forgets a job under its id when it ends, also one that was queued under the same id meanwhile.
+            if self.client.set(f"ragbandit:bell:{label}", 1, nx=True, px=BELL_MS):
+                prefix = f"learn-{label}-"
+                if not any(name.startswith(prefix) for name in self._learn.job_ids):
+                    self._learn.enqueue(
+                        "workers.tasks.learn",
+                        label,
+                        job_id=f"{prefix}{uuid.uuid4().hex}",
+                        result_ttl=0,
+                        failure_ttl=60,
+                        job_timeout=600,
+                    )
 
         self._reached(work)
 

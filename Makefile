@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: install test lint demo bench clean
+.PHONY: install test lint demo bench bench-readme clean
 
 install: $(STAMP)
 
@@ -29,6 +29,9 @@ demo: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+bench-readme: install
+	$(BIN)/python -m benchmarks.publish
 
 clean:
 	rm -rf $(VENV) .ragbandit

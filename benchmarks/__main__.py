@@ -2,7 +2,7 @@
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in the service's own processes
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the service's own processes
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from benchmarks import feedback, lag, route, search

@@ -71,7 +71,7 @@ def main() -> None:
         asked, records=records, status=status, verdict=verdict, judged=judged, seconds=time.monotonic() - began
     )
     (data / "report.json").write_text(json.dumps(report, indent=2))
-    show(console, report, file=data / "report.json")
+    show(console, report, file=Path(os.path.relpath(data / "report.json")))
     if not report["ok"]:
         raise SystemExit(1)
 

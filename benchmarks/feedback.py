@@ -15,9 +15,9 @@ from pathlib import Path
 import yaml
 
 from benchmarks.figures import Figure, print_figures, timed
-from router.bootstrap import Router
 from router.client import Client
 from router.config import Settings, load
+from router.door import Router
 from router.edge import made_feedback
 from router.embedded import RedisServer
 from router.jobs import MemoryJobs

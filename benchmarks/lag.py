@@ -15,8 +15,8 @@ import numpy as np
 import yaml
 
 from benchmarks.figures import Figure, percentiles, print_figures
-from router.bootstrap import Router
 from router.config import Settings, load
+from router.door import Router
 from router.embedded import RedisServer, redis_url
 from router.jobs import MemoryJobs, RedisJobs, connect
 

@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.figures import Figure, percentiles, print_figures, timed, times
-from router.bootstrap import Router, make_encoder
+from router.bootstrap import make_encoder
 from router.config import load
+from router.door import Router
 from router.encoder import DistilBertEncoder
 from router.jobs import MemoryJobs
 

@@ -30,8 +30,8 @@ from router.errors import (
 from router.types import Budget, Cost, Counters, Decision, DecisionId, Feedback, FeedbackId, Outcome, Query, Receipt
 
 if TYPE_CHECKING:
-    from router.bootstrap import Router
     from router.client import Client
+    from router.door import Router
 
 __all__ = [
     "ArmFailed",
@@ -59,7 +59,7 @@ __all__ = [
     "StoreError",
 ]
 
-_LAZY = {"Router": "router.bootstrap", "Client": "router.client"}
+_LAZY = {"Router": "router.door", "Client": "router.client"}
 
 
 def __getattr__(name: str) -> object:

@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 
-from router.bootstrap import SERVE_S, Router
+from router.door import SERVE_S, Router
 from router.edge import checked_id, made_feedback
 from router.errors import InvalidInput, NotReady, QueueError, RagBanditError, StoreError
 from router.jobs import RedisJobs

@@ -17,10 +17,11 @@ from sqlalchemy.engine import make_url
 
 from router import config as configuration
 from router import insights
-from router.bootstrap import Router, check_policy, open_database
+from router.bootstrap import check_policy, open_database
 from router.client import Client
 from router.config import Settings
 from router.database import Database, migrate
+from router.door import Router
 from router.embedded import die_with_parent
 from router.errors import InvalidInput, RagBanditError, StoreError
 from router.ledger import Ledger

@@ -9,7 +9,7 @@ from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from router.bootstrap import Router
+from router.door import Router
 from router.errors import QueueError
 from router.replies import error_body
 

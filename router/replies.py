@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from router.bootstrap import Router
+from router.door import Router
 from router.errors import RagBanditError
 from router.rows import trace_json
 from router.store import DecisionRecord

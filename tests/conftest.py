@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
 
-from router.bootstrap import Router
 from router.config import Settings
 from router.database import Database, migrate
+from router.door import Router
 from router.edge import made_feedback, made_outcome, new_id
 from router.embedded import RedisServer, redis_url
 from router.insights import counters

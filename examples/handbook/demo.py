@@ -139,7 +139,8 @@ def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, data: Path, timeout_
     ):
         while not client.ready():
             if up.poll() is not None or time.monotonic() > give_up:
-                raise SystemExit(f"the service did not start; see {data}/up.log and {data}/logs")
+                said = (data / "up.log").read_text(errors="replace").strip() or "it said nothing"
+                raise SystemExit(f"the service did not start: {said}\n(logs: {data}/logs)")
             time.sleep(0.5)
 
 

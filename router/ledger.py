@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, 
 from sqlalchemy.dialects import postgresql, sqlite
 
 from router.database import Database
-from router.errors import Conflict
+from router.errors import Conflict, StoreError
 from router.policies.base import Policy
 from router.rows import (
     canonical,
@@ -25,7 +25,7 @@ from router.rows import (
     update_row,
     update_value,
 )
-from router.store import insert_new
+from router.store import insert_new, readable
 from router.tables import closures, decisions, feedback, leases, outcomes, policies, snapshots, updates, waiting
 from router.types import Decision, DecisionId, Feedback, Outcome, PolicyLabel, SnapshotInfo, Update
 
@@ -173,7 +173,10 @@ class Ledger:
     def read_with_decisions(
         self, *, after: int, upto: int | None = None, page: int = 1000
     ) -> Iterator[tuple[Update, Decision]]:
-        """`read`, each update with the decision that it is about."""
+        """`read`, each update with the decision that it is about.
+
+        Raises StoreError at a decision that cannot be read: what it taught cannot be taught again.
+        """
         while upto is None or after < upto:
             with self.database.read() as connection:
                 rows = connection.execute(
@@ -185,11 +188,13 @@ class Ledger:
                 batch = list(rows)
                 ids = [row["decision_id"] for row in batch]
                 found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
-                made = {row["id"]: decision_value(row) for row in found}
+                made = {row["id"]: readable(row) for row in found}
             if not batch:
                 return
             for row in batch:
                 decision = made[row["decision_id"]]
+                if isinstance(decision, StoreError):
+                    raise decision
                 yield update_value(row, decision=decision), decision
             after = batch[-1]["seq"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from router.errors import RagBanditError, SnapshotError
+from router.errors import RagBanditError, SnapshotError, StoreError
 from router.ledger import Ledger
 from router.policies import make_policy
 from router.policies.base import Policy, apply, choose, gate, pmf_of_one, seed_of, with_floor
@@ -176,7 +176,7 @@ def _replay(ledger: Ledger, *, live: SnapshotInfo, verdict: Verdict) -> None:
     policy = make_policy(live.algorithm, params=live.params)
     try:
         _learn_again(ledger, policy=policy, live=live, verdict=verdict)
-    except (ValueError, TypeError, KeyError) as error:
+    except (StoreError, ValueError, TypeError, KeyError) as error:
         verdict.ledger_mismatches += 1
         verdict.note(f"the ledger cannot be read after update {verdict.updates}: {error}")
         return
@@ -240,7 +240,7 @@ def _check_deep(ledger: Ledger, *, verdict: Verdict) -> None:
             try:
                 for update in ledger.read(after=position, upto=info.last_seq):
                     apply(policy, update)
-            except (ValueError, TypeError, KeyError) as error:
+            except (StoreError, ValueError, TypeError, KeyError) as error:
                 verdict.deep_mismatches += 1
                 verdict.note(f"the ledger cannot be read up to {info.last_seq}: {error}")
                 break

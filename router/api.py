@@ -10,10 +10,13 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Header, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
+from swagger_ui_bundle import swagger_ui_path
 
 from router.door import SERVE_S, Router
 from router.edge import checked_id, made_feedback
@@ -125,10 +128,12 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
             await asyncio.to_thread(router.close)
 
     shapes: dict[int | str, dict[str, Any]] = {code: {"model": ErrorReply} for code in (400, 404, 409, 413, 422, 503)}
-    app = FastAPI(title="RagBandit", version="1", lifespan=lifespan, responses=shapes)
+    app = FastAPI(title="RagBandit", version="1", lifespan=lifespan, responses=shapes, docs_url=None, redoc_url=None)
+    app.openapi_version = "3.0.3"  # what the bundled Swagger UI reads
     _add_decisions(app)
     _add_feedback(app)
     _add_operations(app)
+    _add_docs(app)
     _add_errors(app)
     app.add_middleware(Edge, state=app.state, limit=lambda: app.state.router.settings.server.max_body_bytes)
     return app
@@ -275,6 +280,21 @@ def _add_operations(app: FastAPI) -> None:
         """Prometheus text."""
         return Response(
             await asyncio.to_thread(request.app.state.meters.text, _router(request)), media_type=CONTENT_TYPE_LATEST
+        )
+
+
+def _add_docs(app: FastAPI) -> None:
+    """/docs from files on this machine: FastAPI's own page loads its script from the internet."""
+    app.mount("/docs/assets", StaticFiles(directory=swagger_ui_path), name="docs-assets")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="RagBandit",
+            swagger_js_url="/docs/assets/swagger-ui-bundle.js",
+            swagger_css_url="/docs/assets/swagger-ui.css",
+            swagger_favicon_url="/docs/assets/favicon-32x32.png",
         )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -717,3 +718,13 @@ def test_client_store_error(serve, postgres, postgres_url):
         with pytest.raises(errors.StoreError):
             client.route(QUESTION)
         assert client.ready() is False
+
+
+def test_docs_need_no_internet(unmoved):
+    """The page at /docs loads its script and style from this service, and nothing from elsewhere."""
+    assets = re.findall(r'(?:src|href)="([^"]+)"', unmoved.get("/docs").text)
+
+    assert len(assets) == 3
+    assert all(asset.startswith("/docs/assets/") for asset in assets)
+    assert [unmoved.get(asset).status_code for asset in assets] == [200, 200, 200]
+    assert unmoved.get("/openapi.json").json()["openapi"].startswith("3.0.")

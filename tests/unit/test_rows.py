@@ -46,7 +46,8 @@ from router.types import (
 from tests.checks import steady
 
 ids = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
-texts = st.text(max_size=30)
+#: what every database takes; the rest is the subject of test_outcome_text_is_made_storable
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=30)
 reals = st.floats(allow_nan=False, allow_infinity=False)
 spans = st.floats(0, 1e9)
 counts = st.integers(0, 10**9)
@@ -228,6 +229,28 @@ def test_decision_round_trip(decision):
 def test_outcome_round_trip(outcome):
     """An outcome comes back from its row with its trace, cost and text exactly."""
     assert bits(outcome_value(outcome_row(outcome))) == bits(outcome)
+
+
+def test_outcome_text_is_made_storable():
+    """NUL and lone surrogates, which models and arms may write, are replaced; a long stop reason is cut."""
+    made = Outcome(
+        decision_id="d",
+        status="answered",
+        answer="a\x00b",
+        trace=(Branch(rule="r", value="\ud800"),),
+        cost=Cost(),
+        steps=0.0,
+        stop_reason="x" * 100,
+        error="\udfff",
+        run_by="worker",
+        made_by={},
+        made_at=0.0,
+    )
+
+    row = outcome_row(made)
+
+    assert (row["answer"], row["error"], row["stop_reason"]) == ("a\ufffdb", "?", "x" * 64)
+    assert outcome_value(row).trace == (Branch(rule="r", value="?"),)
 
 
 @steady

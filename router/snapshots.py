@@ -21,7 +21,7 @@ from router.errors import ConfigError, SnapshotError
 from router.policies import make_policy
 from router.policies.base import Policy
 from router.rows import canonical
-from router.types import Json, PolicyLabel, SnapshotInfo
+from router.types import PolicyLabel, SnapshotInfo
 
 __all__ = ["SnapshotFiles", "pack", "policy_sha256"]
 
@@ -178,9 +178,3 @@ class SnapshotFiles:
         import fsspec  # only a remote root needs it
 
         return fsspec.core.url_to_fs(self.root)  # type: ignore[no-any-return] # fsspec has no types
-
-
-def same_policy(info: SnapshotInfo, policy: Policy, *, encoder_hash: str) -> bool:
-    """Whether a snapshot can stand in for this fresh policy: same algorithm, params and encoder."""
-    ours: tuple[str, Mapping[str, Json], str] = (policy.algorithm, dict(policy.params), encoder_hash)
-    return (info.algorithm, dict(info.params), info.encoder_hash) == ours

@@ -14,7 +14,7 @@ from router.errors import SnapshotError
 from router.policies.fixed import Uniform
 from router.policies.mba import MbaRag
 from router.rows import canonical
-from router.snapshots import FORMAT, SnapshotFiles, pack, policy_sha256, same_policy
+from router.snapshots import FORMAT, SnapshotFiles, pack, policy_sha256
 from tests.checks import LABEL, made_updates, pmf_of, sha_of, steady, taught
 
 ENCODER = "0123456789abcdef" * 4
@@ -333,12 +333,3 @@ def test_a_fresh_policy_has_a_snapshot(files):
     info, tensors, described = packed(Uniform(), last_seq=0)
     files.write(info, tensors, described)
     assert files.load(info.version)[1] == info
-
-
-def test_same_policy_compares_algorithm_params_and_encoder():
-    """A snapshot stands in for a policy only with the same algorithm, params and encoder."""
-    info = packed()[0]
-    assert same_policy(info, MbaRag(), encoder_hash=ENCODER)
-    assert not same_policy(info, MbaRag(ridge=9.0), encoder_hash=ENCODER)
-    assert not same_policy(info, Uniform(), encoder_hash=ENCODER)
-    assert not same_policy(info, MbaRag(), encoder_hash="f" * 64)

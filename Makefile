@@ -12,7 +12,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[models,postgres,elasticsearch,vw,openai,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[models,postgres,elasticsearch,vw,openai,plots,dev]'
 	touch $(STAMP)
 
 lint: install

@@ -24,9 +24,9 @@ from router.policies.base import Policy, apply
 from router.reward import default_reward, explicit_reward
 from router.rows import canonical
 from router.snapshots import SnapshotFiles, pack
-from router.types import Feedback, Reward, SnapshotInfo, Update
+from router.types import Decision, Feedback, PolicyLabel, Reward, SnapshotInfo, Update
 
-__all__ = ["Learner", "judge"]
+__all__ = ["Learner", "Lesson", "judge", "made_update"]
 
 log = logging.getLogger("ragbandit.learner")
 
@@ -100,6 +100,25 @@ def _validate(joined: Joined, *, needs_features: bool, width: int | None) -> Non
         raise InvalidInput("features are missing or not finite", field="features")
     if needs_features and width is not None and decision.features is not None and decision.features.size != width:
         raise InvalidInput(f"{decision.features.size} features, not {width}", field="features")
+
+
+def made_update(decision: Decision, lesson: Lesson, *, label: PolicyLabel, seq: int, now: float) -> Update:
+    """The ledger's row for a lesson."""
+    return Update(
+        policy=label,
+        seq=seq,
+        decision_id=decision.id,
+        query=decision.query,
+        arm=decision.arm,
+        arms=decision.arms,
+        pmf=decision.pmf,
+        scores=decision.scores,
+        propensity=decision.propensity,
+        reward=lesson.reward,
+        feedback_ids=tuple(f.id for f in lesson.feedback),
+        features=decision.features,
+        made_at=now,
+    )
 
 
 class Learner:
@@ -293,22 +312,7 @@ class Learner:
         return entries, closed
 
     def _entry(self, joined: Joined, lesson: Lesson, *, seq: int, now: float) -> Entry:
-        decision = joined.decision
-        update = Update(
-            policy=self.ledger.label,
-            seq=seq,
-            decision_id=decision.id,
-            query=decision.query,
-            arm=decision.arm,
-            arms=decision.arms,
-            pmf=decision.pmf,
-            scores=decision.scores,
-            propensity=decision.propensity,
-            reward=lesson.reward,
-            feedback_ids=tuple(f.id for f in lesson.feedback),
-            features=decision.features,
-            made_at=now,
-        )
+        update = made_update(joined.decision, lesson, label=self.ledger.label, seq=seq, now=now)
         return Entry(update=update, feedback_at=max((f.received_at for f in lesson.feedback), default=None))
 
     def publish(self, *, force: bool = False) -> SnapshotInfo | None:

@@ -39,6 +39,7 @@ __all__ = [
     "Round",
     "RunBy",
     "SnapshotInfo",
+    "TableRow",
     "TraceEvent",
     "Update",
     "count_steps",
@@ -296,6 +297,20 @@ class Update:
     #: its embedding by the decision's encoder
     features: Features | None
     made_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableRow:
+    """One question of a full-information routing table: what every arm made of it."""
+
+    id: str
+    question: str
+    #: quality of every arm's answer, in [0, 1]
+    correct: Mapping[ArmName, float]
+    #: what every arm spent, in the papers' Steps (>= 0)
+    steps: Mapping[ArmName, float]
+    #: pieces of evidence that the question needs (1: single-hop, 2 and more: multi-hop), where somebody knows
+    hops: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def made_query(seed: int) -> Query:
 def made_updates(
     count: int, *, arms: Sequence[ArmName] = ARMS, seed: int = 0, size: int = DIMENSION, first: int = 1
 ) -> list[Update]:
-    """Ledger rows with gapless seqs from `first`, arms drawn alike, rewards in [-1, 1]."""
+    """Ledger rows with gapless seqs from `first`, arms drawn alike, rewards in [-.5, 1]."""
     rng = np.random.default_rng([seed, first])
     return [
         Update(
@@ -82,7 +83,7 @@ def made_updates(
             pmf=(1.0 / len(arms),) * len(arms),
             scores=None,
             propensity=float(rng.uniform(0.05, 1.0)),
-            reward=made_reward(float(rng.uniform(-1.0, 1.0))),
+            reward=made_reward(float(rng.uniform(0.0, 1.0)), cost=float(rng.uniform(0.0, 5.0))),
             feedback_ids=(FeedbackId(f"f-{seed}-{seq}"),),
             features=made_features(1000 * seed + seq, size=size),
             made_at=1.7e9 + seq,
@@ -91,17 +92,17 @@ def made_updates(
     ]
 
 
-def made_reward(value: float) -> Reward:
-    """A reward without cost."""
+def made_reward(quality: float, *, cost: float = 0.0, weight: float = 0.1) -> Reward:
+    """A judged answer's reward."""
     return Reward(
-        value=value,
-        quality=value,
-        cost=0.0,
-        weight=0.0,
+        value=quality - weight * cost,
+        quality=quality,
+        cost=cost,
+        weight=weight,
         minimum=-1.0,
         maximum=1.0,
-        terms={},
-        preset="reward",
+        terms={"steps": 1.0},
+        preset="f1",
         source="explicit",
     )
 
@@ -180,9 +181,15 @@ def check_same_updates_same_policy(make: Make) -> None:
 
 
 def check_counts_what_it_learned(make: Make) -> None:
-    """The state says how many updates made it."""
+    """The state says how many updates made it; `seen` says of which arms, and comes back with a snapshot."""
     assert make().state()[1]["updates"] == 0
-    assert taught(make, made_updates(13)).state()[1]["updates"] == 13
+    assert not any(make().seen.values())
+    updates = made_updates(13)
+    policy = taught(make, updates)
+    assert policy.state()[1]["updates"] == 13
+    counts = {arm: sum(update.arm == arm for update in updates) for arm in ARMS}
+    for one in (policy, through_files(policy)):
+        assert {arm: one.seen.get(arm, 0) for arm in ARMS} == counts
 
 
 def check_snapshot_round_trip(make: Make) -> None:
@@ -320,6 +327,19 @@ def check_facts_are_json(make: Make) -> None:
             assert json.loads(json.dumps(facts, allow_nan=False)) == facts
 
 
+def check_heads_apart_make_the_scores(make: Make) -> None:
+    """A policy that logs quality and cost apart has scores = quality - weight * cost, one of each per arm."""
+    for policy in (make(), taught(make, made_updates(30))):
+        for arms in (ARMS, ARMS[:1], (ArmName("never_seen"), *ARMS)):
+            output = pmf_of_one(policy, made_query(7), features=made_features(7), arms=arms)
+            if "quality" not in output.facts:
+                continue
+            facts: dict[str, Any] = dict(output.facts)
+            assert output.scores is not None
+            made = [q - facts["weight"] * c for q, c in zip(facts["quality"], facts["cost"], strict=True)]
+            assert made == pytest.approx(list(output.scores), abs=1e-9)
+
+
 def check_refused_update_changes_nothing(make: Make) -> None:
     """A row without features, or of another length, is a PolicyFault to a policy that needs them, and no trace stays.
 
@@ -359,11 +379,12 @@ def check_refuses_broken_arrays(make: Make) -> None:
 
 
 def check_refuses_broken_facts(make: Make) -> None:
-    """A state whose number of updates is missing, negative or no number is refused with SnapshotError."""
+    """A state whose counts are missing, negative, no numbers or do not add up is refused with SnapshotError."""
     arrays, facts = taught(make, made_updates(20)).state()
     missing = {key: value for key, value in facts.items() if key != "updates"}
     for broken in (missing, facts | {"updates": -1}, facts | {"updates": "20"}, facts | {"updates": None}):
         _refuses(make, arrays, broken, what=f"updates {broken.get('updates', 'missing')!r}")
+    _refuses(make, arrays, facts | {"seen": {ARMS[0]: 1}}, what="counts that do not add up")
 
 
 def _broken(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
@@ -405,6 +426,7 @@ POLICY_CHECKS: list[Callable[[Make], None]] = [
     check_learns_from_nothing_else,
     check_batch_is_each_alone,
     check_facts_are_json,
+    check_heads_apart_make_the_scores,
     check_refused_update_changes_nothing,
     check_says_whether_it_repeats_itself,
     check_refuses_broken_arrays,

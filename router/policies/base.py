@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from router.errors import PolicyFault, SnapshotError
-from router.types import ArmName, Features, Json, Query, Update
+from router.types import ArmName, Features, Json, Query, Reward, Update
 
 __all__ = [
     "Arrays",
@@ -28,9 +28,11 @@ __all__ = [
     "counted_state",
     "epsilon_greedy",
     "gate",
+    "heads_of",
     "pmf_of_one",
-    "restored_count",
+    "restored_counts",
     "seed_of",
+    "tally",
     "with_floor",
 ]
 
@@ -48,7 +50,9 @@ class PolicyOutput:
     pmf: tuple[float, ...]
     #: the value it expects of every arm, in units of reward; None if it has no opinion
     scores: tuple[float, ...] | None = None
-    #: what else belongs in the log: a price in force, heads apart, an LLM's reply
+    #: what else belongs in the log: a price in force, an LLM's reply. A policy that keeps quality and cost apart puts
+    #: both here, as lists aligned with the arms, with the weight between them: {"quality": [...], "cost": [...],
+    #: "weight": 0.05}, scores = quality - weight * cost. From these rows any other weight can be tried on the log.
     facts: Mapping[str, Json] = field(default_factory=dict)
 
 
@@ -80,6 +84,11 @@ class Policy(Protocol):
         to question i, also ones never seen before. What a question gets does not depend on the others. No dropout,
         no sampling: a policy that samples integrates its own draw.
         """
+        ...
+
+    @property
+    def seen(self) -> Mapping[ArmName, int]:
+        """How many updates of each arm it has learned; arms without any may be left out."""
         ...
 
     def learn(self, update: Update) -> None:
@@ -163,20 +172,41 @@ def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, .
     return tuple(epsilon / len(scores) + ((1.0 - epsilon) / ties if s == best else 0.0) for s in scores)
 
 
-def counted_state(updates: int) -> tuple[Arrays, dict[str, Json]]:
-    """The beginning of every policy's state: no arrays yet, and how many updates made it."""
-    return {}, {"updates": updates}
+def heads_of(reward: Reward, *, weight: float) -> tuple[float, float, float]:
+    """(quality, cost, weight) as a policy with heads apart learns them; weight: the one in force before this row.
 
-
-def restored_count(arrays: Arrays, facts: Mapping[str, Json]) -> int:
-    """The number of updates in a saved state, after the checks that hold for every policy.
-
-    Raises SnapshotError if the count is missing or a number in an array is not finite.
+    Where the caller gave the reward itself, its cost is inside already: quality is then what makes
+    quality - weight * cost equal to it. The bounds of the reward are not applied: a clipped answer that cost more
+    than it can be worth keeps its cost.
     """
-    updates = facts.get("updates")
+    if reward.preset in ("reward", "default"):
+        return reward.value + weight * reward.cost, reward.cost, weight
+    return reward.quality, reward.cost, reward.weight
+
+
+def tally(seen: dict[ArmName, int], update: Update) -> None:
+    """Count one more update of its arm."""
+    seen[update.arm] = seen.get(update.arm, 0) + 1
+
+
+def counted_state(seen: Mapping[ArmName, int]) -> tuple[Arrays, dict[str, Json]]:
+    """The beginning of every policy's state: no arrays yet, and how many updates of which arm made it."""
+    return {}, {"updates": sum(seen.values()), "seen": dict(sorted(seen.items()))}
+
+
+def restored_counts(arrays: Arrays, facts: Mapping[str, Json]) -> dict[ArmName, int]:
+    """The updates of each arm in a saved state, after the checks that hold for every policy.
+
+    Raises SnapshotError if the counts are missing or do not add up, or a number in an array is not finite.
+    """
+    updates, seen = facts.get("updates"), facts.get("seen")
     if not isinstance(updates, int) or updates < 0:
         raise SnapshotError(f"the number of updates is missing or wrong: {updates!r}")
+    if not isinstance(seen, Mapping) or not all(isinstance(n, int) and n > 0 for n in seen.values()):
+        raise SnapshotError(f"the updates of each arm are missing or wrong: {seen!r}")
+    if sum(seen.values()) != updates:
+        raise SnapshotError(f"{updates} updates, but {sum(seen.values())} of all arms together")
     for name, array in arrays.items():
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             raise SnapshotError(f"{name} holds numbers that are not finite")
-    return updates
+    return {ArmName(arm): n for arm, n in seen.items()}

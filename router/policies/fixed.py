@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from router.errors import ConfigError
-from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput, counted_state, restored_count
+from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from router.types import ArmName, Json, Query, Update
 
 __all__ = ["Fixed", "Uniform"]
@@ -23,7 +23,7 @@ class Fixed:
                 f"must be the name of an arm, not {arm!r}", field="policy.params.arm", remedy="for example single_step"
             )
         self.arm = arm
-        self.updates = 0
+        self.seen: dict[ArmName, int] = {}
 
     @property
     def params(self) -> Mapping[str, Json]:
@@ -44,16 +44,15 @@ class Fixed:
 
     def learn(self, update: Update) -> None:
         """Count it: the ledger goes on, so that a learning policy can be trained on it later."""
-        del update
-        self.updates += 1
+        tally(self.seen, update)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The number of updates seen."""
-        return counted_state(self.updates)
+        """The updates seen."""
+        return counted_state(self.seen)
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
-        """Take over the number of updates."""
-        self.updates = restored_count(arrays, facts)
+        """Take over the counts."""
+        self.seen = restored_counts(arrays, facts)
 
 
 class Uniform:
@@ -64,7 +63,7 @@ class Uniform:
     deterministic: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self.updates = 0
+        self.seen: dict[ArmName, int] = {}
 
     @property
     def params(self) -> Mapping[str, Json]:
@@ -80,16 +79,15 @@ class Uniform:
 
     def learn(self, update: Update) -> None:
         """Count it."""
-        del update
-        self.updates += 1
+        tally(self.seen, update)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The number of updates seen."""
-        return counted_state(self.updates)
+        """The updates seen."""
+        return counted_state(self.seen)
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
-        """Take over the number of updates."""
-        self.updates = restored_count(arrays, facts)
+        """Take over the counts."""
+        self.seen = restored_counts(arrays, facts)
 
 
 def _uniform(arms: Sequence[ArmName]) -> PolicyOutput:

@@ -29,7 +29,8 @@ from router.policies.base import (
     PolicyOutput,
     counted_state,
     epsilon_greedy,
-    restored_count,
+    restored_counts,
+    tally,
 )
 from router.types import ArmName, Features, Json, Query, Update
 
@@ -67,7 +68,7 @@ class MbaRag:
             )
         self.ridge, self.bias_ridge = float(ridge), float(bias_ridge)
         self.epsilon_min, self.epsilon_max = float(epsilon_min), float(epsilon_max)
-        self.updates = 0
+        self.seen: dict[ArmName, int] = {}
         #: per arm: inverse precision (d+1, d+1), reward-weighted sum of z (d+1,), posterior mean (d+1,)
         self._inverse: dict[str, Matrix] = {}
         self._moment: dict[str, Vector] = {}
@@ -82,6 +83,11 @@ class MbaRag:
             "epsilon_min": self.epsilon_min,
             "epsilon_max": self.epsilon_max,
         }
+
+    @property
+    def updates(self) -> int:
+        """How many updates it has learned."""
+        return sum(self.seen.values())
 
     @property
     def _size(self) -> int:
@@ -123,11 +129,11 @@ class MbaRag:
         inverse -= gain[:, None] * (gain / (1.0 + float((gain * z).sum())))[None, :]
         self._moment[arm] += update.reward.value * z
         self._mean[arm] = np.einsum("ij,j->i", inverse, self._moment[arm])
-        self.updates += 1
+        tally(self.seen, update)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """Three arrays per arm, named by the arm, and the count."""
-        arrays, facts = counted_state(self.updates)
+        arrays, facts = counted_state(self.seen)
         for arm in sorted(self._inverse):
             arrays[f"inverse/{arm}"] = self._inverse[arm]
             arrays[f"moment/{arm}"] = self._moment[arm]
@@ -136,7 +142,7 @@ class MbaRag:
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
         """Take over a saved state; every arm must have its three arrays, finite, of one size."""
-        self.updates = restored_count(arrays, facts)
+        self.seen = restored_counts(arrays, facts)
         arms = sorted(key.removeprefix("inverse/") for key in arrays if key.startswith("inverse/"))
         sizes = {len(np.atleast_1d(arrays[f"inverse/{arm}"])) for arm in arms}
         if len(sizes) > 1 or len(arrays) != 3 * len(arms):

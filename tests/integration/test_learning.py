@@ -453,7 +453,7 @@ def test_broken_lesson_leaves_no_half_policy(make_world, database_url, monkeypat
         learner.drain()
     assert world.ledger.last_seq() == 7
     assert learner.drain() == 0
-    assert (learner.last_seq, learner.policy.updates, learner.refused) == (7, 7, 0)
+    assert (learner.last_seq, sum(learner.policy.seen.values()), learner.refused) == (7, 7, 0)
     assert world.sha256(learner.policy) == world.sha256(world.replayed())
     world.router.refresh()
     assert world.router.service.serving.last_seq == 7
@@ -479,7 +479,7 @@ def test_break_in_what_others_learned(make_world, database_url, monkeypatch):
     monkeypatch.undo()
     world.judged(1)
     assert first.drain() == 1
-    assert first.policy.updates == 6
+    assert sum(first.policy.seen.values()) == 6
     assert world.sha256(first.policy) == world.sha256(world.replayed())
 
 
@@ -657,13 +657,13 @@ def test_baseline_first(make_world, database_url):
     learning = make_world(now=EPOCH + 1, database_url=database_url)
     learning.judged(2)
     learning.learn()
-    assert learning.router.service.serving.policy.updates == 6
+    assert sum(learning.router.service.serving.policy.seen.values()) == 6
     assert learning.router.verify(deep=True).ok
     learning.close()
     back = make_world(now=EPOCH + 2, database_url=database_url, policy={"name": "uniform"})
     back.judged(1)
     back.learn()
-    assert back.router.service.serving.policy.updates == 7
+    assert sum(back.router.service.serving.policy.seen.values()) == 7
     assert back.router.verify(deep=True).ok
 
 

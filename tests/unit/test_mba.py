@@ -71,7 +71,7 @@ def test_learns_an_arm_that_is_better(size):
 def test_schedule_is_the_papers(step, epsilon):
     """At the paper's step e = n + 2 epsilon is 1/ln(e), clipped to 1 (notes/strategies.md, section 8)."""
     policy = MbaRag(epsilon_min=0.0)
-    policy.updates = step - 2
+    policy.seen = {"x": step - 2}
     assert policy.epsilon == pytest.approx(epsilon, abs=5e-4)
 
 
@@ -79,7 +79,7 @@ def test_schedule_is_clipped():
     """Epsilon stays within epsilon_min and epsilon_max."""
     policy = MbaRag(epsilon_min=0.2, epsilon_max=0.7)
     assert policy.epsilon == 0.7
-    policy.updates = 10**9
+    policy.seen = {"x": 10**9}
     assert policy.epsilon == 0.2
 
 
@@ -87,7 +87,7 @@ def test_schedule_mean_over_the_papers_run():
     """Clipped at 1 the mean of epsilon over steps 1 to 1,292 is .170; step 1 has epsilon 1 and is skipped here."""
     policy, total = MbaRag(epsilon_min=0.0), 1.0
     for n in range(1291):
-        policy.updates = n
+        policy.seen = {"x": n}
         total += policy.epsilon
     assert total / 1292 == pytest.approx(0.170, abs=5e-4)
 

@@ -16,11 +16,12 @@ from router.policies.base import (
     counted_state,
     epsilon_greedy,
     gate,
-    restored_count,
+    restored_counts,
     seed_of,
+    tally,
     with_floor,
 )
-from tests.checks import steady
+from tests.checks import made_updates, steady
 
 #: upper 0.1 % points of chi-square by degrees of freedom
 CHI_SQUARE = {1: 10.828, 2: 13.816, 3: 16.266, 4: 18.467, 5: 20.515}
@@ -203,9 +204,37 @@ def test_epsilon_greedy_vector():
 
 
 def test_state_begins_with_the_count():
-    """Every policy's state begins with no arrays and the number of updates."""
-    assert counted_state(5) == ({}, {"updates": 5})
-    assert restored_count({}, {"updates": 5}) == 5
+    """Every policy's state begins with no arrays and the number of updates, of each arm and of all."""
+    assert counted_state({"b": 2, "a": 3}) == ({}, {"updates": 5, "seen": {"a": 3, "b": 2}})
+    assert restored_counts({}, {"updates": 5, "seen": {"a": 3, "b": 2}}) == {"a": 3, "b": 2}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"updates": 2},
+        {"seen": {"a": 2}},
+        {"updates": 3, "seen": {"a": 2}},
+        {"updates": 0, "seen": {"a": 0}},
+        {"updates": "2", "seen": {"a": 2}},
+        {"updates": 2, "seen": {"a": "2"}},
+        {"updates": 2, "seen": ["a", "a"]},
+    ],
+)
+def test_counts_that_do_not_fit_are_refused(facts):
+    """A saved state whose counts are missing, of another type, or do not add up is refused."""
+    with pytest.raises(SnapshotError):
+        restored_counts({}, facts)
+
+
+def test_tally_counts_each_arm():
+    """An update adds one to its own arm."""
+    seen = {}
+    for update in made_updates(9):
+        tally(seen, update)
+    assert sum(seen.values()) == 9
+    assert seen == {arm: sum(u.arm == arm for u in made_updates(9)) for arm in seen}
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
@@ -213,4 +242,4 @@ def test_state_begins_with_the_count():
 def test_numbers_that_are_not_finite_are_named(number, kind):
     """A saved array with a number that is not finite is refused by its name."""
     with pytest.raises(SnapshotError, match="weights holds numbers that are not finite"):
-        restored_count({"weights": np.array([0, number], dtype=kind)}, {"updates": 1})
+        restored_counts({"weights": np.array([0, number], dtype=kind)}, {"updates": 1, "seen": {"a": 1}})

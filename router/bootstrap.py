@@ -30,13 +30,29 @@ def open_database(settings: Settings) -> Database:
     return database
 
 
+#: params of policies that name an arm
+_ARM_PARAMS = ("arm", "first", "second", "below", "above", "single", "multi", "fallback")
+
+
 def check_policy(settings: Settings) -> None:
-    """Refuse an unknown policy, wrong params, or a param that names an arm that is not there. Raises ConfigError."""
+    """Refuse what cannot decide here: an unknown policy, wrong params, arms that are not there, no training.
+
+    Raises ConfigError.
+    """
     policy = make_policy(settings.policy.name, params=settings.policy.params)
-    arm = policy.params.get("arm")
-    if arm is not None and arm not in settings.arms:
+    for name in _ARM_PARAMS:
+        arm = policy.params.get(name)
+        if arm is not None and arm not in settings.arms:
+            raise ConfigError(
+                f"{arm!r} is not among the arms",
+                field=f"policy.params.{name}",
+                remedy=f"use one of {sorted(settings.arms)}",
+            )
+    if getattr(policy, "learns_from_tables", False) and policy.params.get("trained") is None:
         raise ConfigError(
-            f"{arm!r} is not among the arms", field="policy.params.arm", remedy=f"use one of {sorted(settings.arms)}"
+            f"{policy.algorithm} has not been trained",
+            field="policy.params.trained",
+            remedy=f"ragbandit train --policy {policy.algorithm} --table T.jsonl --out FOLDER",
         )
 
 

@@ -11,12 +11,12 @@ from router.edge import checked_query, new_id
 from router.encoder import Encoder
 from router.errors import PolicyFault
 from router.grouping import Grouped
-from router.policies.base import FeatureRows, Policy, PolicyOutput, choose, gate, seed_of, with_floor
+from router.policies.base import FeatureRows, Policy, PolicyOutput, draw, seed_of
 from router.rows import body_hash, query_body
 from router.store import Store, settle
-from router.types import ArmName, Decision, Features, Query, RunBy
+from router.types import ArmName, Decision, Features, PolicyLabel, Query, RunBy
 
-__all__ = ["RouteService", "Serving"]
+__all__ = ["RouteService", "Serving", "made_decision", "outputs_of"]
 
 log = logging.getLogger("ragbandit.service")
 
@@ -115,80 +115,86 @@ class RouteService:
         queries = [asked.query if asked.query.id else replace(asked.query, id=new_id()) for asked in group]
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
         arms = [query.arms or self._offered(asked.run_by) for query, asked in zip(queries, group, strict=True)]
-        drawn = []
-        for index, output in enumerate(self._outputs(serving.policy, queries, features=features, arms=arms)):
-            asked = Asked(query=queries[index], run_by=group[index].run_by)
-            drawn.append(
-                self._draw(asked, output=output, arms=arms[index], features=features[index], serving=serving, now=now)
+        made = []
+        for index, output in enumerate(outputs_of(serving.policy, queries, features=features, arms=arms)):
+            decision = made_decision(
+                queries[index],
+                run_by=group[index].run_by,
+                output=output,
+                arms=arms[index],
+                features=features[index],
+                settings=self.settings,
+                version=serving.version,
+                encoder_hash=self.encoder.hash,
+                now=now,
             )
-        return drawn
-
-    def _outputs(
-        self, policy: Policy, queries: list[Query], *, features: FeatureRows, arms: list[tuple[ArmName, ...]]
-    ) -> list[PolicyOutput | Exception]:
-        """The policy's word on each question; where the group breaks it, each question for itself."""
-        try:
-            return list(policy.pmf(queries, features=features, arms=arms))
-        except Exception as error:  # a policy must never cost a caller the answer
-            if len(queries) == 1:
-                return [error]
-        found: list[PolicyOutput | Exception] = []
-        for index, query in enumerate(queries):
-            found += self._outputs(policy, [query], features=features[index : index + 1], arms=[arms[index]])
-        return found
-
-    def _draw(
-        self,
-        asked: Asked,
-        *,
-        output: PolicyOutput | Exception,
-        arms: tuple[ArmName, ...],
-        features: Features,
-        serving: Serving,
-        now: float,
-    ) -> Decision:
-        """Gate, floor, draw. A pmf that fails the gate is replaced by the fallback arm's, and the row says so."""
-        query = asked.query
-        assert query.id is not None
-        scores, facts, fault = None, {}, None
-        try:
-            if isinstance(output, Exception):
-                raise output
-            pmf, scores, facts = gate(output, arms=arms), output.scores, dict(output.facts)
-        except Exception as error:
-            fault = str(error) if isinstance(error, PolicyFault) else f"{type(error).__name__}: {error}"
-            self._warn(fault)
-            fallback = self.settings.policy.fallback if self.settings.policy.fallback in arms else arms[0]
-            pmf = tuple(float(arm == fallback) for arm in arms)
-        pmf = with_floor(pmf, floor=self.settings.policy.floor)
-        seed = seed_of(query.id)
-        drawn = choose(pmf, seed=seed)
-        return Decision(
-            id=query.id,
-            query=query,
-            arm=arms[drawn],
-            arms=arms,
-            pmf=pmf,
-            propensity=pmf[drawn],
-            scores=None if scores is None else tuple(scores),
-            policy=self.store.label,
-            version=serving.version,
-            encoder_hash=self.encoder.hash,
-            seed=seed,
-            floor=self.settings.policy.floor,
-            explored=pmf[drawn] < max(pmf),
-            fault=fault,
-            facts=facts,
-            run_by=asked.run_by,
-            features=features,
-            made_at=now,
-        )
+            if decision.fault is not None:
+                self._warn(decision.fault)
+            made.append(decision)
+        return made
 
     def _warn(self, fault: str) -> None:
         self.faults += 1
         if time.monotonic() > self._said + QUIET_S:  # a broken policy breaks for every question
             self._said = time.monotonic()
             log.error("the fallback arm was played", extra={"action": "fault", "times": self.faults, "reason": fault})
+
+
+def outputs_of(
+    policy: Policy, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[tuple[ArmName, ...]]
+) -> list[PolicyOutput | Exception]:
+    """The policy's word on each question; where the group breaks it, each question for itself."""
+    try:
+        outputs: list[PolicyOutput | Exception] = list(policy.pmf(queries, features=features, arms=arms))
+        if len(outputs) != len(queries):
+            raise PolicyFault(f"{len(outputs)} outputs for {len(queries)} questions")
+        return outputs
+    except Exception as error:  # a policy must never cost a caller the answer
+        if len(queries) == 1:
+            return [error]
+    found: list[PolicyOutput | Exception] = []
+    for index, query in enumerate(queries):
+        row = None if features is None else features[index : index + 1]
+        found += outputs_of(policy, [query], features=row, arms=[arms[index]])
+    return found
+
+
+def made_decision(
+    query: Query,
+    *,
+    run_by: RunBy,
+    output: PolicyOutput | Exception,
+    arms: tuple[ArmName, ...],
+    features: Features | None,
+    settings: Settings,
+    version: str,
+    encoder_hash: str,
+    now: float,
+) -> Decision:
+    """The decision that follows from a policy's word on a query with an id. `simulate` makes its decisions here too."""
+    assert query.id is not None
+    seed = seed_of(query.id)
+    drawn = draw(output, arms=arms, floor=settings.policy.floor, fallback=settings.policy.fallback, seed=seed)
+    return Decision(
+        id=query.id,
+        query=query,
+        arm=arms[drawn.index],
+        arms=arms,
+        pmf=drawn.pmf,
+        propensity=drawn.pmf[drawn.index],
+        scores=drawn.scores,
+        policy=PolicyLabel(settings.policy.label),
+        version=version,
+        encoder_hash=encoder_hash,
+        seed=seed,
+        floor=settings.policy.floor,
+        explored=drawn.pmf[drawn.index] < max(drawn.pmf),
+        fault=drawn.fault,
+        facts=drawn.facts,
+        run_by=run_by,
+        features=features,
+        made_at=now,
+    )
 
 
 def _body_hash(asked: Asked) -> str:

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from router.errors import RagBanditError, SnapshotError, StoreError
 from router.ledger import Ledger
 from router.policies import make_policy
-from router.policies.base import Policy, apply, choose, gate, pmf_of_one, seed_of, with_floor
+from router.policies.base import Drawn, Policy, PolicyOutput, apply, choose, draw, pmf_of_one, seed_of
 from router.rows import decision_value, snapshot_value
 from router.snapshots import SnapshotFiles, policy_sha256
 from router.tables import decisions, snapshots
@@ -257,12 +257,19 @@ def _check_version(ledger: Ledger, *, info: SnapshotInfo, policy: Policy, verdic
         verdict.deep_decisions += 1
         if decision.fault is not None:
             continue  # the pmf was the fallback's: the draw check has covered it
-        try:
-            output = pmf_of_one(policy, decision.query, features=decision.features, arms=decision.arms)
-            pmf = with_floor(gate(output, arms=decision.arms), floor=decision.floor)
-        except RagBanditError as error:
-            pmf = ()
-            verdict.note(f"decision {decision.id}: {error}")
-        if pmf != decision.pmf:
+        made = _made_again(decision, policy=policy)
+        if made.fault is not None:
+            verdict.note(f"decision {decision.id}: {made.fault}")
+        if made.fault is not None or made.pmf != decision.pmf:
             verdict.deep_mismatches += 1
             verdict.note(f"decision {decision.id}: {info.version} gives another pmf")
+
+
+def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
+    """The draw of this policy for the decision's question, over the arms and with the floor that were in force."""
+    output: PolicyOutput | Exception
+    try:
+        output = pmf_of_one(policy, decision.query, features=decision.features, arms=decision.arms)
+    except RagBanditError as error:
+        output = error
+    return draw(output, arms=decision.arms, floor=decision.floor, fallback=decision.arm, seed=decision.seed)

@@ -93,10 +93,12 @@ IndexOption = Annotated[str | None, typer.Option("--index", help="name or folder
 def build(
     corpus: Annotated[Path, typer.Option(help="JSONL with id, title and text")],
     index_name: IndexOption = None,
+    popularity: Annotated[bool, typer.Option(help="count who is mentioned how often, for policy popularity")] = True,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build an index from a corpus."""
+    from strategies.popularity import write_popularity
     from strategies.retrievers.bm25 import build_index, read_corpus
 
     with failing_well():
@@ -108,6 +110,9 @@ def build(
                 progress.update(bar, completed=done)
 
             facts = build_index(read_corpus(corpus), folder, progress=show)
+            if popularity:
+                progress.update(bar, description="counting mentions")
+                facts = {**facts, "popularity": str(write_popularity(lambda: read_corpus(corpus), folder))}
         _show_index(folder, facts=facts, as_json=as_json)
 
 

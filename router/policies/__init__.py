@@ -12,9 +12,20 @@ __all__ = ["POLICIES", "make_policy"]
 
 #: registry name -> "module:class"
 POLICIES: dict[str, str] = {
+    "adaptive_rag": "router.policies.adaptive_rag:AdaptiveRag",
+    "budget": "router.policies.budget:Budget",
     "fixed": "router.policies.fixed:Fixed",
+    "lints": "router.policies.lints:LinTs",
+    "linucb": "router.policies.linucb:LinUcb",
+    "llm": "router.policies.llm:Llm",
     "mba": "router.policies.mba:MbaRag",
+    "mba_paper": "router.policies.mba_paper:MbaPaper",
+    "mixture": "router.policies.mixture:Mixture",
+    "multi_label": "router.policies.multi_label:MultiLabel",
+    "popularity": "router.policies.popularity:Popularity",
+    "softmax": "router.policies.softmax:Softmax",
     "uniform": "router.policies.fixed:Uniform",
+    "vw": "router.policies.vw:VowpalWabbit",
 }
 
 

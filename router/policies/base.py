@@ -1,7 +1,8 @@
 """The contract of choosing: a policy gives one pmf; the draw and the logged propensity both come from it.
 
 From values to a decision in four pure steps: `Policy.pmf` -> `gate` (finite, sums to 1) -> `with_floor`
-(exploration floor) -> `choose` (draw seeded by the decision id). Anybody who has the row can take the last
+(exploration floor) -> `choose` (draw seeded by the decision id). `draw` takes the last three at once, wherever a
+decision is made or made again: live, in `verify --deep`, in `simulate`. Anybody who has the row can take the last
 step again.
 """
 
@@ -19,6 +20,7 @@ from router.types import ArmName, Features, Json, Query, Reward, Update
 
 __all__ = [
     "Arrays",
+    "Drawn",
     "FeatureRows",
     "Policy",
     "PolicyNeed",
@@ -26,6 +28,7 @@ __all__ = [
     "apply",
     "choose",
     "counted_state",
+    "draw",
     "epsilon_greedy",
     "gate",
     "heads_of",
@@ -56,6 +59,20 @@ class PolicyOutput:
     facts: Mapping[str, Json] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """The arm that one question got, and all that was in the draw."""
+
+    #: place of the arm among the offered ones
+    index: int
+    #: probability of every offered arm, after the floor
+    pmf: tuple[float, ...]
+    scores: tuple[float, ...] | None = None
+    facts: Mapping[str, Json] = field(default_factory=dict)
+    #: why the fallback's pmf was drawn from; None when it was the policy's own
+    fault: str | None = None
+
+
 class Policy(Protocol):
     """One algorithm with its parameters.
 
@@ -66,9 +83,16 @@ class Policy(Protocol):
 
     #: registry name
     algorithm: ClassVar[str]
-    needs: ClassVar[frozenset[PolicyNeed]]
-    #: the same question gives the same pmf again; False for a policy that asks an LLM, which `verify --deep` leaves out
-    deterministic: ClassVar[bool]
+
+    @property
+    def needs(self) -> frozenset[PolicyNeed]:
+        """What `pmf` and `learn` must be given. A class attribute, but for a policy that wraps another one."""
+        ...
+
+    @property
+    def deterministic(self) -> bool:
+        """The same question gives the same pmf again; False if it asks an LLM, which `verify --deep` leaves out."""
+        ...
 
     @property
     def params(self) -> Mapping[str, Json]:
@@ -163,6 +187,28 @@ def choose(pmf: Sequence[float], *, seed: int) -> int:
             return index
     # Rounding left the last edge just below u: the last arm that can be drawn at all takes the sliver.
     return max(i for i, p in enumerate(pmf) if p > 0.0)
+
+
+def draw(output: PolicyOutput | Exception, *, arms: Sequence[ArmName], floor: float, fallback: str, seed: int) -> Drawn:
+    """Gate, floor, draw: the whole way from a policy's word on a question to the arm it gets.
+
+    Where the policy raised, or what it said fails the gate, the fallback arm (the first one where that is not
+    offered) has all the probability but the floor, and the fault says why.
+    """
+    scores: tuple[float, ...] | None = None
+    facts: dict[str, Json] = {}
+    fault: str | None = None
+    try:
+        if isinstance(output, Exception):
+            raise output
+        pmf, scores, facts = gate(output, arms=arms), output.scores, dict(output.facts)
+    except Exception as error:  # a policy must never cost a caller the answer
+        fault = str(error) if isinstance(error, PolicyFault) else f"{type(error).__name__}: {error}"
+        played = fallback if fallback in arms else arms[0]
+        pmf = tuple(float(arm == played) for arm in arms)
+    pmf = with_floor(pmf, floor=floor)
+    scores = None if scores is None else tuple(scores)
+    return Drawn(index=choose(pmf, seed=seed), pmf=pmf, scores=scores, facts=facts, fault=fault)
 
 
 def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, ...]:

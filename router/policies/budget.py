@@ -1,0 +1,259 @@
+"""A mean cost to hold, whatever the policy: a price on cost that rises while too much is spent.
+
+The idea is ParetoBandit's (2026): a primal-dual pacer. The policy inside ranks the arms by quality - price * cost,
+and after every update the price takes a step of dual ascent on cost - target. The price REPLACES the weight that the
+reward setting gives to cost: added to it, it could only make the policy spend less than that weight does, and a
+target above would never be reached. The weight in the reward goes on deciding what a lesson is worth, not what an
+arm may cost.
+
+Different from ParetoBandit, on purpose:
+
+- The step is on what the policy would spend on this question *now*, at the price in force, not on what was spent
+  under the price of the day of the decision. Feedback comes late; an integral over old costs goes round in circles
+  as soon as some fifty decisions are under way. (An LLM is not asked again: there the real cost is taken.)
+- What was really spent beyond the target is a debt. It bends the target, by half at most, so that it is paid back
+  over `horizon` decisions: the mean over the whole stream is held, not only the rate, and |mean - target| shrinks
+  like 1/n. A debt of more than MEMORY decisions' worth of target is forgotten, or a target that was out of
+  reach for a year would be avenged for another one.
+- Costs have no unit here. Deviations are measured in their own root mean square about the target, so seconds and
+  milliseconds learn the same policy.
+
+A target that no price reaches leaves the price at 0 or at its cap, and the facts of every decision show it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from router.errors import ConfigError, PolicyFault, SnapshotError
+from router.policies.base import (
+    Arrays,
+    FeatureRows,
+    Policy,
+    PolicyNeed,
+    PolicyOutput,
+    counted_state,
+    epsilon_greedy,
+    pmf_of_one,
+    restored_counts,
+    tally,
+)
+from router.types import ArmName, Json, Query, Update
+
+__all__ = ["Budget"]
+
+#: by how much of itself the target is bent to pay a debt back, at most
+BEND = 0.5
+#: the largest debt that is remembered, in decisions' worth of target
+MEMORY = 1000
+#: where a policy has no scores: the advantage in reward that makes an arm e times likelier
+TEMPERATURE = 0.1
+
+_INNER = "inner/"
+
+
+class Budget:
+    """Holds the mean of `reward.cost` over the learned decisions at a target, with the policy of your choice inside.
+
+    policy, params: the policy that is wrapped, and its params; any of the registry but this one.
+    target: mean cost per decision to hold (> 0), in units of reward.cost. That of a default reward counts too.
+    step: size of the dual step (> 0). Larger finds the price sooner and lets it tremble more, which costs quality.
+    horizon: decisions over which a debt is paid back (>= 1); take more than are usually waiting for feedback.
+    price_max: cap of the price (> 0), in reward per typical deviation of cost from the target.
+    """
+
+    algorithm: ClassVar[str] = "budget"
+
+    def __init__(
+        self,
+        *,
+        target: float,
+        policy: str = "mba",
+        params: Mapping[str, Json] | None = None,
+        step: float = 0.02,
+        horizon: int = 100,
+        price_max: float = 1.0,
+    ) -> None:
+        for name, value in (("target", target), ("step", step), ("horizon", horizon), ("price_max", price_max)):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 < value < math.inf or (name == "horizon" and value < 1):
+                least = "of at least 1" if name == "horizon" else "above 0"
+                raise ConfigError(
+                    f"must be a number {least}, not {value!r}", field=f"policy.params.{name}", remedy="for example 1.0"
+                )
+        self.inner = _made(policy, params=params)
+        self.needs: frozenset[PolicyNeed] = self.inner.needs
+        self.deterministic: bool = self.inner.deterministic
+        self.target, self.step, self.horizon = float(target), float(step), float(horizon)
+        self.price_max = float(price_max)
+        self.seen: dict[ArmName, int] = {}
+        #: per arm: the costs of its updates, summed
+        self._cost: dict[ArmName, float] = {}
+        #: the dual variable in [0, price_max]; the debt (units of cost); sum of squares of cost - target; the
+        #: reward setting's weight of cost in the newest update
+        self._dual, self._debt, self._squares, self._weight = 0.0, 0.0, 0.0, 0.0
+
+    @property
+    def params(self) -> Mapping[str, Json]:
+        """The settings above, with all params of the policy inside."""
+        return {
+            "target": self.target,
+            "policy": self.inner.algorithm,
+            "params": dict(self.inner.params),
+            "step": self.step,
+            "horizon": self.horizon,
+            "price_max": self.price_max,
+        }
+
+    @property
+    def scale(self) -> float:
+        """Root mean square of cost - target over the updates so far, begun with the target itself: never 0."""
+        updates = sum(self.seen.values())
+        return math.sqrt((self.target * self.target + self._squares) / (1 + updates))
+
+    @property
+    def price(self) -> float:
+        """What one unit of cost counts in units of reward."""
+        return self._dual / self.scale
+
+    @property
+    def spent(self) -> float | None:
+        """Mean cost of the updates so far; None before the first."""
+        updates = sum(self.seen.values())
+        return math.fsum(self._cost.values()) / updates if updates else None
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """The policy's word, with the price in force put on cost.
+
+        With scores: epsilon-greedy on quality - price * cost, epsilon being the inner one's own, or what it spreads
+        beyond its best arm. Quality and cost are the inner one's where it keeps them apart; else cost is the arm's
+        mean so far, and quality the score without the weight of that cost. Without scores: the inner pmf, every arm
+        made less likely by the factor exp(-price * cost / TEMPERATURE).
+        """
+        outputs = self.inner.pmf(queries, features=features, arms=arms)
+        return [self._priced(output, arms=offered) for output, offered in zip(outputs, arms, strict=True)]
+
+    def _priced(self, output: PolicyOutput, *, arms: Sequence[ArmName]) -> PolicyOutput:
+        facts = {**output.facts, "price": self.price, "target": self.target, "spent": self.spent}
+        quality, cost = self._heads(output, arms=arms)
+        facts["cost"] = cost
+        if quality is None:
+            return replace(output, pmf=_tilted(output.pmf, cost=cost, price=self.price), facts=facts)
+        scores = tuple(q - self.price * c for q, c in zip(quality, cost, strict=True))
+        epsilon = _exploration(output)
+        facts |= {"quality": quality, "weight": self.price, "epsilon": epsilon}
+        return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=epsilon), scores=scores, facts=facts)
+
+    def _heads(self, output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[list[float] | None, list[float]]:
+        """(quality, cost) of every offered arm; quality is None where the inner policy has no scores."""
+        quality, cost = output.facts.get("quality"), output.facts.get("cost")
+        if isinstance(quality, list) and isinstance(cost, list):
+            return quality, cost
+        # An arm that nobody knows yet is taken to cost what the average decision does.
+        usual = self.spent or 0.0
+        means = [self._cost[arm] / self.seen[arm] if arm in self.seen else usual for arm in arms]
+        if output.scores is None:
+            return None, means
+        return [score + self._weight * mean for score, mean in zip(output.scores, means, strict=True)], means
+
+    def learn(self, update: Update) -> None:
+        """Let the policy learn, then take the dual step."""
+        cost = update.reward.cost
+        deviation = cost - self.target
+        squares = self._squares + deviation * deviation
+        if not math.isfinite(squares):
+            raise PolicyFault(f"the cost is {cost!r}, no number or too large to be squared")
+        self.inner.learn(update)
+        tally(self.seen, update)
+        self._cost[update.arm] = self._cost.get(update.arm, 0.0) + cost
+        self._weight = update.reward.weight
+        self._squares = squares
+        most = MEMORY * self.target
+        self._debt = min(most, max(-most, self._debt + deviation))
+        bend = min(BEND * self.target, max(-BEND * self.target, self._debt / self.horizon))
+        ascent = (self._spending(update) - self.target + bend) / self.scale
+        self._dual = min(self.price_max, max(0.0, self._dual + self.step * ascent))
+
+    def _spending(self, update: Update) -> float:
+        """What this question is expected to cost at the price in force, over the arms whose cost is known."""
+        if not self.inner.deterministic:
+            return update.reward.cost
+        known = tuple(arm for arm in update.arms if arm in self.seen)
+        output = pmf_of_one(self, update.query, features=update.features, arms=known)
+        cost = output.facts["cost"]
+        assert isinstance(cost, list)
+        return math.fsum(p * c for p, c in zip(output.pmf, cost, strict=True))  # whatever the order of the arms
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The inner policy's state, its arrays under "inner/", and the pacer's own numbers."""
+        arrays, facts = self.inner.state()
+        nested: Arrays = {f"{_INNER}{name}": array for name, array in arrays.items()}
+        nested["pacer"] = np.array([self._dual, self._debt, self._squares, self._weight])
+        for arm in sorted(self._cost):
+            nested[f"cost/{arm}"] = np.array([self._cost[arm]])
+        return nested, {**counted_state(self.seen)[1], "inner": facts}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over a saved state; the inner policy checks its own part."""
+        seen = restored_counts(arrays, facts)
+        inner = facts.get("inner")
+        own = {name: array for name, array in arrays.items() if not name.startswith(_INNER)}
+        if set(own) != {"pacer", *(f"cost/{arm}" for arm in seen)} or not isinstance(inner, Mapping):
+            raise SnapshotError(f"the pacer's state is missing or of other arms: {sorted(own)}")
+        for name, array in own.items():
+            if array.shape != ((4,) if name == "pacer" else (1,)) or array.dtype != np.float64:
+                raise SnapshotError(f"{name} must be float64 of another shape than {array.shape}")
+        dual, debt, squares, weight = (float(number) for number in own["pacer"])
+        if not 0 <= dual <= self.price_max or squares < 0:
+            raise SnapshotError(f"the dual variable {dual} or the sum of squares {squares} is out of range")
+        self.inner.restore({name.removeprefix(_INNER): a for name, a in arrays.items() if name not in own}, inner)
+        if {arm: count for arm, count in self.inner.seen.items() if count} != seen:
+            raise SnapshotError("the policy inside has seen other updates than the pacer")
+        self.seen, self._dual, self._debt, self._squares, self._weight = seen, dual, debt, squares, weight
+        self._cost = {arm: float(own[f"cost/{arm}"][0]) for arm in seen}
+
+
+def _made(policy: str, *, params: Mapping[str, Json] | None) -> Policy:
+    """The policy inside; what is wrong with its params is said of `policy.params.params`."""
+    from router.policies import make_policy  # the registry imports this module
+
+    if policy == Budget.algorithm:
+        raise ConfigError("a budget cannot hold itself", field="policy.params.policy", remedy="for example mba")
+    if params is not None and not isinstance(params, Mapping):
+        raise ConfigError(
+            f"must be an object, not {params!r}", field="policy.params.params", remedy="leave it out for the defaults"
+        )
+    try:
+        return make_policy(policy, params=params or {})
+    except ConfigError as error:
+        field = (error.field or "").replace("policy.params.", "policy.params.params.", 1)
+        field = "policy.params.policy" if field == "policy.name" else field
+        raise ConfigError(error.message, field=field, remedy=error.remedy) from error
+
+
+def _exploration(output: PolicyOutput) -> float:
+    """The epsilon of an inner policy with scores: the one it logs, else what it spreads beyond its best arms."""
+    epsilon = output.facts.get("epsilon")
+    if isinstance(epsilon, float) and 0.0 <= epsilon <= 1.0:
+        return epsilon
+    assert output.scores is not None
+    best = max(output.scores)
+    others = [p for p, score in zip(output.pmf, output.scores, strict=True) if score != best]
+    if not others:
+        return 1.0  # It knows of no better arm yet: what it does is all exploration.
+    return min(1.0, math.fsum(others) * len(output.pmf) / len(others))
+
+
+def _tilted(pmf: Sequence[float], *, cost: Sequence[float], price: float) -> tuple[float, ...]:
+    """The pmf times exp(-price * cost / TEMPERATURE), normalised."""
+    cheapest = min(c for c, p in zip(cost, pmf, strict=True) if p > 0.0)
+    weights = [
+        p * math.exp(-price * (c - cheapest) / TEMPERATURE) if p > 0.0 else 0.0 for p, c in zip(pmf, cost, strict=True)
+    ]
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)

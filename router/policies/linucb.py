@@ -1,0 +1,57 @@
+"""LinUCB: an upper bound of every arm's reward, and the highest bound wins (Li et al. 2010, algorithm 1, disjoint).
+
+The paper plays argmax of mean + alpha * sqrt(x^T A^-1 x). Different, on purpose:
+
+- Epsilon of the probability goes to all arms alike: argmax alone leaves the other arms probability 0, and then no
+  log can judge another policy.
+- The width is multiplied by the standard deviation of the noise, which the paper leaves inside alpha: alpha 1 is one
+  posterior standard deviation, whatever the units of the reward.
+- Quality and cost are two heads, and an intercept has its own prior (router/policies/ridge.py).
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from router.errors import ConfigError
+from router.policies.base import epsilon_greedy
+from router.policies.ridge import Opinion, RidgePolicy, positive
+from router.types import Json
+
+__all__ = ["LinUcb"]
+
+
+class LinUcb(RidgePolicy):
+    """Epsilon-greedy on mean + alpha * width of the reward; an arm without rows has the prior's mean 0 and width.
+
+    alpha: how many standard deviations of optimism (>= 0).
+    epsilon: share of the probability that is spread over all arms, in [0, 1].
+    ridge, bias_ridge: prior precisions (> 0), as in RidgeHeads.
+    """
+
+    algorithm: ClassVar[str] = "linucb"
+
+    def __init__(
+        self, *, alpha: float = 1.0, epsilon: float = 0.05, ridge: float = 10.0, bias_ridge: float = 1.0
+    ) -> None:
+        super().__init__(ridge=ridge, bias_ridge=bias_ridge)
+        self.alpha = positive("alpha", alpha, zero=True)
+        if not 0 <= epsilon <= 1:
+            raise ConfigError(
+                f"must be in [0, 1], not {epsilon!r}", field="policy.params.epsilon", remedy="for example 0.05"
+            )
+        self.epsilon = float(epsilon)
+
+    @property
+    def params(self) -> Mapping[str, Json]:
+        """The four numbers above."""
+        return {
+            "alpha": self.alpha,
+            "epsilon": self.epsilon,
+            "ridge": self._heads.ridge,
+            "bias_ridge": self._heads.bias_ridge,
+        }
+
+    def explore(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
+        """Most on the highest bound; the bounds go to the log as "ucb"."""
+        bounds = [v + self.alpha * w for v, w in zip(opinion.value, opinion.width, strict=True)]
+        return epsilon_greedy(bounds, epsilon=self.epsilon), {"ucb": bounds}

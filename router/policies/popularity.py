@@ -1,0 +1,304 @@
+"""Adaptive Retrieval: retrieve for what is rarely spoken of (Mallen et al. 2023, arXiv 2212.10511, section 5).
+
+Language models know popular things by heart. The question's entities are looked up in a table of popularity; under a
+threshold the arm `below` answers (by retrieval), over it the arm `above` (from the model's memory). As in the paper
+the threshold is the edge, among ten bins of log popularity, that would have earned most so far.
+
+Different from the paper, on purpose:
+
+- Popularity is the number of passages in your index that mention the entity, not its page views: the table comes with
+  the index (`ragbandit index build` writes `popularity.json`), and any other numbers can be put in its place.
+- One threshold, not one per relation type: a question does not say its relation.
+- The paper fits on questions that every arm has answered. Here one arm answered each, so an edge is judged by the
+  mean reward of either arm in every bin; `epsilon` and the floor see to it that both are tried. Within a bin the
+  draw does not look at the question, so these means are not biased.
+- Reward, not accuracy: what retrieval costs counts too.
+
+Entities are found by lookup, without a model: the longest keys of the table, from left to right, among capitalised
+words, and strings in double quotes as a whole. A capitalised word that the table does not know is an entity nobody
+speaks of (popularity 0), unless it begins the sentence or is a common word. A question without any capital is
+searched for keys everywhere. No entity at all counts as popularity 0; of several the least popular decides.
+"""
+
+import functools
+import hashlib
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NoReturn
+
+import numpy as np
+
+from router.errors import ConfigError, PolicyFault, SnapshotError
+from router.policies.base import (
+    Arrays,
+    FeatureRows,
+    PolicyNeed,
+    PolicyOutput,
+    counted_state,
+    restored_counts,
+    tally,
+)
+from router.types import ArmName, Json, Query, Update
+
+__all__ = ["Popularity", "Table"]
+
+#: of the table's file, and how many bins its popularities are put in
+FORMAT = 1
+BINS = 10
+#: entities that are logged, at most
+SHOWN = 10
+
+# What a word is stands in strategies/popularity.py, with the rest of the file's format: whoever changes one, changes
+# both, and the number above.
+_WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+_POSSESSIVE = re.compile(r"['\u2019]s$", re.IGNORECASE)
+_QUOTED = re.compile(r"[\"“”«]([^\"“”«»]+)[\"“”»]")
+_SENTENCE_END = re.compile(r"[.!?:\u3002\uff01\uff1f]\s*$")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Who is how popular."""
+
+    #: key -> popularity (> 0)
+    mentions: Mapping[str, float]
+    #: words that are no name although a question may write them with a capital
+    common: frozenset[str]
+    #: longest key, in words
+    words: int
+    #: of the file
+    sha256: str
+
+    @property
+    def top(self) -> float:
+        """The upper edge of the last bin, in log10(popularity + 1): just above the most popular entry."""
+        return math.log10(max(self.mentions.values(), default=0.0) + 2.0)
+
+    def entities(self, text: str) -> dict[str, float]:
+        """The entities of a question with their popularity, 0 for those that are not in the table."""
+        text = unicodedata.normalize("NFC", text)
+        found: dict[str, float] = {}
+        for quoted in _QUOTED.findall(text):
+            key = " ".join(_key_word(word) for word in _WORD.findall(quoted))
+            if key:
+                found[key] = self.mentions.get(key, 0.0)
+        rest = _QUOTED.sub(" , ", text)
+        words = list(_WORD.finditer(rest))
+        anywhere = not any(character.isupper() for character in rest)
+        place = 0
+        while place < len(words):
+            raw = words[place].group()
+            named = any(character.isupper() for character in raw)
+            length = self._longest(words[place : place + self.words]) if named or anywhere or raw[0].isdigit() else 0
+            if length:
+                key = " ".join(_key_word(match.group()) for match in words[place : place + length])
+                found[key] = self.mentions[key]
+            elif named and not self._ignored(_key_word(raw), before=rest[: words[place].start()]):
+                found[_key_word(raw)] = 0.0
+            place += length or 1
+        return found
+
+    def _longest(self, words: Sequence[re.Match[str]]) -> int:
+        """How many of these words make the longest key that begins with the first one; 0 if none does."""
+        keys = [_key_word(match.group()) for match in words]
+        return next((end for end in range(len(keys), 0, -1) if " ".join(keys[:end]) in self.mentions), 0)
+
+    def _ignored(self, word: str, *, before: str) -> bool:
+        return word in self.common or not before.strip() or _SENTENCE_END.search(before) is not None
+
+
+def _key_word(raw: str) -> str:
+    return _POSSESSIVE.sub("", raw).replace("\u2019", "'").casefold()
+
+
+class Popularity:
+    """One arm under a threshold of popularity, another over it; epsilon / K of the rest to every arm.
+
+    table: path of the table, as every router and learner finds it; a relative one counts from the working directory.
+    below, above: the arms for little and for much popularity. Where one of them is not offered the other is taken,
+    where both are missing all arms are alike.
+    threshold: popularity from which on `above` answers (>= 0); None: learned, and `below` answers everything at first.
+    epsilon: share of exploration in [0, 1].
+    Raises ConfigError if the table is missing or of another format. The file is part of the policy: a snapshot made
+    with another one is refused, and replaying the ledger shows the difference.
+    """
+
+    algorithm: ClassVar[str] = "popularity"
+    needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
+    deterministic: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        below: str = "single_step",
+        above: str = "no_retrieval",
+        threshold: float | None = None,
+        epsilon: float = 0.1,
+    ) -> None:
+        for name, arm in (("below", below), ("above", above)):
+            if not isinstance(arm, str) or not arm or below == above:
+                _refuse(name, arm, wanted="the name of an arm, other than the second one", example="single_step")
+        if threshold is not None and not _in_range(threshold, most=math.inf):
+            _refuse("threshold", threshold, wanted="a popularity of at least 0", example="nothing, to have it learned")
+        if not _in_range(epsilon, most=1.0):
+            _refuse("epsilon", epsilon, wanted="a number in [0, 1]", example="0.1")
+        self.table = read_table(table)
+        self._path = table
+        self.below, self.above = ArmName(below), ArmName(above)
+        self._given = None if threshold is None else float(threshold)
+        self.epsilon = float(epsilon)
+        self.seen: dict[ArmName, int] = {}
+        #: questions per bin, whatever their arm; sums of reward and counts, row 0 of `below`, row 1 of `above`
+        self._questions = np.zeros(BINS, dtype=np.int64)
+        self._sums = np.zeros((2, BINS))
+        self._counts = np.zeros((2, BINS), dtype=np.int64)
+
+    @property
+    def params(self) -> Mapping[str, Json]:
+        """The settings above."""
+        return {
+            "table": self._path,
+            "below": self.below,
+            "above": self.above,
+            "threshold": self._given,
+            "epsilon": self.epsilon,
+        }
+
+    @property
+    def edge(self) -> int:
+        """The learned threshold as an edge of the bins: `below` answers bins 0 to edge - 1, `above` the others.
+
+        The edge with the highest estimated mean reward; of equal ones the highest, which retrieves most. A cell's
+        mean leans with the weight of one row on its arm's mean over all bins, which stands for a cell without rows.
+        """
+        totals = self._counts.sum(axis=1)
+        overall = np.where(totals > 0, self._sums.sum(axis=1) / np.maximum(totals, 1), 0.0)  # (2,)
+        mean = (self._sums + overall[:, None]) / (self._counts + 1)  # (2, BINS)
+        gained = self._questions * (mean[0] - mean[1])  # by answering this bin with `below`
+        worth = [math.fsum(gained[:edge].tolist()) for edge in range(BINS + 1)]
+        return max(edge for edge in range(BINS + 1) if worth[edge] == max(worth))
+
+    @property
+    def threshold(self) -> float:
+        """The popularity from which on `above` answers."""
+        return self._given if self._given is not None else 10.0 ** (self.edge * self.table.top / BINS) - 1.0
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """1 - epsilon + epsilon/K on the arm of the question's popularity."""
+        del features
+        edge, threshold = self.edge, self.threshold
+        return [self._one(q.text, edge=edge, threshold=threshold, arms=a) for q, a in zip(queries, arms, strict=True)]
+
+    def _one(self, text: str, *, edge: int, threshold: float, arms: Sequence[ArmName]) -> PolicyOutput:
+        entities = self.table.entities(text)
+        least = min(entities.values(), default=0.0)
+        rare = least < threshold if self._given is not None else self._bin(least) < edge
+        # What nobody speaks of is looked up, whatever the threshold.
+        first, second = (self.below, self.above) if rare or least == 0.0 else (self.above, self.below)
+        chosen = first if first in arms else second
+        epsilon = self.epsilon if chosen in arms else 1.0
+        pmf = tuple(epsilon / len(arms) + (1.0 - epsilon if arm == chosen else 0.0) for arm in arms)
+        # A long question has many; the least popular ones have decided.
+        shown = dict(sorted(entities.items(), key=lambda pair: (pair[1], pair[0]))[:SHOWN])
+        facts = {"entities": shown, "popularity": least, "threshold": threshold, "epsilon": epsilon}
+        return PolicyOutput(pmf=pmf, facts=facts)
+
+    def learn(self, update: Update) -> None:
+        """Add the reward to its arm's sum in the question's bin; a question without a known entity has no bin."""
+        if not math.isfinite(update.reward.value):
+            raise PolicyFault(f"the reward is {update.reward.value!r}")
+        tally(self.seen, update)
+        least = min(self.table.entities(update.query.text).values(), default=0.0)
+        if least == 0.0:
+            return
+        place = self._bin(least)
+        self._questions[place] += 1
+        if update.arm in (self.below, self.above):
+            row = int(update.arm == self.above)
+            self._sums[row, place] += update.reward.value
+            self._counts[row, place] += 1
+
+    def _bin(self, popularity: float) -> int:
+        return min(BINS - 1, int(BINS * math.log10(popularity + 1.0) / self.table.top))
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The histogram, and which table it was made with."""
+        arrays, facts = counted_state(self.seen)
+        arrays |= {"questions": self._questions, "sums": self._sums, "counts": self._counts}
+        return arrays, facts | {"table_sha256": self.table.sha256}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over a histogram made with the very same table."""
+        seen = restored_counts(arrays, facts)
+        if facts.get("table_sha256") != self.table.sha256:
+            raise SnapshotError(
+                f"made with another table than {self._path}",
+                field="policy.params.table",
+                remedy="put the old table back, or let the learner replay the ledger with this one",
+            )
+        shapes = {"questions": (BINS,), "sums": (2, BINS), "counts": (2, BINS)}
+        for name, shape in shapes.items():
+            array = arrays.get(name)
+            wanted = np.float64 if name == "sums" else np.int64
+            if array is None or array.shape != shape or array.dtype != wanted:
+                raise SnapshotError(f"{name} must be {np.dtype(wanted).name} of shape {shape}")
+        questions, counts = (np.array(arrays[name], dtype=np.int64) for name in ("questions", "counts"))
+        if (counts < 0).any() or (counts.sum(axis=0) > questions).any():
+            raise SnapshotError("the counts of the histogram do not fit together")
+        self.seen, self._questions, self._counts = seen, questions, counts
+        self._sums = np.array(arrays["sums"], dtype=np.float64)
+
+
+def _refuse(name: str, value: object, *, wanted: str, example: str) -> NoReturn:
+    raise ConfigError(
+        f"must be {wanted}, not {value!r}", field=f"policy.params.{name}", remedy=f"for example {example}"
+    )
+
+
+def _in_range(value: object, *, most: float) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value <= most and value != math.inf  # type: ignore[operator] # it is a number
+
+
+def read_table(path: str) -> Table:
+    """The table in a file; kept in memory until the file changes. Raises ConfigError saying what is wrong with it."""
+    if not isinstance(path, str) or not path:
+        raise ConfigError(f"must be the path of a table, not {path!r}", field=_FIELD, remedy=_REMEDY)
+    try:
+        stamp = Path(path).stat()
+        return _read(path, stamp.st_mtime_ns, stamp.st_size)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}", field=_FIELD, remedy=_REMEDY) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path} is no table of format {FORMAT}: {error}", field=_FIELD, remedy=_REMEDY) from error
+
+
+_FIELD = "policy.params.table"
+_REMEDY = "ragbandit index build writes popularity.json into the index's folder"
+
+
+@functools.lru_cache(maxsize=2)  # every snapshot makes a policy anew
+def _read(path: str, changed: int, size: int) -> Table:  # noqa: ARG001 the key of the cache
+    data = Path(path).read_bytes()
+    described = json.loads(data)
+    if described["format"] != FORMAT:
+        raise ValueError(f"it has format {described['format']!r}")
+    mentions, common, words = described["mentions"], described["common"], described["words"]
+    if not all(_in_range(value, most=math.inf) and value > 0 for value in mentions.values()):
+        raise ValueError("a popularity is no number above 0")
+    if not isinstance(words, int) or words < 1 or not all(isinstance(word, str) for word in common):
+        raise ValueError("'words' must be a number of at least 1, 'common' a list of words")
+    return Table(
+        mentions={str(key): float(value) for key, value in mentions.items()},
+        common=frozenset(common),
+        words=words,
+        sha256=hashlib.sha256(data).hexdigest(),
+    )

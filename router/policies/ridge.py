@@ -1,0 +1,257 @@
+"""Bayesian linear regression per arm with two heads, quality and cost: the part that several policies share.
+
+Per arm a: y = W_a z + noise, y = (quality, cost), z = (1, x / sqrt(d)), x the question's features of length d. Both
+heads see the same z, so one inverse precision P_a serves them; it is kept by Sherman-Morrison, O(d^2) per row. The
+mean W_a is the exact minimiser of squared error plus ridge over all rows of the arm, in any order of them.
+
+The noise has one covariance S, shared by the arms: of one arm alone there are often too few rows to tell. Row i adds
+e e^T / (1 + z^T P z), e what the arm's mean missed before the row; these terms add up to the rows' scatter left over
+by the ridge solution (conjugate update; Bishop, Pattern Recognition and Machine Learning, section 3.3, and the
+matrix normal inverse Wishart). The posterior of the value v = quality - weight * cost at z has standard deviation
+
+    width = sqrt((1, -weight) S (1, -weight)^T * z^T P_a z)
+
+in units of reward. Sums run through einsum and numpy's own loops, never BLAS: its result depends on the threads.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from router.errors import ConfigError, PolicyFault, SnapshotError
+from router.policies.base import (
+    Arrays,
+    FeatureRows,
+    PolicyNeed,
+    PolicyOutput,
+    counted_state,
+    heads_of,
+    restored_counts,
+    tally,
+)
+from router.types import ArmName, Features, Json, Query, Update
+
+__all__ = ["Opinion", "RidgeHeads", "RidgePolicy", "positive"]
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+#: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
+#: unit. It counts as much as one row.
+_FIRST_SCATTER = np.array([[0.25, 0.0], [0.0, 0.0]])
+
+
+def positive(name: str, value: float, *, zero: bool = False) -> float:
+    """The param as a float, if it is finite and above 0 (or 0 where allowed). Raises ConfigError naming it."""
+    if not (0 < value < math.inf or (zero and value == 0)):
+        least = "of at least 0" if zero else "above 0"
+        raise ConfigError(
+            f"must be a number {least}, not {value!r}", field=f"policy.params.{name}", remedy="for example 1.0"
+        )
+    return float(value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opinion:
+    """What the regression says of one question; four tuples aligned with the arms that were offered."""
+
+    quality: tuple[float, ...]
+    cost: tuple[float, ...]
+    #: quality - weight * cost, the posterior mean of the reward
+    value: tuple[float, ...]
+    #: posterior standard deviation of that mean, in units of reward (> 0)
+    width: tuple[float, ...]
+
+
+class RidgeHeads:
+    """The regression: what it has learned of every arm, and how it learns.
+
+    ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1/noise variance (> 0), with
+    x scaled so that |x|^2 / d is 1 on average. An arm without rows has mean 0 and the prior's width.
+    """
+
+    def __init__(self, *, ridge: float, bias_ridge: float) -> None:
+        self.ridge = positive("ridge", ridge)
+        self.bias_ridge = positive("bias_ridge", bias_ridge)
+        self.seen: dict[ArmName, int] = {}
+        #: the weight of cost that the last row had; before any row every cost mean is 0 as well
+        self.weight = 0.0
+        #: per arm: inverse precision (d+1, d+1), sums of y z^T (2, d+1), posterior means (2, d+1)
+        self._inverse: dict[str, Matrix] = {}
+        self._moment: dict[str, Matrix] = {}
+        self._mean: dict[str, Matrix] = {}
+        #: (2, 2), the scatter of the noise over all rows
+        self._scatter = np.zeros((2, 2))
+
+    @property
+    def updates(self) -> int:
+        """How many updates it has learned."""
+        return sum(self.seen.values())
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the reward around its mean, in units of reward (> 0)."""
+        covariance = (_FIRST_SCATTER + self._scatter) / (1.0 + self.updates)
+        w = self.weight
+        variance = covariance[0, 0] - 2.0 * w * covariance[0, 1] + w * w * covariance[1, 1]
+        # The scatter is positive semidefinite but for rounding.
+        return math.sqrt(max(float(variance), 0.0))
+
+    def opinion(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
+        """Means and widths of these arms for one question; features of shape (d,)."""
+        z = _design(features)
+        noise, weight = self.noise, self.weight
+        quality, cost, width = [], [], []
+        for arm in arms:
+            if arm in self._mean:
+                q, c = ((self._mean[arm] * z).sum(axis=1)).tolist()
+                spread = float((np.einsum("ij,j->i", self._inverse[arm], z) * z).sum())
+            else:
+                q = c = 0.0
+                spread = float((z * z / self._precision(z.size)).sum())
+            quality.append(q)
+            cost.append(c)
+            width.append(noise * math.sqrt(max(spread, 0.0)))
+        value = tuple(q - weight * c for q, c in zip(quality, cost, strict=True))
+        return Opinion(quality=tuple(quality), cost=tuple(cost), value=value, width=tuple(width))
+
+    def learn(self, update: Update) -> None:
+        """One row into the drawn arm's posterior and into the noise; PolicyFault and no change if it cannot be used."""
+        if update.features is None or (self._mean and update.features.size + 1 != self._size):
+            raise PolicyFault("features are missing or of another length")
+        arm, z = update.arm, _design(update.features)
+        *heads, weight = heads_of(update.reward, weight=self.weight)
+        y = np.array(heads)  # (2,)
+        fresh = arm not in self._inverse
+        inverse = np.diag(1.0 / self._precision(z.size)) if fresh else self._inverse[arm]
+        moment = np.zeros((2, z.size)) if fresh else self._moment[arm]
+        mean = np.zeros((2, z.size)) if fresh else self._mean[arm]
+        with np.errstate(over="ignore", invalid="ignore"):
+            gain = np.einsum("ij,j->i", inverse, z)  # (d+1,)
+            spread = 1.0 + float((gain * z).sum())
+            missed = y - (mean * z).sum(axis=1)  # (2,)
+            scatter = self._scatter + missed[:, None] * missed[None, :] / spread
+            moment = moment + y[:, None] * z[None, :]
+        if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(spread * weight)):
+            raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
+        # One vector times itself keeps the inverse symmetric to the last bit.
+        gain /= math.sqrt(spread)
+        inverse -= gain[:, None] * gain[None, :]
+        self._inverse[arm], self._moment[arm] = inverse, moment
+        self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
+        self._scatter, self.weight = scatter, float(weight)
+        tally(self.seen, update)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """Three arrays per arm, named by the arm, the noise, the counts and the weight."""
+        arrays, facts = counted_state(self.seen)
+        for arm in sorted(self._inverse):
+            arrays[f"inverse/{arm}"] = self._inverse[arm]
+            arrays[f"moment/{arm}"] = self._moment[arm]
+            arrays[f"mean/{arm}"] = self._mean[arm]
+        arrays["scatter"] = self._scatter
+        facts["weight"] = self.weight
+        return arrays, facts
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over a saved state: every arm that was seen has its three arrays, finite, of one size; nothing else."""
+        seen = restored_counts(arrays, facts)
+        weight = facts.get("weight")
+        if not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise SnapshotError(f"the weight of cost is missing or wrong: {weight!r}")
+        size = max((array.shape[-1] for name, array in arrays.items() if name != "scatter" and array.ndim), default=0)
+        shapes = {f"{kind}/{arm}": shape for arm in seen for kind, shape in _shapes(size)} | {"scatter": (2, 2)}
+        if shapes.keys() != arrays.keys():
+            raise SnapshotError(f"arrays of other arms than {sorted(seen)}: {sorted(arrays)}")
+        for name, shape in shapes.items():
+            if arrays[name].shape != shape or arrays[name].dtype != np.float64:
+                raise SnapshotError(f"{name} must be float64 of shape {shape}")
+        taken = {name: np.array(array, dtype=np.float64) for name, array in arrays.items()}
+        self.seen, self.weight, self._scatter = seen, float(weight), taken["scatter"]
+        self._inverse = {arm: taken[f"inverse/{arm}"] for arm in seen}
+        self._moment = {arm: taken[f"moment/{arm}"] for arm in seen}
+        self._mean = {arm: taken[f"mean/{arm}"] for arm in seen}
+
+    @property
+    def _size(self) -> int:
+        return len(next(iter(self._inverse.values())))
+
+    def _precision(self, size: int) -> Vector:
+        """The prior's diagonal, shape (d+1,)."""
+        precision = np.full(size, self.ridge)
+        precision[0] = self.bias_ridge
+        return precision
+
+
+class RidgePolicy(ABC):
+    """A policy on these heads: it only says how an opinion becomes a pmf.
+
+    The scores of its output are the posterior means; what it explores with stands in the facts, beside quality, cost
+    and the weight between them.
+    """
+
+    algorithm: ClassVar[str]
+    needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
+    deterministic: ClassVar[bool] = True
+
+    def __init__(self, *, ridge: float, bias_ridge: float) -> None:
+        self._heads = RidgeHeads(ridge=ridge, bias_ridge=bias_ridge)
+
+    @property
+    @abstractmethod
+    def params(self) -> Mapping[str, Json]:
+        """The settings it was made with, after defaults."""
+
+    @abstractmethod
+    def explore(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
+        """The pmf over the arms of an opinion, and what else belongs in the log."""
+
+    @property
+    def seen(self) -> Mapping[ArmName, int]:
+        """How many updates of each arm it has learned."""
+        return self._heads.seen
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """One output per question, each from its own features and arms alone."""
+        del queries
+        assert features is not None
+        return list(self._outputs(features, arms=arms))
+
+    def _outputs(self, features: FeatureRows, *, arms: Sequence[Sequence[ArmName]]) -> Iterator[PolicyOutput]:
+        for row, offered in zip(features, arms, strict=True):
+            opinion = self._heads.opinion(row, arms=offered)
+            pmf, more = self.explore(opinion)
+            facts = {"quality": list(opinion.quality), "cost": list(opinion.cost), "weight": self._heads.weight}
+            yield PolicyOutput(pmf=pmf, scores=opinion.value, facts=facts | more)
+
+    def learn(self, update: Update) -> None:
+        """Take in one row, O(d^2); PolicyFault and no change if its features are missing or of another length."""
+        self._heads.learn(update)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The heads'."""
+        return self._heads.state()
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over the heads of a saved state."""
+        self._heads.restore(arrays, facts)
+
+
+def _shapes(size: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return ("inverse", (size, size)), ("moment", (2, size)), ("mean", (2, size))
+
+
+def _design(features: Features) -> Vector:
+    """The row z = (1, x / sqrt(d)), shape (d+1,), float64."""
+    z = np.empty(features.size + 1)
+    z[0] = 1.0
+    z[1:] = features
+    z[1:] /= math.sqrt(features.size)
+    return z

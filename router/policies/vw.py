@@ -1,0 +1,237 @@
+"""Vowpal Wabbit (the wheel vowpal-wabbit-next) as a policy: its online linear learner, and two of its explorers.
+
+VW regresses the cost of an arm, minus the reward, on x / sqrt(d) times the arm, with an intercept per arm
+(--cb_adf -q qa): one gradient step per update, invariant to importance weights (Karampatziakis and Langford 2011).
+Bietti et al. 2021, "A Contextual Bandit Bake-off", describe the three ways to a cost that cb_type names:
+
+- mtr: the arm drawn regresses its own cost, weighted by 1/p. VW also scales the step by the share of arms that were
+  drawn; here VW sees the drawn arm alone, so the number of arms does not move the step.
+- ips: the arm drawn gets cost/p, every other offered arm 0.
+- dr: every offered arm gets its predicted cost; the arm drawn gets (cost - prediction)/p on top.
+
+The explorers are computed here in float64 from VW's predicted costs, and give what VW's own give (the tests compare):
+VW's are float32, hide the predicted costs, and come in the order of the scores.
+
+- epsilon: --cb_explore_adf --epsilon.
+- squarecb: --squarecb, probability 1 / (K + gamma * gap) for all but the best arm, gamma = gamma_scale * sqrt(updates)
+  (Foster and Rakhlin 2020). VW lifts small probabilities to epsilon/K; here epsilon/K is mixed in.
+
+Quality and cost are not kept apart: VW learns the reward's value. Not thread-safe and not picklable: a lock stands
+before every call. A state holds VW's own model bytes, which the command line of VW reads.
+"""
+
+import hashlib
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, ClassVar
+
+import numpy as np
+
+from router.errors import ConfigError, PolicyFault, SnapshotError
+from router.policies.base import (
+    Arrays,
+    FeatureRows,
+    PolicyNeed,
+    PolicyOutput,
+    counted_state,
+    epsilon_greedy,
+    restored_counts,
+    tally,
+    with_floor,
+)
+from router.types import ArmName, Features, Json, Query, Update
+
+__all__ = ["VowpalWabbit"]
+
+#: Where the namespaces "q" and "a" begin in VW's hash (murmur3): the same rows as dsjson make the same model.
+_QUESTION, _ARM = 0xFF8209E8, 0x3C2569B2
+_EXPLORERS, _CB_TYPES = ("epsilon", "squarecb"), ("dr", "ips", "mtr")
+_ONE = np.ones(1, dtype=np.float32)
+
+
+class VowpalWabbit:
+    """A contextual bandit by Vowpal Wabbit.
+
+    explorer: "epsilon" or "squarecb". epsilon: share of the probability spread over all arms, in [0, 1].
+    gamma_scale: how fast squarecb trusts its costs (>= 0). cb_type: "mtr", "dr" or "ips".
+    learning_rate: of the gradient step (> 0). power_t: 0 keeps the step, for traffic that drifts; .5 shrinks it with
+    the gradients a weight has seen (AdaGrad); in [0, 1).
+    bits: 2**bits weights of 16 bytes, 14 to 24; d + 1 of them per arm, placed by a hash. Weights that fall together
+    are shared; so are two whole arms whose names' hashes agree in these bits.
+    Raises ConfigError where the wheel is not installed.
+    """
+
+    algorithm: ClassVar[str] = "vw"
+    needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
+    deterministic: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        explorer: str = "squarecb",
+        epsilon: float = 0.2,
+        gamma_scale: float = 10.0,
+        cb_type: str = "mtr",
+        learning_rate: float = 0.01,
+        power_t: float = 0.0,
+        bits: int = 18,
+    ) -> None:
+        whole = isinstance(bits, int) and not isinstance(bits, bool)
+        _check("explorer", explorer, holds=explorer in _EXPLORERS, bounds=f"one of {', '.join(_EXPLORERS)}")
+        _check("epsilon", epsilon, holds=0 <= epsilon <= 1, bounds="in [0, 1]")
+        _check("gamma_scale", gamma_scale, holds=0 <= gamma_scale < math.inf, bounds="at least 0 and finite")
+        _check("cb_type", cb_type, holds=cb_type in _CB_TYPES, bounds=f"one of {', '.join(_CB_TYPES)}")
+        _check("learning_rate", learning_rate, holds=0 < learning_rate < math.inf, bounds="above 0 and finite")
+        _check("power_t", power_t, holds=0 <= power_t < 1, bounds="in [0, 1)")
+        _check("bits", bits, holds=whole and 14 <= bits <= 24, bounds="a whole number from 14 to 24")
+        self.explorer, self.cb_type, self.bits = explorer, cb_type, bits
+        self.epsilon, self.gamma_scale = float(epsilon), float(gamma_scale)
+        self.learning_rate, self.power_t = float(learning_rate), float(power_t)
+        self.seen: dict[ArmName, int] = {}
+        #: d of the features it has learned; None before the first update
+        self._dimension: int | None = None
+        self._vw = _vowpal_wabbit()
+        self._lock = threading.Lock()
+        self._workspace = self._vw.Workspace(self._arguments())
+
+    def _arguments(self) -> list[str]:
+        # No constant feature: it would tie the arms' intercepts together, and with them the number of arms.
+        # Without --normalized: features have length 1 by design, and VW cannot save its running scale for dr.
+        return (
+            f"--cb_adf --cb_type {self.cb_type} -q qa --ignore_linear q --noconstant --adaptive --invariant "
+            f"--learning_rate {self.learning_rate!r} --power_t {self.power_t!r} -b {self.bits} --quiet"
+        ).split()
+
+    @property
+    def params(self) -> Mapping[str, Json]:
+        """The seven settings above."""
+        return {
+            "explorer": self.explorer,
+            "epsilon": self.epsilon,
+            "gamma_scale": self.gamma_scale,
+            "cb_type": self.cb_type,
+            "learning_rate": self.learning_rate,
+            "power_t": self.power_t,
+            "bits": self.bits,
+        }
+
+    @property
+    def updates(self) -> int:
+        """How many updates it has learned."""
+        return sum(self.seen.values())
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """The explorer on VW's predicted costs; scores are the predicted rewards, 0 for an arm never learned."""
+        del queries
+        assert features is not None
+        return [self._one(row, arms=offered) for row, offered in zip(features, arms, strict=True)]
+
+    def _one(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
+        # Weight 0: VW counts the weight of all it is shown, and asking must not change the state.
+        examples = [self._shared(features, weight=0.0), *(self._action(arm, weight=0.0) for arm in arms)]
+        with self._lock:
+            ranked = self._workspace.predict_one(examples)  # [(index, cost)], best first
+        scores = [0.0] * len(arms)
+        for index, cost in ranked:
+            scores[index] = 0.0 - cost  # never -0.0
+        if self.explorer == "epsilon":
+            return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=self.epsilon), scores=tuple(scores))
+        gamma = self.gamma_scale * math.sqrt(self.updates)
+        pmf = with_floor(_squarecb(scores, gamma=gamma), floor=self.epsilon / len(arms))
+        return PolicyOutput(pmf=pmf, scores=tuple(scores), facts={"gamma": gamma})
+
+    def learn(self, update: Update) -> None:
+        """One step of VW. PolicyFault for what VW takes without a word and is spoilt by: NaN, p of 0 or above 1."""
+        features, p, cost = update.features, update.propensity, -update.reward.value
+        if features is None or self._dimension not in (None, features.size):
+            raise PolicyFault("features are missing or of another length")
+        # VW squares these in float32, and says nothing when they become infinite there. NaN fails every comparison.
+        if not (float(np.abs(features).max()) < 1e6 and 0.0 < p <= 1.0 and (1.0 + abs(cost)) / p < 1e15):
+            raise PolicyFault(f"VW cannot learn from cost {cost!r} at probability {p!r} with these features")
+        drawn = self._vw.CBLabel(label=(0, cost, p))
+        # One order for every order of offering, since the sums of float32 depend on it.
+        shown = [update.arm] if self.cb_type == "mtr" else sorted({update.arm, *update.arms})
+        actions = [self._action(arm, label=drawn if arm == update.arm else None) for arm in shown]
+        with self._lock:
+            self._workspace.learn_one([self._shared(features), *actions])
+        self._dimension = features.size
+        tally(self.seen, update)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """VW's model as bytes, with their sha256, the counts, and d."""
+        arrays, facts = counted_state(self.seen)
+        with self._lock:
+            kept = self._workspace.serialize()
+        # Loading puts VW's own tallies (examples and features shown, predictions among them) back to 0: what is left
+        # depends on the updates alone.
+        model = self._vw.Workspace(["--quiet"], model_data=kept).serialize()
+        arrays["model"] = np.frombuffer(model, dtype=np.uint8)
+        return arrays, facts | {"model_sha256": hashlib.sha256(model).hexdigest(), "dimension": self._dimension}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over a saved state. The sha256 is checked first: VW may crash on bytes that are not its own."""
+        seen = restored_counts(arrays, facts)
+        model, dimension = arrays.get("model"), facts.get("dimension")
+        if model is None or len(arrays) != 1 or model.dtype != np.uint8 or model.ndim != 1:
+            raise SnapshotError(f"there must be one array, model, uint8 of shape (bytes,), not {sorted(arrays)}")
+        kept = model.tobytes()
+        if hashlib.sha256(kept).hexdigest() != facts.get("model_sha256"):
+            raise SnapshotError("model is damaged: its sha256 does not match")
+        if not isinstance(dimension, int if seen else type(None)):
+            raise SnapshotError(f"the length of the features is missing or wrong: {dimension!r}")
+        try:
+            workspace = self._vw.Workspace(["--quiet"], model_data=kept)
+        except RuntimeError as error:  # another version of VW wrote it
+            raise SnapshotError(f"VW cannot load the model: {error}") from error
+        self._dimension = dimension if isinstance(dimension, int) else None
+        with self._lock:
+            self.seen, self._workspace = seen, workspace
+
+    def _shared(self, features: Features, *, weight: float = 1.0) -> Any:
+        """The question: x / sqrt(d), so that with the intercept 1 both parts weigh alike."""
+        example = self._vw.Example()
+        indices = np.arange(_QUESTION, _QUESTION + features.size, dtype=np.uint64)
+        scaled = (features.astype(np.float64) / math.sqrt(features.size)).astype(np.float32)
+        example["q"].push_many_features(indices, scaled)
+        example.set_label(self._vw.CBLabel(shared=True, weight=weight))
+        return example
+
+    def _action(self, arm: ArmName, *, label: Any = None, weight: float = 1.0) -> Any:
+        """An arm: one feature, which is its intercept and, times the question, all its other weights."""
+        example = self._vw.Example()
+        digest = hashlib.blake2b(arm.encode("utf-8", "surrogatepass"), digest_size=4).digest()
+        index = _ARM + int.from_bytes(digest, "big")
+        example["a"].push_many_features(np.array([index], dtype=np.uint64), _ONE)
+        example.set_label(label or self._vw.CBLabel(weight=weight))
+        return example
+
+
+def _squarecb(scores: Sequence[float], *, gamma: float) -> list[float]:
+    """Inverse gap weighting: 1 / (K + gamma * (best - score)), the best arm takes the rest; ties with it share that."""
+    best, count = max(scores), len(scores)
+    pmf = [0.0 if score == best else 1.0 / (count + gamma * (best - score)) for score in scores]
+    rest = (1.0 - math.fsum(pmf)) / sum(score == best for score in scores)
+    return [rest if score == best else p for p, score in zip(pmf, scores, strict=True)]
+
+
+def _vowpal_wabbit() -> Any:
+    """The package, loaded when a policy is made; its own types contradict numpy's. Raises ConfigError."""
+    try:
+        return import_module("vowpal_wabbit_next")
+    except ImportError as error:
+        raise ConfigError(
+            "policy vw needs the package vowpal-wabbit-next",
+            field="policy.name",
+            remedy="pip install 'ragbandit[vw]'; there is no wheel for Python 3.13",
+        ) from error
+
+
+def _check(name: str, value: object, *, holds: bool, bounds: str) -> None:
+    if not holds:
+        raise ConfigError(
+            f"must be {bounds}, not {value!r}", field=f"policy.params.{name}", remedy="leave it out for the default"
+        )

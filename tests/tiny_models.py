@@ -1,0 +1,116 @@
+"""A DistilBERT of two layers, and classifiers trained on it, as folders: the fine-tuned policies in milliseconds.
+
+Written without torch and in plain view of the formats, at a place that their bytes alone decide: the params of a
+policy name it, so it must be known before any test runs and be the same in every process.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+
+__all__ = ["ARMS", "COSTS", "WIDTH", "tiny_encoder", "tiny_trained"]
+
+WIDTH, HIDDEN, LAYERS, HEADS, LONGEST = 32, 64, 2, 2, 40
+ARMS = ["no_retrieval", "single_step", "multi_step"]
+COSTS = [0.0, 1.0, 4.5]
+_SENTENCE = (
+    "who what when where which wrote dracula born city river before after both film director paris of the is capital "
+    "a in how many ?"
+)
+
+
+@functools.cache
+def tiny_encoder(seed: int = 0) -> str:
+    """The path of a Hugging Face folder of a random DistilBERT: width 32, two layers, a few words."""
+    return str(_placed(_encoder_files(seed)))
+
+
+@functools.cache
+def tiny_trained(algorithm: str, *, seed: int = 1) -> str:
+    """The path of a folder as `ragbandit train` writes it, with random weights."""
+    files = _encoder_files(seed)
+    random = np.random.default_rng([seed, 7])
+    layers = {"pre": random.normal(0, 0.4, (WIDTH, WIDTH + 1)), "heads": random.normal(0, 0.8, (3, WIDTH + 1))}
+    files["layers.safetensors"] = save({name: array.astype(np.float32) for name, array in layers.items()})
+    described = {
+        "format": 1,
+        "algorithm": algorithm,
+        "arms": ARMS,
+        "costs": COSTS,
+        "report": {"rows": 12},
+        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    }
+    files["ragbandit.json"] = json.dumps(described).encode()
+    return str(_placed(files))
+
+
+def _encoder_files(seed: int) -> dict[str, bytes]:
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *_SENTENCE.split()])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    config = {
+        "architectures": ["DistilBertModel"],
+        "model_type": "distilbert",
+        "activation": "gelu",
+        "dim": WIDTH,
+        "hidden_dim": HIDDEN,
+        "max_position_embeddings": LONGEST,
+        "n_heads": HEADS,
+        "n_layers": LAYERS,
+        "pad_token_id": 0,
+        "vocab_size": len(vocabulary),
+    }
+    return {
+        "config.json": json.dumps(config).encode(),
+        "model.safetensors": save(_weights(len(vocabulary), seed=seed), metadata={"format": "pt"}),
+        "tokenizer.json": tokenizer.to_str().encode(),
+    }
+
+
+def _weights(words: int, *, seed: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+
+    def made(*shape: int) -> np.ndarray:
+        return random.normal(0, 0.3, shape).astype(np.float32)
+
+    tables = {"word": words, "position": LONGEST}
+    found = {f"embeddings.{name}_embeddings.weight": made(rows, WIDTH) for name, rows in tables.items()}
+    sizes = {f"attention.{name}_lin": (WIDTH, WIDTH) for name in ("q", "k", "v", "out")}
+    sizes |= {"ffn.lin1": (HIDDEN, WIDTH), "ffn.lin2": (WIDTH, HIDDEN)}
+    norms = ["embeddings.LayerNorm"]
+    for layer in (f"transformer.layer.{number}." for number in range(LAYERS)):
+        for name, (rows, columns) in sizes.items():
+            found |= {f"{layer}{name}.weight": made(rows, columns), f"{layer}{name}.bias": made(rows)}
+        norms += [f"{layer}sa_layer_norm", f"{layer}output_layer_norm"]
+    for norm in norms:
+        found |= {f"{norm}.weight": np.ones(WIDTH, dtype=np.float32), f"{norm}.bias": np.zeros(WIDTH, dtype=np.float32)}
+    return found
+
+
+def _placed(files: dict[str, bytes]) -> Path:
+    """The folder of these files: made once, found again by every process and every run."""
+    total = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        total.update(name.encode() + hashlib.sha256(content).digest())
+    target = Path(tempfile.gettempdir()) / f"ragbandit-tiny-{os.getuid()}" / total.hexdigest()[:16]
+    if not target.is_dir():
+        target.parent.mkdir(exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=target.parent))
+        for name, content in files.items():
+            (work / name).write_bytes(content)
+        try:
+            work.rename(target)
+        except OSError:  # another process was first
+            assert target.is_dir()
+    return target

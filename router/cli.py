@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -39,6 +41,8 @@ UrlOption = Annotated[str, typer.Option("--url", envvar="RAGBANDIT_URL", help="o
 IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
 DEFAULT_URL = "http://127.0.0.1:8100"
 
+log = logging.getLogger("ragbandit.cli")
+
 console = Console()
 errors = Console(stderr=True)
 #: settings -> None, raises ConfigError: what the root knows to check and the router does not (arms)
@@ -70,7 +74,7 @@ def add_verbs(app: typer.Typer, *, check: Check) -> None:
 def _add_service(app: typer.Typer, *, check: Check) -> None:
     @app.command()
     def serve(config: ConfigOption = None) -> None:
-        """Run the HTTP service alone (Redis, workers and the learner run elsewhere)."""
+        """Run the HTTP service alone (Redis, workers and the learner run elsewhere). SIGHUP reads the arms again."""
         with failing_well():
             settings = configuration.load(config).settings
             check(settings)
@@ -82,6 +86,7 @@ def _add_service(app: typer.Typer, *, check: Check) -> None:
 
             # A failure to open must end the process with our one line, not with a server's traceback.
             router = Router.open(settings)
+            signal.signal(signal.SIGHUP, lambda *_: _take_over_arms(router, config=config, check=check))
             server = settings.server
             uvicorn.run(
                 create_app(lambda: router), host=server.host, port=server.port, log_level="warning", access_log=False
@@ -114,6 +119,16 @@ def _add_service(app: typer.Typer, *, check: Check) -> None:
             for key, value, source in rows:
                 table.add_row(key, escape(json.dumps(value)), escape(source))
             console.print(table)
+
+
+def _take_over_arms(router: Router, *, config: str | None, check: Check) -> None:
+    """Read the arms again and offer them; a configuration that cannot be used changes nothing."""
+    try:
+        settings = configuration.load(config).settings
+        check(settings)
+        router.offer(settings.arms)
+    except RagBanditError as error:
+        log.error("arms not taken over", extra={"action": "offer", "reason": str(error)})
 
 
 def _add_calls(app: typer.Typer) -> None:

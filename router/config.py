@@ -25,6 +25,7 @@ from router.types import Aggregate
 __all__ = [
     "Settings",
     "load",
+    "with_arms",
 ]
 
 ENV_PREFIX = "RAGBANDIT_"
@@ -53,6 +54,9 @@ class PolicySettings(_Section):
     params: dict[str, Any] = Field(default_factory=dict)
     #: least probability of every offered arm
     floor: Annotated[float, Field(ge=0, le=0.5)] = 0.02
+    #: data floor: least probability of an arm until the policy has learned newcomer_outcomes of it; 0 is none
+    newcomer_share: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    newcomer_outcomes: Annotated[int, Field(ge=0)] = 30
     #: arm played when the policy breaks its contract
     fallback: str = "single_step"
 
@@ -266,6 +270,15 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     _check_database(settings)
     _check_redis(settings)
     return Loaded(settings=settings, sources=sources)
+
+
+def with_arms(settings: Settings, arms: Mapping[str, Mapping[str, object]]) -> Settings:
+    """The same settings with other arms, checked as if they had been read like that. Raises ConfigError."""
+    tree = settings.model_dump() | {"arms": {name: dict(params) for name, params in arms.items()}}
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise _explained(error, {}) from error
 
 
 def effective(loaded: Loaded) -> list[tuple[str, object, str]]:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from router import insights
 from router.bootstrap import check_policy, make_encoder, make_jobs, make_learner, open_database
-from router.config import Settings, load
+from router.config import Settings, load, with_arms
 from router.database import Database
 from router.edge import made_feedback, made_outcome
 from router.encoder import Encoder
@@ -179,6 +179,19 @@ class Router:
             self.jobs.ask_answer(decision.id, timeout_s=self.settings.budget.seconds)
         except QueueError as error:
             self._not_rung("answer", error)
+
+    def offer(self, arms: Mapping[str, Mapping[str, object]]) -> None:
+        """Offer these arms, name -> params as in the configuration, from the next request on.
+
+        A new arm begins with its data floor (policy.newcomer_share); one that is left out is drawn no more and keeps
+        what was learned of it, should it come back. Arms that our workers run must be known to the workers too: they
+        take them from their configuration when they start. Raises ConfigError for arms that cannot be.
+        """
+        settings = with_arms(self.settings, arms)
+        check_policy(settings)
+        self.service.offer(settings)
+        self.settings = settings
+        log.info("arms offered", extra={"action": "offer", "arms": ", ".join(settings.arms)})
 
     def outcome(
         self,

@@ -1,12 +1,11 @@
 """Turns questions into feature vectors.
 
-A transformer reads the question; every layer gives its first token and the mean over its tokens; a random projection
-makes few numbers of these many; fixed reference questions say where zero lies and how long one is. Nothing is learned
-from traffic, so the same question has the same features on the first day and on the thousandth.
+A transformer reads the question; every layer gives its first token and the mean over its tokens; router/projection.py
+makes few numbers of these many, with the help of reference questions of our own. Nothing is learned from traffic, so
+the same question has the same features on the first day and on the thousandth.
 """
 
 import hashlib
-import importlib.resources
 import itertools
 import json
 import logging
@@ -21,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from router.errors import ConfigError, InvalidInput
-from router.weights import DEFAULT_ENCODER, resolve
+from router.projection import LEAST, RECIPE, Projection, fitted, references
+from router.weights import DEFAULT_ENCODER, kept, resolve
 
 __all__ = ["DistilBertEncoder", "Encoder", "HashingEncoder"]
 
@@ -31,7 +31,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 
 #: What the features are made of; it is part of the hash, so change it with the arithmetic.
-_RECIPE: Final = "layers 1..L x (first token, mean of tokens); signed permutation sums; centred, one scale; v1"
+_RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
 # A token is rarely longer than this many characters; more text than that is cut before the tokenizer reads it.
 _CHARACTERS_PER_TOKEN: Final = 32
 
@@ -118,27 +118,35 @@ class DistilBertEncoder:
         self.precision = self._forward.precision
         self.device = self._forward.device
         self._max_tokens, self._max_batch = max_tokens, max(1, max_batch)
-        self._sketch = _Sketch(self._forward.layers * 2 * self._forward.width, dimension=dimension, seed=seed)
-        questions = importlib.resources.files("router").joinpath("reference_questions.txt").read_text("utf-8")
-        self._mean = np.zeros(dimension, dtype=np.float32)
-        self._scale = np.float32(1.0)
-        self._standardise(questions.splitlines())
-        made = {"weights": weights.sha256, "tokenizer": tokenizer_hash, "reference": questions, "seed": seed}
+        self._dimension_of(dimension)
+        known = references()
+        made = {"weights": weights.sha256, "tokenizer": tokenizer_hash, "reference": known.text, "seed": seed}
         self.hash = self._hash(made)
+
+        def build() -> dict[str, npt.NDArray[Any]]:
+            log.info("reading %d reference questions, once for this encoder", len(known.questions))
+            return fitted(self._states(known.questions), known=known, dimension=dimension, seed=seed).arrays()
+
+        self._projection = Projection.of(kept("projection", self.hash, build=build, cache=cache))
         log.info("encoder %s, %s on %s, from %s", self.hash[:12], self.precision, self.device, self.source)
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Shape (n, d). A row does not depend on the other texts beyond rounding; mean square near 1 per entry."""
         _refuse_string(texts)
+        if not texts:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        return self._projection.apply(self._states(texts), texts=texts, dimension=self.dimension)
+
+    def _states(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """First token and mean of tokens of every layer, (n, layers * 2 * width)."""
         ids = [self._ids(text) for text in texts]
-        found = np.zeros((len(ids), self.dimension), dtype=np.float32)
+        found = np.zeros((len(ids), self._forward.layers * 2 * self._forward.width), dtype=np.float32)
         # Neighbours of equal length share their attention; nothing is ever padded.
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
         for start in range(0, len(order), self._max_batch):
             rows = order[start : start + self._max_batch]
             groups = [list(group) for _, group in itertools.groupby((ids[row] for row in rows), key=len)]
-            pooled = self._thread.submit(self._forward.pooled, groups).result()  # (rows, layers * 2 * width)
-            found[rows] = (self._sketch.apply(pooled) - self._mean) * self._scale
+            found[rows] = self._thread.submit(self._forward.pooled, groups).result()
         return found
 
     def _hash(self, made: Mapping[str, object]) -> str:
@@ -159,36 +167,10 @@ class DistilBertEncoder:
         ids: list[int] = self._tokenizer.encode(cut.encode("utf-8", "replace").decode()).ids
         return ids
 
-    def _standardise(self, questions: list[str]) -> None:
-        raw = self.encode(questions).astype(np.float64)  # with mean 0 and scale 1 still in place
-        mean = raw.mean(axis=0)
-        self._mean = mean.astype(np.float32)
-        self._scale = np.float32(1.0 / np.sqrt(np.mean((raw - mean) ** 2)))
-
-
-class _Sketch:
-    """A sparse random projection: every input goes with a random sign into one of `dimension` sums of equal size.
-
-    This is the count sketch (Charikar et al. 2002; Weinberger et al. 2009) with a permutation for the hash, which
-    fills all buckets alike. Inner products are kept in expectation.
-    """
-
-    def __init__(self, size: int, *, dimension: int, seed: int) -> None:
-        if not 1 <= dimension <= size:
-            raise ConfigError(f"must be 1 to {size} for this model, not {dimension}", field="encoder.dimension")
-        random = np.random.default_rng(seed)
-        self._order = random.permutation(size)
-        self._signs = random.choice(np.array([-1.0, 1.0], dtype=np.float32), size)
-        self._dimension = dimension
-        self._missing = -size % dimension
-
-    def apply(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """(n, size) -> (n, dimension)."""
-        mixed = rows[:, self._order] * self._signs
-        if self._missing:
-            mixed = np.pad(mixed, ((0, 0), (0, self._missing)))
-        summed: npt.NDArray[np.float32] = mixed.reshape(len(rows), -1, self._dimension).sum(axis=1)
-        return summed
+    def _dimension_of(self, dimension: int) -> None:
+        size = self._forward.layers * 2 * self._forward.width
+        if not LEAST <= dimension <= size:
+            raise ConfigError(f"must be {LEAST} to {size} for this model, not {dimension}", field="encoder.dimension")
 
 
 def _load_tokenizer(folder: Path, *, max_tokens: int) -> tuple[Any, str]:

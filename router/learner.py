@@ -32,6 +32,9 @@ log = logging.getLogger("ragbandit.learner")
 
 #: longest drain, seconds; what is left then rings again
 DRAIN_S = 20.0
+#: A snapshot that takes long (a fine-tuned model has hundreds of megabytes) is followed by this many times as long
+#: without one, so that learning and serving get most of the machine.
+PUBLISH_SHARE = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,6 +150,7 @@ class Learner:
         #: features per decision, by the first update of the ledger
         self._width: int | None = None
         self._published = -math.inf
+        self._publishing_s = 0.0
         #: the newest version that was written or found whole here, and its last update
         self._written, self._written_seq = "", -1
         self._lock = threading.Lock()
@@ -241,7 +245,8 @@ class Learner:
 
     def _pace(self) -> None:
         """Drains that follow each other closely become one: the interval between snapshots is kept by waiting here."""
-        left = self._published + self.settings.learning.snapshot_interval_s - time.monotonic()
+        interval = max(self.settings.learning.snapshot_interval_s, PUBLISH_SHARE * self._publishing_s)
+        left = min(self._published + interval - time.monotonic(), DRAIN_S)
         if left > 0:
             time.sleep(left)
 
@@ -318,7 +323,9 @@ class Learner:
     def publish(self, *, force: bool = False) -> SnapshotInfo | None:
         """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""
         now = self.clock()
-        if not force and time.monotonic() - self._published < self.settings.learning.snapshot_interval_s:
+        began = time.monotonic()
+        interval = max(self.settings.learning.snapshot_interval_s, PUBLISH_SHARE * self._publishing_s)
+        if not force and began - self._published < interval:
             return None
         if self._written and self._written_seq == self.last_seq and self.files.exists(self._written):
             return None
@@ -333,6 +340,7 @@ class Learner:
         self._written, self._written_seq = info.version, info.last_seq
         self.ledger.add_snapshot(info)
         self._published = time.monotonic()
+        self._publishing_s = self._published - began
         old = [known.version for known in newest if known.version != info.version]
         self.files.prune(old[kept - 1 :])
         self.announce(info)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ from router.edge import checked_query, new_id
 from router.encoder import Encoder
 from router.errors import PolicyFault
 from router.grouping import Grouped
-from router.policies.base import FeatureRows, Policy, PolicyOutput, draw, seed_of
+from router.policies.base import FeatureRows, Policy, PolicyOutput, draw, newcomers, seed_of
 from router.rows import body_hash, query_body
 from router.store import Store, settle
 from router.types import ArmName, Decision, Features, PolicyLabel, Query, RunBy
@@ -55,11 +55,12 @@ class RouteService:
     ) -> None:
         self.store = store
         self.encoder = encoder
-        self.settings = settings
+        self.settings: Settings
+        self.arms: tuple[ArmName, ...]
+        self.worker_arms: tuple[ArmName, ...]
+        self.offer(settings)
         self.serving = serving
         self.clock = clock
-        self.arms: tuple[ArmName, ...] = tuple(ArmName(name) for name in settings.arms)
-        self.worker_arms: tuple[ArmName, ...] = tuple(ArmName(name) for name in settings.worker_arms)
         #: decisions made by the fallback since the start
         self.faults = 0
         self._said = -QUIET_S
@@ -75,6 +76,12 @@ class RouteService:
         offered = self._offered(run_by)
         query = checked_query(query, arms=offered)
         return self._grouped.submit(Asked(query=query, run_by=run_by))
+
+    def offer(self, settings: Settings) -> None:
+        """Offer the arms of these settings from the next request on; the rest of them must be as it was."""
+        self.settings = settings
+        self.arms = tuple(ArmName(name) for name in settings.arms)
+        self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
 
     def swap(self, serving: Serving) -> None:
         """Decide with this policy from the next group on."""
@@ -124,6 +131,7 @@ class RouteService:
                 arms=arms[index],
                 features=features[index],
                 settings=self.settings,
+                seen=serving.policy.seen,
                 version=serving.version,
                 encoder_hash=self.encoder.hash,
                 now=now,
@@ -167,14 +175,19 @@ def made_decision(
     arms: tuple[ArmName, ...],
     features: Features | None,
     settings: Settings,
+    seen: Mapping[ArmName, int],
     version: str,
     encoder_hash: str,
     now: float,
 ) -> Decision:
-    """The decision that follows from a policy's word on a query with an id. `simulate` makes its decisions here too."""
+    """The decision that follows from a policy's word on a query with an id. `simulate` makes its decisions here too.
+
+    seen: the outcomes of each arm that the policy has learned, for the data floor.
+    """
     assert query.id is not None
-    seed = seed_of(query.id)
-    drawn = draw(output, arms=arms, floor=settings.policy.floor, fallback=settings.policy.fallback, seed=seed)
+    seed, policy = seed_of(query.id), settings.policy
+    raised = newcomers(seen, arms=arms, share=policy.newcomer_share, outcomes=policy.newcomer_outcomes)
+    drawn = draw(output, arms=arms, floor=policy.floor, fallback=policy.fallback, seed=seed, raised=raised)
     return Decision(
         id=query.id,
         query=query,

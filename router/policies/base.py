@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from router.errors import PolicyFault, SnapshotError
 from router.types import ArmName, Features, Json, Query, Reward, Update
 
 __all__ = [
+    "RAISED",
     "Arrays",
     "Drawn",
     "FeatureRows",
@@ -32,6 +33,7 @@ __all__ = [
     "epsilon_greedy",
     "gate",
     "heads_of",
+    "newcomers",
     "pmf_of_one",
     "restored_counts",
     "seed_of",
@@ -44,6 +46,9 @@ PolicyNeed = Literal["features", "text"]
 #: n embedded questions, shape (n, d), float32
 FeatureRows = npt.NDArray[np.float32]
 Arrays = dict[str, npt.NDArray[np.generic]]
+
+#: where a decision's facts keep the raised floors of its draw: arm -> floor
+RAISED: Final = "data_floor"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,15 +166,23 @@ def apply(policy: Policy, update: Update) -> bool:
     return True
 
 
-def with_floor(pmf: Sequence[float], *, floor: float) -> tuple[float, ...]:
-    """Mix so that no arm falls below `floor`: p' = floor + (1 - K floor) p.
+def with_floor(
+    pmf: Sequence[float], *, floor: float, raised: Mapping[ArmName, float] | None = None, arms: Sequence[ArmName] = ()
+) -> tuple[float, ...]:
+    """Mix so that no arm falls below its floor: p'_i = f_i + (1 - sum f) p_i, with f_i = floor unless it is raised.
 
-    Every arm keeps the chance that off-policy evaluation needs; importance weights stay below 1/floor. Where K
-    arms cannot all have `floor`, the pmf becomes uniform.
+    Every arm keeps the chance that off-policy evaluation needs; importance weights stay below 1/floor. Where the arms
+    cannot all have their floors, they share in proportion to them.
     """
     count = len(pmf)
-    floor = min(floor, 1.0 / count)
-    return tuple(floor + (1.0 - count * floor) * p for p in pmf)
+    if not raised:
+        floor = min(floor, 1.0 / count)
+        return tuple(floor + (1.0 - count * floor) * p for p in pmf)
+    floors = [max(floor, raised.get(arm, 0.0)) for arm in arms]
+    total = math.fsum(floors)
+    if total >= 1.0:
+        return tuple(f / total for f in floors)
+    return tuple(f + (1.0 - total) * p for f, p in zip(floors, pmf, strict=True))
 
 
 def seed_of(decision_id: str) -> int:
@@ -189,9 +202,18 @@ def choose(pmf: Sequence[float], *, seed: int) -> int:
     return max(i for i, p in enumerate(pmf) if p > 0.0)
 
 
-def draw(output: PolicyOutput | Exception, *, arms: Sequence[ArmName], floor: float, fallback: str, seed: int) -> Drawn:
+def draw(
+    output: PolicyOutput | Exception,
+    *,
+    arms: Sequence[ArmName],
+    floor: float,
+    fallback: str,
+    seed: int,
+    raised: Mapping[ArmName, float] | None = None,
+) -> Drawn:
     """Gate, floor, draw: the whole way from a policy's word on a question to the arm it gets.
 
+    raised: the arms whose floor is higher, with that floor; it goes into the facts, so that the row tells it.
     Where the policy raised, or what it said fails the gate, the fallback arm (the first one where that is not
     offered) has all the probability but the floor, and the fault says why.
     """
@@ -206,9 +228,18 @@ def draw(output: PolicyOutput | Exception, *, arms: Sequence[ArmName], floor: fl
         fault = str(error) if isinstance(error, PolicyFault) else f"{type(error).__name__}: {error}"
         played = fallback if fallback in arms else arms[0]
         pmf = tuple(float(arm == played) for arm in arms)
-    pmf = with_floor(pmf, floor=floor)
+    pmf = with_floor(pmf, floor=floor, raised=raised, arms=arms)
+    if raised:
+        facts[RAISED] = dict(raised)
     scores = None if scores is None else tuple(scores)
     return Drawn(index=choose(pmf, seed=seed), pmf=pmf, scores=scores, facts=facts, fault=fault)
+
+
+def newcomers(
+    seen: Mapping[ArmName, int], *, arms: Sequence[ArmName], share: float, outcomes: int
+) -> dict[ArmName, float]:
+    """The arms of which the policy has learned fewer than `outcomes` outcomes, each with its data floor, `share`."""
+    return {arm: share for arm in arms if share > 0.0 and seen.get(arm, 0) < outcomes}
 
 
 def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, ...]:

@@ -1,15 +1,22 @@
-"""MBA-RAG: epsilon-greedy on DistilBERT, one reward head per arm (arXiv 2412.01572, section 3).
+"""MBA-RAG: epsilon-greedy on DistilBERT, reward heads per arm (arXiv 2412.01572, section 3), made for few rows.
 
-The paper regresses r_a = A(y, y_a) - lambda C(a) on the encoder's output with squared error on the drawn arm
-only, and explores with probability 1/ln(e) at step e. Kept: encoder, one head per arm, masked squared error,
-epsilon-greedy with that schedule. Different, on purpose:
+The paper regresses r_a = A(y, y_a) - lambda C(a) on the encoder's output with squared error on the drawn arm only,
+and explores with probability 1/ln(e) at step e. Kept: encoder, heads per arm, masked squared error, epsilon-greedy.
+Different, on purpose, each chosen by cross-validation on a routing table (docs/mba.md says what was tried):
 
-- The head is the exact minimiser of the ridge-regularised squared error over all updates so far (Bayesian linear
-  regression, recursive form), not one gradient step per question: no learning rate, no dependence on the number
-  of arms, and an exact function of the ledger.
-- Epsilon has a lower bound, since an online service has no last step.
-- A failing arm's reward is what the reward setting says (the authors' code turns -1 into 0).
-- The pmf, and so the logged propensity, contains the exploration; the authors' dropout noise is absent.
+- Two heads per arm, quality A and cost C, so that lambda can change without learning again.
+- A head is the exact minimiser of the ridge-regularised squared error over all updates (router/policies/ridge.py),
+  not one gradient step per question: no learning rate, and an exact function of the ledger.
+- Epsilon is not a schedule but what is still unknown of this question. With g the greedy arm, v and w posterior means
+  and widths of the arms' rewards, and p_j = P(v_j > v_g) = Phi((v_j - v_g) / sqrt(w_j^2 + w_g^2)),
+
+      pmf_j = (p_j / (1 - p_j)) / sum_i (p_i / (1 - p_i)),    epsilon = 1 - pmf_g,
+
+  so that every arm is drawn by its odds of being better than the greedy one, ties are shared, and epsilon falls to
+  epsilon_min as the widths do. The pmf is a closed form: the logged propensity is exact.
+- Old rows fade (memory), and an arm whose rewards have changed at once is noticed and started again (alarm), since a
+  service has no last step and its world moves.
+- A failing arm's reward is what the reward setting says (the authors' code turns -1 into 0); no dropout noise.
 
 `mba_paper`, the faithful fine-tuning, is another policy.
 """
@@ -18,34 +25,28 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
+from router.errors import ConfigError, SnapshotError
+from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput
+from router.policies.ridge import Opinion, RidgeHeads, positive
+from router.types import ArmName, Json, Query, Update
 
-from router.errors import ConfigError, PolicyFault, SnapshotError
-from router.policies.base import (
-    Arrays,
-    FeatureRows,
-    PolicyNeed,
-    PolicyOutput,
-    counted_state,
-    epsilon_greedy,
-    restored_counts,
-    tally,
-)
-from router.types import ArmName, Features, Json, Query, Update
+__all__ = ["MbaRag", "chances"]
 
-__all__ = ["MbaRag"]
-
-Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
+#: A cumulative sum forgives this much surprise per row, in standard deviations ...
+_FORGIVEN = 0.5
+#: ... and an arm this young is not yet known well enough to be surprised at.
+_YOUNG = 30
 
 
 class MbaRag:
-    """Ridge regression per arm on z = (1, x / sqrt(d)), x the question's features; epsilon-greedy on its mean.
+    """Epsilon-greedy over two ridge heads per arm on z = (1, x / sqrt(d)), x the question's features.
 
-    ridge: prior precision of the weights (> 0), in units where |x|^2 / d is 1 on average.
-    bias_ridge: prior precision of the intercept (> 0).
-    epsilon_min, epsilon_max: bounds of 1/ln(n + 2) after n updates, in [0, 1].
+    ridge, bias_ridge: prior precision of weights and intercept (> 0), in units where |x|^2 / d is 1 on average.
+    explore: factor on the widths (>= 0); 0 is greedy but for epsilon_min.
+    epsilon_min: probability that is always spread over all arms, in [0, 1].
+    memory: rows of an arm after which an older one counts 1/e (>= 1).
+    alarm: an arm starts again when the surprise at its rewards, summed to one side, exceeds this many standard
+    deviations (> 0). With 12 and nothing changed that happens once in about 500,000 rows of an arm.
     """
 
     algorithm: ClassVar[str] = "mba"
@@ -53,122 +54,120 @@ class MbaRag:
     deterministic: ClassVar[bool] = True
 
     def __init__(
-        self, *, ridge: float = 10.0, bias_ridge: float = 1.0, epsilon_min: float = 0.05, epsilon_max: float = 1.0
+        self,
+        *,
+        ridge: float = 5.0,
+        bias_ridge: float = 1.0,
+        explore: float = 1.0,
+        epsilon_min: float = 0.02,
+        memory: float = 20_000.0,
+        alarm: float = 12.0,
     ) -> None:
-        for name, value in (("ridge", ridge), ("bias_ridge", bias_ridge)):
-            if not 0 < value < math.inf:
-                raise ConfigError(
-                    f"must be a number above 0, not {value!r}", field=f"policy.params.{name}", remedy="for example 1.0"
-                )
-        if not 0 <= epsilon_min <= epsilon_max <= 1:
+        self._heads = RidgeHeads(ridge=ridge, bias_ridge=bias_ridge, memory=memory)
+        self.explore = positive("explore", explore, zero=True)
+        if not 0 <= epsilon_min <= 1:
             raise ConfigError(
-                f"epsilon_min {epsilon_min!r} and epsilon_max {epsilon_max!r} must be ordered and in [0, 1]",
-                field="policy.params.epsilon_min",
-                remedy="for example 0.05 and 1.0",
+                f"must be in [0, 1], not {epsilon_min!r}", field="policy.params.epsilon_min", remedy="for example 0.02"
             )
-        self.ridge, self.bias_ridge = float(ridge), float(bias_ridge)
-        self.epsilon_min, self.epsilon_max = float(epsilon_min), float(epsilon_max)
-        self.seen: dict[ArmName, int] = {}
-        #: per arm: inverse precision (d+1, d+1), reward-weighted sum of z (d+1,), posterior mean (d+1,)
-        self._inverse: dict[str, Matrix] = {}
-        self._moment: dict[str, Vector] = {}
-        self._mean: dict[str, Vector] = {}
+        self.epsilon_min = float(epsilon_min)
+        self.alarm = positive("alarm", alarm)
+        #: per arm: surprise summed upwards and downwards (both >= 0), and how often it was started again
+        self._upward: dict[ArmName, float] = {}
+        self._downward: dict[ArmName, float] = {}
+        self.alarms: dict[ArmName, int] = {}
 
     @property
     def params(self) -> Mapping[str, Json]:
-        """The four numbers above."""
+        """The six numbers above."""
         return {
-            "ridge": self.ridge,
-            "bias_ridge": self.bias_ridge,
+            "ridge": self._heads.ridge,
+            "bias_ridge": self._heads.bias_ridge,
+            "explore": self.explore,
             "epsilon_min": self.epsilon_min,
-            "epsilon_max": self.epsilon_max,
+            "memory": self._heads.memory,
+            "alarm": self.alarm,
         }
 
     @property
-    def updates(self) -> int:
-        """How many updates it has learned."""
-        return sum(self.seen.values())
-
-    @property
-    def _size(self) -> int:
-        return next(iter(self._mean.values())).size
-
-    @property
-    def epsilon(self) -> float:
-        """Exploration after the updates so far: 1/ln(n + 2), the paper's schedule from its step e = n + 2 on."""
-        return min(self.epsilon_max, max(self.epsilon_min, 1.0 / math.log(self.updates + 2)))
+    def seen(self) -> Mapping[ArmName, int]:
+        """How many updates of each arm it has learned."""
+        return self._heads.seen
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
-        """Epsilon-greedy on the posterior means; an arm never learned scores the prior mean, 0."""
+        """Every arm by its odds of being better than the greedy one; an arm never learned has the prior's width."""
         del queries
         assert features is not None
-        return [self._one(row, arms=offered) for row, offered in zip(features, arms, strict=True)]
+        return [self._one(self._heads.quick(row, arms=offered)) for row, offered in zip(features, arms, strict=True)]
 
-    def _one(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
-        z = _design(features)
-        scores = tuple(float((self._mean[a] * z).sum()) if a in self._mean else 0.0 for a in arms)
-        return PolicyOutput(
-            pmf=epsilon_greedy(scores, epsilon=self.epsilon), scores=scores, facts={"epsilon": self.epsilon}
-        )
+    def _one(self, opinion: Opinion) -> PolicyOutput:
+        even = self.epsilon_min / len(opinion.value)
+        odds = chances(opinion.value, widths=[self.explore * width for width in opinion.width])
+        pmf = tuple(even + (1.0 - self.epsilon_min) * p for p in odds)
+        facts: dict[str, Json] = {
+            "quality": list(opinion.quality),
+            "cost": list(opinion.cost),
+            "weight": self._heads.weight,
+            "epsilon": 1.0 - max(pmf),
+        }
+        return PolicyOutput(pmf=pmf, scores=opinion.value, facts=facts)
 
     def learn(self, update: Update) -> None:
-        """Rank-one update of the drawn arm's posterior (Sherman-Morrison), O(d^2) whatever the number of rows.
-
-        Sums by einsum and numpy's own loops, never by BLAS: its result depends on the number of threads.
-        """
-        if update.features is None or (self._mean and update.features.size + 1 != self._size):
-            raise PolicyFault("features are missing or of another length")
-        z = _design(update.features)
+        """Rank-one update of the drawn arm, O(d^2) whatever the number of rows; PolicyFault as in RidgeHeads."""
+        surprise = self._heads.learn(update)
         arm = update.arm
-        if arm not in self._inverse:
-            self._start(arm, size=z.size)
-        inverse = self._inverse[arm]
-        gain = np.einsum("ij,j->i", inverse, z)  # (d+1,)
-        inverse -= gain[:, None] * (gain / (1.0 + float((gain * z).sum())))[None, :]
-        self._moment[arm] += update.reward.value * z
-        self._mean[arm] = np.einsum("ij,j->i", inverse, self._moment[arm])
-        tally(self.seen, update)
+        if self._heads.age(arm) <= _YOUNG:
+            return
+        up = max(0.0, self._upward.get(arm, 0.0) + surprise - _FORGIVEN)
+        down = max(0.0, self._downward.get(arm, 0.0) - surprise - _FORGIVEN)
+        if max(up, down) > self.alarm:  # Page 1954: the arm is not what it was
+            self._heads.restart(arm)
+            self.alarms[arm] = self.alarms.get(arm, 0) + 1
+            up = down = 0.0
+        self._upward[arm], self._downward[arm] = up, down
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Three arrays per arm, named by the arm, and the count."""
-        arrays, facts = counted_state(self.seen)
-        for arm in sorted(self._inverse):
-            arrays[f"inverse/{arm}"] = self._inverse[arm]
-            arrays[f"moment/{arm}"] = self._moment[arm]
-            arrays[f"mean/{arm}"] = self._mean[arm]
+        """The heads', and the sums of surprise."""
+        arrays, facts = self._heads.state()
+        facts["surprise"] = {arm: [self._upward[arm], self._downward[arm]] for arm in sorted(self._upward)}
+        facts["alarms"] = dict(sorted(self.alarms.items()))
         return arrays, facts
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
-        """Take over a saved state; every arm must have its three arrays, finite, of one size."""
-        self.seen = restored_counts(arrays, facts)
-        arms = sorted(key.removeprefix("inverse/") for key in arrays if key.startswith("inverse/"))
-        sizes = {len(np.atleast_1d(arrays[f"inverse/{arm}"])) for arm in arms}
-        if len(sizes) > 1 or len(arrays) != 3 * len(arms):
-            raise SnapshotError(f"arrays of different sizes or of other arms: {sorted(arrays)}")
-        for arm in arms:
-            (size,) = sizes
-            for kind, shape in (("inverse", (size, size)), ("moment", (size,)), ("mean", (size,))):
-                array = arrays.get(f"{kind}/{arm}")
-                if array is None or array.shape != shape or array.dtype != np.float64:
-                    raise SnapshotError(f"{kind}/{arm} must be float64 of shape {shape}")
-        self._inverse = {arm: np.array(arrays[f"inverse/{arm}"], dtype=np.float64) for arm in arms}
-        self._moment = {arm: np.array(arrays[f"moment/{arm}"], dtype=np.float64) for arm in arms}
-        self._mean = {arm: np.array(arrays[f"mean/{arm}"], dtype=np.float64) for arm in arms}
-
-    def _start(self, arm: str, *, size: int) -> None:
-        precision = np.full(size, self.ridge)
-        precision[0] = self.bias_ridge
-        self._inverse[arm] = np.diag(1.0 / precision)
-        self._moment[arm] = np.zeros(size)
-        self._mean[arm] = np.zeros(size)
+        """Take over a saved state. Raises SnapshotError for sums that are missing or are no numbers."""
+        surprise, alarms = facts.get("surprise"), facts.get("alarms")
+        if not isinstance(surprise, Mapping) or not isinstance(alarms, Mapping):
+            raise SnapshotError("the sums of surprise or the alarms are missing")
+        for sums in surprise.values():
+            if len(sums) != 2 or not all(isinstance(s, int | float) and 0 <= s < math.inf for s in sums):
+                raise SnapshotError(f"the sums of surprise are wrong: {sums!r}")
+        if not all(isinstance(count, int) and count > 0 for count in alarms.values()):
+            raise SnapshotError(f"the alarms are wrong: {alarms!r}")
+        self._heads.restore(arrays, facts)
+        self._upward = {arm: float(sums[0]) for arm, sums in surprise.items()}
+        self._downward = {arm: float(sums[1]) for arm, sums in surprise.items()}
+        self.alarms = dict(alarms)
 
 
-def _design(features: Features) -> Vector:
-    """The row z = (1, x / sqrt(d)), shape (d+1,), float64."""
-    z = np.empty(features.size + 1)
-    z[0] = 1.0
-    z[1:] = features
-    z[1:] /= math.sqrt(features.size)
-    return z
+def chances(means: Sequence[float], *, widths: Sequence[float]) -> list[float]:
+    """A pmf by every arm's odds of being better than the one with the highest mean; width 0 is a sure mean.
+
+    The arms' values are taken as independent Gaussians. Equal means share; where all are sure, the rest have none.
+    """
+    best = max(means)
+    # Among equal means the widest leads, so that the result does not depend on their order.
+    lead = max(width for mean, width in zip(means, widths, strict=True) if mean == best)
+    odds = [_odds(best - mean, spread=math.hypot(width, lead)) for mean, width in zip(means, widths, strict=True)]
+    total = math.fsum(odds)
+    return [o / total for o in odds]
+
+
+def _odds(gap: float, *, spread: float) -> float:
+    """P(better) : P(worse) of an arm whose mean is `gap` (>= 0) lower, `spread` the deviation of the difference."""
+    if gap == 0.0:
+        return 1.0
+    if spread == 0.0:
+        return 0.0
+    better = 0.5 * math.erfc(gap / spread / math.sqrt(2.0))
+    return better / (1.0 - better)

@@ -11,7 +11,14 @@ matrix normal inverse Wishart). The posterior of the value v = quality - weight 
 
     width = sqrt((1, -weight) S (1, -weight)^T * z^T P_a z)
 
-in units of reward. Sums run through einsum and numpy's own loops, never BLAS: its result depends on the threads.
+in units of reward. z^T P_a z takes O(d^2) per arm; its mean over the arm's latest rows, the leverage, is kept as well,
+for a policy that decides in microseconds.
+
+Rows may fade: with a memory of m rows, each new row of an arm multiplies the weight of its older ones by 1 - 1/m. So
+would the prior fade, and directions that no question takes would be forgotten without end; therefore every row gives
+back what the prior lost, to one coordinate after another.
+
+Sums run through einsum and numpy's own loops, never BLAS: its result depends on the threads.
 """
 
 import math
@@ -45,6 +52,11 @@ Matrix = npt.NDArray[np.float64]
 #: unit. It counts as much as one row.
 _FIRST_SCATTER = np.array([[0.25, 0.0], [0.0, 0.0]])
 
+#: rows of an arm that its leverage is the mean of
+_LATEST = 50
+#: a prediction is never surer than this, in units of reward
+_LEAST_NOISE = 1e-6
+
 
 def positive(name: str, value: float, *, zero: bool = False) -> float:
     """The param as a float, if it is finite and above 0 (or 0 where allowed). Raises ConfigError naming it."""
@@ -72,12 +84,16 @@ class RidgeHeads:
     """The regression: what it has learned of every arm, and how it learns.
 
     ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1/noise variance (> 0), with
-    x scaled so that |x|^2 / d is 1 on average. An arm without rows has mean 0 and the prior's width.
+    x scaled so that |x|^2 / d is 1 on average. An arm without rows has mean 0 and the prior's width. memory: rows of an
+    arm after which an older one counts 1/e (>= 1); None keeps all alike.
     """
 
-    def __init__(self, *, ridge: float, bias_ridge: float) -> None:
+    def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None = None) -> None:
         self.ridge = positive("ridge", ridge)
         self.bias_ridge = positive("bias_ridge", bias_ridge)
+        self.memory = None if memory is None else positive("memory", memory)
+        if self.memory is not None and self.memory < 1:
+            raise ConfigError(f"must be at least 1, not {memory!r}", field="policy.params.memory", remedy="or null")
         self.seen: dict[ArmName, int] = {}
         #: the weight of cost that the last row had; before any row every cost mean is 0 as well
         self.weight = 0.0
@@ -85,8 +101,14 @@ class RidgeHeads:
         self._inverse: dict[str, Matrix] = {}
         self._moment: dict[str, Matrix] = {}
         self._mean: dict[str, Matrix] = {}
-        #: (2, 2), the scatter of the noise over all rows
+        #: (2, 2), the scatter of the noise over all rows, and their number, both faded
         self._scatter = np.zeros((2, 2))
+        self._rows = 0.0
+        #: per arm: rows since it was started, mean of z^T P z over the latest of them
+        self._age: dict[ArmName, int] = {}
+        self._leverage: dict[ArmName, float] = {}
+        #: means of all arms below each other, (2 K, d+1), and each arm's place; made when asked for
+        self._stack: tuple[dict[ArmName, int], Matrix] | None = None
 
     @property
     def updates(self) -> int:
@@ -96,7 +118,7 @@ class RidgeHeads:
     @property
     def noise(self) -> float:
         """Standard deviation of the reward around its mean, in units of reward (> 0)."""
-        covariance = (_FIRST_SCATTER + self._scatter) / (1.0 + self.updates)
+        covariance = (_FIRST_SCATTER + self._scatter) / (1.0 + self._rows)
         w = self.weight
         variance = covariance[0, 0] - 2.0 * w * covariance[0, 1] + w * w * covariance[1, 1]
         # The scatter is positive semidefinite but for rounding.
@@ -120,8 +142,32 @@ class RidgeHeads:
         value = tuple(q - weight * c for q, c in zip(quality, cost, strict=True))
         return Opinion(quality=tuple(quality), cost=tuple(cost), value=value, width=tuple(width))
 
-    def learn(self, update: Update) -> None:
-        """One row into the drawn arm's posterior and into the noise; PolicyFault and no change if it cannot be used."""
+    def quick(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
+        """`opinion` in O(d) per arm: the width is the same for all questions, from the arm's leverage."""
+        if self._stack is None:
+            self._stack = self._stacked(size=features.size + 1)
+        order, stacked = self._stack
+        found = np.einsum("kj,j->k", stacked, _design(features)).tolist() if order else []
+        noise, weight, prior = self.noise, self.weight, 1.0 / self.bias_ridge + 1.0 / self.ridge
+        quality = tuple(found[2 * order[arm]] if arm in order else 0.0 for arm in arms)
+        cost = tuple(found[2 * order[arm] + 1] if arm in order else 0.0 for arm in arms)
+        return Opinion(
+            quality=quality,
+            cost=cost,
+            value=tuple(q - weight * c for q, c in zip(quality, cost, strict=True)),
+            width=tuple(noise * math.sqrt(self._leverage.get(arm, prior)) for arm in arms),
+        )
+
+    def _stacked(self, *, size: int) -> tuple[dict[ArmName, int], Matrix]:
+        known = sorted(self._mean)
+        stacked = np.concatenate([self._mean[arm] for arm in known]) if known else np.zeros((0, size))
+        return {ArmName(arm): place for place, arm in enumerate(known)}, stacked
+
+    def learn(self, update: Update) -> float:
+        """One row into the drawn arm's posterior and into the noise; PolicyFault and no change if it cannot be used.
+
+        What the row's value missed its prediction by, in standard deviations of the prediction.
+        """
         if update.features is None or (self._mean and update.features.size + 1 != self._size):
             raise PolicyFault("features are missing or of another length")
         arm, z = update.arm, _design(update.features)
@@ -131,51 +177,88 @@ class RidgeHeads:
         inverse = np.diag(1.0 / self._precision(z.size)) if fresh else self._inverse[arm]
         moment = np.zeros((2, z.size)) if fresh else self._moment[arm]
         mean = np.zeros((2, z.size)) if fresh else self._mean[arm]
+        kept = 1.0 if self.memory is None else 1.0 - 1.0 / self.memory
         with np.errstate(over="ignore", invalid="ignore"):
-            gain = np.einsum("ij,j->i", inverse, z)  # (d+1,)
-            spread = 1.0 + float((gain * z).sum())
+            leverage = float((np.einsum("ij,j->i", inverse, z) * z).sum())
             missed = y - (mean * z).sum(axis=1)  # (2,)
-            scatter = self._scatter + missed[:, None] * missed[None, :] / spread
-            moment = moment + y[:, None] * z[None, :]
-        if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(spread * weight)):
+            scatter = kept * self._scatter + missed[:, None] * missed[None, :] / (1.0 + leverage)
+            moment = kept * moment + y[:, None] * z[None, :]
+        if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(leverage * weight)):
             raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
-        # One vector times itself keeps the inverse symmetric to the last bit.
-        gain /= math.sqrt(spread)
-        inverse -= gain[:, None] * gain[None, :]
+        surprise = float(missed[0] - weight * missed[1]) / max(self.noise * math.sqrt(1.0 + leverage), _LEAST_NOISE)
+        age = self._age.get(arm, 0)
+        if self.memory is not None:
+            inverse /= kept
+            self._give_back(inverse, place=age % z.size, lost=1.0 - kept)
+        _add(inverse, z)
         self._inverse[arm], self._moment[arm] = inverse, moment
         self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
-        self._scatter, self.weight = scatter, float(weight)
+        self._scatter, self._rows, self.weight = scatter, kept * self._rows + 1.0, float(weight)
+        self._age[arm] = age + 1
+        known = self._leverage.get(arm, leverage)
+        self._leverage[arm] = known + (leverage - known) / min(age + 1, _LATEST)
+        self._stack = None
         tally(self.seen, update)
+        return surprise
+
+    def age(self, arm: ArmName) -> int:
+        """Rows of an arm since it was started, or started again."""
+        return self._age.get(arm, 0)
+
+    def restart(self, arm: ArmName) -> None:
+        """Forget what was learned of an arm, but for its count."""
+        for known in (self._inverse, self._moment, self._mean, self._age, self._leverage):
+            known.pop(arm, None)
+        self._stack = None
+
+    def _give_back(self, inverse: Matrix, *, place: int, lost: float) -> None:
+        """Return to one coordinate the prior precision that all of them lose in as many rows as there are of them."""
+        size = len(inverse)
+        precision = (self.bias_ridge if place == 0 else self.ridge) * lost * size
+        column = inverse[:, place].copy()
+        column *= math.sqrt(precision / (1.0 + precision * float(column[place])))
+        inverse -= column[:, None] * column[None, :]
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """Three arrays per arm, named by the arm, the noise, the counts and the weight."""
+        """Three arrays per arm, named by the arm, the noise, the counts, the weight, and each arm's age and leverage.
+
+        An inverse is symmetric: the snapshot holds its upper triangle, row by row, (d+1)(d+2)/2 numbers.
+        """
         arrays, facts = counted_state(self.seen)
         for arm in sorted(self._inverse):
-            arrays[f"inverse/{arm}"] = self._inverse[arm]
+            arrays[f"inverse/{arm}"] = self._inverse[arm][np.triu_indices(self._size)]
             arrays[f"moment/{arm}"] = self._moment[arm]
             arrays[f"mean/{arm}"] = self._mean[arm]
         arrays["scatter"] = self._scatter
         facts["weight"] = self.weight
+        facts["rows"] = self._rows
+        facts["age"] = dict(sorted(self._age.items()))
+        facts["leverage"] = dict(sorted(self._leverage.items()))
         return arrays, facts
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
-        """Take over a saved state: every arm that was seen has its three arrays, finite, of one size; nothing else."""
+        """Take over a saved state: every arm that has an age has its three arrays, finite, of one size; no other."""
         seen = restored_counts(arrays, facts)
-        weight = facts.get("weight")
-        if not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise SnapshotError(f"the weight of cost is missing or wrong: {weight!r}")
-        size = max((array.shape[-1] for name, array in arrays.items() if name != "scatter" and array.ndim), default=0)
-        shapes = {f"{kind}/{arm}": shape for arm in seen for kind, shape in _shapes(size)} | {"scatter": (2, 2)}
+        weight, rows = _finite(facts, "weight"), _finite(facts, "rows")
+        age, leverage = _per_arm(facts, "age"), _per_arm(facts, "leverage")
+        if not set(age) == set(leverage) <= set(seen):
+            raise SnapshotError(f"age {sorted(age)} and leverage {sorted(leverage)} are not of arms that were seen")
+        size = max(
+            (array.shape[-1] for name, array in arrays.items() if name.startswith("mean/") and array.ndim), default=0
+        )
+        shapes = {f"{kind}/{arm}": shape for arm in age for kind, shape in _shapes(size)} | {"scatter": (2, 2)}
         if shapes.keys() != arrays.keys():
-            raise SnapshotError(f"arrays of other arms than {sorted(seen)}: {sorted(arrays)}")
+            raise SnapshotError(f"arrays of other arms than {sorted(age)}: {sorted(arrays)}")
         for name, shape in shapes.items():
             if arrays[name].shape != shape or arrays[name].dtype != np.float64:
                 raise SnapshotError(f"{name} must be float64 of shape {shape}")
         taken = {name: np.array(array, dtype=np.float64) for name, array in arrays.items()}
-        self.seen, self.weight, self._scatter = seen, float(weight), taken["scatter"]
-        self._inverse = {arm: taken[f"inverse/{arm}"] for arm in seen}
-        self._moment = {arm: taken[f"moment/{arm}"] for arm in seen}
-        self._mean = {arm: taken[f"mean/{arm}"] for arm in seen}
+        self.seen, self.weight, self._scatter, self._rows = seen, weight, taken["scatter"], rows
+        self._age, self._leverage = {ArmName(arm): int(n) for arm, n in age.items()}, leverage
+        self._inverse = {arm: _whole(taken[f"inverse/{arm}"], size=size) for arm in self._age}
+        self._moment = {arm: taken[f"moment/{arm}"] for arm in self._age}
+        self._mean = {arm: taken[f"mean/{arm}"] for arm in self._age}
+        self._stack = None
 
     @property
     def _size(self) -> int:
@@ -245,7 +328,39 @@ class RidgePolicy(ABC):
 
 
 def _shapes(size: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return ("inverse", (size, size)), ("moment", (2, size)), ("mean", (2, size))
+    return ("inverse", (size * (size + 1) // 2,)), ("moment", (2, size)), ("mean", (2, size))
+
+
+def _whole(triangle: Vector, *, size: int) -> Matrix:
+    """The symmetric matrix of an upper triangle."""
+    matrix = np.zeros((size, size))
+    matrix[np.triu_indices(size)] = triangle
+    return np.triu(matrix, 1).T + matrix
+
+
+def _finite(facts: Mapping[str, Json], name: str) -> float:
+    value = facts.get(name)
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise SnapshotError(f"{name} is missing or wrong: {value!r}")
+    return float(value)
+
+
+def _per_arm(facts: Mapping[str, Json], name: str) -> dict[ArmName, float]:
+    """Arm -> number >= 0."""
+    found = facts.get(name)
+    if not isinstance(found, Mapping):
+        raise SnapshotError(f"{name} is missing or wrong: {found!r}")
+    for value in found.values():
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise SnapshotError(f"{name} is missing or wrong: {found!r}")
+    return dict(found)
+
+
+def _add(inverse: Matrix, z: Vector) -> None:
+    """(A + z z^T)^-1 from A^-1, in place. One vector times itself keeps it symmetric to the last bit."""
+    gain = np.einsum("ij,j->i", inverse, z)  # (d+1,)
+    gain /= math.sqrt(1.0 + float((gain * z).sum()))
+    inverse -= gain[:, None] * gain[None, :]
 
 
 def _design(features: Features) -> Vector:

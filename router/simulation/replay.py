@@ -233,6 +233,7 @@ class Learning:
             arms=arms,
             features=features,
             settings=self.settings,
+            seen=self.policy.seen,
             version="simulated",
             encoder_hash=self.world.encoder_hash,
             now=EPOCH + self.steps,

@@ -57,7 +57,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "seed": 4,
         "epsilon": 0.2,
     },
-    "mba": {"ridge": 3.0, "bias_ridge": 0.5, "epsilon_min": 0.1, "epsilon_max": 0.8},
+    "mba": {"ridge": 3.0, "bias_ridge": 0.5, "explore": 0.7, "epsilon_min": 0.1, "memory": 50.0, "alarm": 4.0},
     "mba_paper": {
         **_READING,
         "threads": 1,

@@ -103,7 +103,7 @@ class Projection:
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """For safetensors."""
-        return {name: np.ascontiguousarray(getattr(self, name)) for name in self.__dataclass_fields__}
+        return {name: np.array(getattr(self, name), order="C") for name in self.__dataclass_fields__}
 
     @classmethod
     def of(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "Projection":

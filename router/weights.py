@@ -125,7 +125,7 @@ def kept(
             os.replace(temporary, file)  # whole or not at all, whoever else is writing it
         finally:
             Path(temporary).unlink(missing_ok=True)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter where the disk is full
         log.warning("%s is not kept: %s", file, error)
     return arrays
 

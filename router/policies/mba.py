@@ -44,7 +44,7 @@ class MbaRag:
     ridge, bias_ridge: prior precision of weights and intercept (> 0), in units where |x|^2 / d is 1 on average.
     explore: factor on the widths (>= 0); 0 is greedy but for epsilon_min.
     epsilon_min: probability that is always spread over all arms, in [0, 1].
-    memory: rows of an arm after which an older one counts 1/e (>= 1).
+    memory: rows of an arm after which an older one counts 1/e (>= 50).
     alarm: an arm starts again when the surprise at its rewards, summed to one side, exceeds this many standard
     deviations (> 0). With 12 and nothing changed that happens once in about 500,000 rows of an arm.
     """
@@ -140,7 +140,8 @@ class MbaRag:
         if not isinstance(surprise, Mapping) or not isinstance(alarms, Mapping):
             raise SnapshotError("the sums of surprise or the alarms are missing")
         for sums in surprise.values():
-            if len(sums) != 2 or not all(isinstance(s, int | float) and 0 <= s < math.inf for s in sums):
+            two = isinstance(sums, list | tuple) and len(sums) == 2
+            if not two or not all(isinstance(s, int | float) and 0 <= s < math.inf for s in sums):
                 raise SnapshotError(f"the sums of surprise are wrong: {sums!r}")
         if not all(isinstance(count, int) and count > 0 for count in alarms.values()):
             raise SnapshotError(f"the alarms are wrong: {alarms!r}")

@@ -54,6 +54,9 @@ _FIRST_SCATTER = np.array([[0.25, 0.0], [0.0, 0.0]])
 
 #: rows of an arm that its leverage is the mean of
 _LATEST = 50
+#: A coordinate waits d + 1 rows for its prior, and rounding grows like (1 - 1/memory)^-(d+1) meanwhile: with a memory
+#: of 2 rows and 256 features nothing is left of the inverse.
+_LEAST_MEMORY = 50
 #: a prediction is never surer than this, in units of reward
 _LEAST_NOISE = 1e-6
 
@@ -85,15 +88,19 @@ class RidgeHeads:
 
     ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1/noise variance (> 0), with
     x scaled so that |x|^2 / d is 1 on average. An arm without rows has mean 0 and the prior's width. memory: rows of an
-    arm after which an older one counts 1/e (>= 1); None keeps all alike.
+    arm after which an older one counts 1/e (>= 50); None keeps all alike.
     """
 
     def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None = None) -> None:
         self.ridge = positive("ridge", ridge)
         self.bias_ridge = positive("bias_ridge", bias_ridge)
         self.memory = None if memory is None else positive("memory", memory)
-        if self.memory is not None and self.memory < 1:
-            raise ConfigError(f"must be at least 1, not {memory!r}", field="policy.params.memory", remedy="or null")
+        if self.memory is not None and self.memory < _LEAST_MEMORY:
+            raise ConfigError(
+                f"must be at least {_LEAST_MEMORY}, not {memory!r}",
+                field="policy.params.memory",
+                remedy="for example 20000.0",
+            )
         self.seen: dict[ArmName, int] = {}
         #: the weight of cost that the last row had; before any row every cost mean is 0 as well
         self.weight = 0.0
@@ -118,9 +125,11 @@ class RidgeHeads:
     @property
     def noise(self) -> float:
         """Standard deviation of the reward around its mean, in units of reward (> 0)."""
+        return self._noise(weight=self.weight)
+
+    def _noise(self, *, weight: float) -> float:
         covariance = (_FIRST_SCATTER + self._scatter) / (1.0 + self._rows)
-        w = self.weight
-        variance = covariance[0, 0] - 2.0 * w * covariance[0, 1] + w * w * covariance[1, 1]
+        variance = covariance[0, 0] - 2.0 * weight * covariance[0, 1] + weight * weight * covariance[1, 1]
         # The scatter is positive semidefinite but for rounding.
         return math.sqrt(max(float(variance), 0.0))
 
@@ -183,9 +192,10 @@ class RidgeHeads:
             missed = y - (mean * z).sum(axis=1)  # (2,)
             scatter = kept * self._scatter + missed[:, None] * missed[None, :] / (1.0 + leverage)
             moment = kept * moment + y[:, None] * z[None, :]
-        if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(leverage * weight)):
+        if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(leverage * weight * weight)):
             raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
-        surprise = float(missed[0] - weight * missed[1]) / max(self.noise * math.sqrt(1.0 + leverage), _LEAST_NOISE)
+        expected = self._noise(weight=weight) * math.sqrt(1.0 + leverage)
+        surprise = float(missed[0] - weight * missed[1]) / max(expected, _LEAST_NOISE)
         age = self._age.get(arm, 0)
         if self.memory is not None:
             inverse /= kept
@@ -240,6 +250,8 @@ class RidgeHeads:
         """Take over a saved state: every arm that has an age has its three arrays, finite, of one size; no other."""
         seen = restored_counts(arrays, facts)
         weight, rows = _finite(facts, "weight"), _finite(facts, "rows")
+        if rows < 0:
+            raise SnapshotError(f"rows is missing or wrong: {rows!r}")
         age, leverage = _per_arm(facts, "age"), _per_arm(facts, "leverage")
         if not set(age) == set(leverage) <= set(seen):
             raise SnapshotError(f"age {sorted(age)} and leverage {sorted(leverage)} are not of arms that were seen")

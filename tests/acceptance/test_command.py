@@ -46,7 +46,9 @@ def test_wheel_migrates_outside_a_checkout(tmp_path):
 
 @pytest.mark.timeout(120)
 def test_up_and_ctrl_c(tmp_path):
-    """`ragbandit up` serves an answer, restarts each of its four children, and ctrl-C leaves no process behind."""
+    """`ragbandit up` serves an answer, restarts each of its four children, takes over other arms on SIGHUP, and
+    ctrl-C leaves no process behind.
+    """
     port = free_port()
     (tmp_path / "corpus.jsonl").write_text(
         "\n".join(json.dumps({"id": p.id, "title": p.title, "text": p.text}) for p in PASSAGES)
@@ -76,6 +78,12 @@ def test_up_and_ctrl_c(tmp_path):
             _wait(lambda gone=victim: gone not in _children(up.pid) and len(_children(up.pid)) == 4)
         again = _answer(command, run, port, up, tmp_path)
         assert again["status"] == "answered"
+        assert len(again["pmf"]) == 3
+        tree = json.loads((tmp_path / "config.yaml").read_text()) | {"arms": {"single_step": {}}}
+        (tmp_path / "config.yaml").write_text(json.dumps(tree))
+        up.send_signal(signal.SIGHUP)
+        _wait(lambda: set(_answer(command, run, port, up, tmp_path)["pmf"]) == {"single_step"})
+        assert _answer(command, run, port, up, tmp_path)["status"] == "answered"
         children = _children(up.pid)
     finally:
         up.send_signal(signal.SIGINT)

@@ -14,8 +14,10 @@ from router.policies.base import (
     PolicyOutput,
     choose,
     counted_state,
+    draw,
     epsilon_greedy,
     gate,
+    newcomers,
     restored_counts,
     seed_of,
     tally,
@@ -121,6 +123,56 @@ def test_floor_too_high_gives_uniform():
 def test_floor_vector():
     """The mix is p' = floor + (1 - K floor) p: 0.02 on three arms turns (1, 0, 0) into (0.96, 0.02, 0.02)."""
     assert with_floor((1.0, 0.0, 0.0), floor=0.02) == pytest.approx((0.96, 0.02, 0.02), abs=1e-15)
+
+
+def test_raised_floor_vector():
+    """With floors .3, .02, .02 the mix is p' = f + .66 p: (0, 1, 0) becomes (.3, .68, .02)."""
+    mixed = with_floor((0.0, 1.0, 0.0), floor=0.02, raised={"new": 0.3}, arms=("new", "b", "c"))
+    assert mixed == pytest.approx((0.3, 0.68, 0.02), abs=1e-15)
+
+
+@steady
+@given(pmf=pmfs, floor=st.floats(0.0, 0.5), data=st.data())
+def test_raised_floors_are_kept(pmf, floor, data):
+    """Every arm has its floor where the floors fit into 1, its share of them where they do not; the sum is 1."""
+    arms = [f"arm{i}" for i in range(len(pmf))]
+    raised = data.draw(st.dictionaries(st.sampled_from(arms), st.floats(0.01, 0.5), min_size=1))
+    mixed = with_floor(pmf, floor=floor, raised=raised, arms=arms)
+    assert math.fsum(mixed) == pytest.approx(1.0, abs=1e-12)
+    floors = [max(floor, raised.get(arm, 0.0)) for arm in arms]
+    least = max(1.0, math.fsum(floors))
+    assert all(p >= f / least - 1e-12 for p, f in zip(mixed, floors, strict=True))
+
+
+def test_floors_that_leave_nothing_are_shared():
+    """Floors .5, .5 and .5 leave the policy nothing: a third each."""
+    raised = dict.fromkeys("abc", 0.5)
+    assert with_floor((1.0, 0.0, 0.0), floor=0.0, raised=raised, arms="abc") == pytest.approx((1 / 3,) * 3)
+
+
+def test_newcomers_are_the_arms_with_too_few_outcomes():
+    """An arm below the number of outcomes has the data floor, one at it has not, one never seen has."""
+    seen = {"old": 100, "young": 9, "grown": 10}
+    arms = ("old", "young", "grown", "new")
+    assert newcomers(seen, arms=arms, share=0.1, outcomes=10) == {"young": 0.1, "new": 0.1}
+    assert newcomers(seen, arms=arms, share=0.0, outcomes=10) == {}
+
+
+def test_draw_logs_the_raised_floors():
+    """What raised the floors stands in the facts; without any the facts are the policy's own."""
+    output = PolicyOutput(pmf=(1.0, 0.0), facts={"epsilon": 0.1})
+    ordinary = {"arms": ("a", "b"), "floor": 0.02, "fallback": "a", "seed": 5}
+    assert draw(output, **ordinary).facts == {"epsilon": 0.1}
+    raised = draw(output, raised={"b": 0.4}, **ordinary)
+    assert raised.facts == {"epsilon": 0.1, "data_floor": {"b": 0.4}}
+    assert raised.pmf[1] == pytest.approx(0.4)
+
+
+def test_a_broken_policy_keeps_the_floors():
+    """The fallback's pmf has the floors too, and says why it was drawn from."""
+    drawn = draw(ValueError("no"), arms=("a", "b"), floor=0.02, fallback="a", seed=5, raised={"b": 0.4})
+    assert drawn.fault == "ValueError: no"
+    assert drawn.pmf == pytest.approx((0.6 - 0.02 + 0.02, 0.4))
 
 
 @pytest.mark.parametrize("decision_id", ["0197", "d-1", "", "é"])

@@ -11,6 +11,7 @@ from router.jobs import Jobs, RedisJobs, connect
 from router.learner import Learner
 from router.ledger import Ledger
 from router.policies import make_policy
+from router.policies.base import Policy
 from router.snapshots import SnapshotFiles
 from router.types import PolicyLabel
 
@@ -40,18 +41,23 @@ def check_policy(settings: Settings) -> None:
     Raises ConfigError.
     """
     policy = make_policy(settings.policy.name, params=settings.policy.params)
+    _check_params(policy, settings=settings, at="policy.params")
+    inner = getattr(policy, "inner", None)  # of a policy that wraps another one
+    if inner is not None:
+        _check_params(inner, settings=settings, at="policy.params.params")
+
+
+def _check_params(policy: Policy, *, settings: Settings, at: str) -> None:
     for name in _ARM_PARAMS:
         arm = policy.params.get(name)
         if arm is not None and arm not in settings.arms:
             raise ConfigError(
-                f"{arm!r} is not among the arms",
-                field=f"policy.params.{name}",
-                remedy=f"use one of {sorted(settings.arms)}",
+                f"{arm!r} is not among the arms", field=f"{at}.{name}", remedy=f"use one of {sorted(settings.arms)}"
             )
     if getattr(policy, "learns_from_tables", False) and policy.params.get("trained") is None:
         raise ConfigError(
             f"{policy.algorithm} has not been trained",
-            field="policy.params.trained",
+            field=f"{at}.trained",
             remedy=f"ragbandit train --policy {policy.algorithm} --table T.jsonl --out FOLDER",
         )
 

@@ -44,9 +44,8 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     for key in params:
         if key not in signature.parameters:
             known = ", ".join(signature.parameters) or "none"
-            raise ConfigError(
-                f"unknown parameter, value {params[key]!r}", field=f"policy.params.{key}", remedy=f"known: {known}"
-            )
+            # The value stays out of the message: it may be a key that somebody put in the wrong place.
+            raise ConfigError("unknown parameter", field=f"policy.params.{key}", remedy=f"known: {known}")
     for key, parameter in signature.parameters.items():
         if parameter.default is parameter.empty and key not in params:
             raise ConfigError("is needed", field=f"policy.params.{key}", remedy=f"policy {name} cannot guess it")

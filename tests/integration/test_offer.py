@@ -28,7 +28,7 @@ def learned(world, count, *, key):
 
 
 def test_new_arm_has_its_data_floor_until_it_is_known(world):
-    """An arm's floor is newcomer_share until newcomer_outcomes of it are learned, and the row says which were raised."""
+    """An arm's floor is newcomer_share until newcomer_outcomes of it are learned, and the row names those raised."""
     made = learned(world, 40, key="a")
     for decision in made:
         raised = decision.facts.get("data_floor", {})

@@ -7,6 +7,7 @@ import pytest
 from router.bootstrap import check_policy
 from router.config import Settings, effective, load
 from router.errors import ConfigError
+from router.policies import make_policy
 
 SHIPPED = Path(__file__).parents[2] / "config.yaml"
 
@@ -374,3 +375,27 @@ def test_settings_cannot_be_changed():
     """Settings are frozen."""
     with pytest.raises(ValueError, match="frozen"):
         Settings().snapshots = "other"
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({"name": "mixture", "params": {"first": "single_step", "second": "nowhere", "share": 0.5}}, "second"),
+        ({"name": "budget", "params": {"target": 1.0, "policy": "fixed", "params": {"arm": "x"}}}, "params.arm"),
+        ({"name": "adaptive_rag"}, "trained"),
+        ({"name": "budget", "params": {"target": 1.0, "policy": "multi_label"}}, "params.trained"),
+    ],
+)
+def test_policy_that_cannot_decide_here_is_refused(policy, field):
+    """A policy that names an arm that is not there, or was never trained, is refused; inside a budget too."""
+    with pytest.raises(ConfigError) as caught:
+        check_policy(Settings.model_validate({"policy": policy}))
+    assert caught.value.field == f"policy.params.{field}"
+    assert caught.value.remedy
+
+
+def test_unknown_param_is_not_repeated():
+    """What stands under a param that does not exist may be a secret: the message does not say it."""
+    with pytest.raises(ConfigError) as caught:
+        make_policy("mba", params={"api_key": "sk-123"})
+    assert "sk-123" not in str(caught.value)

@@ -25,15 +25,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from router.surface import surface
+from router.surface import SURFACE, surface
 
 __all__ = ["KINDS", "LEAST", "RECIPE", "Projection", "References", "fitted", "references"]
 
 Array = npt.NDArray[np.float32]
 Wide = npt.NDArray[np.float64]
 
-#: part of the encoder's hash: change it with the arithmetic
-RECIPE: Final = "readings of labels and surface, Gaussian kernel at anchors, sketch of states; v2"
 #: share of the kinds in the squared length of the features, chosen by cross-validation (docs/mba.md)
 KINDS: Final = 0.85
 #: of the features, the share that are kinds
@@ -48,6 +46,11 @@ _SURFACE: Final = 0.5
 _FAR: Final = 3.0
 #: width of the kernel: squared distances in units of the median over the reference questions
 _NARROW: Final = 1.5
+#: part of the encoder's hash: all that the features depend on beside the states; raise the version with the arithmetic
+RECIPE: Final = (
+    f"v2: readings (ridge {_RIDGE}) and surface (weight {_SURFACE}, cut at {_FAR}, {', '.join(SURFACE)}), "
+    f"Gaussian kernel ({_NARROW}) at anchors ({_ANCHORS}), share {KINDS}; sketch of states"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,10 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from router.bootstrap import check_policy
 from router.client import Client
-from router.config import Settings
+from router.config import Settings, load, with_arms
 from router.embedded import PARENT_VARIABLE, RedisServer
-from router.errors import ConfigError, NotReady
+from router.errors import ConfigError, NotReady, RagBanditError
+from workers.main import check_arms
 
 __all__ = ["Child", "Supervisor"]
 
@@ -94,6 +96,7 @@ class Supervisor:
 
     def __init__(self, settings: Settings, *, config: str | None, log_folder: Path | None = None) -> None:
         self.settings = settings
+        self.config = config
         folder = log_folder or Path(settings.data_dir) / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         self.redis = RedisServer(settings) if settings.redis_url is None else None
@@ -148,7 +151,17 @@ class Supervisor:
             self._tend()
 
     def reload(self) -> None:
-        """Have the children read the arms of the configuration again; queued answers wait for a worker as ever."""
+        """Have the children read the arms of the configuration again; queued answers wait for a worker as ever.
+
+        A configuration that cannot be used is logged, and everything stays as it is.
+        """
+        try:
+            settings = load(self.config).settings
+            check_arms(settings)
+            check_policy(with_arms(self.settings, settings.arms))
+        except RagBanditError as error:
+            log.error("arms not taken over", extra={"action": "offer", "reason": str(error)})
+            return
         for child in self.children:
             if child.name.startswith("answer-"):
                 child.stop(timeout_s=self.settings.budget.seconds)

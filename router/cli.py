@@ -5,8 +5,10 @@ import json
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,6 +77,7 @@ def _add_service(app: typer.Typer, *, check: Check) -> None:
     @app.command()
     def serve(config: ConfigOption = None) -> None:
         """Run the HTTP service alone (Redis, workers and the learner run elsewhere). SIGHUP reads the arms again."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # too early is no reason to die
         with failing_well():
             settings = configuration.load(config).settings
             check(settings)
@@ -86,7 +89,11 @@ def _add_service(app: typer.Typer, *, check: Check) -> None:
 
             # A failure to open must end the process with our one line, not with a server's traceback.
             router = Router.open(settings)
-            signal.signal(signal.SIGHUP, lambda *_: _take_over_arms(router, config=config, check=check))
+            # The file that was read, so that one that has gone since is missed; in a thread, since a signal's handler
+            # would hold up every request.
+            file = config or ("config.yaml" if Path("config.yaml").is_file() else None)
+            take_over = partial(_take_over_arms, router, config=file, check=check)
+            signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=take_over, daemon=True).start())
             server = settings.server
             uvicorn.run(
                 create_app(lambda: router), host=server.host, port=server.port, log_level="warning", access_log=False

@@ -308,7 +308,7 @@ class _OnceLoader(yaml.SafeLoader):
 def _read(file: Path) -> dict[str, Any]:
     try:
         tree = yaml.load(file.read_text(encoding="utf-8"), Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, OSError, TypeError, RecursionError) as error:  # odd keys, own anchors
         raise ConfigError(f"{file} cannot be read: {error}", field="config", remedy="mend the YAML") from error
     if tree is None:
         return {}

@@ -39,6 +39,8 @@ class Asked:
 
     query: Query
     run_by: RunBy
+    #: what was on offer when it was checked
+    offered: tuple[ArmName, ...]
 
 
 class RouteService:
@@ -75,7 +77,7 @@ class RouteService:
         """
         offered = self._offered(run_by)
         query = checked_query(query, arms=offered)
-        return self._grouped.submit(Asked(query=query, run_by=run_by))
+        return self._grouped.submit(Asked(query=query, run_by=run_by, offered=offered))
 
     def offer(self, settings: Settings) -> None:
         """Offer the arms of these settings from the next request on; the rest of them must be as it was."""
@@ -121,7 +123,7 @@ class RouteService:
         serving, now = self.serving, self.clock()
         queries = [asked.query if asked.query.id else replace(asked.query, id=new_id()) for asked in group]
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
-        arms = [query.arms or self._offered(asked.run_by) for query, asked in zip(queries, group, strict=True)]
+        arms = [query.arms or asked.offered for query, asked in zip(queries, group, strict=True)]
         made = []
         for index, output in enumerate(outputs_of(serving.policy, queries, features=features, arms=arms)):
             decision = made_decision(

@@ -48,6 +48,8 @@ class Child:
         self._started = 0.0
         self._due = 0.0
         self.process: subprocess.Popen[bytes] | None = None
+        #: told to end, to be started anew
+        self.renewing = False
 
     def start(self) -> None:
         """Start the process."""
@@ -68,6 +70,10 @@ class Child:
         if self.process is None or self.process.poll() is None:
             return
         now = time.monotonic()
+        if self.renewing:
+            self.renewing, self._due = False, 0.0
+            self.start()
+            return
         if self._due == 0.0:
             self._deaths = 1 if now - self._started > STEADY_S else self._deaths + 1
             pause = 0.0 if self._deaths == 1 else min(MAX_PAUSE_S, 0.25 * 2**self._deaths)
@@ -77,6 +83,12 @@ class Child:
             self._due = 0.0
             self.restarts += 1
             self.start()
+
+    def renew(self) -> None:
+        """Have it end when it has finished what it is at; `tend` starts it anew."""
+        if self.process is not None and self.process.poll() is None:
+            self.renewing = True
+            self.process.send_signal(signal.SIGTERM)
 
     def stop(self, *, timeout_s: float) -> None:
         """SIGTERM, then SIGKILL after timeout_s."""
@@ -96,7 +108,6 @@ class Supervisor:
 
     def __init__(self, settings: Settings, *, config: str | None, log_folder: Path | None = None) -> None:
         self.settings = settings
-        self.config = config
         folder = log_folder or Path(settings.data_dir) / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         self.redis = RedisServer(settings) if settings.redis_url is None else None
@@ -110,6 +121,9 @@ class Supervisor:
         self.children = [Child(name, arguments=arguments, log_folder=folder) for name, arguments in commands]
         self._stop = threading.Event()
         self._reload = threading.Event()
+        # The file that was read, so that one that has gone since is missed.
+        self._file = config or ("config.yaml" if Path("config.yaml").is_file() else None)
+        self._tell_last = False
         self._lock: IO[bytes] | None = None
 
     @property
@@ -119,6 +133,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Start Redis and all children; returns at once, `wait_ready` waits."""
+        signal.signal(signal.SIGHUP, lambda *_: self._reload.set())
         if self.settings.server.port == 0:
             raise ConfigError("0 lets the system choose, and then nobody knows", field="server.port", remedy="name one")
         self._lock = _locked(Path(self.settings.data_dir) / "up.lock")
@@ -143,7 +158,6 @@ class Supervisor:
         """Tend the children until `stop` or a signal."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self._stop.set())
-        signal.signal(signal.SIGHUP, lambda *_: self._reload.set())
         while not self._stop.wait(0.2):
             if self._reload.is_set():
                 self._reload.clear()
@@ -153,19 +167,30 @@ class Supervisor:
     def reload(self) -> None:
         """Have the children read the arms of the configuration again; queued answers wait for a worker as ever.
 
-        A configuration that cannot be used is logged, and everything stays as it is.
+        Arms that go leave the service before the workers, arms that come reach the workers before the service. A
+        configuration that cannot be used is logged, and everything stays as it is.
         """
         try:
-            settings = load(self.config).settings
+            settings = load(self._file).settings
             check_arms(settings)
-            check_policy(with_arms(self.settings, settings.arms))
+            taken = with_arms(self.settings, settings.arms)
+            check_policy(taken)
+            if taken.worker_arms and not self._workers():
+                raise ConfigError("no answer workers run here", field="arms", remedy="start `ragbandit up` again")
         except RagBanditError as error:
             log.error("arms not taken over", extra={"action": "offer", "reason": str(error)})
             return
-        for child in self.children:
-            if child.name.startswith("answer-"):
-                child.stop(timeout_s=self.settings.budget.seconds)
-                child.start()
+        self._tell_last = bool(set(taken.worker_arms) - set(self.settings.worker_arms))
+        self.settings = taken
+        if not self._tell_last:
+            self._tell_api()
+        for child in self._workers():
+            child.renew()
+
+    def _workers(self) -> list[Child]:
+        return [child for child in self.children if child.name.startswith("answer-")]
+
+    def _tell_api(self) -> None:
         api = self.children[0].process
         if api is not None and api.poll() is None:
             api.send_signal(signal.SIGHUP)
@@ -186,6 +211,9 @@ class Supervisor:
             self.redis.start()
         for child in self.children:
             child.tend()
+        if self._tell_last and not any(child.renewing for child in self._workers()):
+            self._tell_last = False
+            self._tell_api()
 
 
 def _locked(file: Path) -> IO[bytes]:

@@ -171,18 +171,20 @@ def with_floor(
 ) -> tuple[float, ...]:
     """Mix so that no arm falls below its floor: p'_i = f_i + (1 - sum f) p_i, with f_i = floor unless it is raised.
 
-    Every arm keeps the chance that off-policy evaluation needs; importance weights stay below 1/floor. Where the arms
-    cannot all have their floors, they share in proportion to them.
+    Every arm keeps the chance that off-policy evaluation needs; importance weights stay below 1/floor. Where the raised
+    floors do not fit beside the others, what they ask for above `floor` is cut in one proportion; where K arms cannot
+    all have `floor`, the pmf becomes uniform.
     """
     count = len(pmf)
+    floor = min(floor, 1.0 / count)
+    room = 1.0 - count * floor
     if not raised:
-        floor = min(floor, 1.0 / count)
-        return tuple(floor + (1.0 - count * floor) * p for p in pmf)
-    floors = [max(floor, raised.get(arm, 0.0)) for arm in arms]
-    total = math.fsum(floors)
-    if total >= 1.0:
-        return tuple(f / total for f in floors)
-    return tuple(f + (1.0 - total) * p for f, p in zip(floors, pmf, strict=True))
+        return tuple(floor + room * p for p in pmf)
+    more = [max(0.0, raised.get(arm, 0.0) - floor) for arm in arms]
+    wanted = math.fsum(more)
+    scale = 1.0 if wanted <= room else room / wanted
+    left = max(0.0, room - scale * wanted)
+    return tuple(floor + scale * m + left * p for m, p in zip(more, pmf, strict=True))
 
 
 def seed_of(decision_id: str) -> int:
@@ -253,12 +255,15 @@ def heads_of(reward: Reward, *, weight: float) -> tuple[float, float, float]:
     """(quality, cost, weight) as a policy with heads apart learns them; weight: the one in force before this row.
 
     Where the caller gave the reward itself, its cost is inside already: quality is then what makes
-    quality - weight * cost equal to it. The bounds of the reward are not applied: a clipped answer that cost more
-    than it can be worth keeps its cost.
+    quality - weight * cost equal to it. A cost beyond what the reward's lower bound can express counts as that much:
+    one answer that cost a million must not drown all others.
     """
     if reward.preset in ("reward", "default"):
-        return reward.value + weight * reward.cost, reward.cost, weight
-    return reward.quality, reward.cost, reward.weight
+        most = (reward.maximum - reward.minimum) / weight if weight > 0.0 else math.inf
+        cost = min(reward.cost, most)
+        return reward.value + weight * cost, cost, weight
+    most = (reward.quality - reward.minimum) / reward.weight if reward.weight > 0.0 else math.inf
+    return reward.quality, min(reward.cost, max(most, 0.0)), reward.weight
 
 
 def tally(seen: dict[ArmName, int], update: Update) -> None:

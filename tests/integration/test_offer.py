@@ -1,13 +1,16 @@
 """Arms that are offered to a Router while it runs: what changes, what is refused, what the rows say."""
 
+import threading
+
 import pytest
 from sqlalchemy import update
 
 from router.errors import ConfigError, InvalidInput
 from router.rows import canonical
-from router.tables import decisions
+from router.tables import decisions, snapshots
 from router.types import ArmName, Query
 
+BOTH = ("caller", "worker")
 POLICY = {"newcomer_share": 0.2, "newcomer_outcomes": 4, "floor": 0.02}
 
 
@@ -93,3 +96,37 @@ def test_deep_verification_finds_a_changed_floor(world, lie):
     world.write(update(decisions).where(decisions.c.id == decision.id).values(facts=canonical({"data_floor": lie})))
     found = world.router.verify(deep=True)
     assert found.deep_mismatches == 1
+
+
+def test_a_queued_request_keeps_the_arms_it_was_checked_with(world):
+    """Arms that go while a request waits for its group do not break it, nor the others of its group."""
+    held = threading.Event()
+    encode = world.router.encoder.encode
+    world.router.encoder.encode = lambda texts: (held.wait(10), encode(texts))[1]
+    first = world.router.submit(Query(text="holds the thread"))
+    waiting = [world.router.submit(Query(text=f"waits {n}"), run_by=run_by) for n, run_by in enumerate(BOTH)]
+    world.router.offer({"single_step": {"run_by": "caller"}})
+    held.set()
+    assert len(first.result(10).arms) == 3
+    assert [len(one.result(10).arms) for one in waiting] == [3, 3]
+    assert world.route().arms == ("single_step",)
+
+
+def test_many_newcomers_leave_the_floor_of_the_others(make_world):
+    """With twenty new arms beside a known one every arm keeps policy.floor, and every draw verifies."""
+    world = make_world(policy={"newcomer_share": 0.05, "newcomer_outcomes": 5})
+    world.router.offer({"single_step": {}})
+    learned(world, 6, key="a")
+    world.router.offer({"single_step": {}} | {f"new_{n}": {"run_by": "caller"} for n in range(20)})
+    for decision in learned(world, 10, key="b"):
+        assert min(decision.pmf) >= 0.02 - 1e-12
+    assert world.router.verify(deep=True).ok
+
+
+def test_deep_verification_survives_a_former_policy_that_is_gone(world):
+    """Decisions of a policy that cannot be made again are mismatches with a note, not the end of the check."""
+    world.route(key="x")
+    world.write(update(snapshots).values(params=canonical({"gone": 1})))
+    found = world.router.verify(deep=True)
+    assert found.deep_mismatches == 1
+    assert any("cannot be made again" in note for note in found.notes)

@@ -14,8 +14,8 @@ Different, on purpose, each chosen by cross-validation on a routing table (docs/
 
   so that every arm is drawn by its odds of being better than the greedy one, ties are shared, and epsilon falls to
   epsilon_min as the widths do. The pmf is a closed form: the logged propensity is exact.
-- Old rows fade (memory), and an arm whose rewards have changed at once is noticed and started again (alarm), since a
-  service has no last step and its world moves.
+- Old rows fade (memory), and where an arm's rewards have changed at once that is noticed, and its old rows count for
+  little from then on (alarm), since a service has no last step and its world moves.
 - A failing arm's reward is what the reward setting says (the authors' code turns -1 into 0); no dropout noise.
 
 `mba_paper`, the faithful fine-tuning, is another policy.
@@ -34,8 +34,12 @@ __all__ = ["MbaRag", "chances"]
 
 #: A cumulative sum forgives this much surprise per row, in standard deviations ...
 _FORGIVEN = 0.5
+#: ... one row counts no more than this: an arm that is nearly always right may miss once ...
+_MOST = 4.0
 #: ... and an arm this young is not yet known well enough to be surprised at.
 _YOUNG = 30
+#: what an arm's rows count together after an alarm
+_KEPT = 20.0
 
 
 class MbaRag:
@@ -45,9 +49,9 @@ class MbaRag:
     explore: factor on the widths (>= 0); 0 is greedy but for epsilon_min.
     epsilon_min: probability that is always spread over all arms, in [0, 1].
     memory: rows of an arm after which an older one counts 1/e (>= 50).
-    alarm: an arm starts again when the surprise at its rewards, summed to one side, exceeds this many standard
-    deviations (> 0). With 20 and nothing changed that happens less than once in 50,000 rows of an arm, be it right
-    in 5 or in 97 of 100 (simulated, 3 million rows each).
+    alarm: an arm's old rows count for little once the surprise at its rewards, summed to one side, exceeds this many
+    standard deviations (> 0). With 20 and nothing changed that happens at most once in 2 million rows of an arm, be it
+    right in .03 or .999 of them (simulated, 2 million rows each).
     """
 
     algorithm: ClassVar[str] = "mba"
@@ -116,14 +120,14 @@ class MbaRag:
 
     def learn(self, update: Update) -> None:
         """Rank-one update of the drawn arm, O(d^2) whatever the number of rows; PolicyFault as in RidgeHeads."""
-        surprise = self._heads.learn(update)
+        surprise = min(max(self._heads.learn(update), -_MOST), _MOST)
         arm = update.arm
         if self._heads.age(arm) <= _YOUNG:
             return
         up = max(0.0, self._upward.get(arm, 0.0) + surprise - _FORGIVEN)
         down = max(0.0, self._downward.get(arm, 0.0) - surprise - _FORGIVEN)
         if max(up, down) > self.alarm:  # Page 1954: the arm is not what it was
-            self._heads.restart(arm)
+            self._heads.discount(arm, rows=_KEPT)
             self.alarms[arm] = self.alarms.get(arm, 0) + 1
             up = down = 0.0
         self._upward[arm], self._downward[arm] = up, down

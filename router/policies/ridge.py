@@ -192,7 +192,8 @@ class RidgeHeads:
             missed = y - (mean * z).sum(axis=1)  # (2,)
             scatter = kept * self._scatter + missed[:, None] * missed[None, :] / (1.0 + leverage)
             moment = kept * moment + y[:, None] * z[None, :]
-        if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(leverage * weight * weight)):
+        reach = leverage * weight * weight + update.reward.cost
+        if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(reach)):
             raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
         expected = self._noise(weight=weight) * math.sqrt(1.0 + leverage)
         surprise = float(missed[0] - weight * missed[1]) / max(expected, _LEAST_NOISE)
@@ -215,19 +216,28 @@ class RidgeHeads:
         """Rows of an arm since it was started, or started again."""
         return self._age.get(arm, 0)
 
-    def restart(self, arm: ArmName) -> None:
-        """Forget what was learned of an arm, but for its count."""
-        for known in (self._inverse, self._moment, self._mean, self._age, self._leverage):
-            known.pop(arm, None)
+    def discount(self, arm: ArmName, *, rows: float) -> None:
+        """Let an arm's rows count as `rows` (> 0) together, if they are more; its age begins anew.
+
+        What was learned stays the best guess, and new rows soon outweigh it.
+        """
+        inverse, moment = self._inverse[arm], self._moment[arm]
+        known = float(self._age[arm]) if self.memory is None else min(float(self._age[arm]), self.memory)
+        share = min(1.0, rows / known)
+        inverse /= share
+        moment *= share
+        for place in range(len(inverse)):  # the prior was scaled as well
+            precision = (self.bias_ridge if place == 0 else self.ridge) * (1.0 - share)
+            _add_at(inverse, place=place, precision=precision)
+        self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
+        self._leverage[arm] = min(self._leverage[arm] / share, 1.0 / self.bias_ridge + 1.0 / self.ridge)
+        self._age[arm] = 0
         self._stack = None
 
     def _give_back(self, inverse: Matrix, *, place: int, lost: float) -> None:
         """Return to one coordinate the prior precision that all of them lose in as many rows as there are of them."""
-        size = len(inverse)
-        precision = (self.bias_ridge if place == 0 else self.ridge) * lost * size
-        column = inverse[:, place].copy()
-        column *= math.sqrt(precision / (1.0 + precision * float(column[place])))
-        inverse -= column[:, None] * column[None, :]
+        precision = (self.bias_ridge if place == 0 else self.ridge) * lost * len(inverse)
+        _add_at(inverse, place=place, precision=precision)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """Three arrays per arm, named by the arm, the noise, the counts, the weight, and each arm's age and leverage.
@@ -366,6 +376,13 @@ def _per_arm(facts: Mapping[str, Json], name: str) -> dict[ArmName, float]:
         if not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise SnapshotError(f"{name} is missing or wrong: {found!r}")
     return dict(found)
+
+
+def _add_at(inverse: Matrix, *, place: int, precision: float) -> None:
+    """(A + precision e e^T)^-1 from A^-1, in place, e the unit vector of a coordinate."""
+    column = inverse[:, place].copy()
+    column *= math.sqrt(precision / (1.0 + precision * float(column[place])))
+    inverse -= column[:, None] * column[None, :]
 
 
 def _add(inverse: Matrix, z: Vector) -> None:

@@ -51,7 +51,8 @@ class MbaRag:
     memory: rows of an arm after which an older one counts 1/e (>= 50).
     alarm: an arm's old rows count for little once the surprise at its rewards, summed to one side, exceeds this many
     standard deviations (> 0). With 20 and nothing changed that happens at most once in 2 million rows of an arm, be it
-    right in .03 or .999 of them (simulated, 2 million rows each).
+    right in .03 or .999 of them (simulated, 2 million rows each); the noise is shared by the arms, so one that is much
+    less sure than all others rings sooner.
     """
 
     algorithm: ClassVar[str] = "mba"

@@ -127,8 +127,8 @@ def test_sha_covers_everything(other):
 def test_sha_covers_the_last_bit():
     """One unit in the last place of one weight makes another policy."""
     policy = taught_mba()
-    mean = next(iter(policy._mean.values()))
-    mean[3] = np.nextafter(mean[3], np.inf)
+    mean = next(iter(policy._heads._mean.values()))
+    mean[0, 3] = np.nextafter(mean[0, 3], np.inf)
     assert sha_of(policy) != sha_of(taught_mba())
 
 

@@ -31,12 +31,12 @@ def open_database(settings: Settings) -> Database:
     return database
 
 
-#: params of policies that name an arm
-_ARM_PARAMS = ("arm", "first", "second", "below", "above", "single", "multi", "fallback")
+#: params that name an arm for deciding; those for training are compared with the table when `fit` reads it
+_ARM_PARAMS = ("arm", "first", "second", "below", "above", "fallback")
 
 
 def check_policy(settings: Settings) -> None:
-    """Refuse what cannot decide here: an unknown policy, wrong params, arms that are not there, no training.
+    """Refuse what cannot decide here: an unknown policy, wrong params, arms that are not there, no training for these.
 
     Raises ConfigError.
     """
@@ -54,11 +54,23 @@ def _check_params(policy: Policy, *, settings: Settings, at: str) -> None:
             raise ConfigError(
                 f"{arm!r} is not among the arms", field=f"{at}.{name}", remedy=f"use one of {sorted(settings.arms)}"
             )
-    if getattr(policy, "learns_from_tables", False) and policy.params.get("trained") is None:
+    if getattr(policy, "learns_from_tables", False):
+        _check_training(policy, settings=settings, at=at)
+
+
+def _check_training(policy: Policy, *, settings: Settings, at: str) -> None:
+    """A classifier of tables chooses among the arms of its table alone; it may know more arms than are offered."""
+    retrain = f"ragbandit train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
+    if policy.params.get("trained") is None:
+        raise ConfigError(f"{policy.algorithm} has not been trained", field=f"{at}.trained", remedy=retrain)
+    known: tuple[str, ...] = getattr(policy, "trained_arms", ())
+    unknown = sorted(set(settings.arms) - set(known))
+    if unknown:
+        fault = "all arms would be alike" if len(unknown) == len(settings.arms) else "it would never choose them"
         raise ConfigError(
-            f"{policy.algorithm} has not been trained",
+            f"trained on {sorted(known)}, and does not know the configured arms {unknown}: {fault}",
             field=f"{at}.trained",
-            remedy=f"ragbandit train --policy {policy.algorithm} --table T.jsonl --out FOLDER",
+            remedy=f"give the arms the table's names, take those out, or train on a table that has them: {retrain}",
         )
 
 

@@ -46,7 +46,9 @@ def load_transformer(folder: Path, *, precision: str, device: str, threads: int 
     try:
         import torch  # noqa: F401 - asked for here, so that its absence is said well
     except ImportError as error:
-        raise ConfigError("the package torch is missing", remedy="pip install 'ragbandit[models]'") from error
+        raise ConfigError(
+            "the package torch is missing", field="encoder.model", remedy="pip install 'ragbandit[models]'"
+        ) from error
     place = _device(device)
     real = _precision(precision, place)
     config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -146,7 +148,7 @@ class AnyForward:
             from transformers.utils import logging
         except ImportError as error:
             raise ConfigError(
-                "the package transformers is missing", remedy="pip install 'ragbandit[models]'"
+                "the package transformers is missing", field="encoder.model", remedy="pip install 'ragbandit[models]'"
             ) from error
         self._torch = torch
         shown = logging.is_progress_bar_enabled()

@@ -15,11 +15,9 @@ accuracy first. Different, on purpose:
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
 from router.errors import ConfigError
 from router.policies.base import PolicyOutput, epsilon_greedy
-from router.policies.classifier import Example, Fitting, Numbers, TableClassifier
+from router.policies.classifier import Example, Fitting, Numbers, TableClassifier, exp, log
 from router.policies.finetuned import DEFAULT_ENCODER, RIGHT
 from router.types import ArmName, Json, TableRow
 
@@ -119,7 +117,7 @@ class AdaptiveRag(TableClassifier):
         return accuracy, -loss
 
     def _probabilities(self, outputs: Numbers) -> Numbers:
-        found: Numbers = np.exp(_log_softmax(outputs))
+        found: Numbers = exp(_log_softmax(outputs))
         return found
 
     def _word(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:
@@ -130,5 +128,5 @@ class AdaptiveRag(TableClassifier):
 def _log_softmax(outputs: Numbers) -> Numbers:
     """Over the last axis."""
     shifted = outputs - outputs.max(-1, keepdims=True)
-    found: Numbers = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    found: Numbers = shifted - log(exp(shifted).sum(-1, keepdims=True))
     return found

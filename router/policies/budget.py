@@ -18,7 +18,9 @@ Different from ParetoBandit, on purpose:
 - Costs have no unit here. Deviations are measured in their own root mean square about the target, so seconds and
   milliseconds learn the same policy.
 
-A target that no price reaches leaves the price at 0 or at its cap, and the facts of every decision show it.
+A target that no price reaches leaves the price at 0 or at its cap, and the facts of every decision show it. A raw
+reward that comes before its decision's outcome is learned with cost 0, and the target is then held on costs that are
+too low: report outcomes first.
 """
 
 import math
@@ -37,6 +39,7 @@ from router.policies.base import (
     PolicyOutput,
     counted_state,
     epsilon_greedy,
+    heads_of,
     pmf_of_one,
     restored_counts,
     tally,
@@ -52,6 +55,8 @@ MEMORY = 1000
 #: where a policy has no scores: the advantage in reward that makes an arm e times likelier
 TEMPERATURE = 0.1
 
+#: least and most of a number in the params: what is made of them must stay a float above 0
+_LEAST, _MOST = 1e-12, 1e12
 _INNER = "inner/"
 
 
@@ -59,10 +64,11 @@ class Budget:
     """Holds the mean of `reward.cost` over the learned decisions at a target, with the policy of your choice inside.
 
     policy, params: the policy that is wrapped, and its params; any of the registry but this one.
-    target: mean cost per decision to hold (> 0), in units of reward.cost. That of a default reward counts too.
-    step: size of the dual step (> 0). Larger finds the price sooner and lets it tremble more, which costs quality.
+    target: mean cost per decision to hold, in units of reward.cost. That of a default reward counts too.
+    step: size of the dual step. Larger finds the price sooner and lets it tremble more, which costs quality.
     horizon: decisions over which a debt is paid back (>= 1); take more than are usually waiting for feedback.
-    price_max: cap of the price (> 0), in reward per typical deviation of cost from the target.
+    price_max: cap of the price, in reward per typical deviation of cost from the target.
+    These four are numbers from 1e-12 to 1e12.
     """
 
     algorithm: ClassVar[str] = "budget"
@@ -79,10 +85,12 @@ class Budget:
     ) -> None:
         for name, value in (("target", target), ("step", step), ("horizon", horizon), ("price_max", price_max)):
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 < value < math.inf or (name == "horizon" and value < 1):
-                least = "of at least 1" if name == "horizon" else "above 0"
+            least = 1 if name == "horizon" else _LEAST
+            if not number or not least <= value <= _MOST:
                 raise ConfigError(
-                    f"must be a number {least}, not {value!r}", field=f"policy.params.{name}", remedy="for example 1.0"
+                    f"must be a number from {least:g} to {_MOST:g}, not {value!r:.40}",
+                    field=f"policy.params.{name}",
+                    remedy="for example 1.0",
                 )
         self.inner = _made(policy, params=params)
         self.needs: frozenset[PolicyNeed] = self.inner.needs
@@ -93,7 +101,7 @@ class Budget:
         #: per arm: the costs of its updates, summed
         self._cost: dict[ArmName, float] = {}
         #: the dual variable in [0, price_max]; the debt (units of cost); sum of squares of cost - target; the
-        #: reward setting's weight of cost in the newest update
+        #: reward setting's weight of cost in the newest update that had one
         self._dual, self._debt, self._squares, self._weight = 0.0, 0.0, 0.0, 0.0
 
     @property
@@ -171,7 +179,7 @@ class Budget:
         self.inner.learn(update)
         tally(self.seen, update)
         self._cost[update.arm] = self._cost.get(update.arm, 0.0) + cost
-        self._weight = update.reward.weight
+        *_, self._weight = heads_of(update.reward, weight=self._weight)  # a raw or default reward carries none
         self._squares = squares
         most = MEMORY * self.target
         self._debt = min(most, max(-most, self._debt + deviation))
@@ -222,6 +230,10 @@ def _made(policy: str, *, params: Mapping[str, Json] | None) -> Policy:
     """The policy inside; what is wrong with its params is said of `policy.params.params`."""
     from router.policies import make_policy  # the registry imports this module
 
+    if not isinstance(policy, str):
+        raise ConfigError(
+            f"must be the name of a policy, not {policy!r:.40}", field="policy.params.policy", remedy="for example mba"
+        )
     if policy == Budget.algorithm:
         raise ConfigError("a budget cannot hold itself", field="policy.params.policy", remedy="for example mba")
     if params is not None and not isinstance(params, Mapping):

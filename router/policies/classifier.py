@@ -34,12 +34,16 @@ from router.types import ArmName, Json, Query, TableRow, Update
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Example", "Fitting", "Numbers", "Progress", "TableClassifier"]
+__all__ = ["Example", "Fitting", "Numbers", "Progress", "TableClassifier", "exp", "log"]
 
 #: (n, K) numbers, a column per arm
 Numbers = npt.NDArray[np.float64]
 #: batches done, batches in all
 Progress = Callable[[int, int], None]
+
+# Of Python, elementwise: numpy's own round otherwise on a CPU with AVX512.
+exp = np.vectorize(math.exp, otypes=[np.float64])
+log = np.vectorize(math.log, otypes=[np.float64])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +158,11 @@ class TableClassifier(ABC):
     def report(self) -> Mapping[str, Json] | None:
         """What training found; None for a policy that is not trained."""
         return None if self._trained is None else self._trained.facts.report
+
+    @property
+    def trained_arms(self) -> tuple[ArmName, ...]:
+        """The arms that it can choose, those of the table it was trained on; none if it is not trained."""
+        return () if self._trained is None else self._trained.facts.arms
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]

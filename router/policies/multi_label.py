@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from router.policies.base import PolicyOutput, epsilon_greedy
-from router.policies.classifier import Example, Fitting, Numbers, TableClassifier
+from router.policies.classifier import Example, Fitting, Numbers, TableClassifier, exp
 from router.policies.finetuned import DEFAULT_ENCODER, RIGHT, check_number, check_word
 from router.types import ArmName, Json, TableRow
 
@@ -111,7 +111,7 @@ class MultiLabel(TableClassifier):
         return -loss, accuracy
 
     def _probabilities(self, outputs: Numbers) -> Numbers:
-        found: Numbers = np.exp(-np.logaddexp(0.0, -outputs))
+        found: Numbers = exp(-np.logaddexp(0.0, -outputs))
         return found
 
     def _word(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:

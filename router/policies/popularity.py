@@ -17,7 +17,8 @@ Different from the paper, on purpose:
 Entities are found by lookup, without a model: the longest keys of the table, from left to right, among capitalised
 words, and strings in double quotes as a whole. A capitalised word that the table does not know is an entity nobody
 speaks of (popularity 0), unless it begins the sentence or is a common word. A question without any capital is
-searched for keys everywhere. No entity at all counts as popularity 0; of several the least popular decides.
+searched for keys everywhere. No entity at all counts as popularity 0; of several the least popular decides. Of a long
+question the first READ characters are read, and no entity behind them counts.
 """
 
 import functools
@@ -52,13 +53,15 @@ FORMAT = 1
 BINS = 10
 #: entities that are logged, at most
 SHOWN = 10
+#: characters of a question that are read, at most
+READ = 4000
 
 # What a word is stands in strategies/popularity.py, with the rest of the file's format: whoever changes one, changes
-# both, and the number above.
+# both, and FORMAT.
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['\u2019]s$", re.IGNORECASE)
 _QUOTED = re.compile(r"[\"“”«]([^\"“”«»]+)[\"“”»]")
-_SENTENCE_END = re.compile(r"[.!?:\u3002\uff01\uff1f]\s*$")
+_SENTENCE_ENDS = ".!?:\u3002\uff01\uff1f"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,8 +83,8 @@ class Table:
         return math.log10(max(self.mentions.values(), default=0.0) + 2.0)
 
     def entities(self, text: str) -> dict[str, float]:
-        """The entities of a question with their popularity, 0 for those that are not in the table."""
-        text = unicodedata.normalize("NFC", text)
+        """The entities of a question's first READ characters with their popularity, 0 for those not in the table."""
+        text = unicodedata.normalize("NFC", _beginning(text))
         found: dict[str, float] = {}
         for quoted in _QUOTED.findall(text):
             key = " ".join(_key_word(word) for word in _WORD.findall(quoted))
@@ -90,7 +93,7 @@ class Table:
         rest = _QUOTED.sub(" , ", text)
         words = list(_WORD.finditer(rest))
         anywhere = not any(character.isupper() for character in rest)
-        place = 0
+        place, end = 0, 0  # of the next word, and where the last one ended
         while place < len(words):
             raw = words[place].group()
             named = any(character.isupper() for character in raw)
@@ -98,9 +101,10 @@ class Table:
             if length:
                 key = " ".join(_key_word(match.group()) for match in words[place : place + length])
                 found[key] = self.mentions[key]
-            elif named and not self._ignored(_key_word(raw), before=rest[: words[place].start()]):
+            elif named and not self._ignored(_key_word(raw), before=rest[end : words[place].start()], first=not place):
                 found[_key_word(raw)] = 0.0
             place += length or 1
+            end = words[place - 1].end()
         return found
 
     def _longest(self, words: Sequence[re.Match[str]]) -> int:
@@ -108,8 +112,19 @@ class Table:
         keys = [_key_word(match.group()) for match in words]
         return next((end for end in range(len(keys), 0, -1) if " ".join(keys[:end]) in self.mentions), 0)
 
-    def _ignored(self, word: str, *, before: str) -> bool:
-        return word in self.common or not before.strip() or _SENTENCE_END.search(before) is not None
+    def _ignored(self, word: str, *, before: str, first: bool) -> bool:
+        """No name: a common word, or one that begins a sentence. before: what stands between it and the last word."""
+        mark = before.rstrip()[-1:]
+        return word in self.common or (mark in _SENTENCE_ENDS if mark else first)
+
+
+def _beginning(text: str) -> str:
+    """The first READ characters, without a last word that ends behind them: half a name would be nobody's."""
+    cut = text[:READ]
+    if len(text) <= READ or cut[-1].isspace() or text[READ].isspace():
+        return cut
+    whole = cut.rsplit(maxsplit=1)
+    return whole[0] if len(whole) == 2 else cut
 
 
 def _key_word(raw: str) -> str:

@@ -55,9 +55,9 @@ class VowpalWabbit:
     """A contextual bandit by Vowpal Wabbit.
 
     explorer: "epsilon" or "squarecb". epsilon: share of the probability spread over all arms, in [0, 1].
-    gamma_scale: how fast squarecb trusts its costs (>= 0). cb_type: "mtr", "dr" or "ips".
-    learning_rate: of the gradient step (> 0). power_t: 0 keeps the step, for traffic that drifts; .5 shrinks it with
-    the gradients a weight has seen (AdaGrad); in [0, 1).
+    gamma_scale: how fast squarecb trusts its costs (0 to 1e9). cb_type: "mtr", "dr" or "ips".
+    learning_rate: of the gradient step (1e-9 to 1e6: VW reads it as float32). power_t: 0 keeps the step, for traffic
+    that drifts; .5 shrinks it with the gradients a weight has seen (AdaGrad); in [0, 1).
     bits: 2**bits weights of 16 bytes, 14 to 24; d + 1 of them per arm, placed by a hash. Weights that fall together
     are shared; so are two whole arms whose names' hashes agree in these bits.
     Raises ConfigError where the wheel is not installed.
@@ -81,9 +81,9 @@ class VowpalWabbit:
         whole = isinstance(bits, int) and not isinstance(bits, bool)
         _check("explorer", explorer, holds=explorer in _EXPLORERS, bounds=f"one of {', '.join(_EXPLORERS)}")
         _check("epsilon", epsilon, holds=0 <= epsilon <= 1, bounds="in [0, 1]")
-        _check("gamma_scale", gamma_scale, holds=0 <= gamma_scale < math.inf, bounds="at least 0 and finite")
+        _check("gamma_scale", gamma_scale, holds=0 <= gamma_scale <= 1e9, bounds="from 0 to 1e9")
         _check("cb_type", cb_type, holds=cb_type in _CB_TYPES, bounds=f"one of {', '.join(_CB_TYPES)}")
-        _check("learning_rate", learning_rate, holds=0 < learning_rate < math.inf, bounds="above 0 and finite")
+        _check("learning_rate", learning_rate, holds=1e-9 <= learning_rate <= 1e6, bounds="from 1e-9 to 1e6")
         _check("power_t", power_t, holds=0 <= power_t < 1, bounds="in [0, 1)")
         _check("bits", bits, holds=whole and 14 <= bits <= 24, bounds="a whole number from 14 to 24")
         self.explorer, self.cb_type, self.bits = explorer, cb_type, bits

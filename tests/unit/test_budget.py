@@ -11,7 +11,7 @@ import pytest
 from router.encoder import HashingEncoder
 from router.errors import ConfigError, PolicyFault, SnapshotError
 from router.policies import POLICIES, make_policy
-from router.policies.base import PolicyOutput, choose, pmf_of_one, seed_of
+from router.policies.base import PolicyOutput, choose, epsilon_greedy, gate, pmf_of_one, seed_of
 from router.policies.budget import BEND, MEMORY, TEMPERATURE, Budget
 from router.types import ArmName, Query
 from tests.checks import ARMS, POLICY_CHECKS, made_features, made_query, made_reward, made_updates, sha_of, taught
@@ -103,6 +103,18 @@ def test_cost_of_arms_without_heads_is_their_mean():
     assert output.scores == pytest.approx((0.1 + 0.15, 0.2 + 0.6, 0.3 + 0.3), abs=1e-12)
 
 
+@pytest.mark.parametrize("preset", ["reward", "default"])
+def test_reward_that_carries_no_weight_leaves_it(preset):
+    """A raw or default reward is learned and leaves the weight, and so the quality, as the last judged row made it."""
+    inner = PolicyOutput(pmf=(0.2, 0.2, 0.6), scores=(0.1, 0.2, 0.3))
+    budget = wrapping(inner)
+    budget.learn(lesson(cost=2.0))  # made_reward weighs cost with .1
+    raw = lesson(cost=2.0, seq=2)
+    budget.learn(replace(raw, reward=replace(raw.reward, weight=0.0, preset=preset)))
+    assert budget.seen == {ARMS[0]: 2}
+    assert word_of(budget).facts["quality"] == pytest.approx([0.1 + 0.2, 0.2 + 0.2, 0.3 + 0.2], abs=1e-12)
+
+
 @pytest.mark.parametrize(
     ("pmf", "scores", "epsilon"),
     [
@@ -119,6 +131,19 @@ def test_exploration_of_an_inner_policy_that_logs_no_epsilon(pmf, scores, epsilo
     output = word_of(budget)
     assert output.facts["epsilon"] == pytest.approx(epsilon, abs=1e-12)
     assert min(output.pmf) == pytest.approx(epsilon / 3, abs=1e-12)
+
+
+def test_optimism_of_linucb_is_no_exploration():
+    """Around linucb epsilon is linucb's own, also where the highest bound is not the highest mean."""
+    budget = taught(
+        lambda: Budget(target=2.0, policy="linucb", params={"alpha": 4.0, "epsilon": 0.06}), made_updates(90)
+    )
+    arms = (*ARMS, ArmName("newcomer"))
+    inner = pmf_of_one(budget.inner, made_query(7), features=made_features(7), arms=arms)
+    assert inner.pmf.index(max(inner.pmf)) == 3 != inner.scores.index(max(inner.scores))
+    output = word_of(budget, arms)
+    assert output.facts["epsilon"] == 0.06
+    assert output.pmf == epsilon_greedy(output.scores, epsilon=0.06)
 
 
 def test_policy_without_scores_is_tilted():
@@ -195,6 +220,19 @@ def test_targets_out_of_reach_leave_the_price_at_its_bound(target, price_is):
     assert facts["spent"] == pytest.approx(np.mean([u.reward.cost for u in made_updates(300)]))
 
 
+@pytest.mark.parametrize("policy", PLAIN)
+@pytest.mark.parametrize("target", [1e-12, 1e12])
+def test_every_target_that_is_taken_gives_a_pmf(policy, target):
+    """At the ends of what params may be, cheap and dear answers leave a pmf and finite numbers."""
+    extremes = {"step": 1e12, "horizon": 1e12, "price_max": 1e12}
+    budget = Budget(target=target, policy=policy, **extremes)
+    for row, cost in zip(made_updates(6), (0.0, 1e-9, 1e9, 1e150, 0.0, 1.0), strict=True):
+        output = word_of(budget)
+        gate(output, arms=ARMS)
+        json.dumps(dict(output.facts), allow_nan=False)
+        budget.learn(replace(row, reward=made_reward(0.5, cost=cost)))
+
+
 @pytest.mark.parametrize("unit", [1e-3, 60.0, 1024.0])
 def test_unit_of_cost_does_not_matter(unit):
     """Costs in other units, with the target in them, teach the same pmf; the price is per unit."""
@@ -249,7 +287,11 @@ def made_world(count=1500, *, seed=5, size=8):
 
 @pytest.mark.parametrize(
     ("policy", "target"),
-    [("mba", 0.9), ("mba", 1.6), ("mba", 2.6), ("uniform", 0.5), ("uniform", 0.9), ("uniform", 1.5)],
+    [
+        *(("mba", 0.9), ("mba", 1.6), ("mba", 2.6)),
+        *(("uniform", 0.5), ("uniform", 0.9), ("uniform", 1.5)),
+        *(("linucb", 1.6), ("lints", 1.6), ("softmax", 1.6)),
+    ],
 )
 @pytest.mark.parametrize("late", [0, 60])
 def test_holds_the_target_in_a_made_world(policy, target, late):
@@ -353,12 +395,21 @@ def test_wrong_state_is_refused(spoil):
         ({"target": True}, "target"),
         ({"target": math.nan}, "target"),
         ({"target": math.inf}, "target"),
+        ({"target": 1e-200}, "target"),
+        ({"target": 1e200}, "target"),
+        ({"target": 10**400}, "target"),
+        ({"target": 1.0, "step": 1e-200}, "step"),
+        ({"target": 1.0, "horizon": 1e300}, "horizon"),
+        ({"target": 1.0, "price_max": 1e300}, "price_max"),
         ({"target": 1.0, "step": 0.0}, "step"),
         ({"target": 1.0, "horizon": 0.5}, "horizon"),
         ({"target": 1.0, "horizon": None}, "horizon"),
         ({"target": 1.0, "price_max": 0.0}, "price_max"),
         ({"target": 1.0, "policy": "oracle"}, "policy"),
         ({"target": 1.0, "policy": 3}, "policy"),
+        ({"target": 1.0, "policy": ["mba"]}, "policy"),
+        ({"target": 1.0, "policy": {"name": "mba"}}, "policy"),
+        ({"target": 1.0, "policy": None}, "policy"),
         ({"target": 1.0, "policy": "budget", "params": {"target": 1.0}}, "policy"),
         ({"target": 1.0, "params": [1]}, "params"),
         ({"target": 1.0, "params": {"ridge": -1.0}}, "params.ridge"),

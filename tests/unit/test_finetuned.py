@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from router.policies.base import apply, pmf_of_one
 from router.policies.finetuned import dropout_seed, fresh_head, fresh_pre, load_body
 from router.policies.mba_paper import MbaPaper
 from router.policies.multi_label import MultiLabel
+from router.transformer import load_transformer
 from router.types import Query, TableRow
 from tests import checks
 from tests.checks import ARMS, POLICY_CHECKS, made_query, made_reward, made_updates, sha_of, taught
@@ -624,6 +626,15 @@ def test_costs_are_the_mean_steps():
 # ---------------------------------------------------------------------------------------------- the trained folder
 
 
+def test_trained_arms_are_the_tables():
+    """A classifier says which arms it can choose: none before it is trained, then those of its table."""
+    assert adaptive().trained_arms == ()
+    assert adaptive(trained=tiny_trained("adaptive_rag")).trained_arms == ARMS
+    policy = multi()
+    policy.fit([row(number, "who ?", ARMS[:1]) for number in range(4)])
+    assert policy.trained_arms == ARMS
+
+
 @pytest.mark.parametrize("make", [adaptive, multi], ids=["adaptive_rag", "multi_label"])
 def test_trained_folder_decides_as_the_fitted_policy(make, tmp_path):
     """The policy that reads a saved folder says, bit for bit, what the one said that was fitted; its state names the
@@ -843,6 +854,54 @@ def test_diverged_weights_are_said():
         policy.learn(made_updates(1, first=3)[0])
     assert policy.state()[1] == facts
     assert (policy.state()[0]["pre"][0] == np.float32(1e25)).all()
+
+
+@pytest.mark.parametrize(
+    ("arm", "unit", "head"),
+    [(ARMS[0], 1e-37, 1e37), (ARMS[0], 1e-20, 1e20), ("newcomer", 1e18, 1.0)],
+    ids=["infinite", "infinite when squared", "of a new head"],
+)
+def test_gradient_that_would_spoil_the_weights_is_refused(arm, unit, head):
+    """Where the loss is finite and a gradient is not, or its square is not, the row is a PolicyFault and the state
+    stays as it was, also where the row's arm is new.
+    """
+    arrays, facts = taught(mba, made_updates(12)).state()
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    arrays["pre"][0, :, :-1], arrays["pre"][0, :, -1] = 0.0, unit  # what every unit of the layer gives
+    for name in facts["seen"]:
+        arrays[f"head/{name}"][0, :-1], arrays[f"head/{name}"][0, -1] = head, 0.0
+    policy = mba()
+    policy.restore(arrays, facts)
+    update = replace(made_updates(1, first=13)[0], arm=arm)
+    before = sha_of(policy)
+    assert all(math.isfinite(score) for score in output_of(policy, update.query.text).scores)
+    assert not apply(policy, update)
+    assert sha_of(policy) == before
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+@pytest.mark.parametrize("name", ["mba_paper", "adaptive_rag"])
+def test_missing_package_names_the_field(monkeypatch, package, name, tmp_path):
+    """Without torch or transformers a policy that needs them is a ConfigError of `model` that says what to install."""
+    shutil.copytree(tiny_trained("adaptive_rag"), tmp_path / "model")
+    params = READING | ({"model": str(tmp_path / "model")} if name == "mba_paper" else {})
+    params |= {"trained": str(tmp_path / "model")} if name == "adaptive_rag" else {}
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=f"the package {package} is missing") as caught:
+        make_policy(name, params=params)
+    assert caught.value.field == "policy.params.model"
+    assert "ragbandit[models]" in caught.value.remedy
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+def test_encoder_without_a_package_names_the_field(monkeypatch, package, tmp_path):
+    """Without torch, or for another model than DistilBERT without transformers, the encoder's error names `model`."""
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=f"the package {package} is missing") as caught:
+        load_transformer(tmp_path, precision="float32", device="cpu", threads=None)
+    assert caught.value.field == "encoder.model"
+    assert "ragbandit[models]" in caught.value.remedy
 
 
 def test_model_that_changed_on_disk_is_read_anew(tmp_path):

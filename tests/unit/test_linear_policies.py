@@ -80,7 +80,7 @@ def test_scores_are_posterior_means(make):
 
 
 def test_linucb_is_greedy_on_the_bounds():
-    """The pmf is epsilon-greedy on score + alpha * width, and the log has these bounds."""
+    """The pmf is epsilon-greedy on score + alpha * width, and the log has these bounds and epsilon."""
     updates = made_updates(90)
     policy = taught(lambda: LinUcb(alpha=1.5, epsilon=0.3), updates)
     output = output_of(policy, made_features(8), (*ARMS, "newcomer"))
@@ -88,6 +88,7 @@ def test_linucb_is_greedy_on_the_bounds():
     bounds = [value + 1.5 * width for value, width in zip(opinion.value, opinion.width, strict=True)]
     assert output.facts["ucb"] == pytest.approx(bounds, abs=1e-12)
     assert output.pmf == epsilon_greedy(output.facts["ucb"], epsilon=0.3)
+    assert output.facts["epsilon"] == 0.3
 
 
 def test_linucb_tries_what_it_does_not_know():

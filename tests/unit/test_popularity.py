@@ -2,21 +2,24 @@
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router.errors import ConfigError, InvalidInput, PolicyFault, SnapshotError
 from router.policies import make_policy
 from router.policies.base import pmf_of_one
-from router.policies.popularity import BINS, SHOWN, Popularity, read_table
+from router.policies.popularity import BINS, READ, SHOWN, Popularity, Table, read_table
 from router.types import ArmName, Query
 from strategies.base import Passage
 from strategies.popularity import WORDS, count_mentions, write_popularity
-from tests.checks import ARMS, POLICY_CHECKS, made_reward, made_updates, sha_of, taught
+from tests.checks import ARMS, POLICY_CHECKS, made_reward, made_updates, sha_of, steady, taught
 
 NO, ONE, MANY = ARMS
 TABLE = str(Path(__file__).with_name("popularity.json"))
@@ -166,6 +169,57 @@ def test_entities_of_a_question(tmp_path, text, found):
 def test_no_key_longer_than_the_table_says_is_tried(tmp_path):
     """`words` bounds the lookup: a key with more words is never found."""
     assert entities(tmp_path, "Was A B C there?", {"a b c": 5, "a b": 2, "c": 1}, words=2) == {"a b": 2, "c": 1}
+
+
+def begins_a_sentence(text, place):
+    """The oracle: nothing, or a sentence's end and white space, stands before this place of the text."""
+    return not text[:place].strip() or re.search(r"[.!?:\u3002\uff01\uff1f]\s*$", text[:place]) is not None
+
+
+@steady
+@given(parts=st.lists(st.sampled_from(["Zaphod", "Betelgeuse", "who", "7", *" .,!?:_-(\n\t", "\u3002", "? ", " ."])))
+def test_word_that_begins_a_sentence_is_no_name(parts):
+    """A capitalised word that the table does not know is an entity just where it does not begin a sentence."""
+    text = "".join(parts)
+    words = re.finditer(r"[^\W_]+", text)
+    named = {
+        word.group().casefold()
+        for word in words
+        if re.search("[A-Z]", word.group()) and not begins_a_sentence(text, word.start())
+    }
+    assert set(Table(mentions={}, common=frozenset(), words=3, sha256="").entities(text)) == named
+
+
+def test_work_grows_with_the_length_alone(monkeypatch):
+    """Of all that stands before the words of a question, no character is looked at twice."""
+    looked, asked = [], Table._ignored
+
+    def watched(table, word, **around):
+        looked.extend(around["before"])
+        return asked(table, word, **around)
+
+    monkeypatch.setattr(Table, "_ignored", watched)
+    text = "Aa - " * (READ // 5)
+    Table(mentions={}, common=frozenset(), words=5, sha256="").entities(text)
+    assert 0 < len(looked) <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("x " * (READ // 2) + "Obama Zaphod", {}),
+        ("x" * (READ - 6) + " Obama", {"obama": 50}),  # the whole name is within
+        ("x" * (READ - 6) + " Obama Zaphod", {"obama": 50}),
+        ("x" * (READ - 6) + " Obamas", {}),  # half of another name is none
+        ("x" * (READ - 5) + " Obama", {}),
+        (" " * READ + "Obama", {}),
+        ("X" * (READ + 9), {}),
+    ],
+)
+def test_long_question_is_read_up_to_a_length(text, found):
+    """Of a question the first READ characters are read, up to the last whole word."""
+    table = Table(mentions={"obama": 50.0}, common=frozenset(), words=5, sha256="")
+    assert table.entities(text) == found
 
 
 @pytest.mark.parametrize(

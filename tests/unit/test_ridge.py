@@ -457,7 +457,7 @@ def test_surprise_is_standard_where_the_world_is_linear():
 
 @pytest.mark.parametrize("memory", [None, 60.0])
 def test_discounted_rows_count_as_few(memory):
-    """Precision and moments are the prior's plus a share of the rows', solved by hand; the other arms keep every bit."""
+    """Precision and moments are the prior's plus a share of the rows', solved by hand; other arms keep every bit."""
     heads = heads_after(made_updates(240), memory=memory)
     arm, size = ARMS[0], SIZE + 1
     before = {name: array.copy() for name, array in heads.state()[0].items()}

@@ -33,7 +33,7 @@ log = logging.getLogger("ragbandit.learner")
 #: longest drain, seconds; what is left then rings again
 DRAIN_S = 20.0
 #: A snapshot that takes long (a fine-tuned model has hundreds of megabytes) is followed by this many times as long
-#: without one, so that learning and serving get most of the machine.
+#: without one, DRAIN_S at most, so that learning and serving get most of the machine.
 PUBLISH_SHARE = 4.0
 
 
@@ -243,10 +243,14 @@ class Learner:
         """Give the lease back, so that another learner need not wait for it to run out."""
         self.ledger.release(holder=self.holder)
 
+    @property
+    def _interval(self) -> float:
+        """Least time between two snapshots, seconds."""
+        return max(self.settings.learning.snapshot_interval_s, min(PUBLISH_SHARE * self._publishing_s, DRAIN_S))
+
     def _pace(self) -> None:
         """Drains that follow each other closely become one: the interval between snapshots is kept by waiting here."""
-        interval = max(self.settings.learning.snapshot_interval_s, PUBLISH_SHARE * self._publishing_s)
-        left = min(self._published + interval - time.monotonic(), DRAIN_S)
+        left = self._published + self._interval - time.monotonic()
         if left > 0:
             time.sleep(left)
 
@@ -324,8 +328,7 @@ class Learner:
         """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""
         now = self.clock()
         began = time.monotonic()
-        interval = max(self.settings.learning.snapshot_interval_s, PUBLISH_SHARE * self._publishing_s)
-        if not force and began - self._published < interval:
+        if not force and began - self._published < self._interval:
             return None
         if self._written and self._written_seq == self.last_seq and self.files.exists(self._written):
             return None

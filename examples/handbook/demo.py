@@ -8,6 +8,7 @@ verified. Prints tables and writes .ragbandit/demo/report.json.
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import random
@@ -26,6 +27,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from examples.handbook.policies import PARAMS, prepared
 from examples.handbook.report import show, summarise
 from router.client import Client
 from router.errors import RagBanditError
@@ -50,23 +52,27 @@ Row = dict[str, Any]
 def main() -> None:
     """Run the demo; exit code 1 if anything that must agree does not."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--policy", help="another policy than the configured one, for example uniform")
+    parser.add_argument("--policy", choices=sorted(PARAMS), metavar="NAME", help="another policy than the configured")
     parser.add_argument("--passes", type=int, default=2, help="times that every question is asked")
     parser.add_argument("--limit", type=int, help="use the first so many questions of each pass")
     parser.add_argument("--data", type=Path, default=DATA, help="folder for everything the demo writes")
+    parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")
     chosen = parser.parse_args()
-    data: Path = chosen.data
+    data: Path = chosen.data.absolute()
     began = time.monotonic()
     _clear(data)
-    environment = _environment(chosen.policy, data=data)
-    asked = _traffic(passes=chosen.passes, limit=chosen.limit)
-    run = ["index", "build", "--corpus", str(HERE / "corpus.jsonl")]
-    _ragbandit(run, environment=environment)
-    with _service(environment, data=data) as url, Client(url, timeout_s=120) as client:
+    base = _environment(chosen.config.absolute(), data=data)
+    questions = _questions()
+    asked = _traffic(questions, passes=chosen.passes, limit=chosen.limit)
+    ragbandit = functools.partial(_ragbandit, environment=base)
+    ragbandit(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
+    ready = prepared(chosen.policy, environment=base, questions=questions, ragbandit=ragbandit, console=console)
+    with ready as environment, _service(environment, data=data) as url, Client(url, timeout_s=120) as client:
         judged = _drive(client, asked)
         status = _settled(client, learned=judged["to_learn"])
         records = [client.decision(row["id"]) for row in asked]
-        verdict = json.loads(_ragbandit(["verify", "--deep", "--json"], environment=environment))
+        with console.status("verifying: every draw again, the ledger again, every pmf again"):
+            verdict = json.loads(_ragbandit(["verify", "--deep", "--json"], environment=environment))
     report = summarise(
         asked, records=records, status=status, verdict=verdict, judged=judged, seconds=time.monotonic() - began
     )
@@ -78,30 +84,31 @@ def main() -> None:
 
 def _clear(data: Path) -> None:
     """Take away what an earlier demo left, and nothing else."""
-    for name in ("indexes", "logs", "snapshots"):
+    for name in ("indexes", "logs", "snapshots", "trained"):
         shutil.rmtree(data / name, ignore_errors=True)
-    for file in (*data.glob("ragbandit.db*"), *data.glob("*.log"), *data.glob("report.json")):
-        file.unlink()
+    for pattern in ("ragbandit.db*", "*.log", "report.json", "table.jsonl"):
+        for file in data.glob(pattern):
+            file.unlink()
 
 
-def _environment(policy: str | None, *, data: Path) -> dict[str, str]:
+def _environment(config: Path, *, data: Path) -> dict[str, str]:
     """Ours, with the demo's configuration, a free port and no setting of somebody else's service."""
     foreign = ("RAGBANDIT_", "DATABASE_URL", "REDIS_URL")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment |= {"RAGBANDIT_CONFIG": str(HERE / "config.yaml"), "RAGBANDIT_SERVER__PORT": str(port)}
-    environment |= {"RAGBANDIT_DATA_DIR": str(data)}
-    if policy:
-        environment |= {"RAGBANDIT_POLICY__NAME": policy, "RAGBANDIT_POLICY__PARAMS": "{}"}
-    return environment
+    environment |= {"RAGBANDIT_CONFIG": str(config), "RAGBANDIT_SERVER__PORT": str(port)}
+    return environment | {"RAGBANDIT_DATA_DIR": str(data)}
 
 
-def _traffic(*, passes: int, limit: int | None) -> list[Row]:
-    """The questions in the order they are asked: every pass shuffled by its own fixed seed."""
+def _questions() -> list[Row]:
     lines = (HERE / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    questions = [json.loads(line) for line in lines if line.strip()]
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def _traffic(questions: list[Row], *, passes: int, limit: int | None) -> list[Row]:
+    """The questions in the order they are asked: every pass shuffled by its own fixed seed."""
     asked = []
     for number in range(passes):
         order = random.Random(number).sample(questions, len(questions))  # the same walk every time
@@ -146,7 +153,7 @@ def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, data: Path, timeout_
 
 def _ragbandit(arguments: list[str], *, environment: dict[str, str]) -> str:
     command = [sys.executable, "-m", "workers.cli", *arguments]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=1800)
     if done.returncode != 0 and not (arguments[0] == "verify" and done.returncode == 1):  # 1: the report shows it
         raise SystemExit(f"ragbandit {' '.join(arguments)} failed:\n{done.stderr or done.stdout}")
     return done.stdout
@@ -197,15 +204,19 @@ def _ask(client: Client, row: Row) -> Row:
     return reply
 
 
-def _settled(client: Client, *, learned: int, timeout_s: float = 60) -> Row:
-    """The status once everything judged is learned and served; the report shows it if that never comes."""
+def _settled(client: Client, *, learned: int, timeout_s: float = 300) -> Row:
+    """The status once everything judged is learned and served; the report shows it if that never comes.
+
+    That takes a moment, but for mba_paper: every question is a step of training, and a snapshot takes many seconds.
+    """
     give_up = time.monotonic() + timeout_s
-    while True:
-        status = client.status()
-        served = status["serving"] == status["snapshot"] and status["behind"] == 0
-        if (status["counters"]["learned"] >= learned and served) or time.monotonic() > give_up:
-            return status
-        time.sleep(0.1)
+    with console.status("waiting until everything is learned and served"):
+        while True:
+            status = client.status()
+            served = status["serving"] == status["snapshot"] and status["behind"] == 0
+            if (status["counters"]["learned"] >= learned and served) or time.monotonic() > give_up:
+                return status
+            time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -45,8 +45,9 @@ DEFAULT_URL = "http://127.0.0.1:8100"
 
 log = logging.getLogger("ragbandit.cli")
 
-console = Console()
-errors = Console(stderr=True)
+# Without emoji: rich would turn the line number in file.jsonl:100: into a picture.
+console = Console(emoji=False)
+errors = Console(stderr=True, emoji=False)
 #: settings -> None, raises ConfigError: what the root knows to check and the router does not (arms)
 Check = Callable[[Settings], None]
 

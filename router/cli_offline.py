@@ -11,7 +11,7 @@ from router.cli import ConfigOption, JsonOption, console, errors, failing_well, 
 from router.errors import InvalidInput
 from router.evaluation.plots import check_plot
 from router.evaluation.table import read_table
-from router.simulation import DEFAULT_WEIGHT, simulate
+from router.simulation import simulate
 from router.simulation.asked import asked_line, asked_policies, asked_weights
 from router.simulation.report import bars, draw_plot, print_report
 from router.simulation.runs import cores
@@ -36,8 +36,9 @@ def _add_simulate(app: typer.Typer) -> None:
         test: Annotated[Path | None, typer.Option(help="predict these rows; learn all of the table")] = None,
         folds: Annotated[int | None, typer.Option(help="without --test: parts of the table; default 5")] = None,
         weights: Annotated[
-            str, typer.Option("--lambda", help="weight of cost while learning, X[,X...]; not the service's default")
-        ] = str(DEFAULT_WEIGHT),
+            str | None,
+            typer.Option("--lambda", help="weight of cost while learning, X[,X...]; default reward.weight"),
+        ] = None,
         seeds: Annotated[int, typer.Option(help="orders of the table and draws")] = 5,
         total: Annotated[
             int | None, typer.Option(help="questions in EM's denominator, those not in the table too")
@@ -66,7 +67,7 @@ def _add_simulate(app: typer.Typer) -> None:
                     policies=policies,
                     test=None if test is None else read_table(test),
                     folds=5 if folds is None else folds,
-                    weights=asked_weights(weights),
+                    weights=None if weights is None else asked_weights(weights),
                     seeds=seeds,
                     total=total,
                     settings=settings,
@@ -75,12 +76,12 @@ def _add_simulate(app: typer.Typer) -> None:
                     jobs=jobs or cores(),
                     progress=progress,
                 )
-            if plot is not None:
-                draw_plot(rows, path=plot)
             if as_json:
                 print_json([row.as_json() for row in rows])
             else:
                 print_report(rows, console=console, by_dataset=by_dataset)
+            if plot is not None:  # last: a figure that cannot be written must not cost the table
+                draw_plot(rows, path=plot)
 
 
 def _add_train(app: typer.Typer) -> None:

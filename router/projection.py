@@ -1,7 +1,7 @@
 """From a transformer's pooled states to features: a few hundred numbers that a learner with few rows can use.
 
 Nothing is learned from traffic. What a question is like is told by reference questions of our own, written and
-labelled by hand (reference_questions.jsonl: how many facts must be joined, what kind of answer is wanted, how well
+labelled one by one (reference_questions.jsonl: how many facts must be joined, what kind of answer is wanted, how well
 known it is, how it is worded):
 
 1. Directions. Ridge regression from the standardised states to each label, over the reference questions, gives one

@@ -21,7 +21,7 @@ from workers.main import QUEUES, check_arms, index_folder, make_retriever, run_w
 
 __all__ = ["app", "main"]
 
-console = Console()
+console = Console(emoji=False)
 
 app = typer.Typer(
     name="ragbandit",

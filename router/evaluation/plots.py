@@ -80,7 +80,10 @@ def plot_frontier(
     _draw_whole(whole, curves, plain=plain, oracle=oracle, line=line)
     _draw_above(above, curves, line=line)
     _finish(figure, whole)
-    figure.savefig(path, format="png")
+    try:
+        figure.savefig(path, format="png")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}", field="plot", remedy="give another path") from error
 
 
 def _draw_whole(

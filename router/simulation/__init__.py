@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from router.config import Settings
+from router.config import RewardSettings, Settings
 from router.encoder import Encoder
 from router.errors import ConfigError, InvalidInput
 from router.evaluation.frontier import line_of
@@ -30,9 +30,8 @@ __all__ = ["DEFAULT_WEIGHT", "Simulated", "simulate"]
 
 log = logging.getLogger("ragbandit.simulation")
 
-#: lambda while learning, in reward per step: the best of those tried on the papers' table. The service's own default
-#: is for labels judged by F1, where a wrong answer is worth more than nothing
-DEFAULT_WEIGHT = 0.03
+#: lambda where nobody says otherwise, in reward per step
+DEFAULT_WEIGHT = RewardSettings().weight
 #: params of policies that play the arm they name
 _ARM_PARAMS = {"arm", "first", "second"}
 
@@ -43,7 +42,7 @@ def simulate(
     policies: Mapping[str, Mapping[str, Json]],
     test: Table | None = None,
     folds: int = 5,
-    weights: Sequence[float] = (DEFAULT_WEIGHT,),
+    weights: Sequence[float] | None = None,
     seeds: int = 5,
     total: int | None = None,
     settings: Settings | None = None,
@@ -55,12 +54,13 @@ def simulate(
     """One row per policy and weight, then the baselines.
 
     policies: registry name -> params. test: rows to predict after learning all of the table; without it the table is
-    cut in folds. weights: of cost while learning. total: questions in the denominator of EM; those not in the table
-    count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the cache. encoder: makes
+    cut in folds. weights: of cost while learning; None is the settings'. total: questions in the denominator of EM;
+    those not in the table count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the cache. encoder: makes
     the encoder, if some policy needs features. line: the two arms of the mixture line. jobs: processes.
     Raises InvalidInput or ConfigError for what cannot be simulated, before anything is learned.
     """
     settings = settings or Settings()
+    weights = (settings.reward.weight,) if weights is None else weights
     test = None if test is None else _aligned(test, table=table)
     _check(weights=weights, seeds=seeds, settings=settings)
     world = World(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
@@ -100,7 +100,7 @@ def _check(*, weights: Sequence[float], seeds: int, settings: Settings) -> None:
     if seeds < 1:
         raise InvalidInput(f"{seeds} seeds", field="seeds", remedy="use 1 or more")
     if not weights or len(set(weights)) != len(weights):
-        raise InvalidInput("needs values, each once", field="lambda", remedy="for example 0.03")
+        raise InvalidInput("needs values, each once", field="lambda", remedy="for example 0.05")
     for weight in weights:
         if not (math.isfinite(weight) and weight >= 0):
             raise InvalidInput(f"{weight!r} is no weight of cost", field="lambda", remedy="use 0 or more")

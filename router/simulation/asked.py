@@ -39,7 +39,7 @@ def asked_weights(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in _parts([text]))
     except ValueError as error:
         raise InvalidInput(
-            f"{text!r} has no number somewhere", field="lambda", remedy="for example 0.01,0.03"
+            f"{text!r} has no number somewhere", field="lambda", remedy="for example 0.03,0.05"
         ) from error
 
 

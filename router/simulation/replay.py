@@ -9,7 +9,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -141,8 +141,11 @@ def play(run: Run, *, world: World, progress: Progress = lambda _done, _total: N
     split = split_of(world, seed=run.seed, fold=run.fold)
     learning = Learning(run, world=world)
     fit: Any = getattr(learning.policy, "fit", None)
-    if fit is not None:
-        fit([world.table.rows[place] for place in split.train], progress=progress)
+    if fit is not None and learning.policy.params.get("trained") is not None:
+        pass  # `ragbandit train` has made it: it is judged as it is
+    elif fit is not None:
+        # An id might spell the data set.
+        fit([replace(world.table.rows[place], id="") for place in split.train], progress=progress)
     else:
         for done, place in enumerate(split.train, start=1):
             learning.step(int(place))

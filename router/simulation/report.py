@@ -50,7 +50,7 @@ def print_report(rows: Sequence[Simulated], *, console: Console, by_dataset: boo
     for table in tables:
         if table is not None:
             wide = Measurement.get(console, console.options.update(width=1000), table).maximum
-            Console(file=console.file, width=max(wide, console.width)).print(table)
+            Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
     for note in footnotes(rows):
         console.print(escape(note), soft_wrap=True, highlight=False)
 

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,13 +17,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from router import cli_offline
 from router.cli_offline import add_offline_verbs
 from router.config import Settings
 from router.edge import made_outcome
 from router.encoder import HashingEncoder
 from router.errors import ConfigError, RagBanditError
+from router.evaluation.frontier import SWEEP, Point, line_of
 from router.evaluation.table import read_table
-from router.simulation import runs, simulate
+from router.policies import POLICIES
+from router.policies.fixed import Uniform
+from router.simulation import report, runs, simulate
 from router.simulation.embeddings import embedded
 from router.simulation.replay import Learning, Run, World, decision_id, split_of
 
@@ -195,10 +200,9 @@ def test_params_of_config_and_command(run, tmp_path):
 
 
 def test_default_lambda_is_said_in_the_help(run):
-    """The help says which lambda is meant where none is given, and that it is not the service's."""
+    """The help says which lambda is meant where none is given: the configured one."""
     done = CliRunner().invoke(made_app(), ["simulate", "--help"], terminal_width=200, env={"COLUMNS": "200"})
-    assert "0.03" in done.stdout
-    assert "not the service's" in done.stdout
+    assert "reward.weight" in done.stdout
 
 
 def test_plot_is_a_png(run, tmp_path):
@@ -206,6 +210,116 @@ def test_plot_is_a_png(run, tmp_path):
     done = run("--policy", "mba,uniform", "--seeds", "1", "--plot", "frontier.png")
     assert done.exit_code == 0, done.output
     assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_seeds_are_counted(run):
+    """`--seeds 3` learns three times: the row says so, and the note below the tables."""
+    done = run("--policy", "uniform", "--seeds", "3", "--json")
+    assert done.exit_code == 0, done.output
+    assert {row["seeds"] for row in json.loads(done.stdout) if row["policy"] == "uniform"} == {3}
+    assert "over 3 seeds" in run("--policy", "uniform", "--seeds", "3").stdout
+
+
+def cells_of(printed, name):
+    """Of the first table: header -> cell of the row of this policy."""
+    lines = [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in printed.splitlines()]
+    header = next(cells for cells in lines if cells and cells[0] == "policy")
+    return dict(zip(header, next(cells for cells in lines if cells and cells[0] == name), strict=True))
+
+
+def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
+    """EM, steps, shares, reward and milliseconds of always one arm stand under their headings."""
+    rows = [
+        {**row, "correct": dict(zip(ARMS, right, strict=True)), "steps": dict(zip(ARMS, (0, 1, 3), strict=True))}
+        for row, right in zip(made_rows(4), [(1, 1, 1), (0, 1, 1), (0, 0, 1), (0, 0, 0)], strict=True)
+    ]
+    write_table(tmp_path / "table.jsonl", rows)
+    (tmp_path / "config.yaml").write_text(HASHING + "policy: {floor: 0.0, newcomer_share: 0.0}\n")
+
+    def clocked(*given, **more):
+        return [
+            replace(row, seconds=row.seconds and replace(row.seconds, decision=0.00125, update=0.0345))
+            for row in simulate(*given, **more)
+        ]
+
+    monkeypatch.setattr(cli_offline, "simulate", clocked)
+    words = ("--param", "fixed.arm=multi_step", "--lambda", "0.1", "--folds", "2", "--seeds", "2")
+    done = run("--policy", "fixed", *words)
+    assert done.exit_code == 0, done.output
+    found = cells_of(done.stdout, "fixed")
+    assert (found["lambda"], found["EM"], found["steps"]) == ("0.1", "75.00 ± 0.00", "3.00")
+    assert (found["above line"], found["arms %"]) == ("+0.00 ± 0.00", "0/0/100")
+    assert found["reward"] == "0.450"  # 3/4 right, less a tenth of three steps
+    assert found["regret"] == "0.200"  # best is 1, 0.9, 0.7 and 0
+    assert (found["ms/dec."], found["ms/upd."]) == ("1.25", "34.50")
+    plain = cells_of(done.stdout, "always-multi_step")
+    assert (plain["EM"], plain["steps"], plain["ms/dec."], plain["ms/upd."]) == ("75.00", "3.00", "", "")
+
+
+class Fitted(Uniform):
+    """Takes the outcomes of all arms, and makes nothing of them."""
+
+    algorithm = "fitted"
+
+    def fit(self, rows, *, progress):
+        progress(1, 1)
+
+
+def test_full_information_has_a_star(run, monkeypatch):
+    """A policy that saw the outcomes of all arms has a star, explained below; no other row has one."""
+    monkeypatch.setitem(POLICIES, "fitted", f"{__name__}:Fitted")
+    done = run("--policy", "fitted,fixed", "--param", "fixed.arm=single_step", "--seeds", "2")
+    assert done.exit_code == 0, done.output
+    named = [line.split("│")[1].strip() for line in done.stdout.splitlines() if line.startswith("│")]
+    assert {name for name in named if name.endswith("*")} == {"fitted*"}
+    assert {"fixed", "oracle"} <= set(named)
+    assert "\n* fitted to the outcomes of all arms" in done.stdout
+    assert "*" not in run("--policy", "fixed", "--param", "fixed.arm=single_step").stdout
+
+
+def test_progress_goes_to_stderr_alone(run, monkeypatch):
+    """Bars are drawn on stderr, where that is a terminal; what is on stdout is the same with and without them."""
+    quiet = run("--policy", "fixed", "--param", "fixed.arm=single_step", "--json")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    done = run("--policy", "fixed", "--param", "fixed.arm=single_step", "--json")
+    assert done.exit_code == 0, done.output
+    assert "runs" in done.stderr
+    without = [[{**row, "seconds": None} for row in json.loads(one.stdout)] for one in (quiet, done)]
+    assert without[0] == without[1]
+    assert "\x1b" not in done.stdout
+
+
+def test_figure_gets_all_that_was_found(run, tmp_path, monkeypatch):
+    """Every policy with its stands and frontiers, the baselines, the oracle's frontier from 0 on, and the line."""
+    given = []
+    monkeypatch.setattr(report, "plot_frontier", lambda curves, **more: given.append((curves, more)))
+    words = ("--policy", "mba,uniform,fixed", "--param", "fixed.arm=single_step", "--lambda", "0.0,0.1")
+    done = run(*words, "--folds", "3", "--seeds", "2", "--json", "--plot", "frontier.png")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)
+
+    def points(steps):
+        return [Point(em=step["em"], steps=step["steps"]) for step in steps]
+
+    ((curves, more),) = given
+    assert [curve.name for curve in curves] == ["mba", "uniform", "fixed"]
+    for curve in curves:
+        mine = [row for row in rows if row["policy"] == curve.name]
+        assert [row["lambda"] for row in mine] == [0.0, 0.1]
+        assert list(curve.stands) == points(mine)
+        assert list(curve.errors) == [row["em_se"] for row in mine]
+        assert list(curve.above_errors) == [row["above_line_se"] for row in mine]
+        kept = mine if curve.name == "mba" else mine[:1]  # the others have one frontier, of both learners
+        assert [list(one) for one in curve.frontiers] == [points(row["frontier"]) for row in kept]
+    assert [len(one) for curve in curves for one in curve.frontiers] == [len(SWEEP), len(SWEEP), 2, 2]
+    plain = [row for row in rows if row["policy"].startswith("always-") or row["policy"] == "oracle"]
+    assert list(more["plain"]) == [(row["policy"], *points([row])) for row in plain]
+    oracle = next(row["frontier"] for row in rows if row["policy"] == "oracle-by-reward")
+    assert list(more["oracle"]) == points(step for step in oracle if step["lambda"] >= 0)
+    assert len(more["oracle"]) == sum(weight >= 0 for weight in SWEEP)
+    assert more["line"] == line_of(read_table("table.jsonl"), total=45)
+    assert more["path"] == Path("frontier.png")
 
 
 def test_test_table(run, tmp_path):
@@ -314,3 +428,20 @@ def wait_until(holds, *, patience_s=30.0):
     while not holds():
         assert time.monotonic() < give_up, "it did not come to pass"
         time.sleep(0.05)
+
+
+def test_line_number_is_a_number(run, tmp_path):
+    """The line that cannot be read is named by its number, also where rich knows a picture for it (":100:")."""
+    rows = ['{"question": "q%d", "correct": {"a": 1, "b": 0}, "steps": {"a": 0, "b": 1}}' % n for n in range(99)]
+    broken = tmp_path / "hundred.jsonl"
+    broken.write_text("\n".join([*rows, "{oops"]))
+    done = CliRunner().invoke(made_app(), ["simulate", "--table", str(broken), "--policy", "uniform"])
+    assert done.exit_code == 2
+    assert "hundred.jsonl:100" in done.output
+
+
+def test_unwritable_plot_costs_no_result(run):
+    """A figure that cannot be written is a one-line error after the results."""
+    done = run("--policy", "fixed", "--param", "fixed.arm=multi_step", "--plot", "/dev/full/x.png")
+    assert done.exit_code == 2
+    assert "plot" in done.output

@@ -303,6 +303,80 @@ def test_frontier_of_one_learner(registered):
     assert (knowing.em, knowing.steps) == pytest.approx((oracle.em, oracle.steps))
 
 
+class Seeded(Uniform):
+    """Expects what is best by the question that it learned first: by hand, for the questions of `SMALL`.
+
+    Above a weight of 1/4 it takes the first arm of each pair, below the second; the pairs go by the question.
+    """
+
+    algorithm = "seeded"
+    needs = frozenset({"text"})
+    pairs: ClassVar = {}
+    first = None
+
+    def learn(self, update):
+        self.first = self.first or update.query.text
+        super().learn(update)
+
+    def pmf(self, queries, *, features, arms):
+        pairs = self.pairs.get(self.first, ["00"] * 4)
+        found = [pairs[int(query.text[0])] if query.text[0].isdigit() else "00" for query in queries]
+        return [self._one(int(frugal), int(lavish)) for frugal, lavish in found]
+
+    def _one(self, frugal, lavish):
+        quality, cost = [0.0] * 3, [0.0] * 3
+        quality[frugal] = 0.5
+        if lavish != frugal:
+            quality[lavish], cost[lavish] = 0.75, 1.0
+        scores = tuple(float(k == lavish) for k in range(3))
+        return PolicyOutput(pmf=(1 / 3,) * 3, scores=scores, facts={"quality": quality, "cost": cost})
+
+
+@pytest.fixture
+def seeded(registered):
+    """The row of `Seeded` over two seeds: the second begins elsewhere, and another frontier is its."""
+    table = made_table(6)
+    starts = [np.random.default_rng(seed).permutation(6)[0] for seed in range(2)]
+    assert starts[0] != starts[1]
+    # As shares of SMALL: from 50 % at 0.5 to 75 % at 1.5, and from 25 % at 0.25 to 75 % at 2.
+    pairs = [["00", "11", "12", "01"], ["02", "01", "12", "01"]]
+    Seeded.pairs = {table.rows[place].question: one for place, one in zip(starts, pairs, strict=True)}
+    return row_of(simulate(table, policies=registered(Seeded), test=SMALL, seeds=2), "seeded")
+
+
+def test_above_line_of_two_seeds_by_hand(seeded):
+    """EM above the line is each seed's at its own steps, then the mean, with half of what is between them as error."""
+    above = [75.0 - (50.0 + 25 / 3 * 0.5), 75.0 - (50.0 + 25 / 3 * 1.0)]
+    assert (seeded.em, seeded.em_se, seeded.steps, seeded.steps_se) == pytest.approx((75.0, 0.0, 1.75, 0.25))
+    assert seeded.above_line == pytest.approx(sum(above) / 2)
+    assert seeded.above_line_se == pytest.approx((above[0] - above[1]) / 2)
+    assert seeded.seeds == 2
+
+
+def test_frontier_of_two_seeds_by_hand(seeded):
+    """A point of the sweep is the mean of the seeds at that weight, its distance from the line too."""
+    for step in seeded.frontier:
+        frugal = step.weight > 0.25
+        expected = (37.5, 0.375) if frugal else (75.0, 1.75)
+        assert (step.em, step.steps) == pytest.approx(expected)
+        assert step.above_line == pytest.approx(expected[0] - (50.0 + 25 / 3 * (expected[1] - 1.0)))
+    assert {step.weight > 0.25 for step in seeded.frontier} == {True, False}
+
+
+def test_above_line_at_by_hand(seeded):
+    """At each number of steps both seeds' frontiers are read and the line taken off; nothing where one ends before."""
+    both = {
+        "1.3": (50 + 25 * 0.8, 25 + 50 * 1.05 / 1.75, 50 + 25 / 3 * 0.3),  # 70, 55; line 52.5
+        "1.5": (75.0, 25 + 50 * 1.25 / 1.75, 50 + 25 / 3 * 0.5),
+    }
+    ended = dict.fromkeys(["1.85", "2.2", "2.8"])  # the second seed reaches 1.85, the first not
+    mean = {steps: (one + two) / 2 - line for steps, (one, two, line) in both.items()}
+    error = {steps: (one - two) / 2 for steps, (one, two, _) in both.items()}
+    assert mean["1.3"] == pytest.approx(10.0)
+    assert seeded.above_line_at == pytest.approx(mean | ended)
+    assert seeded.above_line_at_se == pytest.approx(error | ended)
+
+
 def test_frontier_of_several_learners():
     """Without quality and cost apart the frontier is made of the weights that were learned with, in their order."""
     rows = simulate(made_table(40), policies={"uniform": {}}, seeds=2, weights=[0.3, 0.0, 0.1])
@@ -392,8 +466,10 @@ def test_policies_with_fit_get_full_information(registered):
     table = zero_one([[0, 0, 1], [0, 1, 1]] * 2, [[0, 1, 2]] * 4)
     row = row_of(simulate(table, policies=registered(Fitted), folds=2, seeds=1, weights=[0.1, 0.2]), "fitted")
     assert [len(rows) for rows in Fitted.given] == [2, 2]
-    assert sorted(one.id for rows in Fitted.given for one in rows) == [row.id for row in table.rows]
-    assert all(one in table.rows for rows in Fitted.given for one in rows)
+    given = sorted(one.question for rows in Fitted.given for one in rows)
+    assert given == sorted(row.question for row in table.rows)
+    blind = [replace(row, id="") for row in table.rows]  # an id might spell the data set
+    assert all(one in blind for rows in Fitted.given for one in rows)
     assert (row.full_information, row.weight, row.frontier[0].weight) == (True, None, None)
     assert (row.em, row.online_reward, row.online_regret, row.seconds.update) == (100.0, None, None, None)
 
@@ -474,6 +550,27 @@ def test_test_table_is_predicted_after_all_rows(registered, tmp_path):
     assert row_of(rows, "spy").n == 7
     assert list(row_of(rows, "spy").arms) == list(ARMS)
     assert row_of(rows, "always-none").em == pytest.approx(100 * np.mean([row.correct["none"] for row in test.rows]))
+
+
+def test_test_questions_come_with_their_own_features(registered, tmp_path):
+    """With a test table the policy is asked its texts, in order, each with its own features; learned are the others."""
+    Spy.asked, Spy.taught = [], []
+    table, test = made_table(80), made_table(70, seed=5)
+    test = replace(test, rows=tuple(replace(row, question=f"new {row.question}") for row in test.rows))
+    settings, encoder = Settings(data_dir=str(tmp_path)), HashingEncoder(16)
+    simulate(table, policies=registered(Spy), test=test, seeds=1, settings=settings, encoder=lambda: encoder)
+    learning, testing = Spy.asked[:80], Spy.asked[80:]
+    for asked, rows in ((learning, [table.rows[k] for k in split_order(80)]), (testing, test.rows)):
+        texts = [row.question for row in rows]
+        assert [query.text for queries, _, _ in asked for query in queries] == texts
+        assert np.array_equal(np.concatenate([features for _, features, _ in asked]), encoder.encode(texts))
+    for update in Spy.taught:
+        assert np.array_equal(update.features, encoder.encode([update.query.text])[0])
+
+
+def split_order(count):
+    """The order in which seed 0 learns a table of which nothing is held back."""
+    return np.random.default_rng(0).permutation(count)
 
 
 def test_play_reports_its_progress():

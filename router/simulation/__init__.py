@@ -55,8 +55,9 @@ def simulate(
 
     policies: registry name -> params. test: rows to predict after learning all of the table; without it the table is
     cut in folds. weights: of cost while learning; None is the settings'. total: questions in the denominator of EM;
-    those not in the table count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the cache. encoder: makes
-    the encoder, if some policy needs features. line: the two arms of the mixture line. jobs: processes.
+    those not in the table count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the
+    cache. encoder: makes the encoder, if some policy needs features. line: the two arms of the mixture line. jobs:
+    processes.
     Raises InvalidInput or ConfigError for what cannot be simulated, before anything is learned.
     """
     settings = settings or Settings()

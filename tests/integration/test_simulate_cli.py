@@ -282,6 +282,8 @@ def test_progress_goes_to_stderr_alone(run, monkeypatch):
     quiet = run("--policy", "fixed", "--param", "fixed.arm=single_step", "--json")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
+    for one in (cli_offline.console, cli_offline.errors):
+        monkeypatch.setattr(one, "is_interactive", True)  # a console looks for that when it is made
     done = run("--policy", "fixed", "--param", "fixed.arm=single_step", "--json")
     assert done.exit_code == 0, done.output
     assert "runs" in done.stderr
@@ -432,7 +434,9 @@ def wait_until(holds, *, patience_s=30.0):
 
 def test_line_number_is_a_number(run, tmp_path):
     """The line that cannot be read is named by its number, also where rich knows a picture for it (":100:")."""
-    rows = ['{"question": "q%d", "correct": {"a": 1, "b": 0}, "steps": {"a": 0, "b": 1}}' % n for n in range(99)]
+    rows = [
+        json.dumps({"question": f"q{n}", "correct": {"a": 1, "b": 0}, "steps": {"a": 0, "b": 1}}) for n in range(99)
+    ]
     broken = tmp_path / "hundred.jsonl"
     broken.write_text("\n".join([*rows, "{oops"]))
     done = CliRunner().invoke(made_app(), ["simulate", "--table", str(broken), "--policy", "uniform"])

@@ -416,7 +416,9 @@ def test_get_decision(http, service):
     assert (shown["reward"]["quality"], shown["reward"]["cost"], shown["reward"]["value"]) == (1.0, 1.0, 0.95)
     assert (shown["reward"]["minimum"], shown["reward"]["maximum"], shown["reward"]["clipped"]) == (-1.0, 1.0, False)
     assert (shown["reward"]["terms"], shown["reward"]["preset"]) == ({"steps": 1.0}, "f1")
-    assert (shown["run_by"], shown["facts"], shown["outcome"]["made_by"]) == ("caller", {"epsilon": 1.0}, {})
+    assert (shown["run_by"], shown["outcome"]["made_by"]) == ("caller", {})
+    assert shown["facts"]["quality"] == [0.0, 0.0, 0.0]
+    assert shown["facts"]["data_floor"] == dict.fromkeys(shown["pmf"], 0.05)
     assert int(shown["seed"]) == service.router.decision(key).decision.seed
 
 

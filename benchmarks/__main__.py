@@ -1,4 +1,4 @@
-"""`make bench`: every figure of the README, each with its baseline, in one go (several minutes)."""
+"""`make bench`: every figure of the README, each with its baseline, in one go (about four minutes)."""
 
 import os
 

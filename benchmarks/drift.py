@@ -306,7 +306,7 @@ def print_found(found: Found, *, console: Console) -> None:
         rows = {policy: one for (name, policy), one in found.items() if name == source}
         seeds = len(next(iter(rows.values())))
         columns = ("policy", "before", "drop to", "reference", "after", "half-way back", f"{BACK:.0%} back", "lost")
-        title = f"drift: {source}, two arms exchanged half-way, {seeds} seeds"
+        title = f"drift: {source}, two arms exchanged half-way; seeds: {seeds}"
         printed = Printed(*columns, "anew", "alarms", title=title)
         for policy, one in rows.items():
             printed.add_row(policy, *_cells(one))
@@ -345,7 +345,7 @@ def _spread(values: Sequence[int | None], *, end: int) -> str:
     low, middle, high = (
         f">{end:,}" if value > end else f"{value:,}" for value in (known[0], known[len(known) // 2], known[-1])
     )
-    return f"{middle} ({low} to {high})"
+    return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def plot(found: Found, *, path: str) -> None:

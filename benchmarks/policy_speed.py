@@ -5,9 +5,13 @@ run: Vowpal Wabbit behind the same steps, and solving the arm's ridge regression
 """
 
 import itertools
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -39,10 +43,14 @@ REPEATS, BATCH = 7, 100
 
 
 def main() -> None:
-    """Print the tables."""
-    features = np.random.default_rng(11).standard_normal((STORE, SIZE)).astype(np.float32)
+    """Print the tables. (This module with a number of rows behind it prints the seconds of the baseline.)"""
+    features = _features()
     _print_decisions(features)
     _print_updates(features)
+
+
+def _features() -> FeatureRows:
+    return np.random.default_rng(11).standard_normal((STORE, SIZE)).astype(np.float32)
 
 
 def _print_decisions(features: FeatureRows) -> None:
@@ -99,7 +107,7 @@ def _print_updates(features: FeatureRows) -> None:
                     name=f"update of mba after {rows:,} rows, {count} arms",
                     unit="ms",
                     ours=1e-3 * _microseconds(_learns(policy, timed_rows), count=BATCH),
-                    baseline=1e3 * _solved_again(features, rows=rows // count),
+                    baseline=1e3 * _solved_alone(rows // count),
                     against=f"solving again from the arm's {rows // count:,} rows",
                 )
             )
@@ -111,13 +119,22 @@ def _learns(policy: Policy, updates: Sequence[Update]) -> Callable[[int], object
     return lambda number: policy.learn(updates[number])
 
 
-def _solved_again(features: FeatureRows, *, rows: int) -> float:
-    """Seconds to make an arm's two heads from all its rows, with BLAS on as many threads as numpy takes."""
+def _solved_again(rows: int) -> float:
+    """Seconds to make an arm's two heads from all its rows, with BLAS."""
     z = np.ones((rows, SIZE + 1))
-    z[:, 1:] = features[np.arange(rows) % STORE] / np.sqrt(SIZE)
+    z[:, 1:] = _features()[np.arange(rows) % STORE] / np.sqrt(SIZE)
     y = np.random.default_rng(12).random((rows, 2))
     prior = 5.0 * np.eye(SIZE + 1)
     return min(timed(lambda: np.linalg.solve(z.T @ z + prior, z.T @ y)) for _ in range(REPEATS))
+
+
+def _solved_alone(rows: int) -> float:
+    """The same by a process with one thread, as the updates have: two threads of BLAS get in each other's way here."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    command = [sys.executable, "-m", "benchmarks.policy_speed", str(rows)]
+    folder = Path(__file__).parents[1]
+    done = subprocess.run(command, env=os.environ | threads, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+    return float(done.stdout)
 
 
 def _snapshot(policy: Policy, *, count: int) -> list[Figure]:
@@ -183,4 +200,7 @@ def _updates(features: FeatureRows, *, arms: tuple[ArmName, ...], count: int | N
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        print(_solved_again(int(sys.argv[1])))
+    else:
+        main()

@@ -56,7 +56,7 @@ class LinTs(RidgePolicy):
         """The three numbers above."""
         return {"scale": self.scale, "ridge": self._heads.ridge, "bias_ridge": self._heads.bias_ridge}
 
-    def explore(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
+    def explored(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
         """The integral; the widths it used go to the log."""
         widths = [self.scale * width for width in opinion.width]
         return chance_of_being_best(opinion.value, widths=widths), {"width": widths}

@@ -51,7 +51,7 @@ class LinUcb(RidgePolicy):
             "bias_ridge": self._heads.bias_ridge,
         }
 
-    def explore(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
+    def explored(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
         """Most on the highest bound; the bounds go to the log as "ucb", with epsilon."""
         bounds = [v + self.alpha * w for v, w in zip(opinion.value, opinion.width, strict=True)]
         return epsilon_greedy(bounds, epsilon=self.epsilon), {"ucb": bounds, "epsilon": self.epsilon}

@@ -26,23 +26,25 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from router.errors import ConfigError, SnapshotError
-from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput
-from router.policies.ridge import Opinion, RidgeHeads, positive
-from router.types import ArmName, Json, Query, Update
+from router.policies.base import Arrays
+from router.policies.ridge import Opinion, RidgePolicy, per_arm, positive
+from router.types import ArmName, Features, Json, Update
 
 __all__ = ["MbaRag", "chances"]
 
 #: A cumulative sum forgives this much surprise per row, in standard deviations ...
-_FORGIVEN = 0.5
+_FORGIVEN = 0.25
 #: ... one row counts no more than this: an arm that is nearly always right may miss once ...
 _MOST = 4.0
 #: ... and an arm this young is not yet known well enough to be surprised at.
 _YOUNG = 30
 #: what an arm's rows count together after an alarm
-_KEPT = 20.0
+_KEPT = 3.0
+#: An arm's mean squared surprise is taken over this many of its rows, and begins as if there had been _CALM rows of 1.
+_LATEST, _CALM = 200, 10
 
 
-class MbaRag:
+class MbaRag(RidgePolicy):
     """Epsilon-greedy over two ridge heads per arm on z = (1, x / sqrt(d)), x the question's features.
 
     ridge, bias_ridge: prior precision of weights and intercept (> 0), in units where |x|^2 / d is 1 on average.
@@ -50,14 +52,10 @@ class MbaRag:
     epsilon_min: probability that is always spread over all arms, in [0, 1].
     memory: rows of an arm after which an older one counts 1/e (>= 50).
     alarm: an arm's old rows count for little once the surprise at its rewards, summed to one side, exceeds this many
-    standard deviations (> 0). With 20 and nothing changed that happens at most once in 2 million rows of an arm, be it
-    right in .03 or .999 of them (simulated, 2 million rows each); the noise is shared by the arms, so one that is much
-    less sure than all others rings sooner.
+    standard deviations (> 0).
     """
 
     algorithm: ClassVar[str] = "mba"
-    needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
-    deterministic: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -67,9 +65,9 @@ class MbaRag:
         explore: float = 1.0,
         epsilon_min: float = 0.02,
         memory: float = 20_000.0,
-        alarm: float = 20.0,
+        alarm: float = 22.0,
     ) -> None:
-        self._heads = RidgeHeads(ridge=ridge, bias_ridge=bias_ridge, memory=memory)
+        super().__init__(ridge=ridge, bias_ridge=bias_ridge, memory=memory)
         self.explore = positive("explore", explore, zero=True)
         if not 0 <= epsilon_min <= 1:
             raise ConfigError(
@@ -77,7 +75,8 @@ class MbaRag:
             )
         self.epsilon_min = float(epsilon_min)
         self.alarm = positive("alarm", alarm)
-        #: per arm: surprise summed upwards and downwards (both >= 0), and how often it was started again
+        #: per arm: mean squared surprise; surprise summed upwards and downwards (all >= 0); how often its alarm rang
+        self._loud: dict[ArmName, float] = {}
         self._upward: dict[ArmName, float] = {}
         self._downward: dict[ArmName, float] = {}
         self.alarms: dict[ArmName, int] = {}
@@ -94,39 +93,28 @@ class MbaRag:
             "alarm": self.alarm,
         }
 
-    @property
-    def seen(self) -> Mapping[ArmName, int]:
-        """How many updates of each arm it has learned."""
-        return self._heads.seen
+    def opinion(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
+        """In microseconds: an arm's width is the same for all questions."""
+        return self._heads.quick(features, arms=arms)
 
-    def pmf(
-        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
-    ) -> list[PolicyOutput]:
+    def explored(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
         """Every arm by its odds of being better than the greedy one; an arm never learned has the prior's width."""
-        del queries
-        assert features is not None
-        return [self._one(self._heads.quick(row, arms=offered)) for row, offered in zip(features, arms, strict=True)]
-
-    def _one(self, opinion: Opinion) -> PolicyOutput:
         even = self.epsilon_min / len(opinion.value)
         odds = chances(opinion.value, widths=[self.explore * width for width in opinion.width])
         pmf = tuple(even + (1.0 - self.epsilon_min) * p for p in odds)
-        facts: dict[str, Json] = {
-            "quality": list(opinion.quality),
-            "cost": list(opinion.cost),
-            "weight": self._heads.weight,
-            "epsilon": 1.0 - max(pmf),
-        }
-        return PolicyOutput(pmf=pmf, scores=opinion.value, facts=facts)
+        return pmf, {"epsilon": 1.0 - max(pmf)}
 
     def learn(self, update: Update) -> None:
         """Rank-one update of the drawn arm, O(d^2) whatever the number of rows; PolicyFault as in RidgeHeads."""
-        surprise = min(max(self._heads.learn(update), -_MOST), _MOST)
-        arm = update.arm
+        arm, surprise = update.arm, self._heads.learn(update)
+        loud = self._loud.get(arm, 1.0)
+        # The heads' noise is shared by the arms: one that is less sure than the others is louder by nature.
+        heard = min(max(surprise / math.sqrt(max(loud, 1.0)), -_MOST), _MOST)
+        self._loud[arm] = loud + (surprise * surprise - loud) / min(self.seen[arm] + _CALM, _LATEST)
         if self._heads.age(arm) <= _YOUNG:
             return
-        up = max(0.0, self._upward.get(arm, 0.0) + surprise - _FORGIVEN)
-        down = max(0.0, self._downward.get(arm, 0.0) - surprise - _FORGIVEN)
+        up = max(0.0, self._upward.get(arm, 0.0) + heard - _FORGIVEN)
+        down = max(0.0, self._downward.get(arm, 0.0) - heard - _FORGIVEN)
         if max(up, down) > self.alarm:  # Page 1954: the arm is not what it was
             self._heads.discount(arm, rows=_KEPT)
             self.alarms[arm] = self.alarms.get(arm, 0) + 1
@@ -135,9 +123,10 @@ class MbaRag:
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The heads', and the sums of surprise."""
-        arrays, facts = self._heads.state()
+        arrays, facts = super().state()
         facts["surprise"] = {arm: [self._upward[arm], self._downward[arm]] for arm in sorted(self._upward)}
         facts["alarms"] = dict(sorted(self.alarms.items()))
+        facts["loud"] = dict(sorted(self._loud.items()))
         return arrays, facts
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
@@ -151,7 +140,9 @@ class MbaRag:
                 raise SnapshotError(f"the sums of surprise are wrong: {sums!r}")
         if not all(isinstance(count, int) and count > 0 for count in alarms.values()):
             raise SnapshotError(f"the alarms are wrong: {alarms!r}")
-        self._heads.restore(arrays, facts)
+        loud = per_arm(facts, "loud")
+        super().restore(arrays, facts)
+        self._loud = loud
         self._upward = {arm: float(sums[0]) for arm, sums in surprise.items()}
         self._downward = {arm: float(sums[1]) for arm, sums in surprise.items()}
         self.alarms = dict(alarms)

@@ -43,7 +43,7 @@ from router.policies.base import (
 )
 from router.types import ArmName, Features, Json, Query, Update
 
-__all__ = ["Opinion", "RidgeHeads", "RidgePolicy", "positive"]
+__all__ = ["Opinion", "RidgeHeads", "RidgePolicy", "per_arm", "positive"]
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -262,7 +262,7 @@ class RidgeHeads:
         weight, rows = _finite(facts, "weight"), _finite(facts, "rows")
         if rows < 0:
             raise SnapshotError(f"rows is missing or wrong: {rows!r}")
-        age, leverage = _per_arm(facts, "age"), _per_arm(facts, "leverage")
+        age, leverage = per_arm(facts, "age"), per_arm(facts, "leverage")
         if not set(age) == set(leverage) <= set(seen):
             raise SnapshotError(f"age {sorted(age)} and leverage {sorted(leverage)} are not of arms that were seen")
         size = max(
@@ -304,16 +304,20 @@ class RidgePolicy(ABC):
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
     deterministic: ClassVar[bool] = True
 
-    def __init__(self, *, ridge: float, bias_ridge: float) -> None:
-        self._heads = RidgeHeads(ridge=ridge, bias_ridge=bias_ridge)
+    def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None = None) -> None:
+        self._heads = RidgeHeads(ridge=ridge, bias_ridge=bias_ridge, memory=memory)
 
     @property
     @abstractmethod
     def params(self) -> Mapping[str, Json]:
         """The settings it was made with, after defaults."""
 
+    def opinion(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
+        """What the heads say of a question, with the widths of that question."""
+        return self._heads.opinion(features, arms=arms)
+
     @abstractmethod
-    def explore(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
+    def explored(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
         """The pmf over the arms of an opinion, and what else belongs in the log."""
 
     @property
@@ -331,8 +335,8 @@ class RidgePolicy(ABC):
 
     def _outputs(self, features: FeatureRows, *, arms: Sequence[Sequence[ArmName]]) -> Iterator[PolicyOutput]:
         for row, offered in zip(features, arms, strict=True):
-            opinion = self._heads.opinion(row, arms=offered)
-            pmf, more = self.explore(opinion)
+            opinion = self.opinion(row, arms=offered)
+            pmf, more = self.explored(opinion)
             facts = {"quality": list(opinion.quality), "cost": list(opinion.cost), "weight": self._heads.weight}
             yield PolicyOutput(pmf=pmf, scores=opinion.value, facts=facts | more)
 
@@ -367,8 +371,8 @@ def _finite(facts: Mapping[str, Json], name: str) -> float:
     return float(value)
 
 
-def _per_arm(facts: Mapping[str, Json], name: str) -> dict[ArmName, float]:
-    """Arm -> number >= 0."""
+def per_arm(facts: Mapping[str, Json], name: str) -> dict[ArmName, float]:
+    """Arm -> number >= 0, from a saved state. Raises SnapshotError."""
     found = facts.get(name)
     if not isinstance(found, Mapping):
         raise SnapshotError(f"{name} is missing or wrong: {found!r}")

@@ -6,11 +6,11 @@ suits traffic that drifts. An arm never learned has value 0. The width of the po
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from router.policies.ridge import Opinion, RidgePolicy, positive
-from router.types import Json
+from router.types import ArmName, Features, Json
 
 __all__ = ["Softmax"]
 
@@ -36,7 +36,11 @@ class Softmax(RidgePolicy):
             "bias_ridge": self._heads.bias_ridge,
         }
 
-    def explore(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
+    def opinion(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
+        """The means alone are needed."""
+        return self._heads.quick(features, arms=arms)
+
+    def explored(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
         """Exponentials of the values against the best one, so that none overflows."""
         best = max(opinion.value)
         shares = [math.exp((value - best) / self.temperature) for value in opinion.value]

@@ -12,6 +12,7 @@ from router.learner import Learner
 from router.ledger import Ledger
 from router.policies import make_policy
 from router.policies.base import Policy
+from router.policies.classifier import TableClassifier
 from router.snapshots import SnapshotFiles
 from router.types import PolicyLabel
 
@@ -54,21 +55,20 @@ def _check_params(policy: Policy, *, settings: Settings, at: str) -> None:
             raise ConfigError(
                 f"{arm!r} is not among the arms", field=f"{at}.{name}", remedy=f"use one of {sorted(settings.arms)}"
             )
-    if getattr(policy, "learns_from_tables", False):
+    if isinstance(policy, TableClassifier):
         _check_training(policy, settings=settings, at=at)
 
 
-def _check_training(policy: Policy, *, settings: Settings, at: str) -> None:
-    """A classifier of tables chooses among the arms of its table alone; it may know more arms than are offered."""
+def _check_training(policy: TableClassifier, *, settings: Settings, at: str) -> None:
+    """It chooses among the arms of its table alone; it may know more arms than are offered."""
     retrain = f"ragbandit train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
     if policy.params.get("trained") is None:
         raise ConfigError(f"{policy.algorithm} has not been trained", field=f"{at}.trained", remedy=retrain)
-    known: tuple[str, ...] = getattr(policy, "trained_arms", ())
-    unknown = sorted(set(settings.arms) - set(known))
+    unknown = sorted(set(settings.arms) - set(policy.trained_arms))
     if unknown:
         fault = "all arms would be alike" if len(unknown) == len(settings.arms) else "it would never choose them"
         raise ConfigError(
-            f"trained on {sorted(known)}, and does not know the configured arms {unknown}: {fault}",
+            f"trained on {sorted(policy.trained_arms)}, and does not know the configured arms {unknown}: {fault}",
             field=f"{at}.trained",
             remedy=f"give the arms the table's names, take those out, or train on a table that has them: {retrain}",
         )

@@ -19,9 +19,10 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from router.cache import kept
 from router.errors import ConfigError, InvalidInput
 from router.projection import LEAST, RECIPE, Projection, fitted, references
-from router.weights import DEFAULT_ENCODER, kept, resolve
+from router.weights import DEFAULT_ENCODER, resolve
 
 __all__ = ["DistilBertEncoder", "Encoder", "HashingEncoder"]
 

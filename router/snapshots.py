@@ -6,8 +6,6 @@ tensors and the facts, so that two policies with one sha256 are the same policy.
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from router.cache import put
 from router.errors import ConfigError, SnapshotError
 from router.policies import make_policy
 from router.policies.base import Policy
@@ -155,18 +154,8 @@ class SnapshotFiles:
             system, path = self._system()
             system.makedirs(path, exist_ok=True)
             system.pipe_file(f"{path}/{name}", data)  # object stores show a file when it is whole
-            return
-        Path(self.root).mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=self.root, prefix=".new-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, Path(self.root, name))
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        else:
+            put(Path(self.root, name), data, durable=True)
 
     def _get(self, name: str) -> bytes:
         if self._remote:

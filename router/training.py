@@ -28,7 +28,7 @@ def trainable() -> list[str]:
     found = []
     for name, place in sorted(POLICIES.items()):
         module, _, attribute = place.partition(":")
-        if getattr(getattr(import_module(module), attribute), "learns_from_tables", False):
+        if issubclass(getattr(import_module(module), attribute), TableClassifier):
             found.append(name)
     return found
 

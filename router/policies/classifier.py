@@ -16,19 +16,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from router.errors import ConfigError, InvalidInput, SnapshotError
+from router.errors import InvalidInput, SnapshotError
 from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from router.policies.finetuned import (
-    HEAD,
     Body,
-    Tuning,
-    check_number,
     check_reading,
-    dropout_seed,
     load_body,
     score,
 )
+from router.policies.params import check_number, check_text, check_whole
 from router.policies.trained import Facts, Trained, read_facts, read_layers, write_trained
+from router.policies.tuning import HEAD, Tuning, dropout_seed
 from router.types import ArmName, Json, Query, TableRow, Update
 
 if TYPE_CHECKING:
@@ -71,15 +69,13 @@ class Fitting:
     def check(self) -> None:
         """Raises ConfigError for a value out of range."""
         check_reading(**self._reading, model=self.model)
-        check_number("learning_rate", self.learning_rate, least=0.0)
-        check_number("batch", self.batch, least=1, whole=True)
-        check_number("epochs", self.epochs, least=1, whole=True)
-        check_number("validation", self.validation, least=0.0, most=0.9)
-        check_number("seed", self.seed, least=0, whole=True)
-        if self.trained is not None and not isinstance(self.trained, str):
-            raise ConfigError(
-                f"must be a path, not {self.trained!r}", field="policy.params.trained", remedy="or leave it out"
-            )
+        check_number("learning_rate", self.learning_rate)
+        check_whole("batch", self.batch, least=1)
+        check_whole("epochs", self.epochs, least=1)
+        check_number("validation", self.validation, most=0.9)
+        check_whole("seed", self.seed)
+        if self.trained is not None:
+            check_text("trained", self.trained, wanted="a path")
 
     def body(self, model: str) -> Body:
         """The encoder, loaded."""
@@ -106,8 +102,6 @@ class TableClassifier(ABC):
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
-    #: `fit` sees every arm's outcome, as no live policy can; without it, or `trained`, all arms are alike
-    learns_from_tables: ClassVar[bool] = True
 
     def __init__(self, fitting: Fitting) -> None:
         fitting.check()

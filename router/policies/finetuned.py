@@ -11,86 +11,42 @@ Every question runs alone when it is decided on: in a batch it would get other r
 import contextlib
 import functools
 import hashlib
-import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from router.errors import ConfigError, PolicyFault
+from router.errors import ConfigError
+from router.policies.params import check_text, check_whole, check_word
 from router.weights import DEFAULT_ENCODER, resolve
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "DEFAULT_ENCODER",
-    "HEAD",
-    "RIGHT",
-    "Body",
-    "Tuning",
-    "check_number",
-    "check_reading",
-    "check_word",
-    "dropout_seed",
-    "fresh_head",
-    "fresh_pre",
-    "load_body",
-    "score",
-]
+__all__ = ["DEFAULT_ENCODER", "RIGHT", "Body", "check_reading", "load_body", "score"]
 
 Vector = npt.NDArray[np.float32]
 
 #: quality from which an answer counts as right: the papers know 0 and 1 only
 RIGHT: Final = 0.5
-#: what the keys of heads begin with
-HEAD: Final = "head/"
 # A token is rarely longer than this many characters; more text than that is cut before the tokenizer reads it.
 _CHARACTERS_PER_TOKEN: Final = 32
-# Standard deviation of fresh weights: the initializer_range of BERT and its children.
-_SPREAD: Final = 0.02
-_BETAS: Final = (0.9, 0.999)
-_EPSILON: Final = 1e-8
-#: above every sensible param, and below what is no float any more
-_HUGE: Final = 1e9
 # The modules lend their arithmetic to whoever calls, one at a time: their weights are swapped for the caller's, and
 # the seed of the dropout is the whole process's.
 _WORK: Final = threading.RLock()
 
 
-def check_number(name: str, value: object, *, least: float, most: float = _HUGE, whole: bool = False) -> None:
-    """Refuse a param that is no number in [least, most], or no whole one. Raises ConfigError."""
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
-        kind = "a whole number" if whole else "a number"
-        upper = " or more" if most == _HUGE else f" to {most:g}"
-        raise ConfigError(
-            f"must be {kind}, not {value!r:.40}", field=f"policy.params.{name}", remedy=f"give {least:g}{upper}"
-        )
-
-
-def check_word(name: str, word: object, *, known: Sequence[str]) -> None:
-    """Refuse a param that is not one of these words. Raises ConfigError."""
-    if word not in known:
-        raise ConfigError(
-            f"unknown word {word!r}", field=f"policy.params.{name}", remedy=f"use one of {', '.join(known)}"
-        )
-
-
 def check_reading(*, model: str, max_tokens: int, device: str, precision: str, threads: int | None) -> None:
     """Refuse params that no `Body` can have. Raises ConfigError."""
-    if not isinstance(model, str) or not model:
-        raise ConfigError(
-            f"must be a name or a path, not {model!r}", field="policy.params.model", remedy="leave it out"
-        )
-    check_number("max_tokens", max_tokens, least=3, whole=True)
+    check_text("model", model, wanted="a name or a path")
+    check_whole("max_tokens", max_tokens, least=3)
     check_word("device", device, known=("auto", "cpu", "cuda"))
     check_word("precision", precision, known=("float32", "bfloat16"))
     if threads is not None:
-        check_number("threads", threads, least=1, whole=True)
+        check_whole("threads", threads, least=1)
 
 
 def load_body(model: str, *, max_tokens: int, device: str, precision: str, threads: int | None) -> "Body":
@@ -246,146 +202,12 @@ class Body:
         return torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device)
 
 
-class Tuning:
-    """Weights in training, each tensor with AdamW's two moments beside it: slots of shape (3, ...), float32.
-
-    "encoder" is (3, P), "pre" is (3, d, d + 1), "head/<arm>" is (3, d + 1): values, means, mean squares.
-    """
-
-    def __init__(self, body: Body, *, slots: "dict[str, Tensor]") -> None:
-        import torch
-
-        self.body, self.slots = body, slots
-        encoder = slots["encoder"]
-        #: what autograd and AdamW see: windows on the slots' values, in the order of the body's parameters
-        self._encoder = {name: view.requires_grad_() for name, view in body.views(encoder[0]).items()}
-        self._others: dict[str, Tensor] = {}
-        # Fused: one pass over the weights, which are more than fit into any cache.
-        self._adamw = torch.optim.AdamW([*self._encoder.values()], betas=_BETAS, eps=_EPSILON, fused=True)
-        means, squares = body.views(encoder[1]), body.views(encoder[2])
-        for name, leaf in self._encoder.items():
-            self._adamw.state[leaf] = {"exp_avg": means[name], "exp_avg_sq": squares[name]}
-        for key in slots:
-            if key != "encoder":
-                self._follow(key)
-
-    @classmethod
-    def fresh(cls, body: Body, *, seed: int) -> "Tuning":
-        """Before the first step: the encoder as it came, the square layer as `fresh_pre` begins it, no heads."""
-        pre = body.tensor(fresh_pre(body.width, seed=seed))
-        return cls(body, slots={"encoder": _slot(body.initial), "pre": _slot(pre)})
-
-    def _follow(self, key: str) -> None:
-        value, mean, square = self.slots[key]
-        leaf = self._others[key] = value.detach().requires_grad_()
-        self._adamw.state[leaf] = {"exp_avg": mean, "exp_avg_sq": square}
-        self._adamw.param_groups[0]["params"].append(leaf)
-
-    def add_head(self, arm: str, *, seed: int) -> None:
-        """A head for an arm, as `fresh_head` begins it."""
-        self.slots[HEAD + arm] = _slot(self.body.tensor(fresh_head(arm, width=self.body.width, seed=seed)))
-        self._follow(HEAD + arm)
-
-    def drop_head(self, arm: str) -> None:
-        """Forget a head that has learned nothing."""
-        del self.slots[HEAD + arm]
-        leaf = self._others.pop(HEAD + arm)
-        del self._adamw.state[leaf]
-        known = self._adamw.param_groups[0]["params"]
-        known[:] = [other for other in known if other is not leaf]
-
-    def hidden(self, texts: Sequence[str]) -> "Tensor":
-        """What the heads see, without dropout: (B, d)."""
-        import torch
-
-        with torch.no_grad():
-            return self.body.hidden(texts, encoder=self._encoder, pre=self._others["pre"], dropout=None)
-
-    def descend(
-        self,
-        texts: Sequence[str],
-        *,
-        arms: Sequence[str],
-        loss: "Callable[[Tensor], Tensor]",
-        rate: float,
-        decay: float,
-        step: int,
-        dropout: int,
-    ) -> float:
-        """One step of AdamW (Loshchilov and Hutter 2019, algorithm 2) on a batch; the loss before it.
-
-        loss: from outputs (B, K), a column per arm of `arms`, to one number. step counts from 1. Heads that are not
-        in `arms` move as in one matrix of all heads: with a gradient of zero.
-        Raises PolicyFault, with nothing changed, where the loss or a gradient is not finite, or too large for AdamW,
-        which squares it.
-        """
-        import torch
-
-        with self.body.fixed_threads(), torch.enable_grad():
-            seen = self.body.hidden(texts, encoder=self._encoder, pre=self._others["pre"], dropout=dropout)  # (B, d)
-            heads = torch.stack([self._others[HEAD + arm] for arm in arms])  # (K, d + 1)
-            value = loss(torch.nn.functional.linear(seen, heads[:, :-1], heads[:, -1]))
-            number = float(value.detach())
-            if not math.isfinite(number):
-                raise PolicyFault(f"the loss is {number}: the weights have diverged")
-            leaves = [*self._encoder.values(), *self._others.values()]
-            found = torch.autograd.grad(value, leaves, allow_unused=True)
-            _check_gradients([gradient for gradient in found if gradient is not None])
-            others = len(self._encoder)
-            for index, (leaf, gradient) in enumerate(zip(leaves, found, strict=True)):
-                # A head joins with no moments, as if it had been there: its count of steps is everybody's.
-                self._adamw.state[leaf]["step"] = torch.tensor(float(step - 1))
-                leaf.grad = torch.zeros_like(leaf) if gradient is None and index >= others else gradient
-            self._adamw.param_groups[0].update(lr=rate, weight_decay=decay)
-            self._adamw.step()
-            self._adamw.zero_grad(set_to_none=True)
-        return number
-
-
-def _check_gradients(gradients: "Sequence[Tensor]") -> None:
-    """Raises PolicyFault unless all squares are finite in float32: a bad number would stay in the moments for good."""
-    import torch
-
-    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])  # (tensors,)
-    if not bool((norms * norms).isfinite().all()):
-        raise PolicyFault("a gradient is not finite or too large to be squared: the weights have diverged")
-
-
 def score(hidden: Vector, *, head: Vector) -> float:
     """One head's output, in float64 and by itself: not in its last bit may it depend on the other arms.
 
     hidden has shape (d,), head (d + 1,), the bias last.
     """
     return float((head[:-1].astype(np.float64) * hidden).sum() + head[-1])
-
-
-def dropout_seed(seed: int, *, step: int) -> int:
-    """What `Body.hidden` is given at a step, so that a replay leaves out the same units."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {step}".encode()).digest()[:7], "big")
-
-
-def fresh_pre(width: int, *, seed: int) -> Vector:
-    """The square layer before training: normal of spread .02, the bias zero and last; shape (d, d + 1)."""
-    pre = np.zeros((width, width + 1), dtype=np.float32)
-    pre[:, :-1] = np.random.default_rng([seed, 0]).normal(0.0, _SPREAD, (width, width))
-    return pre
-
-
-def fresh_head(arm: str, *, width: int, seed: int) -> Vector:
-    """An arm's head before training, from its name alone and so the same whenever it joins; shape (d + 1,)."""
-    named = int.from_bytes(hashlib.sha256(arm.encode("utf-8", "surrogatepass")).digest()[:8], "big")
-    head = np.zeros(width + 1, dtype=np.float32)
-    head[:-1] = np.random.default_rng([seed, 1, named]).normal(0.0, _SPREAD, width)
-    return head
-
-
-def _slot(values: "Tensor") -> "Tensor":
-    """The values with two moments of zero: (3, ...)."""
-    import torch
-
-    slot = torch.zeros((3, *values.shape), dtype=torch.float32, device=values.device)
-    slot[0] = values
-    return slot
 
 
 def _load_module(folder: Path) -> Any:

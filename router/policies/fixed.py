@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from router.errors import ConfigError
 from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
+from router.policies.params import check_arm
 from router.types import ArmName, Json, Query, Update
 
 __all__ = ["Fixed", "Uniform"]
@@ -18,11 +18,7 @@ class Fixed:
     deterministic: ClassVar[bool] = True
 
     def __init__(self, *, arm: str) -> None:
-        if not isinstance(arm, str) or not arm:
-            raise ConfigError(
-                f"must be the name of an arm, not {arm!r}", field="policy.params.arm", remedy="for example single_step"
-            )
-        self.arm = arm
+        self.arm = check_arm("arm", arm)
         self.seen: dict[ArmName, int] = {}
 
     @property

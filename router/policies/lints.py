@@ -17,7 +17,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from router.policies.ridge import Opinion, RidgePolicy, positive
+from router.policies.params import check_number
+from router.policies.ridge import Opinion, RidgePolicy
 from router.types import Json
 
 __all__ = ["LinTs", "chance_of_being_best"]
@@ -49,7 +50,7 @@ class LinTs(RidgePolicy):
 
     def __init__(self, *, scale: float = 1.0, ridge: float = 10.0, bias_ridge: float = 1.0) -> None:
         super().__init__(ridge=ridge, bias_ridge=bias_ridge)
-        self.scale = positive("scale", scale, zero=True)
+        self.scale = check_number("scale", scale)
 
     @property
     def params(self) -> Mapping[str, Json]:

@@ -12,9 +12,9 @@ The paper plays argmax of mean + alpha * sqrt(x^T A^-1 x). Different, on purpose
 from collections.abc import Mapping
 from typing import ClassVar
 
-from router.errors import ConfigError
 from router.policies.base import epsilon_greedy
-from router.policies.ridge import Opinion, RidgePolicy, positive
+from router.policies.params import check_number
+from router.policies.ridge import Opinion, RidgePolicy
 from router.types import Json
 
 __all__ = ["LinUcb"]
@@ -34,12 +34,8 @@ class LinUcb(RidgePolicy):
         self, *, alpha: float = 1.0, epsilon: float = 0.05, ridge: float = 10.0, bias_ridge: float = 1.0
     ) -> None:
         super().__init__(ridge=ridge, bias_ridge=bias_ridge)
-        self.alpha = positive("alpha", alpha, zero=True)
-        if not 0 <= epsilon <= 1:
-            raise ConfigError(
-                f"must be in [0, 1], not {epsilon!r}", field="policy.params.epsilon", remedy="for example 0.05"
-            )
-        self.epsilon = float(epsilon)
+        self.alpha = check_number("alpha", alpha)
+        self.epsilon = check_number("epsilon", epsilon, most=1.0)
 
     @property
     def params(self) -> Mapping[str, Json]:

@@ -14,7 +14,6 @@ Every decision costs a call of the model, and its tokens are in the facts; no re
 """
 
 import importlib.util
-import math
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from typing import ClassVar, Final
 from router.errors import ConfigError
 from router.llm_selector import Answer, LlmSelector
 from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
+from router.policies.params import check_arm, check_number, check_positive, check_text, check_whole, refused
 from router.types import ArmName, Json, Query, Update
 
 __all__ = ["DESCRIPTIONS", "Llm"]
@@ -36,6 +36,9 @@ DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         " takes several facts that have to be found one after the other",
     }
 )
+
+#: servers read a seed as an integer of 64 bits
+_MOST_SEED: Final = 2**63 - 1
 
 
 class Llm:
@@ -73,39 +76,29 @@ class Llm:
         seed: int | None = 0,
         epsilon: float = 0.05,
     ) -> None:
-        for name, value, fits, wanted in (
-            ("model", model, _is_text(model), "the name of a model"),
-            ("base_url", base_url, base_url is None or _is_url(base_url), "a URL such as http://localhost:8000/v1"),
-            ("api_key_env", api_key_env, _is_text(api_key_env), "the name of an environment variable"),
-            ("descriptions", descriptions, descriptions is None or _are_texts(descriptions), "an object of texts"),
-            ("fallback", fallback, _is_text(fallback), "the name of an arm"),
-            ("timeout_s", timeout_s, _is_number(timeout_s) and 0 < timeout_s < math.inf, "a number above 0"),
-            ("max_concurrency", max_concurrency, _is_whole(max_concurrency, least=1), "a whole number of at least 1"),
-            ("temperature", temperature, temperature is None or _is_number(temperature, most=2), "in [0, 2]"),
-            ("seed", seed, seed is None or _is_whole(seed, least=0), "a whole number of at least 0"),
-            ("epsilon", epsilon, _is_number(epsilon, most=1), "in [0, 1]"),
-        ):
-            if not fits:
-                raise ConfigError(
-                    f"must be {wanted}, not {value!r}",
-                    field=f"policy.params.{name}",
-                    remedy="see router/policies/llm.py",
-                )
+        if base_url is not None and not _is_url(base_url):
+            raise refused("base_url", base_url, wanted="a URL", remedy="for example http://localhost:8000/v1")
+        if descriptions is not None and not _are_texts(descriptions):
+            raise refused("descriptions", descriptions, wanted="an object of texts")
+        if temperature is not None:
+            check_number("temperature", temperature, most=2.0)
+        if seed is not None:
+            check_whole("seed", seed, most=_MOST_SEED)
         if importlib.util.find_spec("openai") is None:
             raise ConfigError(
                 "policy llm needs the openai package", field="policy.name", remedy="pip install 'ragbandit[openai]'"
             )
         self.selector = LlmSelector(
-            model=model,
+            model=check_text("model", model, wanted="the name of a model", remedy="give the server's name of it"),
             base_url=base_url,
-            api_key_env=api_key_env,
-            timeout_s=float(timeout_s),
-            max_concurrency=max_concurrency,
+            api_key_env=check_text("api_key_env", api_key_env, wanted="the name of an environment variable"),
+            timeout_s=check_positive("timeout_s", timeout_s),
+            max_concurrency=check_whole("max_concurrency", max_concurrency, least=1),
             temperature=temperature,
             seed=seed,
         )
         self.descriptions = dict(DESCRIPTIONS if descriptions is None else descriptions)
-        self.fallback, self.epsilon = ArmName(fallback), float(epsilon)
+        self.fallback, self.epsilon = check_arm("fallback", fallback), check_number("epsilon", epsilon, most=1.0)
         self.seen: dict[ArmName, int] = {}
 
     @property
@@ -180,21 +173,9 @@ class Llm:
         self.seen = restored_counts(arrays, facts)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
 def _is_url(value: object) -> bool:
     return isinstance(value, str) and value.startswith(("http://", "https://"))
 
 
 def _are_texts(value: object) -> bool:
-    return isinstance(value, Mapping) and all(_is_text(text) for text in value.values())
-
-
-def _is_number(value: object, *, most: float = math.inf) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
-
-
-def _is_whole(value: object, *, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return isinstance(value, Mapping) and all(isinstance(each, str) and each for each in value.values())

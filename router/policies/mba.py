@@ -25,9 +25,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from router.errors import ConfigError, SnapshotError
+from router.errors import SnapshotError
 from router.policies.base import Arrays
-from router.policies.ridge import Opinion, RidgePolicy, per_arm, positive
+from router.policies.params import check_number, check_positive
+from router.policies.ridge import Opinion, RidgePolicy, per_arm
 from router.types import ArmName, Features, Json, Update
 
 __all__ = ["MbaRag", "chances"]
@@ -68,13 +69,9 @@ class MbaRag(RidgePolicy):
         alarm: float = 22.0,
     ) -> None:
         super().__init__(ridge=ridge, bias_ridge=bias_ridge, memory=memory)
-        self.explore = positive("explore", explore, zero=True)
-        if not 0 <= epsilon_min <= 1:
-            raise ConfigError(
-                f"must be in [0, 1], not {epsilon_min!r}", field="policy.params.epsilon_min", remedy="for example 0.02"
-            )
-        self.epsilon_min = float(epsilon_min)
-        self.alarm = positive("alarm", alarm)
+        self.explore = check_number("explore", explore)
+        self.epsilon_min = check_number("epsilon_min", epsilon_min, most=1.0)
+        self.alarm = check_positive("alarm", alarm)
         #: per arm: mean squared surprise; surprise summed upwards and downwards (all >= 0); how often its alarm rang
         self._loud: dict[ArmName, float] = {}
         self._upward: dict[ArmName, float] = {}

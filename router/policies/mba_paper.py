@@ -39,17 +39,12 @@ from router.policies.base import (
 )
 from router.policies.finetuned import (
     DEFAULT_ENCODER,
-    HEAD,
     RIGHT,
-    Tuning,
-    check_number,
-    check_word,
-    dropout_seed,
-    fresh_head,
-    fresh_pre,
     load_body,
     score,
 )
+from router.policies.params import check_number, check_whole, check_word
+from router.policies.tuning import HEAD, Tuning, dropout_seed, fresh_head, fresh_pre
 from router.types import ArmName, Json, Query, Reward, Update
 
 __all__ = ["TABLES", "MbaPaper"]
@@ -99,19 +94,15 @@ class MbaPaper:
         reward: str = "ledger",
         failure: str = "paper",
     ) -> None:
-        check_number("learning_rate", learning_rate, least=0.0)
-        check_number("weight_decay", weight_decay, least=0.0)
-        check_number("floor", floor, least=0.0)
-        check_number("warmup", warmup, least=0.0, most=1.0)
-        check_number("total", total, least=1, whole=True)
-        check_number("seed", seed, least=0, whole=True)
-        check_word("loss", loss, known=("paper", "code"))
-        check_word("reward", reward, known=("ledger", "single", *TABLES))
-        check_word("failure", failure, known=("paper", "code"))
         self.model, self.max_tokens, self.device, self.precision = model, max_tokens, device, precision
-        self.threads, self.seed, self.total, self.warmup = threads, seed, total, float(warmup)
-        self.learning_rate, self.weight_decay, self.floor = float(learning_rate), float(weight_decay), float(floor)
-        self.loss, self.reward, self.failure = loss, reward, failure
+        self.threads, self.seed = threads, check_whole("seed", seed)
+        self.learning_rate, self.floor = check_number("learning_rate", learning_rate), check_number("floor", floor)
+        self.weight_decay = check_number("weight_decay", weight_decay)
+        self.warmup = check_number("warmup", warmup, most=1.0)
+        self.total = check_whole("total", total, least=1)
+        self.loss = check_word("loss", loss, known=("paper", "code"))
+        self.failure = check_word("failure", failure, known=("paper", "code"))
+        self.reward = check_word("reward", reward, known=("ledger", "single", *TABLES))
         self._body = load_body(model, max_tokens=max_tokens, device=device, precision=precision, threads=threads)
         self.seen: dict[ArmName, int] = {}
         #: none before the first lesson: a fresh policy reads with the weights it shares

@@ -6,8 +6,8 @@ A router that spends as much as always-single and always-multi mixed at random, 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from router.errors import ConfigError
 from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
+from router.policies.params import check_arm, check_number, refused
 from router.types import ArmName, Json, Query, Update
 
 __all__ = ["Mixture"]
@@ -25,24 +25,10 @@ class Mixture:
     deterministic: ClassVar[bool] = True
 
     def __init__(self, *, first: str, second: str, share: float = 0.5) -> None:
-        for name, arm in (("first", first), ("second", second)):
-            if not isinstance(arm, str) or not arm:
-                raise ConfigError(
-                    f"must be the name of an arm, not {arm!r}",
-                    field=f"policy.params.{name}",
-                    remedy="for example single_step",
-                )
+        self.first, self.second = check_arm("first", first), check_arm("second", second)
         if first == second:
-            raise ConfigError(
-                f"must be another arm than first, {first!r}",
-                field="policy.params.second",
-                remedy="policy fixed gives all to one arm",
-            )
-        if not 0 <= share <= 1:
-            raise ConfigError(
-                f"must be in [0, 1], not {share!r}", field="policy.params.share", remedy="for example 0.5"
-            )
-        self.first, self.second, self.share = first, second, float(share)
+            raise refused("second", second, wanted="another arm than first", remedy="policy fixed gives all to one arm")
+        self.share = check_number("share", share, most=1.0)
         self.seen: dict[ArmName, int] = {}
 
     @property

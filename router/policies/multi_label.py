@@ -16,7 +16,8 @@ import numpy as np
 
 from router.policies.base import PolicyOutput, epsilon_greedy
 from router.policies.classifier import Example, Fitting, Numbers, TableClassifier, exp
-from router.policies.finetuned import DEFAULT_ENCODER, RIGHT, check_number, check_word
+from router.policies.finetuned import DEFAULT_ENCODER, RIGHT
+from router.policies.params import check_number, check_word
 from router.types import ArmName, Json, TableRow
 
 if TYPE_CHECKING:
@@ -55,10 +56,8 @@ class MultiLabel(TableClassifier):
         seed: int = 0,
         trained: str | None = None,
     ) -> None:
-        check_word("choice", choice, known=("cheapest", "net"))
-        check_number("tau", tau, least=0.0, most=1.0)
-        check_number("weight", weight, least=0.0)
-        self.choice, self.tau, self.weight = choice, float(tau), float(weight)
+        self.choice = check_word("choice", choice, known=("cheapest", "net"))
+        self.tau, self.weight = check_number("tau", tau, most=1.0), check_number("weight", weight)
         super().__init__(
             Fitting(
                 model=model,

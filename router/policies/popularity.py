@@ -30,7 +30,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from router.policies.base import (
     restored_counts,
     tally,
 )
+from router.policies.params import check_arm, check_number, check_text, is_number, refused
 from router.types import ArmName, Json, Query, Update
 
 __all__ = ["Popularity", "Table"]
@@ -156,18 +157,13 @@ class Popularity:
         threshold: float | None = None,
         epsilon: float = 0.1,
     ) -> None:
-        for name, arm in (("below", below), ("above", above)):
-            if not isinstance(arm, str) or not arm or below == above:
-                _refuse(name, arm, wanted="the name of an arm, other than the second one", example="single_step")
-        if threshold is not None and not _in_range(threshold, most=math.inf):
-            _refuse("threshold", threshold, wanted="a popularity of at least 0", example="nothing, to have it learned")
-        if not _in_range(epsilon, most=1.0):
-            _refuse("epsilon", epsilon, wanted="a number in [0, 1]", example="0.1")
+        self.below, self.above = check_arm("below", below), check_arm("above", above)
+        if below == above:
+            raise refused("below", below, wanted="another arm than above")
+        self._given = None if threshold is None else check_number("threshold", threshold)
+        self.epsilon = check_number("epsilon", epsilon, most=1.0)
         self.table = read_table(table)
         self._path = table
-        self.below, self.above = ArmName(below), ArmName(above)
-        self._given = None if threshold is None else float(threshold)
-        self.epsilon = float(epsilon)
         self.seen: dict[ArmName, int] = {}
         #: questions per bin, whatever their arm; sums of reward and counts, row 0 of `below`, row 1 of `above`
         self._questions = np.zeros(BINS, dtype=np.int64)
@@ -272,21 +268,9 @@ class Popularity:
         self._sums = np.array(arrays["sums"], dtype=np.float64)
 
 
-def _refuse(name: str, value: object, *, wanted: str, example: str) -> NoReturn:
-    raise ConfigError(
-        f"must be {wanted}, not {value!r}", field=f"policy.params.{name}", remedy=f"for example {example}"
-    )
-
-
-def _in_range(value: object, *, most: float) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 <= value <= most and value != math.inf  # type: ignore[operator] # it is a number
-
-
 def read_table(path: str) -> Table:
     """The table in a file; kept in memory until the file changes. Raises ConfigError saying what is wrong with it."""
-    if not isinstance(path, str) or not path:
-        raise ConfigError(f"must be the path of a table, not {path!r}", field=_FIELD, remedy=_REMEDY)
+    check_text("table", path, wanted="the path of a table", remedy=_REMEDY)
     try:
         stamp = Path(path).stat()
         return _read(path, stamp.st_mtime_ns, stamp.st_size)
@@ -307,7 +291,7 @@ def _read(path: str, changed: int, size: int) -> Table:  # noqa: ARG001 the key 
     if described["format"] != FORMAT:
         raise ValueError(f"it has format {described['format']!r}")
     mentions, common, words = described["mentions"], described["common"], described["words"]
-    if not all(_in_range(value, most=math.inf) and value > 0 for value in mentions.values()):
+    if not all(is_number(value) and 0 < value < math.inf for value in mentions.values()):
         raise ValueError("a popularity is no number above 0")
     if not isinstance(words, int) or words < 1 or not all(isinstance(word, str) for word in common):
         raise ValueError("'words' must be a number of at least 1, 'common' a list of words")

@@ -30,7 +30,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from router.errors import ConfigError, PolicyFault, SnapshotError
+from router.errors import PolicyFault, SnapshotError
 from router.policies.base import (
     Arrays,
     FeatureRows,
@@ -41,9 +41,10 @@ from router.policies.base import (
     restored_counts,
     tally,
 )
+from router.policies.params import check_number, check_positive
 from router.types import ArmName, Features, Json, Query, Update
 
-__all__ = ["Opinion", "RidgeHeads", "RidgePolicy", "per_arm", "positive"]
+__all__ = ["Opinion", "RidgeHeads", "RidgePolicy", "per_arm"]
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -59,16 +60,6 @@ _LATEST = 50
 _LEAST_MEMORY = 50
 #: a prediction is never surer than this, in units of reward
 _LEAST_NOISE = 1e-6
-
-
-def positive(name: str, value: float, *, zero: bool = False) -> float:
-    """The param as a float, if it is finite and above 0 (or 0 where allowed). Raises ConfigError naming it."""
-    if not (0 < value < math.inf or (zero and value == 0)):
-        least = "of at least 0" if zero else "above 0"
-        raise ConfigError(
-            f"must be a number {least}, not {value!r}", field=f"policy.params.{name}", remedy="for example 1.0"
-        )
-    return float(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,15 +83,9 @@ class RidgeHeads:
     """
 
     def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None = None) -> None:
-        self.ridge = positive("ridge", ridge)
-        self.bias_ridge = positive("bias_ridge", bias_ridge)
-        self.memory = None if memory is None else positive("memory", memory)
-        if self.memory is not None and self.memory < _LEAST_MEMORY:
-            raise ConfigError(
-                f"must be at least {_LEAST_MEMORY}, not {memory!r}",
-                field="policy.params.memory",
-                remedy="for example 20000.0",
-            )
+        self.ridge = check_positive("ridge", ridge)
+        self.bias_ridge = check_positive("bias_ridge", bias_ridge)
+        self.memory = None if memory is None else check_number("memory", memory, least=_LEAST_MEMORY)
         self.seen: dict[ArmName, int] = {}
         #: the weight of cost that the last row had; before any row every cost mean is 0 as well
         self.weight = 0.0
@@ -116,11 +101,6 @@ class RidgeHeads:
         self._leverage: dict[ArmName, float] = {}
         #: means of all arms below each other, (2 K, d+1), and each arm's place; made when asked for
         self._stack: tuple[dict[ArmName, int], Matrix] | None = None
-
-    @property
-    def updates(self) -> int:
-        """How many updates it has learned."""
-        return sum(self.seen.values())
 
     @property
     def noise(self) -> float:

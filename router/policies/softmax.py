@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from router.policies.ridge import Opinion, RidgePolicy, positive
+from router.policies.params import check_positive
+from router.policies.ridge import Opinion, RidgePolicy
 from router.types import ArmName, Features, Json
 
 __all__ = ["Softmax"]
@@ -25,7 +26,7 @@ class Softmax(RidgePolicy):
 
     def __init__(self, *, temperature: float = 0.1, ridge: float = 10.0, bias_ridge: float = 1.0) -> None:
         super().__init__(ridge=ridge, bias_ridge=bias_ridge)
-        self.temperature = positive("temperature", temperature)
+        self.temperature = check_positive("temperature", temperature)
 
     @property
     def params(self) -> Mapping[str, Json]:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from router.cache import whole_folder
 from router.errors import ConfigError
 from router.policies.finetuned import Body
 from router.types import ArmName, Json
@@ -73,19 +73,12 @@ def write_trained(trained: Trained, folder: str | Path) -> str:
     """Write the folder, whole or not at all; its identity. Raises ConfigError if it is there or cannot be written."""
     target = free_folder(folder)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=target.parent, prefix=".training-"))
-        try:
+        with whole_folder(target) as work:
             identity = _fill(work, trained=trained)
-            mask = _umask()  # mkdtemp and safetensors write for their owner alone, and the service may be another user
+            mask = _umask()  # so far it is for its owner alone, and the service may be another user
             work.chmod(0o777 & ~mask)
             for file in work.iterdir():
                 file.chmod(0o666 & ~mask)
-            if target.is_dir():
-                target.rmdir()
-            work.rename(target)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error}", field="out", remedy="give another folder") from error
     return identity

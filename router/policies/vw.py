@@ -41,13 +41,13 @@ from router.policies.base import (
     tally,
     with_floor,
 )
+from router.policies.params import check_number, check_whole, check_word, refused
 from router.types import ArmName, Features, Json, Query, Update
 
 __all__ = ["VowpalWabbit"]
 
 #: Where the namespaces "q" and "a" begin in VW's hash (murmur3): the same rows as dsjson make the same model.
 _QUESTION, _ARM = 0xFF8209E8, 0x3C2569B2
-_EXPLORERS, _CB_TYPES = ("epsilon", "squarecb"), ("dr", "ips", "mtr")
 _ONE = np.ones(1, dtype=np.float32)
 
 
@@ -78,17 +78,15 @@ class VowpalWabbit:
         power_t: float = 0.0,
         bits: int = 18,
     ) -> None:
-        whole = isinstance(bits, int) and not isinstance(bits, bool)
-        _check("explorer", explorer, holds=explorer in _EXPLORERS, bounds=f"one of {', '.join(_EXPLORERS)}")
-        _check("epsilon", epsilon, holds=0 <= epsilon <= 1, bounds="in [0, 1]")
-        _check("gamma_scale", gamma_scale, holds=0 <= gamma_scale <= 1e9, bounds="from 0 to 1e9")
-        _check("cb_type", cb_type, holds=cb_type in _CB_TYPES, bounds=f"one of {', '.join(_CB_TYPES)}")
-        _check("learning_rate", learning_rate, holds=1e-9 <= learning_rate <= 1e6, bounds="from 1e-9 to 1e6")
-        _check("power_t", power_t, holds=0 <= power_t < 1, bounds="in [0, 1)")
-        _check("bits", bits, holds=whole and 14 <= bits <= 24, bounds="a whole number from 14 to 24")
-        self.explorer, self.cb_type, self.bits = explorer, cb_type, bits
-        self.epsilon, self.gamma_scale = float(epsilon), float(gamma_scale)
-        self.learning_rate, self.power_t = float(learning_rate), float(power_t)
+        self.explorer = check_word("explorer", explorer, known=("epsilon", "squarecb"))
+        self.epsilon = check_number("epsilon", epsilon, most=1.0)
+        self.gamma_scale = check_number("gamma_scale", gamma_scale, most=1e9)
+        self.cb_type = check_word("cb_type", cb_type, known=("dr", "ips", "mtr"))
+        self.learning_rate = check_number("learning_rate", learning_rate, least=1e-9, most=1e6)
+        self.power_t = check_number("power_t", power_t, most=1.0)
+        if power_t == 1.0:
+            raise refused("power_t", power_t, wanted="below 1")
+        self.bits = check_whole("bits", bits, least=14, most=24)
         self.seen: dict[ArmName, int] = {}
         #: d of the features it has learned; None before the first update
         self._dimension: int | None = None
@@ -117,11 +115,6 @@ class VowpalWabbit:
             "bits": self.bits,
         }
 
-    @property
-    def updates(self) -> int:
-        """How many updates it has learned."""
-        return sum(self.seen.values())
-
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
@@ -140,7 +133,7 @@ class VowpalWabbit:
             scores[index] = 0.0 - cost  # never -0.0
         if self.explorer == "epsilon":
             return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=self.epsilon), scores=tuple(scores))
-        gamma = self.gamma_scale * math.sqrt(self.updates)
+        gamma = self.gamma_scale * math.sqrt(sum(self.seen.values()))
         pmf = with_floor(_squarecb(scores, gamma=gamma), floor=self.epsilon / len(arms))
         return PolicyOutput(pmf=pmf, scores=tuple(scores), facts={"gamma": gamma})
 
@@ -228,10 +221,3 @@ def _vowpal_wabbit() -> Any:
             field="policy.name",
             remedy="pip install 'ragbandit[vw]'; there is no wheel for Python 3.13",
         ) from error
-
-
-def _check(name: str, value: object, *, holds: bool, bounds: str) -> None:
-    if not holds:
-        raise ConfigError(
-            f"must be {bounds}, not {value!r}", field=f"policy.params.{name}", remedy="leave it out for the default"
-        )

@@ -19,7 +19,7 @@ from router.errors import ConfigError, InvalidInput
 from router.evaluation.frontier import line_of
 from router.evaluation.table import Table
 from router.policies import POLICIES, make_policy
-from router.policies.base import Policy
+from router.policies.base import Policy, TableTrained
 from router.simulation.embeddings import embedded
 from router.simulation.replay import Run, World
 from router.simulation.results import Measure, Simulated, by_seed
@@ -72,7 +72,7 @@ def simulate(
     runs = [
         Run(policy=name, params=policies[name], weight=weight, seed=seed, fold=fold)
         for name, policy in made.items()
-        for weight in (weights[:1] if hasattr(policy, "fit") else weights)  # it is not told what a step costs
+        for weight in (weights[:1] if isinstance(policy, TableTrained) else weights)  # it is not told what a step costs
         for seed in range(seeds)
         for fold in range(world.folds)
     ]

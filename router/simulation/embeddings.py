@@ -6,8 +6,6 @@ that is damaged, or cannot be written, costs time and nothing else.
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import numpy as np
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from router.cache import put
 from router.encoder import Encoder
 from router.policies.base import FeatureRows
 
@@ -78,15 +77,7 @@ def _write(file: Path, known: dict[bytes, FeatureRows]) -> None:
     checksum = np.frombuffer(_checksum(keys.tobytes(), features.tobytes()), dtype=np.uint8)
     data = save_tensors({"keys": keys, "features": features, "checksum": checksum})
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", suffix=".part", delete=False) as part:
-            try:
-                part.write(data)
-                part.close()
-                os.replace(part.name, file)
-            except BaseException:
-                Path(part.name).unlink(missing_ok=True)
-                raise
+        put(file, data, durable=False)
     except OSError as error:
         log.warning("features not cached", extra={"action": "cache", "file": str(file), "reason": str(error)})
 

@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ from router.evaluation.table import Matrix, Table
 from router.learner import Lesson, judge, made_update
 from router.ledger import Joined
 from router.policies import make_policy
-from router.policies.base import Drawn, FeatureRows, Policy, apply, draw
+from router.policies.base import Drawn, FeatureRows, Policy, TableTrained, apply, draw
 from router.service import made_decision, outputs_of
 from router.types import Decision, DecisionId, Features, Json, PolicyLabel, Query, TableRow, Update
 
@@ -140,16 +139,15 @@ def play(run: Run, *, world: World, progress: Progress = lambda _done, _total: N
     began = time.perf_counter()
     split = split_of(world, seed=run.seed, fold=run.fold)
     learning = Learning(run, world=world)
-    fit: Any = getattr(learning.policy, "fit", None)
-    if fit is not None and learning.policy.params.get("trained") is not None:
-        pass  # `ragbandit train` has made it: it is judged as it is
-    elif fit is not None:
-        # An id might spell the data set.
-        fit([replace(world.table.rows[place], id="") for place in split.train], progress=progress)
-    else:
+    policy = learning.policy
+    full_information = isinstance(policy, TableTrained)
+    if not isinstance(policy, TableTrained):
         for done, place in enumerate(split.train, start=1):
             learning.step(int(place))
             progress(done, len(split.train))
+    elif policy.params.get("trained") is None:  # else `ragbandit train` has made it: it is judged as it is
+        # An id might spell the data set.
+        policy.fit([replace(world.table.rows[place], id="") for place in split.train], progress=progress)
     drawn, asked = learning.predicted(split.test)
     quality, cost = _heads(drawn, arms=len(world.table.arms))
     return Played(
@@ -159,13 +157,13 @@ def play(run: Run, *, world: World, progress: Progress = lambda _done, _total: N
         cost=cost,
         earned=learning.earned,
         best=learning.best,
-        decisions=asked if fit is not None else Timed(calls=learning.steps, seconds=learning.decision_s),
+        decisions=asked if full_information else Timed(calls=learning.steps, seconds=learning.decision_s),
         updates=Timed(calls=learning.steps, seconds=learning.update_s),
         seconds=time.perf_counter() - began,
         faults=learning.faults,
         refused=learning.refused,
         reason=learning.reason,
-        full_information=fit is not None,
+        full_information=full_information,
     )
 
 

@@ -14,9 +14,10 @@ from router.errors import ConfigError, InvalidInput, PolicyFault, SnapshotError
 from router.policies import make_policy
 from router.policies.adaptive_rag import AdaptiveRag
 from router.policies.base import apply, pmf_of_one
-from router.policies.finetuned import dropout_seed, fresh_head, fresh_pre, load_body
+from router.policies.finetuned import load_body
 from router.policies.mba_paper import MbaPaper
 from router.policies.multi_label import MultiLabel
+from router.policies.tuning import dropout_seed, fresh_head, fresh_pre
 from router.transformer import load_transformer
 from router.types import Query, TableRow
 from tests import checks

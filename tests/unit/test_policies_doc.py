@@ -16,7 +16,7 @@ from router.config import PolicySettings, Settings, load
 from router.door import Router
 from router.jobs import MemoryJobs
 from router.policies import POLICIES, make_policy
-from router.policies.base import counted_state, pmf_of_one
+from router.policies.base import TableTrained, counted_state, pmf_of_one
 from router.policies.finetuned import load_body
 from tests.checks import ARMS, POLICY_CHECKS, made_features, made_query, made_updates, taught
 from tests.tiny_models import tiny_encoder, tiny_trained
@@ -140,7 +140,7 @@ def test_the_table_says_what_a_policy_learns_from(name, shown):
     policy = taught(shown(name), made_updates(10))
     arrays, facts = policy.state()
     learned = bool(arrays) or facts.keys() - {"trained"} != counted_state(policy.seen)[1].keys()
-    tables = getattr(policy, "learns_from_tables", False)
+    tables = isinstance(policy, TableTrained)
     assert glance(name)[1] == ("a table" if tables else "the ledger" if learned else "nothing")
 
 

@@ -9,10 +9,9 @@ import time
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from router import weights
+from router import conversion, weights
 from router.errors import ConfigError
 
 hub = pytest.importorskip("huggingface_hub")
@@ -273,116 +272,6 @@ def test_the_hash_is_remembered(tmp_path, monkeypatch):
     assert weights.resolve(str(folder), cache=tmp_path / "cache").sha256 == first
 
 
-class Counting:
-    """Makes arrays that tell how often they were made."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self):
-        self.calls += 1
-        return {"count": np.array([self.calls]), "one": np.array(2.5, dtype=np.float32), "none": np.zeros((0, 3))}
-
-
-def same(found, *, count):
-    """Whether these are the arrays of the build with that number, types and shapes too."""
-    wanted = {"count": ("int64", (1,), [count]), "one": ("float32", (), 2.5), "none": ("float64", (0, 3), [])}
-    return {name: (array.dtype.name, array.shape, array.tolist()) for name, array in found.items()} == wanted
-
-
-def test_what_is_kept_is_made_once(tmp_path):
-    """The second call reads the file, of the same types and shapes; another kind or key is made on its own."""
-    build = Counting()
-    for _ in range(3):
-        assert same(weights.kept("things", "a" * 64, build=build, cache=tmp_path), count=1)
-    assert build.calls == 1
-    assert same(weights.kept("things", "b" * 64, build=build, cache=tmp_path), count=2)
-    assert same(weights.kept("others", "a" * 64, build=build, cache=tmp_path), count=3)
-    assert same(weights.kept("things", "a" * 64, build=build, cache=tmp_path), count=1)
-    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert left == [
-        f"{name}.safetensors" for name in (f"others/{'a' * 32}", f"things/{'a' * 32}", f"things/{'b' * 32}")
-    ]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: b"",
-        lambda content: content[:-1],
-        lambda content: content[:20],
-        lambda content: b"\xff" * len(content),
-        lambda content: b"x" + content[1:],
-    ],
-    ids=["empty", "short", "header", "noise", "length"],
-)
-def test_damaged_file_is_made_again(tmp_path, damage):
-    """A file that is no whole safetensors file is replaced by a new one, which is then read."""
-    build = Counting()
-    weights.kept("things", "a" * 64, build=build, cache=tmp_path)
-    file = next(tmp_path.rglob("*.safetensors"))
-    file.write_bytes(damage(file.read_bytes()))
-    assert same(weights.kept("things", "a" * 64, build=build, cache=tmp_path), count=2)
-    assert same(weights.kept("things", "a" * 64, build=build, cache=tmp_path), count=2)
-    assert build.calls == 2
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
-
-
-def test_cache_that_cannot_keep_is_a_warning(tmp_path, caplog):
-    """Where the folder is a file, or a folder stands where the file should, the arrays are made anew every time."""
-    (tmp_path / "things").write_text("a file")
-    (tmp_path / "others" / f"{'a' * 32}.safetensors" / "full").mkdir(parents=True)
-    build = Counting()
-    for count, kind in enumerate(("things", "things", "others", "others"), start=1):
-        caplog.clear()
-        assert same(weights.kept(kind, "a" * 64, build=build, cache=tmp_path), count=count)
-        assert [(record.levelname, "is not kept" in record.message) for record in caplog.records] == [("WARNING", True)]
-    assert [path.name for path in (tmp_path / "others").iterdir()] == [f"{'a' * 32}.safetensors"]
-
-
-def test_full_disk_is_a_warning(tmp_path):
-    """A write that breaks off in the middle costs a line in the log, and leaves no half a file."""
-    code = (
-        "import resource, signal, sys, pathlib, numpy\n"
-        "from router.weights import kept\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "made = kept('things', 'a' * 64, build=lambda: {'x': numpy.ones(9999)}, cache=pathlib.Path(sys.argv[1]))\n"
-        "print(made['x'].sum())"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert run.stdout == "9999.0\n"
-    assert "is not kept" in run.stderr
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_what_is_kept_follows_xdg(tmp_path, monkeypatch):
-    """Without `cache` it stands under $XDG_CACHE_HOME/ragbandit, as weights do."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    weights.kept("things", "a" * 64, build=Counting())
-    assert (tmp_path / "ragbandit" / "things" / f"{'a' * 32}.safetensors").is_file()
-
-
-def test_many_at_once_keep_one_whole_file(tmp_path):
-    """Several that start together each get the arrays, and one whole file is left."""
-    found, build = [], Counting()
-    threads = [
-        threading.Thread(target=lambda: found.append(weights.kept("things", "a" * 64, build=build, cache=tmp_path)))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    calls = build.calls
-    last = weights.kept("things", "a" * 64, build=build, cache=tmp_path)
-    assert (len(files), build.calls, last["one"].tolist()) == (1, calls, 2.5)
-
-
 def test_dequantising_names_and_turns_the_parameters():
     """A linear layer's integer weight comes back as (out, in) floats under its PyTorch name."""
     onnx, numpy = pytest.importorskip("onnx"), pytest.importorskip("numpy")
@@ -405,6 +294,6 @@ def test_dequantising_names_and_turns_the_parameters():
             make(numpy.array([7.0], dtype=numpy.float32), "distilbert.transformer.layer.0.q_lin.bias"),
         ],
     )
-    state = weights._dequantised(graph, onnx.numpy_helper.to_array)
+    state = conversion._dequantised(graph, onnx.numpy_helper.to_array)
     assert {*state} == {"transformer.layer.0.q_lin.bias", "transformer.layer.0.q_lin.weight"}
     assert state["transformer.layer.0.q_lin.weight"].tolist() == [[0, 1.5], [0.5, 2], [1, 2.5]]

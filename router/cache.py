@@ -1,0 +1,81 @@
+"""Files and folders that are there whole or not at all, and arrays that are kept since making them takes long."""
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+__all__ = ["cache_root", "kept", "put", "whole_folder"]
+
+log = logging.getLogger("ragbandit.cache")
+
+_PREFIX = ".new-"
+
+
+def cache_root(cache: Path | None = None) -> Path:
+    """`cache`; without one `$XDG_CACHE_HOME/ragbandit`, or `~/.cache/ragbandit`."""
+    return cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragbandit"
+
+
+def put(path: Path, data: bytes, *, durable: bool) -> None:
+    """Write a file, and the folders above it; a reader finds what stood there before, or all of the data.
+
+    durable: the data has reached the disk when this returns. Only the owner may read the file.
+    Raises OSError, with nothing left behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_PREFIX)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """An empty folder to fill, which becomes `target` at the end of the block, or is gone after an error.
+
+    Only the owner may open it, unless the block says otherwise. Raises OSError where it cannot be made, and where
+    `target` is there and not empty.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=target.parent, prefix=_PREFIX))
+    try:
+        yield work
+        work.rename(target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def kept(
+    kind: str, key: str, *, build: Callable[[], dict[str, npt.NDArray[Any]]], cache: Path | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """The arrays that `build` makes, kept in the cache folder under kind and key; made again if the file is damaged.
+
+    key: names everything that they depend on. A cache that cannot be written costs time, not the start.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file, save
+
+    file = cache_root(cache) / kind / f"{key[:32]}.safetensors"
+    try:
+        return dict(load_file(file))
+    except (OSError, SafetensorError):
+        arrays = build()
+    try:
+        put(file, save(arrays), durable=False)
+    except OSError as error:
+        log.warning("%s is not kept: %s", file, error)
+    return arrays

@@ -62,7 +62,6 @@ def _row(question: Row, record: Row) -> Row:
         "kind": question["kind"],
         "arm": record["arm"],
         "pmf": record["pmf"],
-        "propensity": record["propensity"],
         "status": outcome["status"],
         "steps": outcome["steps"],
         "seconds": outcome["cost"]["seconds_total"],
@@ -106,14 +105,16 @@ def _counterfactual(rows: list[Row]) -> Row:
     """Reward, quality and steps of always-X and uniform, by SNIPS on the propensities that were logged."""
     if not rows:
         return {}
-    logged = np.array([row["propensity"] for row in rows])
-    candidates = {f"always {arm}": [float(row["arm"] == arm) for row in rows] for arm in ARMS}
-    candidates["uniform"] = [1.0 / len(row["pmf"]) for row in rows]
+    action = np.array([ARMS.index(row["arm"]) for row in rows])
+    logged = np.array([[row["pmf"].get(arm, 0.0) for arm in ARMS] for row in rows])
+    candidates = {f"always {arm}": np.eye(len(ARMS))[np.full(len(rows), k)] for k, arm in enumerate(ARMS)}
+    candidates["uniform"] = np.array([[(arm in row["pmf"]) / len(row["pmf"]) for arm in ARMS] for row in rows])
+    measures = {name: np.array([float(row[name]) for row in rows]) for name in ("reward", "quality", "steps")}
     found: Row = {}
-    for name, pmf in candidates.items():
+    for name, candidate in candidates.items():
         estimates: dict[str, Estimate] = {
-            measure: snips(np.array([float(row[measure]) for row in rows]), logged=logged, candidate=np.array(pmf))
-            for measure in ("reward", "quality", "steps")
+            measure: snips(values, action=action, logged=logged, candidate=candidate)
+            for measure, values in measures.items()
         }
         if estimates["reward"].effective_rows == 0.0:
             found[name] = None  # the log never drew what this policy plays: nothing can be said

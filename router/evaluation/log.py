@@ -1,0 +1,143 @@
+"""A log of decisions as arrays: all that the estimators read.
+
+n decisions over K arms. The checks are here too: nothing is estimated from a row that cannot be true.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from router.errors import InvalidInput
+from router.evaluation.moments import Matrix, Vector
+from router.types import ArmName
+
+__all__ = ["Choices", "Flags", "Keys", "Log", "Strings", "keys_of", "mixed"]
+
+Choices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
+Keys = npt.NDArray[np.uint64]
+Strings = npt.NDArray[np.object_]
+
+#: a pmf sums to 1 within this
+_SUM = 1e-6
+#: a reward may lie outside its declared bounds by rounding only
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """Arrays aligned by row; `pmf` and `offered` have a column per arm."""
+
+    arms: tuple[ArmName, ...]
+    #: of the decision ids (`keys_of`): they choose the folds, shape (n,)
+    keys: Keys
+    #: place of the arm that was drawn, shape (n,)
+    action: Choices
+    #: probability of every arm when it was drawn, shape (n, K); 0 where it was not offered
+    pmf: Matrix
+    #: which arms were offered, shape (n, K)
+    offered: Flags
+    #: the reward that was learned and its parts, shape (n,)
+    reward: Vector
+    quality: Vector
+    cost: Vector
+    #: the rewards' declared bounds
+    minimum: float
+    maximum: float
+    #: the reward came whole from the caller, or by default: no other weight of cost can be put on it; shape (n,)
+    raw: Flags
+    #: nobody judged: the default reward; shape (n,)
+    defaulted: Flags
+    #: more feedback came after the decision was learned, shape (n,)
+    late: Flags
+    #: seconds since the epoch, shape (n,)
+    made_at: Vector
+    #: features of the questions, shape (n, d); None where the log has none
+    features: npt.NDArray[np.float32] | None = None
+    #: name of a field -> its value in every row, for segments: "tenant", "version", fields of the context
+    fields: Mapping[str, Strings] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    @property
+    def propensity(self) -> Vector:
+        """Logged probability of the arm that was drawn, shape (n,)."""
+        return np.take_along_axis(self.pmf, self.action[:, None], axis=1)[:, 0]
+
+    def weighted(self, weight: float) -> "Log":
+        """The same log with reward = clip(quality - weight * cost); rows whose reward came whole keep it."""
+        made = np.clip(self.quality - weight * self.cost, self.minimum, self.maximum)
+        return replace(self, reward=np.where(self.raw, self.reward, made))
+
+    def part(self, rows: Flags | Choices) -> "Log":
+        """Some of the rows, in the order given."""
+        names = ("keys", "action", "pmf", "offered", "reward", "quality", "cost", "raw", "defaulted", "late", "made_at")
+        cut = {name: getattr(self, name)[rows] for name in names}
+        features = None if self.features is None else self.features[rows]
+        return replace(
+            self, **cut, features=features, fields={name: values[rows] for name, values in self.fields.items()}
+        )
+
+    def check(self, *, first: int = 0) -> None:
+        """Raises InvalidInput with the row (counted from `first`), the field and the remedy."""
+        wrong = self.faults()
+        if wrong:
+            row = min(wrong)
+            name, message, remedy = wrong[row]
+            raise InvalidInput(message, field=f"row {first + row} {name}", remedy=remedy)
+
+    def faults(self) -> dict[int, tuple[str, str, str]]:
+        """Row -> (field, what is wrong, remedy) for every row that cannot be true; its first fault."""
+        found: dict[int, tuple[str, str, str]] = {}
+        for name, good, message, remedy in self._checks():
+            for row in np.flatnonzero(~good):
+                found.setdefault(int(row), (name, message(int(row)), remedy))
+        return found
+
+    def _checks(self) -> Iterator[tuple[str, Flags, Callable[[int], str], str]]:
+        """(field, rows that are good, what to say of a bad one, remedy)."""
+        pmf, rows = self.pmf, np.arange(len(self))
+        good: Flags = np.asarray(((pmf >= 0.0) & (pmf <= 1.0 + _SUM)).all(axis=1))  # NaN is neither
+        yield "pmf", good, lambda row: f"{pmf[row].tolist()} has no probability somewhere", "log numbers in [0, 1]"
+        sums = pmf.sum(axis=1)
+        yield "pmf", np.abs(sums - 1.0) <= _SUM, lambda row: f"sums to {sums[row]:.9g}, not 1", "log the whole pmf"
+        good = np.asarray(~((pmf > 0.0) & ~self.offered).any(axis=1))
+        yield "pmf", good, lambda _: "gives probability to an arm that was not offered", "mend the arms or the pmf"
+        good = (self.action >= 0) & (self.action < len(self.arms))
+        yield "arm", good, lambda _: "is not among the arms of the pmf", "log the arm that was drawn"
+        drawn = pmf[rows, np.where(good, self.action, 0)]
+        remedy = "log the probability that the drawn arm had"
+        yield "propensity", (drawn > 0.0) & (drawn <= 1.0 + _SUM), lambda row: f"is {drawn[row]:.9g}", remedy
+        for name in ("quality", "cost", "made_at", "reward"):
+            values: Vector = getattr(self, name)
+            yield name, np.isfinite(values), lambda row, v=values: f"is {v[row]}", "log a finite number"  # type: ignore[misc]
+        low, high = self.minimum - _ROUNDING, self.maximum + _ROUNDING
+        yield (
+            "reward",
+            (self.reward >= low) & (self.reward <= high),
+            lambda row: f"{self.reward[row]:.9g} lies outside [{self.minimum:g}, {self.maximum:g}]",
+            "declare the bounds that the rewards have (minimum, maximum)",
+        )
+        if self.features is not None:
+            good = np.asarray(np.isfinite(self.features).all(axis=1))
+            yield "features", good, lambda _: "hold a number that is not finite", "encode the question again"
+
+
+def keys_of(ids: Sequence[str]) -> Keys:
+    """A well-mixed number per id, shape (n,), the same on every machine and in every order of rows.
+
+    Of the last 16 bytes in UTF-8, where ids of all makes differ, by splitmix64's finaliser (Steele et al. 2014).
+    """
+    tails = b"".join(name.encode("utf-8", "surrogatepass")[-16:].rjust(16, b"\0") for name in ids)
+    return mixed(np.frombuffer(tails, dtype="<u8").reshape(-1, 2))
+
+
+def mixed(words: npt.NDArray[np.uint64]) -> Keys:
+    """Two words of 64 bits per row, shape (n, 2), into one, shape (n,)."""
+    key = words[:, 0] * np.uint64(0x9E3779B97F4A7C15) + words[:, 1]
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        key = (key ^ (key >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(key ^ (key >> np.uint64(31)), dtype=np.uint64)

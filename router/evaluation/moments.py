@@ -1,0 +1,63 @@
+"""Means and scatter of columns, mergeable: what every estimate and fixed-n interval is made of.
+
+A log that does not fit in memory is read in pieces; the moments of the pieces, merged, are those of the whole (Chan,
+Golub and LeVeque 1983), so that the estimates are the same however it is read.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Matrix", "Moments", "Vector"]
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moments:
+    """Of n rows with k columns."""
+
+    rows: int
+    #: shape (k,); zeros where there are no rows
+    mean: Vector
+    #: sum over the rows of (z - mean)(z - mean)^T, shape (k, k)
+    scatter: Matrix
+
+    @classmethod
+    def of(cls, *columns: Vector) -> "Moments":
+        """The moments of these columns, each of shape (n,)."""
+        width, rows = len(columns), len(columns[0])
+        if rows == 0:
+            return cls(rows=0, mean=np.zeros(width), scatter=np.zeros((width, width)))
+        mean = np.array([column.mean() for column in columns])
+        apart = [column - centre for column, centre in zip(columns, mean, strict=True)]
+        scatter = np.empty((width, width))
+        for i in range(width):
+            for j in range(i + 1):
+                scatter[i, j] = scatter[j, i] = apart[i] @ apart[j]
+        return cls(rows=rows, mean=mean, scatter=scatter)
+
+    def merged(self, other: "Moments") -> "Moments":
+        """The moments of both sets of rows together."""
+        rows = self.rows + other.rows
+        if 0 in (self.rows, other.rows):
+            return other if self.rows == 0 else self
+        step = other.mean - self.mean
+        return Moments(
+            rows=rows,
+            mean=self.mean + step * (other.rows / rows),
+            scatter=self.scatter + other.scatter + np.outer(step, step) * (self.rows * other.rows / rows),
+        )
+
+    def combined(self, matrix: Matrix) -> "Moments":
+        """The moments of the columns matrix @ z: linear combinations of these; matrix has shape (m, k)."""
+        return Moments(rows=self.rows, mean=matrix @ self.mean, scatter=matrix @ self.scatter @ matrix.T)
+
+    @property
+    def covariance(self) -> Matrix:
+        """Of one row, unbiased (n - 1 in the denominator), shape (k, k); infinite variances for fewer than two rows."""
+        if self.rows < 2:
+            return np.diag(np.full(len(self.mean), np.inf))
+        return self.scatter / (self.rows - 1)

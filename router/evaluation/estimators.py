@@ -186,7 +186,7 @@ def terms(
     if predicted is None:
         raise InvalidInput(f"{estimator} needs a model", field="predicted", remedy="predict every arm of every row")
     correction = shrunk(estimator, weight=weight) * (reward - np.take(predicted, drawn))
-    return Terms(weight=weight, correction=correction, baseline=(candidate * predicted) @ np.ones(logged.shape[1]))
+    return Terms(weight=weight, correction=correction, baseline=np.einsum("nk,nk->n", candidate, predicted))
 
 
 def shrunk(estimator: Estimator, *, weight: Vector) -> Vector:

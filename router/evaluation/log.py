@@ -13,7 +13,7 @@ from router.errors import InvalidInput
 from router.evaluation.moments import Matrix, Vector
 from router.types import ArmName
 
-__all__ = ["Choices", "Flags", "Keys", "Log", "Strings", "keys_of", "mixed"]
+__all__ = ["Choices", "Flags", "Keys", "Log", "Strings", "keys_of", "keys_of_bytes", "mixed"]
 
 Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
@@ -127,17 +127,27 @@ class Log:
 
 
 def keys_of(ids: Sequence[str]) -> Keys:
-    """A well-mixed number per id, shape (n,), the same on every machine and in every order of rows.
-
-    Of the last 16 bytes in UTF-8, where ids of all makes differ, by splitmix64's finaliser (Steele et al. 2014).
-    """
-    tails = b"".join(name.encode("utf-8", "surrogatepass")[-16:].rjust(16, b"\0") for name in ids)
-    return mixed(np.frombuffer(tails, dtype="<u8").reshape(-1, 2))
+    """A well-mixed number per id, shape (n,), the same on every machine and in every order of rows: of its UTF-8."""
+    encoded = [name.encode("utf-8", "surrogatepass") for name in ids]
+    lengths = np.array([len(name) for name in encoded], dtype=np.int64)
+    return keys_of_bytes(np.frombuffer(b"".join(encoded), dtype=np.uint8), lengths=lengths)
 
 
-def mixed(words: npt.NDArray[np.uint64]) -> Keys:
-    """Two words of 64 bits per row, shape (n, 2), into one, shape (n,)."""
-    key = words[:, 0] * np.uint64(0x9E3779B97F4A7C15) + words[:, 1]
+def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
+    """The keys of ids that lie one behind the other in `text`; lengths in bytes, shape (n,)."""
+    words = -(-int(lengths.max(initial=0)) // 8)
+    padded = np.zeros((len(lengths), 8 * words), dtype=np.uint8)
+    padded[np.arange(8 * words) < lengths[:, None]] = text
+    keys: Keys = mixed(np.zeros(len(lengths), dtype=np.uint64), lengths.astype(np.uint64))
+    for place, word in enumerate(padded.view("<u8").T):
+        # A longer id beside it must not change a row's key.
+        keys = np.where(8 * place < lengths, mixed(keys, word), keys)
+    return keys
+
+
+def mixed(keys: Keys, words: Keys) -> Keys:
+    """A word more in every key, both of shape (n,), by splitmix64's finaliser (Steele, Lea and Flood 2014)."""
+    keys = (keys + words) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        key = (key ^ (key >> np.uint64(shift))) * np.uint64(factor)
-    return np.asarray(key ^ (key >> np.uint64(31)), dtype=np.uint64)
+        keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(keys ^ (keys >> np.uint64(31)), dtype=np.uint64)

@@ -36,7 +36,8 @@ class Moments:
         scatter = np.empty((width, width))
         for i in range(width):
             for j in range(i + 1):
-                scatter[i, j] = scatter[j, i] = apart[i] @ apart[j]
+                # Not `@`: on long vectors that starts threads, which wait for each other on a busy machine.
+                scatter[i, j] = scatter[j, i] = np.einsum("n,n->", apart[i], apart[j])
         return cls(rows=rows, mean=mean, scatter=scatter)
 
     def merged(self, other: "Moments") -> "Moments":

@@ -1,0 +1,61 @@
+"""What the intervals promise, measured: they hold the truth as often as they say, in worlds made to break them."""
+
+import functools
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from benchmarks.coverage import COUNTS, PRINTED, missed, shares, worlds
+
+NAMES = tuple(world.name for world in worlds())
+#: runs by number of rows: the long ones cost most and miss least
+RUNS = {500: 160, 2_000: 100, 10_000: 40}
+PEEKS = 40
+#: the least coverage asked for at 95 %
+LEAST = 0.93
+
+
+def error(share: float, runs: int) -> float:
+    """Two standard errors of a share."""
+    return 2.0 * math.sqrt(share * (1.0 - share) / runs)
+
+
+@functools.cache
+def coverage(name: str, count: int) -> Mapping[str, float]:
+    """Share of runs in which each interval holds the truth."""
+    found = shares(NAMES.index(name), count=count, seeds=range(RUNS[count]))
+    return {kind: float(np.mean([holds for holds, _ in runs])) for kind, runs in found.items()}
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_we_print_covers(name, count):
+    """Every interval that is printed holds the truth in .93 of the runs or more, from 500 rows on, in every world."""
+    found = coverage(name, count)
+    short = {kind: found[kind] for kind in PRINTED if found[kind] < LEAST - error(LEAST, RUNS[count])}
+    assert not short
+
+
+def test_not_by_being_endless():
+    """Where nothing is hard, the fixed intervals miss as well: they hold the truth in .99 of the runs at most."""
+    for count in COUNTS:
+        found = coverage("benign", count)
+        for kind in PRINTED[:4]:
+            assert found[kind] <= 0.99 + error(0.99, RUNS[count]), kind
+
+
+def test_the_usual_intervals_miss():
+    """The same measure finds fault: the delta method on 500 skewed rows and the normal one on rare successes miss."""
+    assert coverage("skewed", 500)["delta method, SNIPS"] < LEAST - error(LEAST, RUNS[500])
+    assert coverage("rare", 2_000)["normal, DR"] < LEAST - error(LEAST, RUNS[2_000])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_peeking(name):
+    """Looked at every 50 rows, the sequences leave out the truth at any time in 5 % of the runs at most."""
+    found = missed(NAMES.index(name), seeds=range(PEEKS))
+    for kind in PRINTED[4:]:
+        assert np.mean(found[kind]) <= 0.05 + error(0.05, PEEKS), kind
+    assert np.mean(found["normal, IPS"]) > 0.05

@@ -35,7 +35,7 @@ from router.snapshots import SnapshotFiles
 from router.types import PolicyLabel
 from router.verify import verify
 
-__all__ = ["ConfigOption", "JsonOption", "add_verbs", "failing_well", "print_json"]
+__all__ = ["ConfigOption", "JsonOption", "add_verbs", "failing_well", "ledger_of", "print_json"]
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -244,6 +244,13 @@ def _add_facts(app: typer.Typer) -> None:
 @contextlib.contextmanager
 def _ledger(config: str | None) -> Iterator[tuple[Settings, Ledger]]:
     settings = configuration.load(config).settings
+    with ledger_of(settings, label=settings.policy.label) as ledger:
+        yield settings, ledger
+
+
+@contextlib.contextmanager
+def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
+    """A ledger of the store of these settings. Raises StoreError if there is no store, or of another version."""
     url = make_url(settings.database)
     if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
         # Opening would make an empty one here and call it fine.
@@ -252,7 +259,7 @@ def _ledger(config: str | None) -> Iterator[tuple[Settings, Ledger]]:
         )
     database = open_database(settings)
     try:
-        yield settings, Ledger(database, label=PolicyLabel(settings.policy.label))
+        yield Ledger(database, label=PolicyLabel(label))
     finally:
         database.close()
 

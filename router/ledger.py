@@ -5,6 +5,7 @@ has been there, the append is refused and nothing of it is kept.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +133,13 @@ class Ledger:
         with self.database.read() as connection:
             return self._last_seq(connection)
 
+    @contextmanager
+    def writing(self, *, holder: str, now: float) -> Iterator[tuple[Connection, int]]:
+        """A transaction that nobody else can append in, and where the ledger ends. Conflict if the lease is lost."""
+        with self.database.write() as connection:
+            self._hold(connection, holder=holder, now=now)
+            yield connection, self._last_seq(connection)
+
     def append(self, entries: Sequence[Entry], closed: Sequence[Closure], *, holder: str, now: float) -> None:
         """One transaction: the updates, the closures, and the decisions out of the waiting room.
 
@@ -139,9 +147,7 @@ class Ledger:
         if the lease is lost or the ledger does not end where the first entry begins.
         """
         done = [e.update.decision_id for e in entries] + [c.decision_id for c in closed]
-        with self.database.write() as connection:
-            self._hold(connection, holder=holder, now=now)
-            end = self._last_seq(connection)
+        with self.writing(holder=holder, now=now) as (connection, end):
             if entries and entries[0].update.seq != end + 1:
                 raise Conflict(f"the ledger ends at {end}, not at {entries[0].update.seq - 1}")
             here = and_(waiting.c.policy == self.label, waiting.c.decision_id.in_(done))

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import func, select
 
@@ -22,7 +22,10 @@ from router.snapshots import SnapshotFiles, policy_sha256
 from router.tables import decisions, snapshots
 from router.types import Decision, SnapshotInfo, Update
 
-__all__ = ["Verdict", "verify"]
+__all__ = ["IMPORTED", "Verdict", "draw_fault", "verify"]
+
+#: where a decision's facts say that it was made elsewhere, and the format it came in: its draw cannot be made again
+IMPORTED: Final = "imported"
 
 #: mismatches that are described; all are counted
 MOST_NAMED = 20
@@ -34,6 +37,8 @@ class Verdict:
     """What was checked and what did not agree. `ok` is the exit code's question."""
 
     decisions: int = 0
+    #: of these, the ones that came from elsewhere: their draws are not ours to make again
+    imported: int = 0
     #: seed, drawn arm, logged propensity, sum or floor of the pmf
     propensity_mismatches: int = 0
     updates: int = 0
@@ -126,7 +131,9 @@ def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, i
 
     for decision in _pages(ledger, unreadable=unreadable):
         verdict.decisions += 1
-        wrong = _draw_fault(decision)
+        elsewhere = IMPORTED in decision.facts
+        verdict.imported += elsewhere
+        wrong = None if elsewhere else draw_fault(decision)
         if wrong:
             verdict.propensity_mismatches += 1
             verdict.note(f"decision {decision.id}: {wrong}")
@@ -134,7 +141,7 @@ def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, i
             progress(verdict.decisions, total)
 
 
-def _draw_fault(decision: Decision) -> str | None:
+def draw_fault(decision: Decision) -> str | None:
     """What does not agree in one row, or None."""
     pmf = decision.pmf
     if len(pmf) != len(decision.arms) or decision.arm not in decision.arms:
@@ -225,6 +232,9 @@ def _check_deep(ledger: Ledger, *, verdict: Verdict) -> None:
         used = set(versions)
     known = {row["version"]: snapshot_value(row) for row in made}
     for version in sorted(used - set(known)):
+        mine = decisions.c.version == version, decisions.c.policy == ledger.label
+        if all(IMPORTED in decision.facts for decision in _pages(ledger, *mine)):
+            continue
         verdict.deep_mismatches += 1
         verdict.note(f"decisions were made by {version}, which no snapshot row describes")
     walks: dict[tuple[str, str], list[SnapshotInfo]] = defaultdict(list)
@@ -259,6 +269,8 @@ def _check_version(ledger: Ledger, *, info: SnapshotInfo, policy: Policy, verdic
         verdict.deep_mismatches += 1
         verdict.note(f"replaying to {info.last_seq} does not give {info.version}")
     for decision in _pages(ledger, decisions.c.version == info.version, decisions.c.policy == ledger.label):
+        if IMPORTED in decision.facts:
+            continue
         verdict.deep_decisions += 1
         if decision.fault is not None:
             continue  # the pmf was the fallback's: the draw check has covered it

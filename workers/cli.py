@@ -15,7 +15,9 @@ from rich.progress import Progress
 from router import config as configuration
 from router.bootstrap import check_policy, open_database
 from router.cli import ConfigOption, JsonOption, add_verbs, failing_well, print_json
+from router.cli_logs import add_log_verbs
 from router.cli_offline import add_offline_verbs
+from router.cli_replay import add_replay_verb
 from router.errors import ConfigError
 from workers.main import QUEUES, check_arms, index_folder, make_retriever, run_worker, set_up_log
 
@@ -34,6 +36,8 @@ index = typer.Typer(help="Build and inspect passage indexes.", no_args_is_help=T
 app.add_typer(index, name="index")
 add_verbs(app, check=check_arms)
 add_offline_verbs(app)
+add_log_verbs(app)
+add_replay_verb(app)
 
 
 @app.callback()

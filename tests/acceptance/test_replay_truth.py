@@ -1,0 +1,54 @@
+"""A live router logs decisions whose every outcome is known: a replay must tell what other policies are worth."""
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.replay_truth import OTHERS, judged, lived, made_table
+from router.config import Settings
+from router.database import Database, migrate
+from router.encoder import HashingEncoder
+
+TABLE = made_table()
+
+
+@pytest.fixture
+def live(tmp_path):
+    """Decisions of a real router on the made table, learned as they come; with the settings it ran under."""
+
+    def run(*, decisions, seed):
+        settings = Settings(data_dir=str(tmp_path / str(seed)))
+        database = Database(settings.database)
+        migrate(database)
+        database.close()
+        with Progress(console=Console(quiet=True)) as progress:
+            log = lived(
+                TABLE, decisions=decisions, settings=settings, encoder=HashingEncoder(64), seed=seed, progress=progress
+            )
+        return log, settings
+
+    return run
+
+
+def test_truth_is_inside(live):
+    """Of 4,000 live decisions: the true values of five other policies lie in their 99 % intervals, by DR and IPS."""
+    log, settings = live(decisions=4_000, seed=0)
+    assert len(log.rows) == 4_000
+    assert len({row.decision.version for row in log.rows}) > 10, "the live policy learned while it logged"
+    found = judged(log, table=TABLE, settings=settings, estimators=("dr", "ips"), confidence=0.99)
+    assert [one.name for one in found] == [*OTHERS, *OTHERS]
+    assert [one.name for one in found if not one.inside] == []
+    for one in found[:5]:
+        assert one.high - one.low < 0.25, "an interval that says nothing is no success"
+    assert max(one.truth for one in found) - min(one.truth for one in found) > 0.1, "the five are not alike"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_truth_is_inside_as_often_as_promised(live):
+    """Of 20,000 live decisions with three seeds, by DR and IPS: 95 % intervals hold the truth nine times in ten."""
+    found = []
+    for seed in range(3):
+        log, settings = live(decisions=20_000, seed=seed)
+        found += judged(log, table=TABLE, settings=settings, estimators=("dr", "ips"), confidence=0.95)
+    assert sum(one.inside for one in found) >= 0.9 * len(found)

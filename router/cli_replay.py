@@ -113,12 +113,12 @@ def add_replay_verb(app: typer.Typer) -> None:
             candidates = _candidates(names, params=param or [], settings=settings)
             with bars(errors) as progress:
                 found = asking.replayed(candidates, progress=progress)
+            if report is not None:  # first: whoever reads the terminal through `head` wants the page too
+                write_page(found, report)
             if as_json:
                 print_json(_finite(asdict(found)))
             else:
                 print_replay(found, console=console)
-            if report is not None:
-                write_page(found, report)
             if found.faults:
                 raise typer.Exit(2)
             if fail_below is not None and not all(_above(found, index, fail_below) for index in range(len(candidates))):

@@ -20,7 +20,7 @@ __all__ = ["Assembling", "arms_of", "others_largest"]
 #: a segment with fewer effective rows gets no interval: nothing is known of its coverage there
 FEWEST = 20
 #: versions that are named
-MOST_VERSIONS = 8
+MOST_VERSIONS = 4
 
 _MINE, _THEIRS = slice(0, 3), slice(3, 6)
 _NOTHING = Measured(value=float("nan"))
@@ -330,9 +330,9 @@ def arms_of(survey: Survey, *, arms: Sequence[ArmName], doubt: float) -> tuple[A
 
 
 def others_largest(counts: Mapping[str, int], *, most: int = MOST_VERSIONS) -> dict[str, int]:
-    """The largest ones by name, the rest together under "others"."""
+    """The largest ones by name, the rest together, with how many they are."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     found = dict(ranked[:most])
     if len(ranked) > most:
-        found["others"] = sum(count for _, count in ranked[most:])
+        found[f"by {len(ranked) - most} others"] = sum(count for _, count in ranked[most:])
     return found

@@ -89,7 +89,7 @@ def _tables(replayed: Replayed) -> Iterator[str]:
     names: Sequence[str] = ("candidate", "reward", "difference", "quality", "cost", "estimator", "verdict")
     yield _table("The candidates", names=names, rows=[_candidate(each) for each in replayed.candidates])
     if any(m.biased for c in replayed.candidates for m in (c.reward, c.difference, *c.others.values()) if m):
-        yield '<p class="soft">* The estimator is biased: the bias is not in the interval.</p>'
+        yield '<p class="soft">* beside an estimate: its estimator is biased, and the bias is not in the interval.</p>'
     names = (
         "candidate",
         "effective rows",

@@ -157,7 +157,7 @@ class Replayed:
     arms: tuple[Arm, ...]
     #: kind of reward -> rows: "explicit", "default", "late" (more feedback came after)
     sources: Mapping[str, int]
-    #: policy version -> rows; the largest, the rest under "others"
+    #: policy version -> rows; of many versions the largest, the rest together
     versions: Mapping[str, int]
     candidates: tuple[Candidate, ...]
     pairs: tuple[Pair, ...] = ()

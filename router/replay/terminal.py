@@ -166,7 +166,7 @@ def _parts(replayed: Replayed) -> Iterator[Printed | str]:
     yield _candidates(replayed)
     measured = [m for c in replayed.candidates for m in (c.reward, c.difference, *c.others.values()) if m]
     if any(one.biased for one in measured):
-        yield "* the estimator is biased: the bias is not in the interval"
+        yield "* beside an estimate: its estimator is biased, and the bias is not in the interval"
     yield from about_the_log(replayed)
     yield _arms(replayed)
     yield _others(replayed)

@@ -294,7 +294,7 @@ def test_biased_estimators_are_marked():
     said = printed(replayed(candidate(others=others)))
     assert "0.550 (0.540 to 0.560)*" in said
     assert "0.570 (0.530 to 0.610) " in said
-    assert "* the estimator is biased: the bias is not in the interval" in said
+    assert "* beside an estimate: its estimator is biased, and the bias is not in the interval" in said
     assert "*" not in printed(replayed(candidate()))
 
 

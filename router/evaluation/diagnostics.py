@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from router.evaluation.intervals import weight_powers
 from router.evaluation.log import Log
 from router.evaluation.moments import Matrix, Vector
 
@@ -66,18 +65,23 @@ class WeightTally:
         if not len(log):
             return
         all_ratios = ratios(candidate, logged=log.pmf)
-        beyond = np.where(log.pmf > 0.0, 0.0, candidate)
-        covered = 1.0 - beyond.sum(axis=1)
+        shifted = candidate * all_ratios  # Q^2 / P
+        squares = np.einsum("nk->n", shifted)
+        beyond = np.zeros(len(log.arms))
+        covered: Vector | float = 1.0
+        if not log.pmf.all():
+            uncovered = np.where(log.pmf > 0.0, 0.0, candidate)
+            beyond, covered = np.einsum("nk->k", uncovered), 1.0 - np.einsum("nk->n", uncovered)
         self.rows += len(log)
         self.total += float(weight.sum())
-        self.squares += float(weight @ weight)
+        self.squares += float(np.einsum("n,n->", weight, weight))
         self.largest = max(self.largest, float(weight.max()))
-        self.powers = self.powers + weight_powers(log.pmf, candidate=candidate)
+        self.powers = self.powers + np.array([squares.sum(), np.einsum("nk,nk->", shifted, all_ratios)])
         self.possible = max(self.possible, float(all_ratios.max()))
         self.clipped += int(np.count_nonzero(weight > self.clip))
-        self.variance += float(np.maximum((all_ratios * candidate).sum(axis=1) - covered**2, 0.0).sum())
-        self.holes = _plus(self.holes, beyond.sum(axis=0))
-        self.shares = _plus(self.shares, candidate.sum(axis=0))
+        self.variance += float(np.maximum(squares - covered**2, 0.0).sum())
+        self.holes = _plus(self.holes, beyond)
+        self.shares = _plus(self.shares, np.einsum("nk->k", candidate))
         positive = np.clip(np.log10(weight[weight > 0.0]), BIN_EDGES[0], BIN_EDGES[-1])
         self.counts = self.counts + np.histogram(positive, bins=BIN_EDGES)[0]
 
@@ -121,9 +125,10 @@ class ArmTally:
         count = len(log.arms)
         self.rows += len(log)
         self.drawn = _plus(self.drawn, np.bincount(log.action, minlength=count).astype(np.float64))
-        self.expected = _plus(self.expected, log.pmf.sum(axis=0))
-        self.variance = _plus(self.variance, (log.pmf * (1.0 - log.pmf)).sum(axis=0))
-        squares, cubes = (log.pmf**2).sum(axis=1), (log.pmf**3).sum(axis=1)
+        expected, powers = np.einsum("nk->k", log.pmf), log.pmf * log.pmf
+        self.expected = _plus(self.expected, expected)
+        self.variance = _plus(self.variance, np.maximum(expected - np.einsum("nk->k", powers), 0.0))
+        squares, cubes = np.einsum("nk->n", powers), np.einsum("nk,nk->n", powers, log.pmf)
         self.surplus += float((log.propensity - squares).sum())
         self.surplus_variance += float(np.maximum(cubes - squares**2, 0.0).sum())
         columns = [np.bincount(log.action, weights=v, minlength=count) for v in (log.reward, log.quality, log.cost)]

@@ -20,7 +20,7 @@ from types import MappingProxyType
 import numpy as np
 
 from router.errors import InvalidInput
-from router.evaluation.log import Choices
+from router.evaluation.log import Choices, wrong_pmfs
 from router.evaluation.moments import Matrix, Moments, Vector
 
 __all__ = [
@@ -44,8 +44,6 @@ __all__ = [
     "terms",
 ]
 
-#: a pmf sums to 1 within this
-_SUM = 1e-6
 #: rows taken at a time: new pages for whole columns cost more time than the arithmetic
 _BLOCK = 1 << 14
 
@@ -370,10 +368,8 @@ def _check_finite(name: str, values: Vector | Matrix) -> None:
 
 
 def _check_pmf(name: str, pmf: Matrix) -> None:
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(pmf @ np.ones(pmf.shape[1]) - 1.0)
-    # Written so that NaN is no pmf. Parts of at least 0 that sum to 1 are at most 1.
-    if not (pmf.min() >= 0.0 and apart.max() <= _SUM):
-        row = int(np.flatnonzero(~((pmf >= 0.0).all(axis=1) & (apart <= _SUM)))[0])
+    wrong = wrong_pmfs(pmf)
+    if len(wrong):
+        row = int(wrong[0])
         remedy = "give numbers of at least 0 that sum to 1"
         raise InvalidInput(f"{pmf[row].tolist()} in row {row} is not a pmf", field=name, remedy=remedy)

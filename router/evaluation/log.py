@@ -13,7 +13,19 @@ from router.errors import InvalidInput
 from router.evaluation.moments import Matrix, Vector
 from router.types import ArmName
 
-__all__ = ["Choices", "Flags", "Keys", "Log", "Strings", "keys_of", "keys_of_bytes", "mixed"]
+__all__ = [
+    "ROUNDING",
+    "SUM_TOLERANCE",
+    "Choices",
+    "Flags",
+    "Keys",
+    "Log",
+    "Strings",
+    "keys_of",
+    "keys_of_bytes",
+    "mixed",
+    "wrong_pmfs",
+]
 
 Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
@@ -21,9 +33,9 @@ Keys = npt.NDArray[np.uint64]
 Strings = npt.NDArray[np.object_]
 
 #: a pmf sums to 1 within this
-_SUM = 1e-6
-#: a reward may lie outside its declared bounds by rounding only
-_ROUNDING = 1e-9
+SUM_TOLERANCE = 1e-6
+#: a number may lie outside its declared bounds by rounding only
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,21 +112,27 @@ class Log:
     def _checks(self) -> Iterator[tuple[str, Flags, Callable[[int], str], str]]:
         """(field, rows that are good, what to say of a bad one, remedy)."""
         pmf, rows = self.pmf, np.arange(len(self))
-        good: Flags = np.asarray(((pmf >= 0.0) & (pmf <= 1.0 + _SUM)).all(axis=1))  # NaN is neither
-        yield "pmf", good, lambda row: f"{pmf[row].tolist()} has no probability somewhere", "log numbers in [0, 1]"
-        sums = pmf.sum(axis=1)
-        yield "pmf", np.abs(sums - 1.0) <= _SUM, lambda row: f"sums to {sums[row]:.9g}, not 1", "log the whole pmf"
-        good = np.asarray(~((pmf > 0.0) & ~self.offered).any(axis=1))
-        yield "pmf", good, lambda _: "gives probability to an arm that was not offered", "mend the arms or the pmf"
+        good = np.ones(len(self), dtype=np.bool_)
+        good[wrong_pmfs(pmf)] = False
+        remedy = "log the whole pmf: numbers in [0, 1] that sum to 1"
+        yield (
+            "pmf",
+            good,
+            lambda row: f"{pmf[row].tolist()} is no distribution, it sums to {pmf[row].sum():.9g}",
+            remedy,
+        )
+        if not self.offered.all():
+            good = np.asarray(~((pmf > 0.0) & ~self.offered).any(axis=1))
+            yield "pmf", good, lambda _: "gives probability to an arm that was not offered", "mend the arms or the pmf"
         good = (self.action >= 0) & (self.action < len(self.arms))
         yield "arm", good, lambda _: "is not among the arms of the pmf", "log the arm that was drawn"
         drawn = pmf[rows, np.where(good, self.action, 0)]
         remedy = "log the probability that the drawn arm had"
-        yield "propensity", (drawn > 0.0) & (drawn <= 1.0 + _SUM), lambda row: f"is {drawn[row]:.9g}", remedy
+        yield "propensity", (drawn > 0.0) & (drawn <= 1.0 + SUM_TOLERANCE), lambda row: f"is {drawn[row]:.9g}", remedy
         for name in ("quality", "cost", "made_at", "reward"):
             values: Vector = getattr(self, name)
             yield name, np.isfinite(values), lambda row, v=values: f"is {v[row]}", "log a finite number"  # type: ignore[misc]
-        low, high = self.minimum - _ROUNDING, self.maximum + _ROUNDING
+        low, high = self.minimum - ROUNDING, self.maximum + ROUNDING
         yield (
             "reward",
             (self.reward >= low) & (self.reward <= high),
@@ -124,6 +142,20 @@ class Log:
         if self.features is not None:
             good = np.asarray(np.isfinite(self.features).all(axis=1))
             yield "features", good, lambda _: "hold a number that is not finite", "encode the question again"
+
+
+def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
+    """The rows that are no distribution over the arms, those offered if that is said; pmf of shape (n, K)."""
+    with np.errstate(invalid="ignore"):
+        sums = np.einsum("nk->n", pmf)
+        # Written so that NaN is no pmf. What follows for every row is asked of the whole first: it is mostly true.
+        fine = pmf.size == 0 or (pmf.min() >= 0.0 and np.abs(sums - 1.0).max() <= SUM_TOLERANCE)
+    if fine and (offered is None or offered.all()):
+        return np.zeros(0, dtype=np.intp)
+    good = (pmf >= 0.0).all(axis=1) & (np.abs(sums - 1.0) <= SUM_TOLERANCE)
+    if offered is not None:
+        good &= ~((pmf > 0.0) & ~offered).any(axis=1)
+    return np.flatnonzero(~good)
 
 
 def keys_of(ids: Sequence[str]) -> Keys:

@@ -151,6 +151,9 @@ class Ridge:
                 f"{size - 1} features and {columns} targets, after others", field="features", remedy="keep their number"
             )
         self._solved.clear()
+        if features is None:
+            self._add_means(action, targets=targets, folds=folds, weights=weights)
+            return
         for rows in _blocks(len(targets)):
             design = _design(features, rows=rows)
             for fold in np.unique(folds[rows]):
@@ -167,12 +170,34 @@ class Ridge:
         rows_given = len(folds) if features is None else len(features)
         _check_places("folds", folds, rows=rows_given, below=self._folds)
         found = np.empty((len(folds), self._arms, self._sums[0].moment.shape[2] if self._sums else 0))
+        if features is None:
+            means = np.zeros((self._folds, *found.shape[1:]))
+            for fold in np.flatnonzero(np.bincount(folds, minlength=self._folds)):
+                means[fold] = self._coefficients(int(fold))[:, 0]
+            return np.asarray(means[folds], dtype=np.float64)
         for rows in _blocks(len(folds)):
             design = _design(features, rows=rows)
             for fold in np.unique(folds[rows]):
                 chosen = np.flatnonzero(folds[rows] == fold)
                 found[rows.start + chosen] = _applied(self._coefficients(int(fold)), design=design[chosen])
         return found
+
+    def _add_means(self, action: Choices, *, targets: Matrix, folds: Choices, weights: Vector | None) -> None:
+        """`add` where z = 1: nothing but counts and sums per fold and arm."""
+        cells, count = folds * self._arms + action, self._folds * self._arms
+        shape = (self._folds, self._arms)
+        gram = np.bincount(cells, weights=weights, minlength=count).reshape(shape)
+        rows = np.bincount(folds, minlength=self._folds)
+        for column, values in enumerate(targets.T):
+            heavy = values if weights is None else values * weights
+            moment = np.bincount(cells, weights=heavy, minlength=count).reshape(shape)
+            total = np.bincount(folds, weights=values, minlength=self._folds)
+            for fold, sums in enumerate(self._sums):
+                sums.moment[:, 0, column] += moment[fold]
+                sums.total[column] += total[fold]
+        for fold, sums in enumerate(self._sums):
+            sums.gram[:, 0, 0] += gram[fold]
+            sums.rows += int(rows[fold])
 
     def _coefficients(self, fold: int) -> Matrix:
         """Learned on all folds but this, shape (K, d+1, t)."""

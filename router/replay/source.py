@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from router.errors import InvalidInput
-from router.evaluation.log import Choices, Flags, Log, Strings, keys_of
+from router.evaluation.log import Flags, Log, Strings, keys_of, wrong_pmfs
 from router.evaluation.moments import Matrix
 from router.logs.records import Logged
 from router.rows import canonical
@@ -222,11 +222,7 @@ def _numbers(value: object) -> list[float] | None:
 
 def check_pmf(pmf: Matrix, *, log: Log, name: str, rows: Sequence[Logged] | None = None, first: int = 0) -> None:
     """Raises InvalidInput at the first row that is no pmf over the arms that it offers."""
-    bad: Choices = np.flatnonzero(
-        ~((pmf >= 0.0) & (pmf <= 1.0 + 1e-6)).all(axis=1)
-        | ~(np.abs(pmf.sum(axis=1) - 1.0) <= 1e-6)
-        | ((pmf > 0.0) & ~log.offered).any(axis=1)
-    )
+    bad = wrong_pmfs(pmf, offered=log.offered)
     if len(bad):
         index = int(bad[0])
         raise InvalidInput(

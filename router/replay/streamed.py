@@ -1,8 +1,10 @@
 """A Parquet log that need not fit in memory, read anew for every pass, for candidates that are arithmetic on arrays."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from router.replay.judging import Plan
 from router.replay.source import PIECE, UNMIXED, Piece, check_choice
 
 __all__ = ["Streamed", "streams"]
+
+Item = TypeVar("Item")
 
 #: fields that are columns of their own; others are keys of the context
 _COLUMNS = ("tenant", "version", "policy")
@@ -35,6 +39,10 @@ class Streamed:
     since: float | None = None
 
     def __iter__(self) -> Iterator[Piece]:
+        # Reading and arithmetic take about as long, and both leave the interpreter: a thread reads one piece ahead.
+        return ahead(self._pieces())
+
+    def _pieces(self) -> Iterator[Piece]:
         names = {name if name in _COLUMNS else f"context.{name}": name for name in self.plan.segments}
         if "version" in _columns(self.path):
             names |= {"version": "version"}
@@ -70,6 +78,16 @@ class Streamed:
                 field=f"row {first + row} arms",
                 remedy=UNMIXED,
             )
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, the next one being made in a thread while the last one is used."""
+    end = object()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as pool:
+        coming = pool.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, items, end)
+            yield cast(Item, item)
 
 
 def streams(path: Path, *, candidates: Sequence[Asked]) -> bool:

@@ -53,10 +53,10 @@ def test_true_log_has_no_fault():
 @pytest.mark.parametrize(
     ("name", "row", "value", "field", "said"),
     [
-        ("pmf", 1, [0.6, 0.6, -0.2], "pmf", "no probability somewhere"),
-        ("pmf", 1, [0.0, 1.5, -0.5], "pmf", "no probability somewhere"),
-        ("pmf", 1, [np.nan, 0.5, 0.5], "pmf", "no probability somewhere"),
-        ("pmf", 2, [0.1, 0.1, 0.7], "pmf", "sums to 0.9, not 1"),
+        ("pmf", 1, [0.6, 0.6, -0.2], "pmf", "is no distribution"),
+        ("pmf", 1, [0.0, 1.5, -0.5], "pmf", "is no distribution"),
+        ("pmf", 1, [np.nan, 0.5, 0.5], "pmf", "is no distribution"),
+        ("pmf", 2, [0.1, 0.1, 0.7], "pmf", "it sums to 0.9"),
         ("pmf", 3, [0.2, 0.6, 0.2], "pmf", "not offered"),
         ("action", 0, 3, "arm", "not among the arms"),
         ("action", 0, -1, "arm", "not among the arms"),

@@ -124,7 +124,7 @@ class World:
 
 
 def worlds() -> tuple[World, ...]:
-    """Skewed weights, rewards less a price, rare successes, a few huge weights, and one where all is well."""
+    """Skewed weights, rewards less a price, rare successes, a few huge weights, all well, and hardly any difference."""
     random = np.random.default_rng(7)
     x = random.standard_normal((CONTEXTS, SIZE))
     a, b, c = (x @ random.standard_normal((SIZE, ARMS)) for _ in range(3))
@@ -177,6 +177,22 @@ def worlds() -> tuple[World, ...]:
             chance=np.clip(0.5 + 0.15 * b, 0.02, 0.98),
             price=free,
         ),
+        *(_near(name, features=x, chance=chance) for name, chance in (("near, rare", 0.03), ("near, sure", 0.97))),
+    )
+
+
+def _near(name: str, *, features: Matrix, chance: float) -> World:
+    """The candidate is the logging policy without its exploration, and all arms are alike."""
+    usual, never = np.eye(ARMS)[np.zeros(CONTEXTS, dtype=int)], np.eye(ARMS)[np.ones(CONTEXTS, dtype=int)]
+    return World(
+        name=name,
+        rewards=(0.0, 1.0),
+        features=features,
+        pmf=0.97 * usual + 0.03 / ARMS,
+        candidate=usual,
+        rival=0.9 * usual + 0.1 * never,
+        chance=np.full((CONTEXTS, ARMS), chance),
+        price=np.zeros((CONTEXTS, ARMS)),
     )
 
 

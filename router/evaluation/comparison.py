@@ -10,32 +10,27 @@ __all__ = ["Verdict", "corrected", "rows_needed", "verdict"]
 
 Verdict = Literal["better", "worse", "cannot tell"]
 
-#: a promise of more rows than this is none
-_MOST_ROWS = 1e9
 
-
-def verdict(interval: Interval, *, margin: float = 0.0) -> Verdict:
-    """What an interval of (candidate - other) says: whole above margin, whole below -margin, or neither.
-
-    margin: least difference that matters, in units of reward, not negative.
-    """
+def verdict(interval: Interval) -> Verdict:
+    """What an interval of (candidate - other) says: whole above 0, whole below 0, or neither."""
     low, high = interval
-    if low > _checked(margin):
+    if low > 0.0:
         return "better"
-    return "worse" if high < -margin else "cannot tell"
+    return "worse" if high < 0.0 else "cannot tell"
 
 
-def rows_needed(interval: Interval, *, value: float, rows: int, margin: float = 0.0) -> int | None:
-    """About how many rows like these, in all, until an interval around this value leaves [-margin, margin].
+def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
+    """About how many rows like these, in all, until an interval around this value leaves 0.
 
-    The side of the interval that has to pass the margin shrinks like 1 / sqrt(rows). None where it has passed already,
-    where the value lies within the margin (more rows then tell nothing but that) or is not known, and above a billion.
+    The side of the interval that has to pass 0 shrinks like 1 / sqrt(rows). If the value is the true difference, so
+    many rows settle it about every other time, as the value they give lies as often below as above the true one. None
+    where 0 is passed already, and where the value is 0 or one of the numbers is not finite.
     """
-    if verdict(interval, margin=margin) != "cannot tell" or not abs(value) > margin:
+    if verdict(interval) != "cannot tell" or not abs(value) > 0.0:
         return None
-    side = value - interval[0] if value > 0.0 else interval[1] - value
-    needed = rows * (side / (abs(value) - margin)) ** 2
-    return math.ceil(needed) if needed <= _MOST_ROWS else None
+    times = (value - interval[0] if value > 0.0 else interval[1] - value) / abs(value)
+    needed = rows * times * times
+    return math.ceil(needed) if math.isfinite(needed) else None
 
 
 def corrected(confidence: float, *, comparisons: int) -> float:
@@ -45,9 +40,3 @@ def corrected(confidence: float, *, comparisons: int) -> float:
     if comparisons < 1:
         raise InvalidInput(f"{comparisons}", field="comparisons", remedy="count at least one")
     return 1.0 - (1.0 - confidence) / comparisons
-
-
-def _checked(margin: float) -> float:
-    if not 0.0 <= margin < math.inf:
-        raise InvalidInput(f"{margin:g}", field="margin", remedy="give a difference of rewards, 0 or more")
-    return margin

@@ -158,6 +158,10 @@ def extreme_rows(
         else (baseline + weights[0] * (r - baseline) - (r if minus_logged else 0.0), *weights)
         for weights, r in itertools.product(corners, rewards)
     ]
+    if minus_logged:
+        # Near the logged policy nearly all differences are 0: what decides are the few rows that it draws and the
+        # candidate would not, and a log may show none of them that failed, or none that succeeded.
+        rows += [(baseline - r, 0.0) for r in rewards]
     least, most = rewards
     low, high = (least - most, most - least) if pair or minus_logged else rewards
     return Extremes(rows=np.array(rows), low=low, high=high)

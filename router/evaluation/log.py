@@ -80,9 +80,14 @@ class Log:
         return np.take_along_axis(self.pmf, self.action[:, None], axis=1)[:, 0]
 
     def weighted(self, weight: float) -> "Log":
-        """The same log with reward = clip(quality - weight * cost); rows whose reward came whole keep it."""
-        made = np.clip(self.quality - weight * self.cost, self.minimum, self.maximum)
-        return replace(self, reward=np.where(self.raw, self.reward, made))
+        """The same log with reward = quality - weight * cost; rows whose reward came whole keep it.
+
+        The bounds grow to hold all of them: cut at bounds that were declared for another weight, dear arms would look
+        alike.
+        """
+        reward = np.where(self.raw, self.reward, self.quality - weight * self.cost)
+        low, high = float(reward.min(initial=self.minimum)), float(reward.max(initial=self.maximum))
+        return replace(self, reward=reward, minimum=low, maximum=high)
 
     def part(self, rows: Flags | Choices) -> "Log":
         """Some of the rows, in the order given."""

@@ -5,7 +5,7 @@
     dsjson   Vowpal Wabbit's, for its command line
     obp      the bandit_feedback of the Open Bandit Pipeline, as .npz
 
-Everything that a row holds comes back from every format.
+Everything that a row holds comes back from every format. docs/replay.md says what each carries.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from router.errors import InvalidInput
+from router.logs.files import check_format
 from router.logs.records import BadRow, Defaults, Logged
 
 __all__ = ["FORMATS", "BadRow", "Defaults", "Logged", "format_of", "read_rows", "write_rows"]
@@ -35,10 +36,12 @@ def read_rows(
 ) -> Iterator[Logged | BadRow]:
     """The rows of a log in the order of the file, what cannot be used as BadRow.
 
-    format: one of FORMATS; None goes by the file's name. Raises InvalidInput for a file that cannot be read at all,
-    ConfigError for a format whose package is not installed.
+    format: one of FORMATS; None goes by the file's name. Raises InvalidInput for a file that cannot be read at all or
+    begins like another format, ConfigError for a format whose package is not installed.
     """
-    module = import_module(f"router.logs.{format_of(path, format=format)}")
+    said = format_of(path, format=format)
+    check_format(Path(path), said=said)
+    module = import_module(f"router.logs.{said}")
     return cast("Iterator[Logged | BadRow]", module.read(path, defaults=defaults or Defaults()))
 
 

@@ -247,8 +247,15 @@ class _Piece:
             value = _floats(column)
             return value, value, np.zeros(rows), np.ones(rows, dtype=np.bool_), np.zeros(rows, dtype=np.bool_)
         value, quality, cost = (_floats(column.field(name)) for name in ("value", "quality", "cost"))
-        defaulted = _equals(column.field("source"), "default")
-        return value, quality, cost, _equals(column.field("preset"), "reward") | defaulted, defaulted
+        weight, minimum, maximum = (_floats(column.field(name)) for name in ("weight", "minimum", "maximum"))
+        wrong = np.flatnonzero(np.abs(np.clip(quality - weight * cost, minimum, maximum) - value) > ROUNDING)
+        if len(wrong):
+            row = int(wrong[0])
+            made = f"quality {quality[row]:g}, weight {weight[row]:g} and cost {cost[row]:g}"
+            raise self._wrong(row, "reward.value", f"{value[row]:g} does not follow from {made}", "mend the parts")
+        preset = column.field("preset")
+        raw = _equals(preset, "reward") | _equals(preset, "default")
+        return value, quality, cost, raw, _equals(column.field("source"), "default")
 
     def _check_propensity(self, pmf: Matrix, *, action: Codes) -> None:
         if "propensity" not in self.overview.columns:

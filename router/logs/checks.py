@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from router.errors import InvalidInput
+from router.evaluation.log import ROUNDING, SUM_TOLERANCE
 from router.logs.records import OURS, BadRow, Defaults, Logged, Record
 from router.policies.base import seed_of
 from router.types import (
@@ -27,12 +28,8 @@ from router.types import (
     RunBy,
 )
 
-__all__ = ["ROUNDING", "SUM", "RowReader", "bad_row", "number"]
+__all__ = ["RowReader", "bad_row", "number"]
 
-#: a pmf sums to 1 within this
-SUM = 1e-6
-#: numbers that are one number, written twice, differ by rounding only
-ROUNDING = 1e-9
 _CAPS = tuple(field.name for field in fields(Budget))
 
 
@@ -155,7 +152,7 @@ def _offer(found: Mapping[str, Any], *, least: int) -> tuple[tuple[ArmName, ...]
     pmf = tuple(number(value, "pmf") for value in values)
     if min(pmf) < 0.0:
         raise InvalidInput(f"{min(pmf)} is negative", field="pmf", remedy="log numbers in [0, 1]")
-    if abs(math.fsum(pmf) - 1.0) > SUM:
+    if abs(math.fsum(pmf) - 1.0) > SUM_TOLERANCE:
         raise InvalidInput(f"sums to {math.fsum(pmf):.9g}, not 1", field="pmf", remedy="log the whole pmf")
     return arms, pmf
 

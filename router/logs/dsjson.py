@@ -1,9 +1,13 @@
 """dsjson, the Decision Service's log (Agarwal et al. 2016), as `vw --dsjson` reads it: one event a line.
 
 An event has the cost (minus the reward), the drawn action first in `a` with `p` beside it, the shared features under
-`c` (the question's embedding as `e`, the context's texts and numbers as `context`) and an object per arm in `_multi`,
-its name in the namespace `a`: `-q ea` crosses question and arm.
+`c` (the question's embedding as `e`, the context as `context`, an object in it being a namespace of its own) and an
+object per arm in `_multi`, its name in the namespace `a`: `-q ea` crosses question and arm.
 What dsjson has no place for stands under `_ragbandit`, so that our rows come back whole.
+
+A row from elsewhere has the event's whole `c` as its context, namespaces and all, with the actions' features under the
+key `_multi`; a list of numbers under `e` becomes the features. Whoever writes such a row as dsjson gets that `c` again,
+also after it has been in a store.
 
 In logs from elsewhere, probabilities have the precision of float32: `_label_probability` may differ from `p` by 1e-6,
 and `p` is taken. A row that others were dropped beside (pdrop > 0) stands for several, which a row of ours cannot say:
@@ -17,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from router.errors import InvalidInput
-from router.logs.checks import SUM, RowReader, bad_row, number
+from router.evaluation.log import SUM_TOLERANCE
+from router.logs.checks import RowReader, bad_row, number
 from router.logs.files import lines, new_lines, parsed
 from router.logs.jsonl import line_of
 from router.logs.records import BadRow, Defaults, Logged, Record, record_of
+from router.types import Decision
 
 __all__ = ["event_of", "read", "write"]
 
@@ -41,6 +47,8 @@ _KNOWN = (
     "VWState",
     "pdrop",
 )
+#: stands in `_ragbandit` for a context that is `c` itself
+_WHOLE = "c"
 #: where an action's object says its name
 _NAMES = ("id", "name", "arm", "_tag", "tag")
 
@@ -72,13 +80,13 @@ def event_of(row: Logged) -> Record:
     decision, record = row.decision, record_of(row)
     drawn = decision.arms.index(decision.arm)
     order = [drawn, *(place for place in range(len(decision.arms)) if place != drawn)]
-    shared: Record = {} if decision.features is None else {"e": decision.features.tolist()}
-    context = _readable(decision.query.context)
-    shared |= {"context": context} if context else {}
+    shared, context = _shared(decision)
     kept = {key: value for key, value in record.items() if key not in ("id", "arms", "pmf", "arm", "features")}
     kept["reward"] = {key: value for key, value in record["reward"].items() if key != "value"}
-    if context == decision.query.context:
+    if context is None:
         del kept["context"]
+    else:
+        kept["context"] = context
     return {
         "_label_cost": -row.reward.value,
         "_label_probability": decision.propensity,
@@ -89,7 +97,7 @@ def event_of(row: Logged) -> Record:
         "Version": "1",
         "EventId": decision.id,
         "a": [place + 1 for place in order],
-        "c": shared | {"_multi": [{"a": {"id": arm}} for arm in decision.arms]},
+        "c": shared,
         "p": [decision.pmf[place] for place in order],
         "VWState": {"m": decision.version},
         "pdrop": 0.0,
@@ -97,9 +105,42 @@ def event_of(row: Logged) -> Record:
     }
 
 
+def _shared(decision: Decision) -> tuple[Record, Record | str | None]:
+    """`c`, and what to keep of the context beside it; None where nothing is lost."""
+    context = dict(decision.query.context)
+    features: Record = {} if decision.features is None else {"e": decision.features.tolist()}
+    if _is_whole(decision):
+        return features | context, _WHOLE
+    readable = _readable(context)
+    arms = {"_multi": [{"a": {"id": arm}} for arm in decision.arms]}
+    return features | ({"context": readable} if readable else {}) | arms, None if readable == context else context
+
+
+def _is_whole(decision: Decision) -> bool:
+    """Whether the context is an event's `c`, with an object for every arm."""
+    context = decision.query.context
+    several = context.get("_multi")
+    if not isinstance(several, list) or not all(isinstance(one, dict) for one in several):
+        return False
+    hidden = "e" in context and (decision.features is not None or _is_embedding(context["e"]))
+    return _arms(several) == list(decision.arms) and not hidden
+
+
+def _is_embedding(value: object) -> bool:
+    numbers = isinstance(value, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in value)
+    return numbers and bool(value)
+
+
 def _readable(context: Mapping[str, object]) -> Record:
     """What Vowpal Wabbit takes as features: it has other uses for keys with an underscore, and no null."""
-    return {k: v for k, v in context.items() if isinstance(v, str | int | float) and k and not k.startswith("_")}
+    found: Record = {}
+    for key, value in context.items():
+        if key and not key.startswith("_"):
+            if isinstance(value, dict):
+                found[key] = _readable(value)
+            elif isinstance(value, str | int | float):
+                found[key] = value
+    return found
 
 
 def _timestamp(made_at: float) -> str | None:
@@ -115,14 +156,19 @@ def _record(event: Record) -> Record:
     _check_kept(event)
     ours = event.get("_ragbandit")
     shared = _object(event.get("c"), "c")
-    arms = _arms(shared)
+    several = shared.get("_multi")
+    if not isinstance(several, list) or not several:
+        raise InvalidInput("is missing", field="c._multi", remedy="log an object per action")
+    arms = _arms(several)
     drawn, pmf = _drawn(event, count=len(arms))
     kept = {} if ours is None else _object(ours, "_ragbandit")
-    context = {key: value for key, value in shared.items() if key not in ("e", "_multi")}
+    whole = ours is None or kept.get("context") == _WHOLE
+    embedded = not whole or _is_embedding(shared.get("e"))
+    rest = {key: value for key, value in shared.items() if key != "e" or not embedded}
     said: Record = {
         "id": event.get("EventId"),
-        "context": context if ours is None else context.get("context", {}),
-        "features": shared.get("e"),
+        "context": rest if whole else shared.get("context", {}),
+        "features": shared.get("e") if embedded else None,
         "arms": arms,
         "pmf": pmf,
         "arm": arms[drawn],
@@ -130,8 +176,9 @@ def _record(event: Record) -> Record:
     }
     cost = number(event.get("_label_cost"), "_label_cost")
     if ours is not None:
+        kept = {key: value for key, value in kept.items() if key != "context" or not whole}
         return said | kept | {"reward": _object(kept.get("reward"), "_ragbandit.reward") | {"value": -cost}}
-    said |= {key: value for key, value in event.items() if key not in _KNOWN} | {"_multi": shared["_multi"]}
+    said |= {key: value for key, value in event.items() if key not in _KNOWN}
     state = event.get("VWState")
     said["version"] = state.get("m") if isinstance(state, dict) else None
     return said | {"reward": -cost, "made_at": _seconds(event.get("Timestamp"))}
@@ -149,11 +196,8 @@ def _check_kept(event: Record) -> None:
         raise InvalidInput("no outcome was observed", field="o", remedy="leave the row out, or join its outcome")
 
 
-def _arms(shared: Record) -> list[str]:
+def _arms(several: list[Any]) -> list[str]:
     """A name for every object of `_multi`: its own, where all have one and no two the same; else action_1, ..."""
-    several = shared.get("_multi")
-    if not isinstance(several, list) or not several:
-        raise InvalidInput("is missing", field="c._multi", remedy="log an object per action")
     names = [_name(one) for one in several]
     if None in names or len(set(names)) != len(names):
         return [f"action_{place}" for place in range(1, len(several) + 1)]
@@ -193,7 +237,7 @@ def _drawn(event: Record, *, count: int) -> tuple[int, list[float]]:
         raise InvalidInput(
             f"{told:.9g} is outside (0, 1]", field="_label_probability", remedy="log the probability it had"
         )
-    if abs(told - pmf[chosen - 1]) > SUM:
+    if abs(told - pmf[chosen - 1]) > SUM_TOLERANCE:
         reason = f"{told!r}, but p gives the drawn action {pmf[chosen - 1]!r}"
         raise InvalidInput(reason, field="_label_probability", remedy="log both from the same draw")
     return chosen - 1, pmf

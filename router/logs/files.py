@@ -12,7 +12,42 @@ from typing import Any, BinaryIO, cast
 
 from router.errors import InvalidInput
 
-__all__ = ["lines", "new_file", "new_lines", "parsed"]
+__all__ = ["check_format", "lines", "new_file", "new_lines", "parsed"]
+
+_GZIP = b"\x1f\x8b"
+#: first bytes -> format
+_MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "obp"}
+#: keys that the rows of one format have and those of the other do not
+_KEYS = {"jsonl": {"arm", "pmf"}, "dsjson": {"a", "c", "p"}}
+#: bytes of a first row that are read to tell its format
+_GLANCE = 1 << 20
+
+
+def check_format(path: Path, *, said: str) -> None:
+    """Raises InvalidInput for a file that begins like one of another format than `said`; doubt is no objection."""
+    found = _begins_like(path)
+    if found not in (None, said):
+        raise InvalidInput(
+            f"is no {said} file: it begins like {found}", field=str(path), remedy=f"give --format {found}"
+        )
+
+
+def _begins_like(path: Path) -> str | None:
+    """The format that the first bytes or the first row tell, or None."""
+    if not path.is_file():  # what is read from a pipe is gone
+        return None
+    try:
+        with path.open("rb") as stream:
+            begin = stream.read(4)
+        if begin in _MAGIC:
+            return _MAGIC[begin]
+        with _opened(path) as stream:
+            first = next((line for line in iter(lambda: stream.readline(_GLANCE), b"") if line.strip()), b"")
+        found = parsed(first.removeprefix(b"\xef\xbb\xbf"))
+    except (OSError, EOFError, zlib.error, InvalidInput):
+        return None  # the reader says it better
+    like = [name for name, keys in _KEYS.items() if keys <= set(found)]
+    return like[0] if len(like) == 1 else None
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -44,7 +79,15 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    return cast("BinaryIO", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+    return cast("BinaryIO", gzip.open(path, "rb")) if _gzipped(path) else path.open("rb")
+
+
+def _gzipped(path: Path) -> bool:
+    """By the name, or by the first bytes."""
+    if path.suffix == ".gz" or not path.is_file():
+        return path.suffix == ".gz"
+    with path.open("rb") as stream:
+        return stream.read(len(_GZIP)) == _GZIP
 
 
 def parsed(raw: bytes) -> dict[str, Any]:

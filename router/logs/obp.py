@@ -113,8 +113,10 @@ def _loaded(file: Path) -> Arrays:
                         raise
             return found
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        # NumPy's own words for a ValueError advise to unpickle, which would run what is in the file.
+        why = "it is no .npz, or holds objects" if isinstance(error, ValueError) else str(error)
         raise InvalidInput(
-            f"cannot be read: {error}", field=str(file), remedy="save the dict: np.savez(FILE, **feedback)"
+            f"cannot be read: {why}", field=str(file), remedy="save the dict: np.savez(FILE, **feedback)"
         ) from error
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from router.errors import ConfigError, InvalidInput
 from router.logs.checks import RowReader, bad_row
-from router.logs.files import new_file
+from router.logs.files import check_format, new_file
 from router.logs.records import OURS, BadRow, Defaults, Logged, Record, record_of
 from router.rows import canonical
 
@@ -43,6 +43,7 @@ def arrow(module: str = "pyarrow") -> Any:
 def opened(path: Path, **options: Any) -> Any:
     """The ParquetFile. Raises InvalidInput for one that cannot be read or has no rows."""
     library = arrow("pyarrow.parquet")
+    check_format(path, said="parquet")
     try:
         file = library.ParquetFile(path, **options)
     except (OSError, arrow().ArrowException) as error:

@@ -49,8 +49,8 @@ class Taken:
     added: int = 0
     #: rows that it had already
     known: int = 0
-    #: of the added ones, those made elsewhere: their draws do not follow from their ids
-    imported: int = 0
+    #: of the added ones, those whose draws do not follow from their ids
+    made_elsewhere: int = 0
 
 
 def ledger_rows(ledger: Ledger, *, since: float | None = None, upto: int | None = None) -> Iterator[Logged]:
@@ -106,19 +106,22 @@ def take_in(
     lease_s: float = 10.0,
     patience_s: float = 30.0,
     clock: Callable[[], float] = time.time,
-    progress: Callable[[int], None] = lambda _done: None,
+    progress: Callable[[Taken], None] = lambda _taken: None,
 ) -> Taken:
     """Append the rows to the ledger in their order, a page per transaction; the same row again adds nothing.
 
     origin: the format, kept in the facts of rows that were made elsewhere. source: the file, for messages. progress:
-    the rows done so far. patience_s: how long to wait for the ledger's learner. Raises NotReady where it holds on, and
-    Conflict naming the line where an id stands for something else; the pages before it are kept.
+    told after every page what has become of the rows. patience_s: how long to wait for the ledger's learner. Raises
+    NotReady where it holds on, and Conflict naming the line where an id stands for something else; the pages before it
+    are kept.
     """
     holder = f"import-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    encoder = _register(ledger, now=clock())
+    encoder: str | None = None
     taken = Taken()
     try:
         for page in _pages(iter(rows), size=PAGE):
+            if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
+                encoder = _register(ledger, now=clock())
             _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s, clock=clock)
             marked = [_marked(row, origin=origin) for row in page]
             with ledger.writing(holder=holder, now=clock()) as (connection, end):
@@ -128,9 +131,9 @@ def take_in(
             taken = Taken(
                 added=taken.added + len(added),
                 known=taken.known + len(page) - len(added),
-                imported=taken.imported + sum(IMPORTED in row.decision.facts for row in added),
+                made_elsewhere=taken.made_elsewhere + sum(IMPORTED in row.decision.facts for row in added),
             )
-            progress(taken.added + taken.known)
+            progress(taken)
     finally:
         ledger.release(holder=holder)
     return taken

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
 
 import numpy as np
 
 from router.errors import InvalidInput
-from router.evaluation.log import Log
+from router.evaluation.log import Keys, Log
 from router.logs.arrays import read_log_with
 from router.logs.parquet import opened
 from router.logs.records import Defaults
@@ -25,9 +25,9 @@ Item = TypeVar("Item")
 _COLUMNS = ("tenant", "version", "policy")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Streamed:
-    """Pieces of a file, `Pieces` to the judge."""
+    """Pieces of a file, `Pieces` to the judge; every row is checked in the first pass."""
 
     path: Path
     candidates: Sequence[Asked]
@@ -37,6 +37,7 @@ class Streamed:
     mixed_arms: bool = False
     #: rows decided before are left out, seconds since the epoch
     since: float | None = None
+    _checked: bool = field(default=False, init=False)
 
     def __iter__(self) -> Iterator[Piece]:
         # Reading and arithmetic take about as long, and both leave the interpreter: a thread reads one piece ahead.
@@ -49,13 +50,15 @@ class Streamed:
         featured = self.plan.reward_model != "mean" and _featured(self.path)
         wanted = [*names, "features"] if featured else list(names)
         own = [asked.what for asked in self.candidates if asked.kind == "column"]
-        first = 1
+        first, keys = 1, []
         pieces = read_log_with(self.path, candidates=own, columns=wanted, batch_rows=PIECE, defaults=self.defaults)
         for log, columns in pieces:
             fields = {names[column]: values for column, values in log.fields.items()}
             log = replace(log, fields=fields)
-            log.check(first=first)
-            self._check_arms(log, first=first)
+            if not self._checked:
+                log.check(first=first)
+                self._check_arms(log, first=first)
+                keys.append(log.keys)
             if self.plan.weight is not None:
                 log = log.weighted(self.plan.weight)
             pmfs = [array_pmf(asked, log=log, columns=columns, first=first) for asked in self.candidates]
@@ -65,6 +68,9 @@ class Streamed:
                 log, pmfs = log.part(kept), [pmf[kept] for pmf in pmfs]
             if len(log):
                 yield Piece(log=log, candidates=pmfs)
+        if not self._checked and keys:
+            _check_once(np.concatenate(keys), path=self.path)
+        self._checked = True
 
     def _check_arms(self, log: Log, *, first: int) -> None:
         """Raises InvalidInput for one arm, and for mixed ones where they are not allowed."""
@@ -78,6 +84,19 @@ class Streamed:
                 field=f"row {first + row} arms",
                 remedy=UNMIXED,
             )
+
+
+def _check_once(keys: Keys, *, path: Path) -> None:
+    """Raises InvalidInput for an id that stands in two rows: its decision would count twice."""
+    ordered = np.sort(keys)
+    again = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(again):
+        first, second = np.flatnonzero(keys == ordered[again[0]])[:2] + 1
+        raise InvalidInput(
+            f"has the id of row {first}; {len(again)} rows repeat an id",
+            field=f"{path} row {second} id",
+            remedy="log every decision once",
+        )
 
 
 def ahead(items: Iterator[Item]) -> Iterator[Item]:

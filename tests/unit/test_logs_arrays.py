@@ -39,7 +39,7 @@ def expected(rows, arms):
         "reward": np.array([row.reward.value for row in rows]),
         "quality": np.array([row.reward.quality for row in rows]),
         "cost": np.array([row.reward.cost for row in rows]),
-        "raw": np.array([row.reward.preset == "reward" or row.reward.source == "default" for row in rows]),
+        "raw": np.array([row.reward.preset in ("reward", "default") for row in rows]),
         "defaulted": np.array([row.reward.source == "default" for row in rows]),
         "late": np.array([row.late for row in rows]),
         "made_at": np.array([row.decision.made_at for row in rows]),
@@ -214,3 +214,18 @@ def test_log_by_hand_in_both_forms(tmp_path):
     write_rows(tmp_path / "log.parquet", [by_line])
     (by_column,) = read_rows(tmp_path / "log.parquet")
     assert by_line == by_column
+
+
+def test_rewards_that_do_not_follow_from_their_parts(tmp_path):
+    """A reward that quality, weight and cost do not give is refused by its row, as it is row by row."""
+    file = tmp_path / "log.parquet"
+    write_rows(file, plain_rows(3))
+    table = pq.read_table(file)
+    rewards = table["reward"].to_pylist()
+    rewards[1] = rewards[1] | {"value": rewards[1]["value"] - 0.25}
+    place = table.schema.get_field_index("reward")
+    made = pa.array(rewards, type=table.schema.field("reward").type)
+    pq.write_table(table.set_column(place, table.schema.field("reward"), made), file)
+    with pytest.raises(InvalidInput, match=r"does not follow from quality") as caught:
+        list(read_log(file))
+    assert "log.parquet:2 reward.value" in str(caught.value)

@@ -33,13 +33,14 @@ from router.policies import make_policy
 from router.policies.base import Policy
 from router.snapshots import SnapshotFiles
 from router.types import PolicyLabel
-from router.verify import verify
+from router.verify import IMPORTED, verify
 
 __all__ = ["ConfigOption", "JsonOption", "add_verbs", "failing_well", "ledger_of", "print_json"]
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 UrlOption = Annotated[str, typer.Option("--url", envvar="RAGBANDIT_URL", help="of a running service")]
+LabelOption = Annotated[str | None, typer.Option(help="the ledger; default: the configured one")]
 IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
 DEFAULT_URL = "http://127.0.0.1:8100"
 
@@ -192,12 +193,13 @@ def _add_calls(app: typer.Typer) -> None:
 
 def _add_facts(app: typer.Typer) -> None:
     @app.command()
-    def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    def status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
         """Counters that balance, lag, snapshot; read from the database."""
         import time
 
-        with failing_well(), _ledger(config) as (settings, ledger):
-            found = insights.status(ledger, serving=_policy(settings), wait_s=settings.learning.wait_s, now=time.time())
+        with failing_well(), _ledger(config, label=label) as (settings, ledger):
+            serving = _serving(ledger, settings=settings)
+            found = insights.status(ledger, serving=serving, wait_s=settings.learning.wait_s, now=time.time())
             facts = asdict(found) | {"balanced": found.counters.balanced}
             _show(facts.pop("counters") | facts, as_json=as_json)
             if not found.counters.balanced:
@@ -205,19 +207,20 @@ def _add_facts(app: typer.Typer) -> None:
 
     @app.command(name="verify")
     def verify_(
+        label: LabelOption = None,
         config: ConfigOption = None,
         deep: Annotated[bool, typer.Option(help="also make every pmf again")] = False,
         as_json: JsonOption = False,
     ) -> None:
         """Recompute every draw, replay the ledger from nothing; exit 1 on any difference."""
-        with failing_well(), _ledger(config) as (settings, ledger):
+        with failing_well(), _ledger(config, label=label) as (settings, ledger):
             files = SnapshotFiles(settings.snapshot_root)
-            with Progress(console=errors, transient=True) as progress:
+            with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
                 bar = progress.add_task("rows", total=None)
                 verdict = verify(
                     ledger,
                     files=files,
-                    serving=_policy(settings),
+                    serving=_serving(ledger, settings=settings),
                     deep=deep,
                     progress=lambda done, total: progress.update(bar, completed=done, total=total),
                 )
@@ -242,9 +245,10 @@ def _add_facts(app: typer.Typer) -> None:
 
 
 @contextlib.contextmanager
-def _ledger(config: str | None) -> Iterator[tuple[Settings, Ledger]]:
+def _ledger(config: str | None, *, label: str | None = None) -> Iterator[tuple[Settings, Ledger]]:
     settings = configuration.load(config).settings
-    with ledger_of(settings, label=settings.policy.label) as ledger:
+    with ledger_of(settings, label=label or settings.policy.label) as ledger:
+        insights.check_registered(ledger)
         yield settings, ledger
 
 
@@ -264,8 +268,14 @@ def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
         database.close()
 
 
-def _policy(settings: Settings) -> Policy:
-    return make_policy(settings.policy.name, params=settings.policy.params)
+def _serving(ledger: Ledger, *, settings: Settings) -> Policy | None:
+    """The policy of the ledger: the configured one's as configured, another's as it was last opened."""
+    if ledger.label == settings.policy.label:
+        return make_policy(settings.policy.name, params=settings.policy.params)
+    opened = ledger.registered()
+    if opened is None or opened["algorithm"] == IMPORTED:
+        return None
+    return make_policy(opened["algorithm"], params=json.loads(opened["params"]))
 
 
 def _show(facts: dict[str, Any], *, as_json: bool) -> None:

@@ -3,7 +3,8 @@
 import contextlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,10 +17,11 @@ from router.bootstrap import open_database
 from router.cli import ConfigOption, JsonOption, console, errors, failing_well, ledger_of, print_json
 from router.cli_replay import asked_time
 from router.config import Settings
-from router.errors import InvalidInput, NotFound
+from router.errors import InvalidInput, NotFound, RagBanditError
+from router.insights import check_registered
 from router.ledger import Ledger
 from router.logs import FORMATS, BadRow, Defaults, Logged, format_of, read_rows, write_rows
-from router.logs.store import ledger_rows, take_in
+from router.logs.store import Taken, ledger_rows, take_in
 from router.simulation.report import bars
 from router.types import PolicyLabel
 
@@ -51,12 +53,16 @@ def _add_export(app: typer.Typer) -> None:
         config: ConfigOption = None,
         as_json: JsonOption = False,
     ) -> None:
-        """Write what a ledger learned as a log, in its order; the file is whole or not there."""
+        """Write what a ledger learned as a log, in its order; the file is whole or not there.
+
+        What each format carries: docs/replay.md.
+        """
         with failing_well():
             said = format_of(file, format=format_)
             first = None if since is None else asked_time(since, now=time.time())
             settings = configuration.load(config).settings
             with ledger_of(settings, label=label or settings.policy.label) as ledger:
+                check_registered(ledger)
                 rows = _exported(ledger, since=first)
                 count = write_rows(file, rows, format=said)
             facts = {"rows": count, "file": str(file), "format": said, "label": ledger.label}
@@ -76,7 +82,7 @@ def _exported(ledger: Ledger, *, since: float | None) -> Iterator[Logged]:
         raise NotFound(
             f"the ledger {ledger.label!r} has no rows" + ("" if since is None else " since then"),
             field="label",
-            remedy="see: ragbandit status",
+            remedy=f"see: ragbandit status --label {ledger.label}",
         )
 
 
@@ -93,32 +99,37 @@ def _add_import(app: typer.Typer) -> None:
         config: ConfigOption = None,
         as_json: JsonOption = False,
     ) -> None:
-        """Add a log's rows to a ledger, in the file's order; rows that it has already add nothing."""
+        """Add a log's rows to a ledger, in the file's order; rows that it has already add nothing.
+
+        The least that a row needs, and what each format carries: docs/replay.md.
+        """
         with failing_well():
             said = format_of(file, format=format_)
             settings = configuration.load(config).settings
+            defaults = _defaults(settings, minimum=minimum, maximum=maximum)
+            found = read_rows(file, format=said, defaults=defaults)
             with _new_ledger(settings, label=label) as ledger:
-                defaults = _defaults(settings, minimum=minimum, maximum=maximum)
                 reading = _Reading(file=file, skip_bad=skip_bad)
-                with _counter() as show:
-                    taken = take_in(
+                with _told(reading) as show:
+                    take_in(
                         ledger,
-                        reading.rows(read_rows(file, format=said, defaults=defaults)),
+                        reading.rows(found),
                         origin=said,
                         source=str(file),
                         lease_s=settings.learning.lease_s,
                         progress=show,
                     )
                 facts = {
-                    "added": taken.added,
-                    "known": taken.known,
-                    "imported": taken.imported,
+                    **asdict(reading.taken),
                     "bad": reading.bad,
                     "left_out": sorted(reading.left_out),
                     "label": label,
                     "last_seq": ledger.last_seq(),
                 }
             _show(facts, as_json=as_json)
+            if not as_json:
+                where = "" if config is None else f" --config {config}"
+                _print(f"next: ragbandit replay --label {label} --policy ...{where}")
 
 
 class _Reading:
@@ -130,6 +141,8 @@ class _Reading:
         self.bad = 0
         #: keys that the store has no place for
         self.left_out: set[str] = set()
+        #: what is in the store so far
+        self.taken = Taken()
 
     def rows(self, found: Iterator[Logged | BadRow]) -> Iterator[Logged]:
         """The rows that can be used. Raises InvalidInput at the first that cannot, unless they are skipped."""
@@ -173,17 +186,26 @@ def _new_ledger(settings: Settings, *, label: str) -> Iterator[Ledger]:
 
 
 @contextlib.contextmanager
-def _counter() -> Iterator[Any]:
-    """Rows done, seconds and rate; how many there will be nobody knows before the file's end."""
+def _told(reading: _Reading) -> Iterator[Callable[[Taken], None]]:
+    """Shows rows done, seconds and rate; an error in the block says what is kept, and that nothing has to be undone.
+
+    How many rows there will be nobody knows before the file's end.
+    """
     columns = TextColumn("rows {task.completed:.0f}"), TextColumn("{task.fields[rate]}"), TimeElapsedColumn()
-    with Progress(*columns, console=errors, transient=True) as progress:
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("rows", total=None, rate="")
 
-        def show(done: int) -> None:
+        def show(taken: Taken) -> None:
+            reading.taken = taken
             speed = progress.tasks[0].speed
-            progress.update(task, completed=done, rate=f"{speed:.0f}/s" if speed else "")
+            progress.update(task, completed=taken.added + taken.known, rate=f"{speed:.0f}/s" if speed else "")
 
-        yield show
+        try:
+            yield show
+        except RagBanditError as error:
+            kept = f"{reading.taken.added} rows were added; the mended file can be imported again and adds the rest"
+            remedy = f"{error.remedy}; {kept}" if error.remedy else kept
+            raise type(error)(error.message, field=error.field, remedy=remedy) from error
 
 
 def _show(facts: dict[str, Any], *, as_json: bool) -> None:
@@ -191,5 +213,8 @@ def _show(facts: dict[str, Any], *, as_json: bool) -> None:
         print_json(facts)
         return
     for key, value in facts.items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        console.print(escape(f"{key}: {shown}"), soft_wrap=True, highlight=False)
+        _print(f"{key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+
+
+def _print(line: str) -> None:
+    console.print(escape(line), soft_wrap=True, highlight=False)

@@ -6,12 +6,13 @@ from typing import Any
 
 from sqlalchemy import and_, func, or_, select
 
+from router.errors import NotFound
 from router.ledger import Ledger
 from router.policies.base import Policy
-from router.tables import closures, decisions, feedback, updates, waiting
+from router.tables import closures, decisions, feedback, policies, updates, waiting
 from router.types import Counters
 
-__all__ = ["Status", "counters", "quarantined", "status"]
+__all__ = ["Status", "check_registered", "counters", "quarantined", "status"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +29,20 @@ class Status:
     lag_s: float
     #: decisions that our workers still have to answer
     unanswered: int
+
+
+def check_registered(ledger: Ledger) -> None:
+    """Raises NotFound, naming those that are there, for a ledger that no router and no import has opened.
+
+    Decisions have a place in the ledgers that are known alone: the counters of another one cannot balance.
+    """
+    with ledger.database.read() as connection:
+        labels = sorted(connection.execute(select(policies.c.label)).scalars())
+    if ledger.label not in labels:
+        remedy = (
+            f"give --label: {', '.join(labels)}" if labels else "there is none yet: start a router, or import a log"
+        )
+        raise NotFound(f"the store has no ledger {ledger.label!r}", field="label", remedy=remedy)
 
 
 def counters(ledger: Ledger) -> Counters:
@@ -50,8 +65,11 @@ def counters(ledger: Ledger) -> Counters:
         )
 
 
-def status(ledger: Ledger, *, serving: Policy, wait_s: float, now: float) -> Status:
-    """Counters, and how far learning is behind. serving: any instance of the configured policy."""
+def status(ledger: Ledger, *, serving: Policy | None, wait_s: float, now: float) -> Status:
+    """Counters, and how far learning is behind. serving: any instance of the ledger's policy; None where it has none.
+
+    What was imported and has no policy is not behind.
+    """
     last_seq = ledger.last_seq()
     newest = next(iter(ledger.latest_snapshots(limit=1, policy=serving)), None)
     answered = or_(waiting.c.has_outcome, and_(waiting.c.run_by == "caller", waiting.c.has_reward))
@@ -74,7 +92,7 @@ def status(ledger: Ledger, *, serving: Policy, wait_s: float, now: float) -> Sta
         last_seq=last_seq,
         snapshot=None if newest is None else newest.version,
         snapshot_last_seq=0 if newest is None else newest.last_seq,
-        behind=last_seq - (0 if newest is None else newest.last_seq),
+        behind=0 if serving is None else last_seq - (0 if newest is None else newest.last_seq),
         lag_s=0.0 if oldest is None else max(0.0, now - max(oldest.received_at, oldest.decided_at + wait_s)),
         unanswered=unanswered,
     )

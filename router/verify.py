@@ -19,7 +19,7 @@ from router.policies import make_policy
 from router.policies.base import RAISED, Drawn, Policy, PolicyOutput, apply, choose, draw, pmf_of_one, seed_of
 from router.rows import decision_value, snapshot_value
 from router.snapshots import SnapshotFiles, policy_sha256
-from router.tables import decisions, snapshots
+from router.tables import decisions, outcomes, snapshots
 from router.types import Decision, SnapshotInfo, Update
 
 __all__ = ["IMPORTED", "Verdict", "draw_fault", "verify"]
@@ -37,8 +37,8 @@ class Verdict:
     """What was checked and what did not agree. `ok` is the exit code's question."""
 
     decisions: int = 0
-    #: of these, the ones that came from elsewhere: their draws are not ours to make again
-    imported: int = 0
+    #: of these, the ones that were not drawn by us: their draws cannot be made again
+    made_elsewhere: int = 0
     #: seed, drawn arm, logged propensity, sum or floor of the pmf
     propensity_mismatches: int = 0
     updates: int = 0
@@ -52,6 +52,8 @@ class Verdict:
     #: with deep: decisions whose pmf was made again by the policy version that made it
     deep_decisions: int = 0
     deep_mismatches: int = 0
+    #: with deep: decisions of ours that were imported, by versions whose snapshots are in another store
+    not_checkable: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -75,22 +77,26 @@ def verify(
     ledger: Ledger,
     *,
     files: SnapshotFiles,
-    serving: Policy,
+    serving: Policy | None,
     deep: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Verdict:
     """Check every decision and replay the ledger; deep also makes every pmf again. Reads only.
 
-    serving: any instance of the configured policy; its newest snapshot is what the routers run.
+    serving: any instance of the ledger's policy, whose newest snapshot is what the routers run; None where it has
+    none. A ledger that was imported and that no router has opened has nothing to replay: its rows alone are checked.
     """
     verdict = Verdict()
     _check_draws(ledger, verdict=verdict, progress=progress)
     live = _live(ledger, files=files, serving=serving, verdict=verdict)
-    if live is not None:
+    registered = ledger.registered()
+    if live is not None or (registered is not None and registered["algorithm"] == IMPORTED):
         _replay(ledger, live=live, verdict=verdict)
     elif ledger.last_seq() > 0:
         verdict.ledger_mismatches += 1
         verdict.note("the ledger has updates, but no snapshot is known of any policy that learned them")
+    else:
+        verdict.note("there is no snapshot yet")
     if deep:
         _check_deep(ledger, verdict=verdict)
     return verdict
@@ -132,7 +138,7 @@ def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, i
     for decision in _pages(ledger, unreadable=unreadable):
         verdict.decisions += 1
         elsewhere = IMPORTED in decision.facts
-        verdict.imported += elsewhere
+        verdict.made_elsewhere += elsewhere
         wrong = None if elsewhere else draw_fault(decision)
         if wrong:
             verdict.propensity_mismatches += 1
@@ -160,11 +166,10 @@ def draw_fault(decision: Decision) -> str | None:
     return None
 
 
-def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy, verdict: Verdict) -> SnapshotInfo | None:
+def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: Verdict) -> SnapshotInfo | None:
     """The newest snapshot, its sha256 taken from the policy that its files restore."""
     newest = ledger.latest_snapshots(limit=1, policy=serving)
     if not newest:
-        verdict.note("there is no snapshot yet")
         return None
     info = newest[0]
     verdict.live_version = info.version
@@ -179,13 +184,17 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy, verdict: Ver
     return info
 
 
-def _replay(ledger: Ledger, *, live: SnapshotInfo, verdict: Verdict) -> None:
-    policy = make_policy(live.algorithm, params=live.params)
+def _replay(ledger: Ledger, *, live: SnapshotInfo | None, verdict: Verdict) -> None:
+    """Check every update, and learn those of the live policy again, if there is one."""
+    policy = None if live is None else make_policy(live.algorithm, params=live.params)
     try:
-        _learn_again(ledger, policy=policy, live=live, verdict=verdict)
+        _learn_again(ledger, policy=policy, upto=0 if live is None else live.last_seq, verdict=verdict)
     except (StoreError, ValueError, TypeError, KeyError) as error:
         verdict.ledger_mismatches += 1
         verdict.note(f"the ledger cannot be read after update {verdict.updates}: {error}")
+        return
+    if live is None or policy is None:
+        verdict.note("the ledger was imported and no policy has learned it: there is nothing to replay")
         return
     if verdict.updates < live.last_seq:
         verdict.ledger_mismatches += 1
@@ -197,7 +206,7 @@ def _replay(ledger: Ledger, *, live: SnapshotInfo, verdict: Verdict) -> None:
         verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
 
 
-def _learn_again(ledger: Ledger, *, policy: Policy, live: SnapshotInfo, verdict: Verdict) -> None:
+def _learn_again(ledger: Ledger, *, policy: Policy | None, upto: int, verdict: Verdict) -> None:
     for update, decision in ledger.read_with_decisions(after=0):
         verdict.updates += 1
         if update.seq != verdict.updates:
@@ -207,7 +216,7 @@ def _learn_again(ledger: Ledger, *, policy: Policy, live: SnapshotInfo, verdict:
         for wrong in _update_faults(update, decision=decision):
             verdict.ledger_mismatches += 1
             verdict.note(f"update {update.seq}: {wrong}")
-        if update.seq <= live.last_seq:
+        if policy is not None and update.seq <= upto:
             verdict.refused += not apply(policy, update)
 
 
@@ -232,11 +241,7 @@ def _check_deep(ledger: Ledger, *, verdict: Verdict) -> None:
         used = set(versions)
     known = {row["version"]: snapshot_value(row) for row in made}
     for version in sorted(used - set(known)):
-        mine = decisions.c.version == version, decisions.c.policy == ledger.label
-        if all(IMPORTED in decision.facts for decision in _pages(ledger, *mine)):
-            continue
-        verdict.deep_mismatches += 1
-        verdict.note(f"decisions were made by {version}, which no snapshot row describes")
+        _check_unknown(ledger, version=version, verdict=verdict)
     walks: dict[tuple[str, str], list[SnapshotInfo]] = defaultdict(list)
     for version in used & set(known):
         info = known[version]
@@ -261,6 +266,24 @@ def _check_deep(ledger: Ledger, *, verdict: Verdict) -> None:
                 break
             position = max(position, info.last_seq)
             _check_version(ledger, info=info, policy=policy, verdict=verdict)
+
+
+def _check_unknown(ledger: Ledger, *, version: str, verdict: Verdict) -> None:
+    """A version that this store has no snapshot of is a mismatch, unless all that it decided was imported.
+
+    What was imported tells its outcome: that row came in with the decision, in one transaction, and callers cannot
+    write `made_by`. A decision that was here already, and was imported into one more ledger, has its own outcome.
+    """
+    mine = decisions.c.version == version, decisions.c.policy == ledger.label
+    query = select(outcomes.c.decision_id, outcomes.c.made_by).join(decisions, decisions.c.id == outcomes.c.decision_id)
+    with ledger.database.read() as connection:
+        marks = connection.execute(query.where(outcomes.c.stop_reason == IMPORTED, *mine))
+        came_in = {mark.decision_id for mark in marks if IMPORTED in json.loads(mark.made_by)}
+    ours = [decision.id for decision in _pages(ledger, *mine) if IMPORTED not in decision.facts]
+    verdict.not_checkable += len(came_in.intersection(ours))
+    if not came_in.issuperset(ours):
+        verdict.deep_mismatches += 1
+        verdict.note(f"decisions were made by {version}, which no snapshot row describes")
 
 
 def _check_version(ledger: Ledger, *, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:

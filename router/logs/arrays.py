@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from router.errors import InvalidInput
-from router.evaluation.log import Flags, Keys, Log, Strings, keys_of_bytes
+from router.evaluation.log import ROUNDING, Flags, Keys, Log, Strings, keys_of_bytes
 from router.evaluation.moments import Matrix, Vector
-from router.logs.checks import ROUNDING
 from router.logs.parquet import arrow, opened
 from router.logs.records import OURS, Defaults
 from router.rows import canonical

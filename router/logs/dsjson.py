@@ -132,14 +132,18 @@ def _is_embedding(value: object) -> bool:
 
 
 def _readable(context: Mapping[str, object]) -> Record:
-    """What Vowpal Wabbit takes as features: it has other uses for keys with an underscore, and no null."""
+    """What Vowpal Wabbit takes as features: it has other uses for keys with an underscore, and no null.
+
+    An object is a namespace; a name of one that does not begin in ASCII makes it crash.
+    """
     found: Record = {}
     for key, value in context.items():
-        if key and not key.startswith("_"):
-            if isinstance(value, dict):
-                found[key] = _readable(value)
-            elif isinstance(value, str | int | float):
-                found[key] = value
+        if not key or key.startswith("_"):
+            continue
+        if isinstance(value, dict) and key[0].isascii():
+            found[key] = _readable(value)
+        elif isinstance(value, str | int | float):
+            found[key] = value
     return found
 
 

@@ -101,7 +101,8 @@ def _context(rows: list[Logged]) -> Array:
 def _loaded(file: Path) -> Arrays:
     """The arrays that are there, but for those that only pickle can read: of OBP's keys, that is position = None."""
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with file.open("rb") as stream:  # NumPy forgets to close a zip that is cut short
+            archive = np.load(stream, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise InvalidInput("is one array", field=str(file), remedy="save the dict: np.savez(FILE, **feedback)")
             found: Arrays = {}

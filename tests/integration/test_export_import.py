@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import typer
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from typer.testing import CliRunner
 
+from router.cli import add_verbs
 from router.cli_logs import add_log_verbs
 from router.database import Database
 from router.errors import Conflict, NotReady
@@ -119,7 +120,7 @@ def test_same_bytes(world, new_ledger, tmp_path, ends):
     assert {row.reward.source for row in read_rows(path)} == {"explicit", "default"}
     there = new_ledger()
     taken = imported(there, path)
-    assert (taken.added, taken.known, taken.imported) == (15, 0, 0)
+    assert (taken.added, taken.known, taken.made_elsewhere) == (15, 0, 0)
     assert exported(there, tmp_path / "after.jsonl") == lines
     if ends != "npz":  # a zip says when it was made
         assert exported(there, tmp_path / f"again.{ends}") == before
@@ -189,6 +190,21 @@ def test_same_id_other_body(new_ledger, tmp_path, change, field):
     assert (count(there, decisions), count(there, updates)) == (1, 1)
 
 
+def test_foreign_event_survives_the_store(new_ledger, tmp_path):
+    """The shared namespaces and the actions' features of a dsjson from elsewhere come out of the store again."""
+    shared = {
+        "User": {"age": 3, "_text": "likes tea"},
+        "_multi": [{"i": {"id": "fast", "price": 1.5}}, {"i": {"id": "deep"}, "tags": {"x": 1}}],
+    }
+    event = {"EventId": "e1", "_label_cost": -0.5, "a": [2, 1], "p": [0.25, 0.75], "c": shared, "Version": "1"}
+    write_json(tmp_path / "theirs.dsjson", [event])
+    there = new_ledger()
+    imported(there, tmp_path / "theirs.dsjson")
+    again = json.loads(exported(there, tmp_path / "ours.dsjson"))
+    assert again["c"] == shared
+    assert {key: again[key] for key in event} == event
+
+
 def test_mended_file_goes_on(new_ledger):
     """What was taken in before a file broke off stays; the mended file adds the rest, in the file's order."""
     there, rows = new_ledger(), plain_rows(1100)
@@ -208,10 +224,10 @@ def test_foreign_rows_are_named(new_ledger, tmp_path):
     """Rows from elsewhere say so in their facts, and verify counts them and does not draw them again."""
     there = new_ledger()
     path = write_json(tmp_path / "log.jsonl", [LEAST | {"id": f"q{n}", "facts": {"price": n}} for n in range(30)])
-    assert imported(there, path).imported == 30
+    assert imported(there, path).made_elsewhere == 30
     assert [row.decision.facts for row in ledger_rows(there)] == [{"price": n, IMPORTED: "jsonl"} for n in range(30)]
     verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("uniform", params={}), deep=True)
-    assert (verdict.decisions, verdict.imported, verdict.propensity_mismatches) == (30, 30, 0)
+    assert (verdict.decisions, verdict.made_elsewhere, verdict.propensity_mismatches) == (30, 30, 0)
     assert verdict.deep_mismatches == 0
 
 
@@ -223,9 +239,67 @@ def test_foreign_rows_of_a_version(new_ledger, tmp_path, version):
     taken = imported(there, write_json(tmp_path / "log.jsonl", rows))
     drawn = sum(choose((0.8, 0.2), seed=seed_of(f"q{n}")) == 1 for n in range(30))
     assert 0 < drawn < 30
-    assert taken.imported == (30 if version == "theirs-7" else 30 - drawn)
+    assert taken.made_elsewhere == (30 if version == "theirs-7" else 30 - drawn)
     verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("uniform", params={}))
-    assert (verdict.imported, verdict.propensity_mismatches) == (taken.imported, 0)
+    assert (verdict.made_elsewhere, verdict.propensity_mismatches) == (taken.made_elsewhere, 0)
+
+
+def test_own_rows_of_another_store(world, new_ledger, tmp_path):
+    """Own rows in a fresh store verify, also deep: what only the other store's snapshots could show is counted."""
+    exported(world.ledger, tmp_path / "log.jsonl")
+    there = new_ledger("main")
+    imported(there, tmp_path / "log.jsonl")
+    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("mba", params={}), deep=True)
+    assert verdict.ok, verdict.notes
+    assert (verdict.updates, verdict.not_checkable, verdict.deep_decisions, verdict.made_elsewhere) == (15, 15, 0, 0)
+    assert verdict.notes == ["the ledger was imported and no policy has learned it: there is nothing to replay"]
+
+
+def test_own_rows_in_a_live_ledger(make_world, new_url, tmp_path):
+    """Own rows of another store do not disturb the deep check of a live ledger, which still makes its own again."""
+    first = make_world(database_url=new_url(), data_dir=str(tmp_path / "first"))
+    for _ in range(2):
+        first.judged(6)
+        first.learn()
+    exported(first.ledger, tmp_path / "log.jsonl")
+    second = make_world(database_url=new_url(), data_dir=str(tmp_path / "second"))
+    second.judged(4)
+    second.learn()
+    assert imported(second.ledger, tmp_path / "log.jsonl").made_elsewhere == 0
+    second.judged(2)
+    second.learn()
+    verdict = second.router.verify(deep=True)
+    assert verdict.ok, verdict.notes
+    assert verdict.not_checkable == 6  # by the version that had learned; both fresh policies are one and the same
+    assert verdict.deep_decisions == 12
+
+
+def test_own_decisions_have_no_excuse(make_world, tmp_path):
+    """A version that is gone stays a mismatch for what was decided here, imported into another ledger or not."""
+    world = make_world()
+    world.judged(5)
+    decision = world.route()
+    world.outcome(decision, stop_reason=IMPORTED)
+    world.feedback(decision, rating=1.0)
+    world.learn()
+    exported(world.ledger, tmp_path / "log.jsonl")
+    imported(Ledger(world.database, label="second"), tmp_path / "log.jsonl")
+    world.write(update(decisions).where(decisions.c.id == decision.id).values(version="main-7-0123456789ab"))
+    verdict = world.router.verify(deep=True)
+    assert (verdict.deep_mismatches, verdict.not_checkable) == (1, 0)
+    assert "main-7-0123456789ab" in verdict.notes[0]
+
+
+@pytest.mark.parametrize("values", [{"value": 0.99}, {"arm": "fast"}, {"seq": 9}], ids=str)
+def test_imported_ledger_that_was_changed(new_ledger, tmp_path, values):
+    """An imported ledger has nothing to replay, but its rows are checked as any other's."""
+    there = new_ledger()
+    imported(there, write_json(tmp_path / "log.jsonl", [LEAST, LEAST | {"id": "q2"}]))
+    with there.database.write() as connection:
+        connection.execute(update(updates).where(updates.c.seq == 2).values(**values))
+    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=None)
+    assert not verdict.ok
+    assert verdict.ledger_mismatches == 1
 
 
 def test_own_rows_still_verify(world, new_ledger, tmp_path):
@@ -234,7 +308,7 @@ def test_own_rows_still_verify(world, new_ledger, tmp_path):
     there = new_ledger()
     imported(there, tmp_path / "log.jsonl")
     verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("uniform", params={}))
-    assert (verdict.decisions, verdict.imported, verdict.propensity_mismatches) == (15, 0, 0)
+    assert (verdict.decisions, verdict.made_elsewhere, verdict.propensity_mismatches) == (15, 0, 0)
 
 
 def test_deep_leaves_foreign_decisions_out(make_world, tmp_path):
@@ -257,7 +331,7 @@ def test_deep_leaves_foreign_decisions_out(make_world, tmp_path):
     world.learn()
     verdict = world.router.verify(deep=True)
     assert verdict.ok, verdict.notes
-    assert (verdict.imported, verdict.deep_decisions, verdict.updates) == (12, 5, 16)
+    assert (verdict.made_elsewhere, verdict.deep_decisions, verdict.updates) == (12, 5, 16)
 
 
 def test_counters_balance_for_every_ledger(world, tmp_path):
@@ -370,6 +444,7 @@ def command(tmp_path, monkeypatch):
     app = typer.Typer()
     app.callback()(lambda: None)
     add_log_verbs(app)
+    add_verbs(app, check=lambda _settings: None)
     monkeypatch.chdir(tmp_path)
     runner = CliRunner()
 
@@ -401,7 +476,7 @@ def test_verbs(command, configured, tmp_path):
     assert facts == {
         "added": 700,
         "known": 0,
-        "imported": 700,
+        "made_elsewhere": 700,
         "bad": 0,
         "left_out": [],
         "label": "imported",
@@ -439,6 +514,91 @@ def test_bad_rows(command, configured, tmp_path):
     assert (facts["added"], facts["bad"], facts["left_out"]) == (2, 1, ["candidate"])
 
 
+def test_bad_row_of_a_later_page(command, configured, tmp_path):
+    """An import that breaks off says how many rows it kept, and the mended file adds the rest."""
+    rows = [LEAST | {"id": f"q{number}"} for number in range(700)]
+    write_json(tmp_path / "log.jsonl", [*rows[:600], LEAST | {"id": "bad", "arm": "dear"}, *rows[600:]])
+    here = configured("here")
+    said = command("import", "log.jsonl", "-c", here, code=2)
+    assert "log.jsonl:601 arm: 'dear' is not among" in said
+    assert "500 rows were added; the mended file can be imported again" in said
+    write_json(tmp_path / "log.jsonl", rows)
+    facts = command("import", "log.jsonl", "-c", here, "--json")
+    assert (facts["added"], facts["known"]) == (200, 500)
+
+
+def test_broken_import_opens_no_ledger(command, configured, tmp_path):
+    """A file of which nothing was taken in leaves no ledger behind for decisions to wait in."""
+    write_json(tmp_path / "log.jsonl", [LEAST | {"arm": "dear"}])
+    here = configured("here")
+    assert "0 rows were added" in command("import", "log.jsonl", "-c", here, code=2)
+    said = command("status", "--label", "imported", "-c", here, code=2)
+    assert "NOT_FOUND label: the store has no ledger 'imported' (there is none yet" in said
+
+
+def test_status_of_labels(command, configured, tmp_path):
+    """After an import status and verify know the ledger by its label, and name it where another one is asked for."""
+    write_rows(tmp_path / "log.jsonl", plain_rows(20))
+    here = configured("here")
+    said = command("import", "log.jsonl", "-c", here)
+    assert said.splitlines()[-1] == f"next: ragbandit replay --label imported --policy ... --config {here}"
+    for verb in ("status", "verify", "quarantine", "export out.jsonl"):
+        said = command(*verb.split(), "-c", here, code=2)
+        assert "NOT_FOUND label: the store has no ledger 'main' (give --label: imported)" in said
+    facts = command("status", "--label", "imported", "-c", here, "--json")
+    assert (facts["decided"], facts["learned"], facts["balanced"], facts["behind"]) == (20, 20, True, 0)
+    verdict = command("verify", "--label", "imported", "--deep", "-c", here, "--json")
+    assert (verdict["ok"], verdict["updates"], verdict["made_elsewhere"]) == (True, 20, 20)
+
+
+def test_verify_of_an_imported_main(command, configured, tmp_path):
+    """Rows under the configured label, which no router has opened yet, verify: there is nothing to replay."""
+    write_rows(tmp_path / "log.jsonl", plain_rows(20))
+    here = configured("here")
+    command("import", "log.jsonl", "--label", "main", "-c", here)
+    assert "nothing to replay" in command("verify", "-c", here)
+    assert command("status", "-c", here, "--json")["behind"] == 20
+
+
+def test_ledger_of_another_policy(make_world, command, tmp_path):
+    """Status and verify of a ledger that is not the configured one take its own policy, with its params."""
+    url = f"sqlite:///{tmp_path / 'both.db'}"
+    folder = str(tmp_path / "data")
+    world = make_world(
+        database_url=url, data_dir=folder, policy={"label": "other", "name": "linucb", "params": {"alpha": 0.75}}
+    )
+    world.judged(4)
+    world.learn()
+    here = tmp_path / "here.yaml"
+    here.write_text(f"data_dir: {folder}\ndatabase_url: {url}\nencoder: {{model: hashing, dimension: 8}}\n")
+    facts = command("status", "--label", "other", "-c", here, "--json")
+    assert (facts["learned"], facts["behind"], facts["snapshot"]) == (4, 0, world.router.service.serving.version)
+    verdict = command("verify", "--label", "other", "--deep", "-c", here, "--json")
+    assert (verdict["ok"], verdict["deep_decisions"]) == (True, 4)
+
+
+def test_nothing_moves_in_a_pipe(configured, tmp_path, monkeypatch):
+    """Standard error stays empty where it is no terminal, for scripts to tell by it."""
+    app = typer.Typer()
+    add_log_verbs(app)
+    add_verbs(app, check=lambda _settings: None)
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "log.jsonl", plain_rows(600))
+    here = str(configured("here"))
+    for words in (
+        ["import", "log.jsonl"],
+        ["verify", "--label", "imported"],
+        ["export", "o.npz", "--label", "imported"],
+    ):
+        assert CliRunner().invoke(app, [*words, "-c", here]).stderr == ""
+
+
+@pytest.mark.parametrize("verb", ["import", "export"])
+def test_help_names_the_page(command, verb):
+    """The help of both verbs says where the formats are described."""
+    assert "docs/replay.md" in command(verb, "--help")
+
+
 def test_bounds_of_rewards(command, configured, tmp_path):
     """Rewards that name no bounds have those of the command, else of the configuration."""
     write_json(tmp_path / "log.jsonl", [LEAST | {"reward": 3.0}])
@@ -454,12 +614,14 @@ def test_bounds_of_rewards(command, configured, tmp_path):
         (("export", "out.jsonl"), "there is no database"),
         (("export", "out.csv"), "name the format"),
         (("import", "missing.jsonl"), "cannot be read"),
+        (("import", "least.jsonl", "--format", "obp"), "it begins like jsonl (give --format jsonl)"),
         (("import", "missing.jsonl", "--label", "No Name"), "no name of a ledger"),
         (("import", "missing.jsonl", "--format", "csv"), "use jsonl, parquet, dsjson, obp"),
     ],
 )
 def test_wrong_words(command, configured, tmp_path, arguments, words):
     """What cannot be done is said in a line, with exit code 2, and leaves no file."""
+    write_json(tmp_path / "least.jsonl", [LEAST])
     assert words in command(*arguments, "-c", configured("here"), code=2).replace("\n", " ")
     assert not (tmp_path / "out.jsonl").exists()
 

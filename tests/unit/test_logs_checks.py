@@ -215,8 +215,55 @@ def test_foreign_event(tmp_path):
     assert (decision.id, decision.arms, decision.pmf) == ("e1", ("fast", "deep"), (0.8, 0.2))
     assert (decision.arm, decision.propensity, row.reward.value) == ("deep", 0.2, 0.5)
     assert (decision.version, decision.made_at) == ("m1", 1769860800.0)
-    assert decision.query.context == {"User": {"age": 3}}
-    assert row.extra == {"DeferredAction": False, "_multi": EVENT["c"]["_multi"]}
+    assert decision.query.context == EVENT["c"]
+    assert row.extra == {"DeferredAction": False}
+
+
+#: shared features of events from elsewhere
+SHARED = [
+    {"User": {"age": 3, "_text": "likes tea"}, "device": "phone"},
+    {"User": [0.5, 2.0], "context": {"hour": 7}, "_text": "a b"},
+    {"e": {"age": 3}},
+    {"e": [1.0, 0.5], "User": {"age": 3}},
+    {},
+]
+
+
+@pytest.mark.parametrize("shared", SHARED, ids=str)
+def test_foreign_event_written_again(tmp_path, shared):
+    """An event from elsewhere is written with the very `c`, actions' features and all, and read again as the same."""
+    event = EVENT | {"c": shared | {"_multi": [{"i": {"id": "fast", "price": 1}}, {"i": {"id": "deep"}, "n": [1, 2]}]}}
+    (row,) = read_rows(write_json(tmp_path / "log.dsjson", [event]))
+    write_rows(tmp_path / "again.dsjson", [row])
+    again = json.loads((tmp_path / "again.dsjson").read_text())
+    assert again["c"] == event["c"]
+    assert {key: again[key] for key in ("a", "p", "_label_cost")} == {
+        key: event[key] for key in ("a", "p", "_label_cost")
+    }
+    (back,) = read_rows(tmp_path / "again.dsjson")
+    assert same(back, row)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"_multi": [{"id": "fast"}, {"id": "deep"}]},
+        {"_multi": [{"id": "slow"}, {"id": "deep"}]},
+        {"_multi": [{"id": "fast"}, {"id": "deep"}], "e": [1.0, 2.0]},
+        {"_multi": [{"id": "fast"}, "deep"]},
+        {"_multi": [{"id": "fast"}]},
+        {"_multi": "c"},
+        {"User": {"age": 3, "_x": {"y": None}}, "é": {"a": 1}, "e": {"a": 1}, "context": {"a": {"b": [1]}}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("features", [None, [0.25, 0.5]], ids=str)
+def test_any_context_as_event(tmp_path, context, features):
+    """Whatever a context holds, also what looks like an event's, the row comes back from dsjson."""
+    (row,) = read_rows(write_json(tmp_path / "log.jsonl", [LEAST | {"context": context, "features": features}]))
+    write_rows(tmp_path / "log.dsjson", [row])
+    (back,) = read_rows(tmp_path / "log.dsjson")
+    assert same(back, row)
 
 
 @pytest.mark.parametrize(
@@ -346,6 +393,22 @@ def test_nothing_pickled_is_read(tmp_path):
     np.save(tmp_path / "one.npy", np.array([{}], dtype=object), allow_pickle=True)
     (tmp_path / "one.npy").rename(tmp_path / "log.npz")
     with pytest.raises(InvalidInput, match="cannot be read"):
+        list(read_rows(tmp_path / "log.npz"))
+
+
+@pytest.mark.parametrize("raw", [b"PK\x03\x04", b"PK\x03\x04 cut short"])
+def test_cut_npz(tmp_path, raw):
+    """A zip that is cut short is refused and closed."""
+    (tmp_path / "log.npz").write_bytes(raw)
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        list(read_rows(tmp_path / "log.npz"))
+
+
+def test_one_array(tmp_path):
+    """A single array is refused with what to save instead."""
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "one.npy").rename(tmp_path / "log.npz")
+    with pytest.raises(InvalidInput, match="is one array"):
         list(read_rows(tmp_path / "log.npz"))
 
 

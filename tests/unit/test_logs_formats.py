@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import os
 import sys
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,6 +152,54 @@ def test_damaged_gzip(tmp_path):
     (tmp_path / "log.jsonl.gz").write_bytes(b"plain text\n")
     with pytest.raises(InvalidInput, match="damaged"):
         list(read_rows(tmp_path / "log.jsonl.gz"))
+
+
+@pytest.mark.parametrize("said", ["jsonl", "parquet", "dsjson", "obp"])
+@pytest.mark.parametrize("format_", ["jsonl", "parquet", "dsjson", "obp"])
+def test_wrong_format(tmp_path, format_, said):
+    """A file that is read as another format is refused once, with the format to name."""
+    write_rows(tmp_path / "log", plain_rows(3), format=format_)
+    if said == format_:
+        assert len(list(read_rows(tmp_path / "log", format=said))) == 3
+        return
+    with pytest.raises(InvalidInput, match=f"is no {said} file: it begins like {format_}") as caught:
+        read_rows(tmp_path / "log", format=said)
+    assert caught.value.remedy == f"give --format {format_}"
+
+
+@pytest.mark.parametrize("row", [{"id": "q1"}, {**LEAST, "a": [1], "c": {}, "p": [1.0]}, {"EventId": "e1"}])
+@pytest.mark.parametrize("said", ["jsonl", "dsjson"])
+def test_doubtful_format(tmp_path, said, row):
+    """A first row that may be of either format is judged by the named one's reader."""
+    assert len(list(read_rows(write_json(tmp_path / "log", [row]), format=said))) == 1
+
+
+@pytest.mark.parametrize("raw", [b"q1,fast,0.8\n", b"\x80\x04K\x01.", b""])
+def test_no_npz(tmp_path, raw):
+    """A file that is no .npz is refused without advice to unpickle it."""
+    (tmp_path / "log.npz").write_bytes(raw)
+    with pytest.raises(InvalidInput, match="cannot be read") as caught:
+        list(read_rows(tmp_path / "log.npz"))
+    assert "pickle" not in caught.value.message
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "dsjson"])
+def test_gzip_by_another_name(tmp_path, format_):
+    """A gzip is read whatever its name is."""
+    write_rows(tmp_path / "log.gz", plain_rows(3), format=format_)
+    (tmp_path / "log.gz").rename(tmp_path / "log")
+    assert len(list(read_rows(tmp_path / "log", format=format_))) == 3
+
+
+def test_from_a_pipe(tmp_path):
+    """What comes through a pipe is read from its first row on: no look at the format takes any."""
+    os.mkfifo(tmp_path / "log.jsonl")
+    text = "".join(json.dumps(LEAST | {"id": f"q{number}"}) + "\n" for number in range(3))
+    writer = threading.Thread(target=(tmp_path / "log.jsonl").write_text, args=(text,))
+    writer.start()
+    rows = list(read_rows(tmp_path / "log.jsonl"))
+    writer.join(10)
+    assert [row.decision.id for row in rows] == ["q0", "q1", "q2"]
 
 
 def test_damaged_parquet(tmp_path):

@@ -5,6 +5,7 @@ import math
 import re
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from router.logs import read_rows, write_rows
-from tests.log_rows import logs, plain_rows
+from tests.log_rows import logs, plain_rows, write_json
 
 ARGUMENTS = ["--cb_explore_adf", "--epsilon", "0.2", "-q", "ea", "--learning_rate", "0.1"]
 
@@ -68,6 +69,55 @@ def test_command_line_reads_any_row(vw, rows):
     assert math.isfinite(loss)
 
 
+def learned(vw, path, folder):
+    """What VW learned of every feature in a file, by name."""
+    model = folder / f"{path.stem}.txt"
+    vw.run_cli_driver(
+        ["--cb_explore_adf", "--quiet", "--invert_hash", str(model), "--dsjson", "-d", str(path)], onethread=True
+    )
+    lines = [line.partition(":") for line in model.read_text().splitlines() if "^" in line]
+    return {name: weights for name, _, weights in lines}
+
+
+def test_objects_are_namespaces(tmp_path, vw):
+    """VW learns from an object in the context as from a namespace of its name."""
+    rows = [
+        replace(
+            row, decision=replace(row.decision, query=replace(row.decision.query, context={"User": {"age": n + 1}}))
+        )
+        for n, row in enumerate(plain_rows(5))
+    ]
+    write_rows(tmp_path / "log.dsjson", rows)
+    assert "User^age" in learned(vw, tmp_path / "log.dsjson", tmp_path)
+
+
+def test_foreign_features_survive(tmp_path, vw):
+    """VW learns the same weights from a log from elsewhere as from our writing of it."""
+    several = [{"Action": {"id": "fast", "price": 1.5}}, {"Action": {"id": "deep", "price": 4}, "tags": {"x": 1}}]
+    events = [
+        {
+            "_label_cost": -0.125 * number,
+            "_label_probability": 0.25,
+            "_label_Action": 2,
+            "_labelIndex": 1,
+            "o": [{"v": 0.125 * number, "EventId": f"e{number}"}],
+            "Timestamp": "2026-01-31T12:00:00Z",
+            "Version": "1",
+            "EventId": f"e{number}",
+            "a": [2, 1],
+            "c": {"User": {"age": number, "city": "Rome"}, "hours": [1, 2], "_text": "likes tea", "_multi": several},
+            "p": [0.25, 0.75],
+            "VWState": {"m": "m1"},
+        }
+        for number in range(1, 6)
+    ]
+    write_json(tmp_path / "theirs.dsjson", events)
+    write_rows(tmp_path / "ours.dsjson", read_rows(tmp_path / "theirs.dsjson"))
+    theirs = learned(vw, tmp_path / "theirs.dsjson", tmp_path)
+    assert {"User^age", "User^cityRome", "Action^price", "tags^x"} <= set(theirs)
+    assert learned(vw, tmp_path / "ours.dsjson", tmp_path) == theirs
+
+
 def as_obp(path):
     """The file as OBP's users load it."""
     return {name: array[()] for name, array in np.load(path).items()} | {"position": None}
@@ -112,8 +162,6 @@ def test_obps_own_log_is_read(tmp_path, obp):
 
 def test_obp_without_features(tmp_path, obp):
     """Rows without features are still a bandit_feedback: OBP takes the zeros for a context."""
-    from dataclasses import replace
-
     rows = [replace(row, decision=replace(row.decision, features=None)) for row in plain_rows(50)]
     write_rows(tmp_path / "log.npz", rows)
     feedback = as_obp(tmp_path / "log.npz")

@@ -8,7 +8,8 @@ docs/replay.md.
 """
 
 from router.replay.candidates import Asked, asked_candidates
-from router.replay.judging import Plan, judge
+from router.replay.judging import judge
+from router.replay.plan import Plan
 from router.replay.preparing import Prepared, prepared, replay
 from router.replay.results import Replayed
 from router.replay.source import Held, Piece, Pieces, held

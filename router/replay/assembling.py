@@ -7,31 +7,34 @@ import numpy as np
 
 from router.evaluation.comparison import corrected, rows_needed, verdict
 from router.evaluation.diagnostics import BIN_EDGES, WeightTally
-from router.evaluation.estimators import Estimate, Estimator, combination, estimated
-from router.evaluation.intervals import cressie_read, extreme_rows, heavy_weight, normal
+from router.evaluation.estimators import Estimator, combination, estimated
+from router.evaluation.intervals import Interval, cressie_read, extreme_rows, heavy_weight, normal
 from router.evaluation.moments import Matrix, Moments
 from router.replay.candidates import Asked, Judged
 from router.replay.measuring import Columns, Group, Survey, Tallies
-from router.replay.results import Arm, Candidate, Histogram, Measured, Pair, Segment, Verdict, Weights
+from router.replay.plan import Plan
+from router.replay.results import Arm, Candidate, Histogram, Measured, Pair, Segment, Standing, Weights
+from router.replay.sequences import Sequences
 from router.types import ArmName
 
 __all__ = ["Assembling", "arms_of", "others_largest"]
 
-#: a segment with fewer effective rows gets no interval: nothing is known of its coverage there
+#: a segment with fewer effective rows gets no interval, as nothing is known of its coverage there, and a candidate with
+#: fewer no forecast
 FEWEST = 20
 #: versions that are named
 MOST_VERSIONS = 4
 
 _MINE, _THEIRS = slice(0, 3), slice(3, 6)
-_NOTHING = Measured(value=float("nan"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assembling:
     """What is needed to put results together."""
 
-    estimator: Estimator
-    confidence: float
+    plan: Plan
+    #: of each candidate
+    estimators: Sequence[Estimator]
     survey: Survey
     tallies: Tallies
     arms: tuple[ArmName, ...]
@@ -39,8 +42,8 @@ class Assembling:
     baseline: int | None
     #: chance that each check calls a right log wrong
     doubt: float
-    #: intervals that hold at every look, by (candidate, "value" | "difference") and (first, second); or None
-    sequences: Mapping[tuple[int, str] | tuple[int, int], tuple[float, float]] | None
+    #: intervals that hold at every look, holes and all; or None
+    sequences: Sequences | None
 
     @property
     def compared(self) -> int:
@@ -49,38 +52,25 @@ class Assembling:
 
     def candidate(self, index: int, *, asked: Asked, judged: Judged) -> Candidate:
         """All of one candidate."""
-        weights, whole = self.survey.weights[index], self.tallies.whole(index)
-        values = [self._value(whole, index=index, target=target) for target in range(3)]
-        differences: list[Measured | None] = [None] * 3
-        if index != self.baseline:
-            share = corrected(self.confidence, comparisons=self.compared)
-            differences = [self._difference(whole, index=index, target=t, confidence=share) for t in range(3)]
-        if self.sequences is not None:
-            values = [_within(values[0], self.sequences[index, "value"]), *map(_open, values[1:])]
-            if differences[0] is not None:
-                inside = _within(differences[0], self.sequences[index, "difference"])
-                differences = [inside, *(None if each is None else _open(each) for each in differences[1:])]
-        gap = None if differences[0] is None else self._opened(differences[0], *self._both(index))
-        bounds = self._bounds(values[0], weights)
-        if bounds is not None:
-            values[0] = replace(values[0], low=bounds[0], high=bounds[1])
+        weights = self.survey.weights[index]
+        reward, quality, cost = self._values(index)
+        gap, better, dearer = self._differences(index)
+        found = _standing(gap, hole=weights.hole)
         return Candidate(
             name=asked.name,
             described=judged.described,
-            estimator=str(self.estimator),
-            reward=values[0],
-            quality=values[1],
-            cost=values[2],
+            estimator=f"{self.estimators[index]}{', tuned' if self.plan.tuned else ''}",
+            reward=reward,
+            quality=quality,
+            cost=cost,
             difference=gap,
-            quality_difference=differences[1],
-            cost_difference=differences[2],
-            verdict=None if gap is None else _verdict(gap),
-            rows_needed=None
-            if gap is None or any(each.hole for each in self._both(index))
-            else _needed(self.survey.rows, gap),
+            quality_difference=better,
+            cost_difference=dearer,
+            verdict=found,
+            rows_needed=self._needed(gap, weights=weights) if found == "cannot tell" else None,
             weights=_weights(weights, doubt=self.doubt),
             holes={arm: float(h) / weights.rows for arm, h in zip(self.arms, weights.holes, strict=True) if h > 0.0},
-            bounds=bounds,
+            bounds=None if not weights.hole or reward.low is None or reward.high is None else (reward.low, reward.high),
             shares={arm: float(s) / weights.rows for arm, s in zip(self.arms, weights.shares, strict=True)},
             over_time=tuple(self._segment("", group, index=index) for group in self.tallies.stretches),
             segments={
@@ -93,60 +83,83 @@ class Assembling:
             notes=judged.notes,
         )
 
+    def _values(self, index: int) -> list[Measured]:
+        """Reward, quality and cost; with holes only the reward's interval, which holds all that they leave open."""
+        whole, weights = self.tallies.whole(index), self.survey.weights[index]
+        reward, *others = (self._value(whole, index=index, target=target) for target in range(3))
+        if self.sequences is not None:
+            reward = _within(reward, self.sequences[index, "value"])
+        elif weights.hole:
+            reward = self._opened(reward, weights, within=self.survey.bounds(0))
+        return [reward, *(_open(each) if self.sequences is not None or weights.hole else each for each in others)]
+
+    def _differences(self, index: int) -> list[Measured] | list[None]:
+        """Of reward, quality and cost to the baseline; None for the baseline itself."""
+        if index == self.baseline:
+            return [None] * 3
+        whole, both = self.tallies.whole(index), self._both(index)
+        share = corrected(self.plan.confidence, comparisons=self.compared)
+        reward, *others = (self._difference(whole, index=index, target=t, confidence=share) for t in range(3))
+        if self.sequences is not None:
+            reward = _within(reward, self.sequences[index, "difference"])
+        else:
+            reward = self._apart_at_most(reward, *both)
+        unknown = self.sequences is not None or any(each.hole for each in both)
+        return [reward, *(_open(each) if unknown else each for each in others)]
+
     def pairs(self, names: Sequence[str]) -> tuple[Pair, ...]:
         """Every candidate against every other one."""
         if len(names) < 2:
             return ()
-        share = corrected(self.confidence, comparisons=len(self.tallies.pairs))
+        share = corrected(self.plan.confidence, comparisons=len(self.tallies.pairs))
         found = []
         for (first, second), moments in sorted(self.tallies.pairs.items()):
             gap = self._apart(moments, first=first, second=second, target=0, confidence=share)
             if self.sequences is not None:
                 gap = _within(gap, self.sequences[first, second])
-            gap = self._opened(gap, self.survey.weights[first], self.survey.weights[second])
+            else:
+                gap = self._apart_at_most(gap, self.survey.weights[first], self.survey.weights[second])
             found.append(Pair(first=names[first], second=names[second], difference=gap))
         return tuple(found)
 
     def baseline_values(self) -> list[Measured]:
         """Reward, quality and cost of the baseline."""
         if self.baseline is not None:
-            whole = self.tallies.whole(self.baseline)
-            return [self._value(whole, index=self.baseline, target=target) for target in range(3)]
+            return self._values(self.baseline)
         whole = self.tallies.whole(0)
         found = []
         for target in range(3):
             logged = _part(whole.targets[target], _THEIRS)
             value = float(logged.mean[1])
             extremes = extreme_rows([1.0], rewards=self.survey.bounds(target))
-            low, high = cressie_read(_scored(logged), confidence=self.confidence, extremes=extremes, value=value)
+            low, high = cressie_read(_scored(logged), confidence=self.plan.confidence, extremes=extremes, value=value)
             found.append(Measured(value=value, low=low, high=high))
         return found if self.sequences is None else [_open(each) for each in found]
 
     def _value(self, columns: Columns, *, index: int, target: int) -> Measured:
         return self._single(
-            self.estimator,
+            self.estimators[index],
             _part(columns.targets[target], _MINE),
             index=index,
             target=target,
-            confidence=self.confidence,
         )
 
     def _other(self, name: str, moments: Moments, *, index: int) -> Measured:
-        found = self._single(Estimator.parse(name), moments, index=index, target=0, confidence=self.confidence)
-        return found if self.sequences is None else _open(found)
+        found = self._single(Estimator.parse(name), moments, index=index, target=0)
+        if self.sequences is not None:
+            return _open(found)
+        return self._opened(found, self.survey.weights[index], within=self.survey.bounds(0))
 
-    def _single(
-        self, estimator: Estimator, moments: Moments, *, index: int, target: int, confidence: float
-    ) -> Measured:
+    def _single(self, estimator: Estimator, moments: Moments, *, index: int, target: int) -> Measured:
         """An estimate from the moments of (w, e, b)."""
-        found = estimated(estimator, moments=moments)
+        found, confidence = estimated(estimator, moments=moments), self.plan.confidence
         if found.biased:
             low, high = normal(found.value, standard_error=found.standard_error, confidence=confidence)
             return Measured(value=found.value, low=low, high=high, biased=True)
         extremes = extreme_rows(
             [self._heavy(index)],
             rewards=self.survey.bounds(target),
-            baseline=float(moments.mean[2]),
+            baseline=_predicted(estimator, moments.mean[2]),
         )
         low, high = cressie_read(_scored(moments), confidence=confidence, extremes=extremes, value=found.value)
         return Measured(value=found.value, low=low, high=high)
@@ -156,14 +169,14 @@ class Assembling:
         moments = columns.targets[target]
         if self.baseline is not None:
             return self._apart(moments, first=index, second=self.baseline, target=target, confidence=confidence)
-        mine = estimated(self.estimator, moments=_part(moments, _MINE))
+        mine = estimated(self.estimators[index], moments=_part(moments, _MINE))
         value = mine.value - float(moments.mean[4])
         if mine.biased:
-            return _chance_only(value, self._error(moments, logged=True), confidence=confidence)
+            return _chance_only(value, self._error(moments, first=index, second=None), confidence=confidence)
         extremes = extreme_rows(
             [self._heavy(index)],
             rewards=self.survey.bounds(target),
-            baseline=float(moments.mean[2]),
+            baseline=_predicted(self.estimators[index], moments.mean[2]),
             minus_logged=True,
         )
         columns_of = moments.combined(np.array([[0, 1, 1, 0, -1, 0], [1, 0, 0, 0, 0, 0]], dtype=np.float64))
@@ -172,15 +185,15 @@ class Assembling:
 
     def _apart(self, moments: Moments, *, first: int, second: int, target: int, confidence: float) -> Measured:
         """First minus second candidate, from the six columns of both."""
-        mine = estimated(self.estimator, moments=_part(moments, _MINE))
-        theirs = estimated(self.estimator, moments=_part(moments, _THEIRS))
+        mine = estimated(self.estimators[first], moments=_part(moments, _MINE))
+        theirs = estimated(self.estimators[second], moments=_part(moments, _THEIRS))
         value = mine.value - theirs.value
         if mine.biased:
-            return _chance_only(value, self._error(moments, logged=False), confidence=confidence)
+            return _chance_only(value, self._error(moments, first=first, second=second), confidence=confidence)
         extremes = extreme_rows(
             [self._heavy(first), self._heavy(second)],
             rewards=self.survey.bounds(target),
-            baseline=float(moments.mean[2] + moments.mean[5]) / 2.0,
+            baseline=_predicted(self.estimators[first], (moments.mean[2] + moments.mean[5]) / 2.0),
         )
         columns = moments.combined(
             np.array([[0, 1, 1, 0, -1, -1], [1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0]], dtype=np.float64)
@@ -188,10 +201,12 @@ class Assembling:
         low, high = cressie_read(columns, confidence=confidence, extremes=extremes, value=value)
         return Measured(value=value, low=low, high=high)
 
-    def _error(self, moments: Moments, *, logged: bool) -> float:
-        """Standard error of the paired difference of a biased estimator."""
-        mine = combination(self.estimator, moments=_part(moments, _MINE))
-        theirs = np.array([0.0, 1.0, 0.0]) if logged else combination(self.estimator, moments=_part(moments, _THEIRS))
+    def _error(self, moments: Moments, *, first: int, second: int | None) -> float:
+        """Standard error of the paired difference of a biased estimator; second None: to the logged policy."""
+        mine = combination(self.estimators[first], moments=_part(moments, _MINE))
+        theirs = np.array([0.0, 1.0, 0.0])
+        if second is not None:
+            theirs = combination(self.estimators[second], moments=_part(moments, _THEIRS))
         gap = moments.combined(np.concatenate([mine, -theirs])[None, :])
         return float(np.sqrt(max(gap.covariance[0, 0], 0.0) / max(moments.rows, 1)))
 
@@ -207,10 +222,11 @@ class Assembling:
         gap = (
             Measured(value=0.0, low=0.0, high=0.0)
             if index == self.baseline
-            else self._difference(columns, index=index, target=0, confidence=self.confidence)
+            else self._difference(columns, index=index, target=0, confidence=self.plan.confidence)
         )
-        effective = _kish(_part(moments, _MINE), self.estimator)
-        if effective < FEWEST or self.sequences is not None:
+        effective = estimated(self.estimators[index], moments=_part(moments, _MINE)).effective_rows
+        # How much of a hole lies in this group is not counted.
+        if effective < FEWEST or self.sequences is not None or any(each.hole for each in self._both(index)):
             value, gap = _open(value), _open(gap)
         timed = np.isfinite(group.begin)
         return Segment(
@@ -224,29 +240,28 @@ class Assembling:
             end=group.end if timed else None,
         )
 
-    def _bounds(self, value: Measured, weights: WeightTally) -> tuple[float, float] | None:
-        """With a hole: what is known of the rest, and the hole's share at the least and the most that is possible."""
-        if weights.hole == 0.0 or value.low is None or value.high is None:
-            return None
+    def _opened(self, measured: Measured, *weights: WeightTally, within: Interval) -> Measured:
+        """With all that the holes leave open: what was never tried counts as the middle of what rewards can be."""
         low, high = self.survey.bounds(0)
-        span = self._span(weights)
-        return max(low, value.low - span), min(high, value.high + span)
+        span = sum(each.hole for each in weights) * (high - low) / 2.0
+        if span == 0.0 or measured.low is None or measured.high is None:
+            return measured
+        return replace(measured, low=max(within[0], measured.low - span), high=min(within[1], measured.high + span))
 
-    def _opened(self, gap: Measured, *weights: WeightTally) -> Measured:
-        """The difference with all that the holes leave open."""
-        span = sum(self._span(each) for each in weights)
-        if span == 0.0 or gap.low is None or gap.high is None:
-            return gap
-        return replace(gap, low=gap.low - span, high=gap.high + span)
+    def _apart_at_most(self, gap: Measured, *weights: WeightTally) -> Measured:
+        """`_opened` for a difference."""
+        low, high = self.survey.bounds(0)
+        return self._opened(gap, *weights, within=(low - high, high - low))
 
     def _both(self, index: int) -> list[WeightTally]:
         """The weights that a difference to the baseline rests on."""
         return [self.survey.weights[each] for each in (index, self.baseline) if each is not None]
 
-    def _span(self, weights: WeightTally) -> float:
-        """How far the estimate can be off for the holes: it took the model's word, or 0, for what was never tried."""
-        low, high = self.survey.bounds(0)
-        return weights.hole * max(high - low, abs(low), abs(high))
+    def _needed(self, gap: Measured | None, *, weights: WeightTally) -> int | None:
+        """Rows that would tell; None where so little is known that the forecast would be luck."""
+        if gap is None or gap.low is None or gap.high is None or gap.biased or weights.effective_rows < FEWEST:
+            return None
+        return rows_needed((gap.low, gap.high), rows=self.survey.rows, value=gap.value)
 
 
 def _part(moments: Moments, columns: slice) -> Moments:
@@ -274,21 +289,18 @@ def _within(measured: Measured, interval: tuple[float, float]) -> Measured:
     return replace(measured, low=min(low, measured.value), high=max(high, measured.value))
 
 
-def _verdict(gap: Measured) -> Verdict:
-    if gap.low is None or gap.high is None or gap.biased:
-        return "cannot tell"
-    return verdict((gap.low, gap.high))
+def _predicted(estimator: Estimator, mean: float) -> float:
+    """What a model says on average; without one the baseline holds nothing but the holes' middles."""
+    return float(mean) if estimator.facts.needs_model else 0.0
 
 
-def _needed(rows: int, gap: Measured) -> int | None:
-    if gap.low is None or gap.high is None or gap.biased:
-        return None
-    return rows_needed((gap.low, gap.high), rows=rows, value=gap.value)
-
-
-def _kish(moments: Moments, estimator: Estimator) -> float:
-    found: Estimate = estimated(estimator, moments=moments)
-    return found.effective_rows
+def _standing(gap: Measured | None, *, hole: float) -> Standing:
+    if gap is None:
+        return "baseline"
+    found: Standing = "cannot tell"
+    if gap.low is not None and gap.high is not None and not gap.biased:
+        found = verdict((gap.low, gap.high))
+    return "cannot be judged" if hole and found == "cannot tell" else found
 
 
 def _weights(tally: WeightTally, *, doubt: float) -> Weights:

@@ -15,13 +15,15 @@ from typing import Literal
 import numpy as np
 
 from router.config import Settings
-from router.errors import InvalidInput
+from router.errors import ConfigError, InvalidInput
 from router.evaluation.log import Choices, Log
 from router.evaluation.moments import Matrix
 from router.learner import Lesson, made_update
 from router.logs.records import Logged
 from router.policies import POLICIES, make_policy
 from router.policies.base import Drawn, FeatureRows, Policy, apply, draw
+from router.policies.classifier import TableClassifier
+from router.replay.plan import Progress
 from router.replay.source import Held, check_pmf, pmf_columns
 from router.service import outputs_of
 from router.snapshots import SnapshotFiles
@@ -33,6 +35,8 @@ __all__ = [
     "Student",
     "array_pmf",
     "asked_candidates",
+    "baselines",
+    "check_trained",
     "crossfitted",
     "described",
     "frozen",
@@ -42,7 +46,6 @@ __all__ = [
 ]
 
 Kind = Literal["fixed", "column", "snapshot", "policy"]
-Progress = Callable[[str, int, int], None]
 
 #: questions asked of a policy at once
 BATCH = 256
@@ -108,6 +111,32 @@ def asked_candidates(
     return found
 
 
+def baselines(arms: Sequence[ArmName]) -> list[Asked]:
+    """The plain candidates of a log: always each of its arms, and all arms alike."""
+    return asked_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
+
+
+def check_trained(asked: Asked, *, arms: Sequence[ArmName]) -> None:
+    """Raises ConfigError for a policy that a log teaches nothing and that nobody trained for these arms.
+
+    It would play all arms alike and be judged for that.
+    """
+    policy = make_policy(asked.what, params=asked.params)
+    for one in (policy, getattr(policy, "inner", None)):  # of a policy that wraps another one
+        if not isinstance(one, TableClassifier):
+            continue
+        remedy = (
+            f"train it by `ragbandit train` on a table with these arms, then give --param {asked.what}.trained=FOLDER"
+        )
+        if one.params.get("trained") is None:
+            raise ConfigError(
+                f"{one.algorithm} is not trained, and learns nothing from a log", field=asked.name, remedy=remedy
+            )
+        unknown = [arm for arm in arms if arm not in one.trained_arms]
+        if unknown:
+            raise ConfigError(f"was not trained on the arms {', '.join(unknown)}", field=asked.name, remedy=remedy)
+
+
 def array_pmf(asked: Asked, *, log: Log, columns: Mapping[str, Matrix], first: int = 0) -> Matrix:
     """Probabilities of a candidate that needs no questions, shape (n, K). Raises InvalidInput for an unknown arm."""
     if asked.kind == "column":
@@ -131,6 +160,13 @@ def array_pmf(asked: Asked, *, log: Log, columns: Mapping[str, Matrix], first: i
 def row_pmf(asked: Asked, *, held: Held) -> Judged:
     """The same of a log in memory."""
     if asked.kind == "column":
+        known = sorted({key for row in held.rows for key in row.extra})
+        if asked.what not in known:
+            raise InvalidInput(
+                "no row has this key",
+                field=asked.name,
+                remedy=f"use one of {', '.join(known)}" if known else "log the candidate's pmf in every row",
+            )
         pmf = pmf_columns(held.rows, name=asked.what, log=held.log)
         return Judged(described=f"the pmf in {asked.what}", pmf=pmf)
     return Judged(described=described(asked), pmf=array_pmf(asked, log=held.log, columns={}))

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from router.errors import ConfigError
 from router.replay.results import Candidate, Histogram, Measured, Replayed
-from router.replay.terminal import (
+from router.replay.words import (
     cell,
     compared,
     count,
@@ -21,7 +21,6 @@ from router.replay.terminal import (
     number,
     percent,
     printable,
-    standing,
     weight_of,
 )
 from router.types import ArmName
@@ -82,7 +81,7 @@ def _differences(replayed: Replayed) -> Drawn | None:
     rows = []
     for candidate in compared(replayed):
         assert candidate.difference is not None
-        verdict = standing(candidate)
+        verdict = candidate.verdict
         rows.append(
             _Row(
                 name=f"{_cut(candidate.name, letters=_LONG - len(verdict) - 2)}: {verdict}",
@@ -100,8 +99,8 @@ def _differences(replayed: Replayed) -> Drawn | None:
         svg=_interval_svg("differences", rows),
         caption=(
             f"How much more (right) or less (left) reward per question than {baseline}. The dot is the estimate; the "
-            f"true value lies on the bar with {percent(replayed.confidence)} confidence. A bar that crosses the line "
-            f"at 0 may be luck either way: cannot tell yet.{dashed}"
+            f"true value lies on the bar with {percent(replayed.plan.confidence)} confidence. A bar that crosses the "
+            f"line at 0 may be luck either way: cannot tell yet.{dashed}"
         ),
     )
 
@@ -122,7 +121,7 @@ def _over_time(replayed: Replayed) -> Drawn | None:
         ),
         caption=(
             f"Reward per question in each stretch of the log: the candidate (blue) and {baseline} (grey, dashed). The "
-            f"true value of a stretch lies in the blue band with {percent(replayed.confidence)} confidence. See "
+            f"true value of a stretch lies in the blue band with {percent(replayed.plan.confidence)} confidence. See "
             "whether one lies above the other all along or only at times."
         ),
     )
@@ -196,8 +195,8 @@ def _segments(replayed: Replayed) -> Iterator[Drawn]:
                 caption=(
                     f"More (right) or less (left) reward per question than {printable(replayed.baseline)}, for each "
                     f"group of questions alone. The true value of a group lies on its bar with "
-                    f"{percent(replayed.confidence)} confidence; among many groups a few bars miss it. A dot without "
-                    f"a bar: too few questions to say how sure it is.{rest}"
+                    f"{percent(replayed.plan.confidence)} confidence; among many groups a few bars miss it. A dot "
+                    f"without a bar: too few questions to say how sure it is.{rest}"
                 ),
             )
 
@@ -355,7 +354,7 @@ def _svg(name: str, *, label: str, height: float, draw: Callable[["Figure"], Non
         from matplotlib.figure import Figure
     except ImportError as error:
         remedy = "pip install 'ragbandit[plots]'"
-        raise ConfigError("the package matplotlib is missing", field="page", remedy=remedy) from error
+        raise ConfigError("the package matplotlib is missing", field="report", remedy=remedy) from error
     looks: dict[Any, Any] = {
         "svg.fonttype": "none",  # letters stay letters, in the font of the page
         "svg.hashsalt": name,

@@ -6,30 +6,28 @@ difference with the error that a paired comparison has.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from router.evaluation.diagnostics import ArmTally, WeightTally
 from router.evaluation.estimators import ESTIMATORS, Estimator, terms
-from router.evaluation.log import Choices, Log, Strings
+from router.evaluation.log import Choices, Flags, Log, Strings
 from router.evaluation.moments import Matrix, Moments, Vector
+from router.evaluation.tuning import Trials, trials
+from router.replay.modelling import Model
+from router.replay.plan import Progress
 from router.replay.source import Piece, Pieces
 
-__all__ = ["TARGETS", "Columns", "Group", "Model", "Survey", "Tallies", "measure", "survey"]
+__all__ = ["Columns", "Group", "Measuring", "Survey", "Tallies", "Views", "measure", "survey", "tuned", "weight_of"]
 
-#: what is estimated, in this order wherever there is an axis of three
-TARGETS = ("reward", "quality", "cost")
 #: stretches of time, of equally many rows
 STRETCHES = 12
 #: segments of a field that are shown, the largest ones
 MOST_SEGMENTS = 12
 OTHERS = "others"
-
-Progress = Callable[[str, int, int], None]
-#: (log piece, index of the candidate) -> predicted rewards, qualities and costs, shape (n, K, 3)
-Model = Callable[[Log, int], Matrix]
 
 
 @dataclass(kw_only=True)
@@ -37,6 +35,7 @@ class Survey:
     """What the first pass found."""
 
     rows: int = 0
+    #: of the rows that have a time
     begin: float = np.inf
     end: float = -np.inf
     minimum: float = np.inf
@@ -55,7 +54,7 @@ class Survey:
         """Take in a piece."""
         log = piece.log
         self.rows += len(log)
-        self.begin, self.end = min(self.begin, float(log.made_at.min())), max(self.end, float(log.made_at.max()))
+        self.begin, self.end = _stretched(self.begin, self.end, log.made_at)
         self.minimum, self.maximum = min(self.minimum, log.minimum), max(self.maximum, log.maximum)
         for place, amounts in enumerate((log.reward, log.quality, log.cost)):
             low, high = self.ranges[place]
@@ -75,6 +74,12 @@ class Survey:
         if target == 0:
             return min(self.minimum, low), max(self.maximum, high)
         return (min(0.0, low), max(1.0, high)) if target == 1 else (min(0.0, low), high)
+
+
+def _stretched(begin: float, end: float, made_at: Vector) -> tuple[float, float]:
+    """The stretch of time with these rows; 0 is how a log says that it does not know the time."""
+    known = made_at[made_at != 0.0]
+    return min(begin, float(known.min(initial=np.inf))), max(end, float(known.max(initial=-np.inf)))
 
 
 def weight_of(log: Log, pmf: Matrix) -> Vector:
@@ -151,46 +156,108 @@ Side = tuple[Vector, Vector, Vector]
 
 
 @dataclass(frozen=True, kw_only=True)
+class _View:
+    """A piece as it looks to one candidate.
+
+    Of an arm without chance in the log nothing is known, and no model has seen what it is worth: it counts as the
+    middle of what is possible, so that the truth is nowhere further off than half the range times the hole.
+    """
+
+    log: Log
+    #: shape (n, K)
+    pmf: Matrix
+    model: Callable[[], Matrix]
+    #: of the reward, the quality and the cost
+    middles: Sequence[float]
+
+    @cached_property
+    def beyond(self) -> Flags:
+        """Arms that the candidate plays and the logger could not, shape (n, K)."""
+        return np.asarray((self.log.pmf <= 0.0) & (self.pmf > 0.0))
+
+    @cached_property
+    def hole(self) -> Vector:
+        """Their probability together: with it, the weight's mean is 1; shape (n,)."""
+        return np.asarray(np.where(self.beyond, self.pmf, 0.0).sum(axis=1))
+
+    @cached_property
+    def predicted(self) -> Matrix:
+        """Rewards, qualities and costs of every arm, shape (3, n, K)."""
+        found = np.ascontiguousarray(np.moveaxis(self.model(), 2, 0))
+        if self.beyond.any():
+            found = np.where(self.beyond, np.reshape(self.middles, (3, 1, 1)), found)
+        return found
+
+    def side(self, estimator: Estimator, *, target: int) -> Side:
+        """The columns (w + hole, e, b)."""
+        modelled = ESTIMATORS[estimator.name].needs_model
+        made = terms(
+            estimator,
+            reward=self.targets[target],
+            action=self.log.action,
+            logged=self.log.pmf,
+            candidate=self.pmf,
+            predicted=self.predicted[target] if modelled else None,
+        )
+        baseline = made.baseline if modelled else self.hole * self.middles[target]
+        return made.weight + self.hole, made.correction, baseline
+
+    def trials(self, name: str) -> Trials:
+        """What every parameter makes of the reward."""
+        return trials(
+            name,
+            reward=self.log.reward,
+            action=self.log.action,
+            logged=self.log.pmf,
+            candidate=self.pmf,
+            predicted=self.predicted[0] if ESTIMATORS[name].needs_model else None,
+        )
+
+    @property
+    def targets(self) -> Sequence[Vector]:
+        """Reward, quality, cost, each of shape (n,)."""
+        return self.log.reward, self.log.quality, self.log.cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """Pieces as they look to the candidates."""
+
+    pieces: Pieces
+    model: Model
+    #: of the ranges of the reward, the quality and the cost
+    middles: Sequence[float]
+
+    def __iter__(self) -> Iterator[tuple[Piece, list[_View]]]:
+        for piece in self.pieces:
+            yield piece, [self._view(piece, index) for index in range(len(piece.candidates))]
+
+    def _view(self, piece: Piece, index: int) -> _View:
+        log = piece.log
+        return _View(log=log, pmf=piece.candidates[index], model=lambda: self.model(log, index), middles=self.middles)
+
+
+def tuned(views: Views, *, name: str, rows: int, progress: Progress) -> list[Estimator]:
+    """For each candidate the estimator of this name with the parameter of the least estimated squared error."""
+    found: list[Trials] = []
+    done = 0
+    for piece, here in views:
+        more = [view.trials(name) for view in here]
+        found = [one.merged(other) for one, other in zip(found, more, strict=True)] if found else more
+        done += len(piece.log)
+        progress("parameters tried", done, rows)
+    return [one.chosen("mse") for one in found]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Measuring:
     """How the second pass measures."""
 
-    estimator: Estimator
+    #: of each candidate
+    estimators: Sequence[Estimator]
     others: Sequence[Estimator]
     #: of the candidate that is the baseline; None: the logged policy
     baseline: int | None
-    #: of the reward, with `weight` already in it
-    model: Model | None
-
-    def sides(self, piece: Piece) -> list[list[Side]]:
-        """Per candidate and target the columns (w + hole, e, b)."""
-        return [self._side(piece, index, self.estimator) for index in range(len(piece.candidates))]
-
-    def _side(self, piece: Piece, index: int, estimator: Estimator, targets: int = 3) -> list[Side]:
-        log, pmf = piece.log, piece.candidates[index]
-        needs = ESTIMATORS[estimator.name].needs_model
-        assert self.model is not None or not needs
-        predicted = self.model(log, index) if needs and self.model is not None else None
-        found = []
-        for target, values in enumerate((log.reward, log.quality, log.cost)[:targets]):
-            made = terms(
-                estimator,
-                reward=values,
-                action=log.action,
-                logged=log.pmf,
-                candidate=pmf,
-                predicted=None if predicted is None else np.ascontiguousarray(predicted[:, :, target]),
-            )
-            found.append((made.weight + hole_of(log, pmf), made.correction, made.baseline))
-        return found
-
-    def other_sides(self, piece: Piece, index: int) -> dict[str, Side]:
-        """The other estimators' columns for the reward."""
-        return {one.name: self._side(piece, index, one, targets=1)[0] for one in self.others}
-
-
-def hole_of(log: Log, pmf: Matrix) -> Vector:
-    """Probability that the candidate gives where the logger had none: with it, the weight's mean is 1; shape (n,)."""
-    return np.asarray(np.where(log.pmf > 0.0, 0.0, pmf).sum(axis=1))
 
 
 def logged_side(log: Log) -> list[Side]:
@@ -200,7 +267,7 @@ def logged_side(log: Log) -> list[Side]:
 
 
 def measure(
-    pieces: Pieces, *, survey: Survey, measuring: Measuring, fields: Sequence[str], progress: Progress
+    views: Views, *, survey: Survey, measuring: Measuring, fields: Sequence[str], progress: Progress
 ) -> Tallies:
     """The second pass."""
     count = len(survey.weights)
@@ -212,14 +279,17 @@ def measure(
         pairs={},
     )
     row = 0
-    for piece in pieces:
-        sides = measuring.sides(piece)
+    for piece, here in views:
+        sides = [
+            [view.side(estimator, target=target) for target in range(3)]
+            for view, estimator in zip(here, measuring.estimators, strict=True)
+        ]
         base = logged_side(piece.log) if measuring.baseline is None else sides[measuring.baseline]
         stretch = (np.arange(row, row + len(piece.log)) * len(tallies.stretches)) // survey.rows
         _add_stretches(tallies, stretch, sides=sides, base=base, made_at=piece.log.made_at)
         for name, groups in tallies.segments.items():
             _add_segments(groups, piece.log.fields[name], sides=sides, base=base)
-        _add_others(tallies, piece, measuring=measuring)
+        _add_others(tallies, here, others=measuring.others)
         _add_pairs(tallies, sides)
         row += len(piece.log)
         progress("rows judged", row, survey.rows)
@@ -247,7 +317,7 @@ def _add_stretches(
     for start, stop in zip([0, *edges], [*edges, len(stretch)], strict=True):
         group = tallies.stretches[int(stretch[start])]
         times = made_at[start:stop]
-        group.begin, group.end = min(group.begin, float(times.min())), max(group.end, float(times.max()))
+        group.begin, group.end = _stretched(group.begin, group.end, times)
         for index, side in enumerate(sides):
             group.add(index, _columns(side, base, slice(start, stop)))
 
@@ -262,12 +332,12 @@ def _add_segments(groups: Mapping[str, Group], values: Strings, *, sides: list[l
                 group.add(index, _columns(side, base, rows))
 
 
-def _add_others(tallies: Tallies, piece: Piece, *, measuring: Measuring) -> None:
-    for index in range(len(piece.candidates)):
-        for name, side in measuring.other_sides(piece, index).items():
-            standing = tallies.others[index].get(name)
-            more = Moments.of(*side)
-            tallies.others[index][name] = more if standing is None else standing.merged(more)
+def _add_others(tallies: Tallies, views: Sequence[_View], *, others: Sequence[Estimator]) -> None:
+    for found, view in zip(tallies.others, views, strict=True):
+        for estimator in others:
+            more = Moments.of(*view.side(estimator, target=0))
+            standing = found.get(estimator.name)
+            found[estimator.name] = more if standing is None else standing.merged(more)
 
 
 def _add_pairs(tallies: Tallies, sides: list[list[Side]]) -> None:

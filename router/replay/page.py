@@ -11,18 +11,18 @@ from string import Template
 from router.errors import ConfigError, InvalidInput
 from router.replay.figures import drawn
 from router.replay.results import Candidate, Measured, Replayed, Segment
-from router.replay.terminal import (
+from router.replay.words import (
     about_the_log,
     alarm,
     cell,
     compared,
     count,
+    footnotes,
     headline,
     judged,
     number,
     percent,
     printable,
-    standing,
     values_of,
     weight_of,
 )
@@ -35,12 +35,15 @@ def check_page(path: str | Path) -> None:
 
     Raises ConfigError where matplotlib is missing, InvalidInput where the path is no page that can be written.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("the package matplotlib is missing", field="page", remedy="pip install 'ragbandit[plots]'")
     file = Path(path)
-    if file.suffix.lower() != ".html" or file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
+    if file.suffix.lower() != ".html":
+        raise InvalidInput(f"{file} does not end in .html", field="report", remedy=f"for example {file.stem}.html")
+    if importlib.util.find_spec("matplotlib") is None:
+        remedy = "pip install 'ragbandit[plots]'"
+        raise ConfigError("the extra `plots` is missing: matplotlib draws the page", field="report", remedy=remedy)
+    if file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
         raise InvalidInput(
-            f"{file} cannot be written", field="page", remedy="name a .html in a folder that exists and is yours"
+            f"{file} cannot be written", field="report", remedy="name a file in a folder that exists and is yours"
         )
 
 
@@ -51,7 +54,7 @@ def write_page(replayed: Replayed, path: str | Path) -> None:
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error}", field="page", remedy="give another path") from error
+        raise ConfigError(f"{path} cannot be written: {error}", field="report", remedy="give another path") from error
 
 
 def page(replayed: Replayed) -> str:
@@ -62,7 +65,7 @@ def page(replayed: Replayed) -> str:
         baseline=_text(replayed.baseline),
         alarm=_alarm(replayed),
         verdicts="\n".join(
-            f'<li class="{"doubted" if replayed.faults else standing(candidate)}">{_text(sentence)}</li>'
+            f'<li class="{"doubted" if replayed.faults else candidate.verdict}">{_text(sentence)}</li>'
             for candidate, sentence in zip(compared(replayed), headline(replayed), strict=True)
         ),
         figures=_figures(replayed),
@@ -88,8 +91,6 @@ def _tables(replayed: Replayed) -> Iterator[str]:
     """The sections; those that have nothing to show are empty."""
     names: Sequence[str] = ("candidate", "reward", "difference", "quality", "cost", "estimator", "verdict")
     yield _table("The candidates", names=names, rows=[_candidate(each) for each in replayed.candidates])
-    if any(m.biased for c in replayed.candidates for m in (c.reward, c.difference, *c.others.values()) if m):
-        yield '<p class="soft">* beside an estimate: its estimator is biased, and the bias is not in the interval.</p>'
     names = (
         "candidate",
         "effective rows",
@@ -102,6 +103,7 @@ def _tables(replayed: Replayed) -> Iterator[str]:
     yield _table("How far each candidate is from the log", names=names, rows=weights)
     yield _arms(replayed)
     yield _others(replayed)
+    yield from (f'<p class="soft">{_text(note)}.</p>' for note in footnotes(replayed))
     pairs = [(f"{each.first} - {each.second}", cell(each.difference, sign="+")) for each in replayed.pairs]
     yield _table("The candidates against each other", names=("first - second", "difference"), rows=pairs)
     names = ("group", "candidate", "questions", "effective rows", "baseline", "reward", "difference")
@@ -112,7 +114,7 @@ def _tables(replayed: Replayed) -> Iterator[str]:
 
 def _candidate(candidate: Candidate) -> Sequence[str]:
     described = "" if candidate.described == candidate.name else f" ({candidate.described})"
-    return (candidate.name + described, *values_of(candidate), candidate.estimator, standing(candidate))
+    return (candidate.name + described, *values_of(candidate), candidate.estimator, candidate.verdict)
 
 
 def _weights(candidate: Candidate, *, rows: int) -> Sequence[str]:
@@ -139,7 +141,7 @@ def _arms(replayed: Replayed) -> str:
 
 
 def _others(replayed: Replayed) -> str:
-    kept = [candidate for candidate in replayed.candidates if standing(candidate) != "cannot be judged"]
+    kept = [candidate for candidate in replayed.candidates if candidate.verdict != "cannot be judged"]
     names = list(dict.fromkeys(name for candidate in kept for name in candidate.others))
     rows = [
         (each.name, *("" if (said := each.others.get(name)) is None else cell(said) for name in names))

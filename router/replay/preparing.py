@@ -15,8 +15,9 @@ from router.evaluation.moments import Moments
 from router.evaluation.reward_models import folds_of
 from router.policies import make_policy
 from router.policies.base import FeatureRows, Policy
-from router.replay.candidates import Asked, Judged, Progress, Student, crossfitted, frozen, load, row_pmf
-from router.replay.judging import Plan, judge
+from router.replay.candidates import Asked, Judged, Student, check_trained, crossfitted, frozen, load, row_pmf
+from router.replay.judging import judge
+from router.replay.plan import Plan, Progress
 from router.replay.progressive import Lived, lived
 from router.replay.results import Candidate, Measured, Replayed, Skipped
 from router.replay.source import Held, segment_of
@@ -37,6 +38,7 @@ def replay(
     settings: Settings | None = None,
     encoder: MakeEncoder | None = None,
     described: str = "a log in memory",
+    since: float | None = None,
     notes: Sequence[str] = (),
     skipped: Sequence[Skipped] = (),
     progress: Progress = lambda _what, _done, _total: None,
@@ -44,10 +46,11 @@ def replay(
     """Judge these candidates on this log.
 
     settings: floor, fallback and bounds; folders of snapshots and of cached features. encoder: makes the encoder, for
-    rows without features or with another encoder's. progress: what is being done, rows done, and how many there are.
+    rows without features or with another encoder's. since: rows decided before were left out, seconds since the epoch.
     Raises InvalidInput, ConfigError or SnapshotError for what cannot be judged.
     """
     plan, settings = plan or Plan(), settings or Settings()
+    plan = replace(plan, floor=settings.policy.floor if plan.floor is None else plan.floor)
     ready = prepared(log, candidates=candidates, plan=plan, settings=settings, encoder=encoder, progress=progress)
     found = judge(
         ready.log.pieces([one.pmf for one in ready.judged]),
@@ -55,6 +58,7 @@ def replay(
         judged=ready.judged,
         plan=plan,
         log=described,
+        since=since,
         notes=(*notes, *ready.notes),
         skipped=skipped,
         progress=progress,
@@ -84,6 +88,9 @@ def prepared(
 ) -> Prepared:
     """All of `replay` but the judging: probabilities of every candidate on every row. Raises as `replay` does."""
     preparing = _Preparing(plan=plan, settings=settings, encoder=encoder, progress=progress)
+    for asked in candidates:
+        if asked.learns:
+            check_trained(asked, arms=log.log.arms)
     snapshots = {
         asked.name: load(asked, files=SnapshotFiles(settings.snapshot_root))
         for asked in candidates

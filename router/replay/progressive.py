@@ -15,6 +15,7 @@ import numpy as np
 from router.evaluation.log import Flags, Log, mixed
 from router.evaluation.moments import Vector
 from router.replay.candidates import Asked, Judged, Student, notes_of
+from router.replay.plan import Progress
 
 __all__ = ["Lived", "lived"]
 
@@ -31,7 +32,7 @@ class Lived:
     accepted: Flags
 
 
-def lived(asked: Asked, *, make: Callable[[], Student], log: Log, progress: Callable[[str, int, int], None]) -> Lived:
+def lived(asked: Asked, *, make: Callable[[], Student], log: Log, progress: Progress) -> Lived:
     """Both lives, row by row; make: a new student of the candidate."""
     all_rows, own_rows = make(), make()
     pmf = np.zeros(log.pmf.shape)

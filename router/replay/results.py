@@ -1,14 +1,18 @@
 """What a replay found: plain values, for the terminal, the page, JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
+from router.evaluation.comparison import Verdict
+from router.replay.plan import Plan
 from router.types import ArmName
 
-__all__ = ["Arm", "Candidate", "Histogram", "Measured", "Pair", "Replayed", "Segment", "Skipped", "Verdict", "Weights"]
+__all__ = ["Arm", "Candidate", "Histogram", "Measured", "Pair", "Replayed", "Segment", "Skipped", "Standing", "Weights"]
 
-Verdict = Literal["better", "worse", "cannot tell"]
+#: what is said of a candidate: the verdict, or why there is none (holes prevent it; it is what the others are compared
+#: with)
+Standing = Verdict | Literal["cannot be judged", "baseline"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +76,7 @@ class Candidate:
     name: str
     #: what it is, in words: "always single_step", "snapshot main-500-… (mba)", "mba, learned from the other folds"
     described: str
+    #: with its parameter; "dros:4, tuned" where that was chosen on the log
     estimator: str
     reward: Measured
     quality: Measured
@@ -80,13 +85,14 @@ class Candidate:
     difference: Measured | None
     quality_difference: Measured | None
     cost_difference: Measured | None
-    verdict: Verdict | None
-    #: about how many rows like these would settle it; None where it is settled or could never be
+    verdict: Standing
+    #: about how many rows like these, in all, would settle it every other time, if the difference is as it looks; None
+    #: where it is settled, or too little is known
     rows_needed: int | None
     weights: Weights
     #: arm -> share of the candidate's probability that it gives to the arm where the logger had none
     holes: Mapping[ArmName, float]
-    #: worst and best value that the holes leave open; None without holes
+    #: worst and best reward that the holes leave open; None without holes
     bounds: tuple[float, float] | None
     #: mean probability of every arm
     shares: Mapping[ArmName, float]
@@ -139,25 +145,23 @@ class Replayed:
     #: where the log comes from, in words
     log: str
     rows: int
-    #: of the first and last decision, seconds since the epoch
-    begin: float
-    end: float
+    #: of the first and last decision, seconds since the epoch; None where the rows have no times
+    begin: float | None
+    end: float | None
+    #: rows decided before were left out, seconds since the epoch; None: all rows were read
+    since: float | None
+    plan: Plan
     #: name of what the candidates are compared with, and its value on the log
     baseline: str
     baseline_reward: Measured
     baseline_quality: Measured
     baseline_cost: Measured
-    #: weight of cost put on all rows; None: each row's own
-    weight: float | None
-    confidence: float
-    #: the intervals hold at every look, not only at this one
-    anytime: bool
     #: differences that share the error
     comparisons: int
     arms: tuple[Arm, ...]
     #: kind of reward -> rows: "explicit", "default", "late" (more feedback came after)
     sources: Mapping[str, int]
-    #: policy version -> rows; of many versions the largest, the rest together
+    #: policy version -> rows, where rows name one; of many versions the largest, the rest together
     versions: Mapping[str, int]
     candidates: tuple[Candidate, ...]
     pairs: tuple[Pair, ...] = ()
@@ -167,4 +171,3 @@ class Replayed:
     #: the log is wrong: drawn arms do not follow the logged probabilities
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from router.logs.arrays import read_log_with
 from router.logs.parquet import opened
 from router.logs.records import Defaults
 from router.replay.candidates import Asked, array_pmf
-from router.replay.judging import Plan
+from router.replay.plan import Plan
 from router.replay.source import PIECE, UNMIXED, Piece, check_choice
 
 __all__ = ["Streamed", "streams"]

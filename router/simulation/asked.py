@@ -25,7 +25,8 @@ def asked_policies(names: Sequence[str], *, params: Sequence[str], settings: Set
         if not (equals and dot and key):
             raise InvalidInput(f"{given!r} is no NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0")
         if name not in found:
-            raise InvalidInput(f"{name!r} is not simulated", field="param", remedy=f"use one of {', '.join(found)}")
+            remedy = f"use one of {', '.join(found)}" if found else "ask for that policy too"
+            raise InvalidInput(f"{name!r} is not among the policies", field="param", remedy=remedy)
         try:
             found[name][key] = yaml.safe_load(text)
         except yaml.YAMLError as error:

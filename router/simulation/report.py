@@ -20,7 +20,7 @@ __all__ = ["bars", "draw_plot", "print_report"]
 
 @contextlib.contextmanager
 def bars(console: Console) -> Iterator[Report]:
-    """Progress bars, one for each kind of work, with rate and time left; gone at the end."""
+    """Progress bars, one for each kind of work, with rate and time left; gone at the end; none in a pipe."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -28,7 +28,7 @@ def bars(console: Console) -> Iterator[Report]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, TaskID] = {}
 
         def report(what: str, done: int, total: int) -> None:

@@ -105,7 +105,8 @@ def store(make_world):
 def test_store(store, run, tmp_path):
     """The configured store is replayed: its ledger by name, its rows, versions and values; candidates of every kind."""
     said = found(run("--policy", "fixed:single_step,uniform", "--policy", "linucb", "--json"))
-    assert (said["log"], said["rows"], said["weight"], said["confidence"]) == ("the ledger main", 120, None, 0.95)
+    assert (said["log"], said["rows"]) == ("the ledger main", 120)
+    assert (said["plan"]["weight"], said["plan"]["confidence"]) == (None, 0.95)
     assert [candidate["name"] for candidate in said["candidates"]] == ["fixed:single_step", "uniform", "linucb"]
     assert len(said["pairs"]) == 3
     assert len(said["versions"]) == 2
@@ -137,7 +138,10 @@ def test_store_that_is_not_there(run, tmp_path):
 def test_ledger_without_rows(store, run):
     """A label without rows, and a time after all rows, are said so with where to look."""
     refused(run("--policy", "uniform", "--label", "other"), "the ledger 'other' has no rows", "ragbandit status")
-    refused(run("--policy", "uniform", "--since", "2100-01-01"), "has no rows since then")
+    refused(
+        run("--policy", "uniform", "--since", "2100-01-01"),
+        "has no rows decided since 2100-01-01 00:00 UTC, of 120 in all",
+    )
 
 
 def test_store_by_url(store, run, tmp_path):
@@ -155,7 +159,7 @@ def test_lambda(store, run):
     words = ("--policy", "fixed:multi_step", "--estimator", "ips", "--json")
     (plain,) = found(run(*words))["candidates"]
     said = found(run(*words, "--lambda", "0.5"))
-    assert said["weight"] == 0.5
+    assert said["plan"]["weight"] == 0.5
     (dear,) = said["candidates"]
     for name in ("quality", "cost"):
         assert dear[name] == plain[name]
@@ -234,10 +238,30 @@ def test_fail_below(run):
     lows = [candidate["difference"]["low"] for candidate in said["candidates"]]
     assert run(*words, "--fail-below", str(min(lows))).exit_code == 0
     done = run(*words, "--fail-below", str(min(lows) + 1e-6))
-    assert (done.exit_code, "not surely above" in done.stderr) == (1, True)
+    assert done.exit_code == 1
+    least = [one for one in said["candidates"] if one["difference"]["low"] == min(lows)]
+    assert "not surely at least " in done.stderr
+    for one in said["candidates"]:
+        assert (f"{one['name']} ({one['difference']['low']:+.4g} at the least)" in done.stderr) == (one in least)
     assert json.loads(done.stdout) == said
     assert run(*words, "--fail-below", "-0.9", "--baseline", "uniform").exit_code == 0
-    assert run(*words, "--fail-below", "-0.9", "--estimator", "dm").exit_code == 1, "a biased difference is never sure"
+    done = run(*words, "--fail-below", "-0.9", "--estimator", "dm")
+    assert (done.exit_code, "uniform (biased)" in done.stderr) == (1, True), "a biased difference is never sure"
+
+
+@pytest.mark.parametrize("margin", ["nan", "inf", "-inf"])
+def test_gate_that_is_no_number(run, margin):
+    """A gate that nothing, or everything, would pass is refused."""
+    write_rows("log.jsonl", candidate_rows(20))
+    refused(run("--log", "log.jsonl", "--policy", "uniform", "--fail-below", margin), "fail_below", "-0.01")
+
+
+def test_gate_with_nothing_to_judge(run):
+    """Where the only candidate is the baseline no gate is passed: there is nothing to judge."""
+    write_rows("log.jsonl", candidate_rows(20))
+    words = ("--log", "log.jsonl", "--policy", "uniform", "--baseline", "uniform")
+    refused(run(*words, "--fail-below", "-0.5"), "fail_below", "nothing to judge")
+    assert run(*words).exit_code == 0
 
 
 def test_wrong_log(run):
@@ -327,8 +351,8 @@ def test_refusals_of_every_path(run, end):
     refused(run("--log", log, "--policy", "uniform"), "knows the arm no_retrieval only")
     write_rows(log, rows)
     refused(run("--log", log, "--policy", "uniform", "--segment", "colour"), "segment colour", "no row has it")
-    refused(run("--log", log, "--policy", "column:old"), "old", "is missing")
-    refused(run("--log", log, "--policy", "uniform", "--since", "2100-01-01"), "has no rows")
+    refused(run("--log", log, "--policy", "column:old"), "column:old", "no row has this key", "new")
+    refused(run("--log", log, "--policy", "uniform", "--since", "2100-01-01"), "has no rows decided since 2100")
     refused(run("--log", log, "--policy", "fixed:deep"), "'deep' is not in the log", "no_retrieval, single_step")
 
 
@@ -360,7 +384,7 @@ def test_bad_rows(run, tmp_path):
         rows[line] = json.dumps(LEAST | {"id": f"q{line}", "reward": 7})
     (tmp_path / "log.jsonl").write_text("\n".join(rows))
     words = ("--log", "log.jsonl", "--policy", "uniform")
-    refused(run(*words), "8 rows cannot be used: line 5 pmf sums to 0.9", "line 10", "and 3 more", "--skip-bad")
+    refused(run(*words), "8 of 30 rows cannot be used: line 5 pmf sums to 0.9", "line 10", "and 3 more", "--skip-bad")
     said = found(run(*words, "--skip-bad", "--json"))
     assert (said["rows"], said["skipped_rows"]) == (22, 8)
     assert said["skipped"][0] == {"where": "line 5", "reason": "pmf sums to 0.9, not 1"}
@@ -397,8 +421,21 @@ def test_damaged_files(run, tmp_path):
         (("--policy", "uniform", "--lambda", "-1"), ("lambda",)),
         (("--policy", "uniform", "--reward-model", "forest"), ("package.module:Class",)),
         (("--policy", "linucb", "--anytime"), ("anytime", "--learn")),
-        (("--policy", "uniform", "--anytime", "--estimator", "dm"), ("biased",)),
+        (("--policy", "uniform", "--anytime", "--estimator", "dm"), ("use dr or ips",)),
+        (("--policy", "uniform", "--anytime", "--estimator", "snips"), ("use dr or ips",)),
+        (("--policy", "uniform", "--anytime", "--reward-model", "mrdr"), ("use ridge or mean",)),
+        (("--policy", "uniform", "--reward-model", "os.path:join"), ("CONFIG_INVALID", "os.path:join")),
+        (("--policy", "uniform", "--reward-model", "sklearn.linear_model:LogisticRegression"), ("CONFIG_INVALID",)),
+        (("--policy", "multi_label"), ("CONFIG_INVALID", "not trained", "--param multi_label.trained=FOLDER")),
         (("--policy", "linucb", "--param", "linucb.beta=3"), ("unknown parameter",)),
+        (("--policy", "uniform", "--param", "linucb.alpha=1"), ("'linucb' is not among", "use one of uniform")),
+        (("--policy", "fixed:multi_step", "--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy")),
+        (("--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy")),
+        (("--database", "sqlite:///a.db"), ("database", "says nothing of a file")),
+        (("--label", "main"), ("label", "says nothing of a file")),
+        (("--minimum", "1"), ("minimum", "must be below maximum")),
+        (("--maximum", "nan"), ("minimum", "must be below maximum")),
+        (("--report", "r.pdf"), ("report", "does not end in .html", "r.html")),
         (("--policy", "uniform", "--format", "csv"), ("unknown format 'csv'",)),
     ],
 )
@@ -406,6 +443,123 @@ def test_words_are_refused(run, words, said):
     """What the command cannot do it says in a line, with what it can."""
     write_rows("log.jsonl", candidate_rows(20))
     refused(run("--log", "log.jsonl", *words), *said)
+
+
+@pytest.mark.parametrize("url", ["foo", "mysql://host/name", "postgresql://host:port/x", "12", ""])
+def test_database_that_is_none(run, url):
+    """What is no database is refused as in the configuration, not by a traceback."""
+    refused(run("--policy", "uniform", "--database", url), "database")
+
+
+@pytest.mark.parametrize("words", [("--format", "jsonl"), ("--minimum", "0"), ("--maximum", "1")])
+def test_words_about_files_without_one(run, words):
+    """What is said of a file is refused where none is named."""
+    refused(run("--policy", "uniform", *words), "says nothing of the store", "--log FILE")
+
+
+@pytest.mark.parametrize("end", ["jsonl", "parquet"])
+def test_without_candidates(run, end):
+    """Where no policy is named, every arm of the log and uniform are judged, in rows or in pieces."""
+    write_rows(f"log.{end}", candidate_rows(40))
+    said = found(run("--log", f"log.{end}", "--json"))
+    names = [candidate["name"] for candidate in said["candidates"]]
+    assert names == [*(f"fixed:{arm}" for arm in ARMS), "uniform"]
+    refused(run("--log", f"log.{end}", "--since", "2100-01-01"), "has no rows decided since 2100-01-01 00:00 UTC")
+
+
+def test_bounds_of_rewards(run):
+    """--minimum and --maximum are the bounds of rewards that bring none, as `import` has them."""
+    rows = [
+        LEAST | {"id": f"q{n}", "pmf": [0.5, 0.5], "arm": ("fast", "deep")[n % 2], "reward": 7.0 * (n % 3 > 0)}
+        for n in range(40)
+    ]
+    write_json(Path("log.jsonl"), rows)
+    words = ("--log", "log.jsonl", "--policy", "uniform", "--json")
+    refused(run(*words), "lies outside [-1, 1]")
+    wide = found(run(*words, "--minimum", "-70", "--maximum", "70"))["candidates"][0]["reward"]
+    tight = found(run(*words, "--minimum", "0", "--maximum", "7"))["candidates"][0]["reward"]
+    assert wide["high"] - wide["low"] > tight["high"] - tight["low"]
+
+
+def test_segments_between_commas(run):
+    """--segment takes several fields, with commas or repeated."""
+    write_rows("log.jsonl", candidate_rows(40))
+    words = ("--log", "log.jsonl", "--policy", "uniform", "--json")
+    said = found(run(*words, "--segment", "device, tenant"))
+    assert list(said["candidates"][0]["segments"]) == ["device", "tenant"]
+    assert said == found(run(*words, "--segment", "device", "--segment", "tenant"))
+
+
+def test_json_says_what_the_terminal_says(run):
+    """The sentences, the verdict and the whole plan are in the JSON."""
+    rows = [LEAST | {"id": f"q{n}", "pmf": [1.0, 0.0], "arm": "fast"} for n in range(60)]
+    write_json(Path("log.jsonl"), rows)
+    words = ("--log", "log.jsonl", "--policy", "fixed:deep,fixed:fast", "--baseline", "fixed:fast")
+    said = found(run(*words, "--json", "--folds", "3"))
+    assert said["headline"] == [
+        line for line in run(*words).stdout.splitlines() if line.startswith("fixed:deep cannot")
+    ]
+    assert [candidate["verdict"] for candidate in said["candidates"]] == ["cannot be judged", "baseline"]
+    plan = {"estimator": "dr", "reward_model": "ridge", "folds": 3, "floor": 0.02, "learn": False}
+    assert {name: said["plan"][name] for name in plan} == plan
+    assert (said["since"], said["begin"]) == (None, None)
+    assert "facts" not in said
+
+
+def test_tuned_estimator(run):
+    """An estimator without its number is tuned, in rows or in pieces, and shown with what was chosen."""
+    write_rows("log.jsonl", candidate_rows(100))
+    write_rows("log.parquet", candidate_rows(100))
+    words = ("--policy", "column:new,uniform", "--estimator", "dros")
+    both = [found(run("--log", f"log.{end}", *words, "--json")) for end in ("jsonl", "parquet")]
+    close(parts_of(both[0]), parts_of(both[1]))
+    name = both[0]["candidates"][0]["estimator"]
+    assert name.startswith("dros:")
+    assert name in run("--log", "log.jsonl", *words).stdout
+
+
+@pytest.mark.parametrize("end", ["jsonl", "parquet"])
+def test_since_without_times(run, end):
+    """Rows without a time cannot be asked since when: how many they are is said, and no date is made up."""
+    arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    rows = [LEAST | {"id": f"q{n}", "pmf": [0.5, 0.5], "arm": ("fast", "deep")[n % 2]} for n in range(30)]
+    parquet.write_table(arrow.Table.from_pylist(rows), "log.parquet")
+    write_json(Path("log.jsonl"), rows)
+    words = ("--log", f"log.{end}", "--policy", "uniform")
+    refused(run(*words, "--since", "7d"), "since", "30 of 30 rows have no made_at")
+    assert "(no times)" in run(*words).stdout
+    assert "Policy versions" not in run(*words).stdout
+
+
+def test_nothing_is_left(run):
+    """Where all rows are bad or older, that is said with their number, --skip-bad or not."""
+    write_json(Path("log.jsonl"), [LEAST | {"id": f"q{n}", "pmf": [0.5, 0.4]} for n in range(7)])
+    for more in ((), ("--skip-bad",)):
+        refused(run("--log", "log.jsonl", "--policy", "uniform", *more), "7 of 7 rows cannot be used", "no row is left")
+    for name in ("log.jsonl", "log.parquet"):
+        write_rows(name, candidate_rows(20))
+        refused(run("--log", name, "--since", "2100-01-01"), "all 20 are older")
+
+
+def test_help(run):
+    """The help has panels, an example, and what the exit statuses mean."""
+    said = " ".join(CliRunner().invoke(made_app(), ["replay", "--help"], env={"COLUMNS": "200"}).stdout.split())
+    for word in (
+        "What is judged",
+        "The log",
+        "How it is judged",
+        "Output",
+        "Example: ragbandit replay",
+        "Exit 0: judged",
+    ):
+        assert word in said
+    assert "at least" in said
+
+
+def test_bars_are_for_terminals(run):
+    """Where standard error is no terminal, nothing is written to it but errors."""
+    write_rows("log.jsonl", candidate_rows(60))
+    assert run("--log", "log.jsonl", "--policy", "linucb").stderr == ""
 
 
 def test_learn_and_anytime(run):
@@ -416,7 +570,7 @@ def test_learn_and_anytime(run):
     )
     said = found(done)
     (candidate,) = said["candidates"]
-    assert said["anytime"]
+    assert said["plan"]["anytime"]
     assert candidate["described"] == "linucb, learning while it goes"
     assert any(note.startswith("rejection accepted") for note in candidate["notes"])
 

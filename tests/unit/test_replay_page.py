@@ -13,7 +13,7 @@ from router.errors import ConfigError, InvalidInput
 from router.replay.figures import drawn
 from router.replay.page import check_page, page, write_page
 from router.replay.results import Arm, Histogram, Pair, Skipped
-from router.replay.terminal import alarm, headline
+from router.replay.words import alarm, headline
 from tests.unit.test_replay_terminal import OPEN, UNKNOWN, WEIGHTS, candidate, measured, replayed, segment
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -255,7 +255,7 @@ def test_what_comes_from_data_is_escaped():
         others={ODD: measured(0.5, 0.1)},
         notes=(ODD,),
     )
-    hole = replace(one, verdict="cannot tell", holes={ODD: 0.1}, bounds=(0.1, 0.9))
+    hole = replace(one, verdict="cannot be judged", holes={ODD: 0.1}, bounds=(0.1, 0.9))
     found = replayed(
         one,
         hole,
@@ -269,7 +269,6 @@ def test_what_comes_from_data_is_escaped():
         skipped=(Skipped(where=ODD, reason=ODD),),
         faults=(ODD,),
         notes=(ODD,),
-        facts={ODD: ODD},
     )
     text = page(found)
     read = Balanced.read(text)
@@ -357,10 +356,13 @@ def test_the_page_is_written(tmp_path):
 def test_a_place_where_no_page_can_be_is_refused_before_the_work(tmp_path):
     """Another ending, a folder, a folder that is not there: the field and the remedy are named."""
     (tmp_path / "folder.html").mkdir()
+    for name in ("a.pdf", "a"):
+        with pytest.raises(InvalidInput, match=r"does not end in \.html"):
+            check_page(tmp_path / name)
     for name in ("a.png", "a", "folder.html", "missing/a.html"):
         with pytest.raises(InvalidInput) as caught:
             check_page(tmp_path / name)
-        assert (caught.value.field, bool(caught.value.remedy)) == ("page", True)
+        assert (caught.value.field, bool(caught.value.remedy)) == ("report", True)
     check_page(tmp_path / "a.HTML")
     assert os.listdir(tmp_path) == ["folder.html"]
 
@@ -368,7 +370,7 @@ def test_a_place_where_no_page_can_be_is_refused_before_the_work(tmp_path):
 def test_missing_matplotlib_is_named(tmp_path, monkeypatch):
     """Whoever lacks the extra is told its name, before the work and when a figure is drawn."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match="the extra `plots` is missing") as caught:
         check_page(tmp_path / "a.html")
     assert "ragbandit[plots]" in caught.value.remedy
     monkeypatch.setitem(sys.modules, "matplotlib", None)

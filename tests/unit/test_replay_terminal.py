@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from router.replay.plan import Plan
 from router.replay.results import (
     Arm,
     Candidate,
@@ -19,7 +20,8 @@ from router.replay.results import (
     Skipped,
     Weights,
 )
-from router.replay.terminal import alarm, cell, compared, headline, number, percent, print_replay, printable, standing
+from router.replay.terminal import print_replay
+from router.replay.words import alarm, cell, compared, headline, number, percent, printable
 
 DAY = 86_400.0
 BEGIN = 1_770_000_000.0
@@ -81,8 +83,15 @@ def candidate(name="linucb", gain=0.042, half=0.031, **changes):
 
 
 UNKNOWN = candidate("fixed:single_step", 0.007, 0.027, rows_needed=16_134)
-OPEN = candidate("mba", -0.01, 0.2, holes={"multi_step": 0.12, "none": 0.003}, bounds=(0.31, 0.66))
-BASELINE = candidate("random", difference=None, verdict=None, quality_difference=None, cost_difference=None)
+OPEN = candidate(
+    "mba",
+    -0.01,
+    0.2,
+    verdict="cannot be judged",
+    holes={"multi_step": 0.12, "none": 0.003},
+    bounds=(0.31, 0.66),
+)
+BASELINE = candidate("random", difference=None, verdict="baseline", quality_difference=None, cost_difference=None)
 
 
 def replayed(*candidates, **changes):
@@ -92,13 +101,12 @@ def replayed(*candidates, **changes):
         rows=12_000,
         begin=BEGIN,
         end=BEGIN + 5 * DAY,
+        since=None,
+        plan=Plan(),
         baseline="the logged policy",
         baseline_reward=measured(0.512, 0.014),
         baseline_quality=measured(0.58, 0.01),
         baseline_cost=measured(1.36, 0.05),
-        weight=None,
-        confidence=0.95,
-        anytime=False,
         comparisons=4,
         arms=(
             Arm(name="none", drawn=0.331, expected=0.333, plausible=True, reward=0.41, quality=0.41, cost=0.0),
@@ -132,21 +140,31 @@ def test_better_and_worse_are_said_with_the_gain_and_its_interval():
 
 
 def test_an_open_question_says_how_many_more_rows_it_takes():
-    """The rows needed in all, less those that are there, in two digits."""
+    """The difference so far, and what it takes if that is true: an even chance, in two digits of the rows in all."""
     (said,) = headline(replayed(UNKNOWN))
-    assert said.startswith("fixed:single_step: cannot tell yet (between -0.020 and +0.034); about 4,100 more questions")
+    assert said == (
+        "fixed:single_step: cannot tell yet: +0.007 so far (between -0.020 and +0.034); if that is the true "
+        "difference, about 16,000 questions in all give an even chance to know"
+    )
 
 
 def test_where_no_number_of_rows_is_known_none_is_named():
     """Without rows_needed the sentence does not promise that more data will do."""
     (said,) = headline(replayed(replace(UNKNOWN, rows_needed=None)))
-    assert said.endswith("(between -0.020 and +0.034); nobody can say how many more questions would settle it")
+    assert said == "fixed:single_step: cannot tell yet: +0.007 so far (between -0.020 and +0.034)"
+
+
+def test_a_difference_that_would_take_a_hundred_logs_is_nearly_none():
+    """Nobody is sent to wait for more than a hundred times the log."""
+    (said,) = headline(replayed(replace(UNKNOWN, rows_needed=1_200_001)))
+    assert said.endswith("(between -0.020 and +0.034); they are nearly the same: more questions will not tell soon")
+    assert "an even chance" in headline(replayed(replace(UNKNOWN, rows_needed=1_200_000)))[0]
 
 
 @pytest.mark.parametrize(
-    ("needed", "said"), [(12_000, "about 1 more"), (12_099, "about 99 more"), (10**8, "100,000,000")]
+    ("needed", "said"), [(12_000, "about 12,001 q"), (12_600, "about 13,000 q"), (1_144_000, "about 1,100,000 q")]
 )
-def test_rows_needed_are_rounded_and_at_least_one(needed, said):
+def test_rows_needed_are_rounded_and_more_than_there_are(needed, said):
     """Nobody knows more than two digits of them."""
     assert said in headline(replayed(replace(UNKNOWN, rows_needed=needed)))[0]
 
@@ -167,13 +185,12 @@ def test_a_verdict_in_spite_of_holes_stays_and_names_them():
     assert said.endswith(
         "whatever would come of 0.1 % of its decisions to arms that the log never tried there (multi_step)"
     )
-    assert standing(found) == "better"
 
 
 def test_anytime_intervals_are_told_apart():
     """Where the intervals hold at every look, the sentence says so; where not, it does not."""
     for one in (candidate(), UNKNOWN):
-        assert "however often you look" in headline(replayed(one, anytime=True))[0]
+        assert "however often you look" in headline(replayed(one, plan=Plan(anytime=True)))[0]
         assert "however often you look" not in headline(replayed(one))[0]
 
 
@@ -189,7 +206,7 @@ def test_without_an_interval_nothing_is_claimed():
     """An interval that is missing or endless is said to be unknown."""
     for none in (measured(0.04), Measured(value=0.04, low=float("-inf"), high=float("inf"))):
         (said,) = headline(replayed(candidate(difference=none, verdict="cannot tell")))
-        assert "cannot tell yet (no honest interval is known)" in said
+        assert "cannot tell yet: +0.040 so far (no honest interval is known)" in said
 
 
 def test_the_baseline_is_not_compared_with_itself():
@@ -257,7 +274,6 @@ def test_the_log_is_described():
         skipped_rows=1203,
         skipped=skipped,
         notes=("short log",),
-        facts={"features": "encoder 1234"},
     )
     said = printed(found)
     for part in (
@@ -271,7 +287,7 @@ def test_the_log_is_described():
         "line 17: pmf sums to 0.9, not 1",
         "Note: short log",
         "Note on linucb: 3 decisions by the fallback",
-        "features: encoder 1234",
+        "Estimated by dr; reward model ridge, 5 folds",
         "│ single_step    │ 50.3 % │     50 % │  0.550 │   0.600 │ 1.000 │",
         "│ multi_step     │ 16.6 % │   16.7 % │        │         │       │",
     ):
@@ -296,6 +312,28 @@ def test_biased_estimators_are_marked():
     assert "0.570 (0.530 to 0.610) " in said
     assert "* beside an estimate: its estimator is biased, and the bias is not in the interval" in said
     assert "*" not in printed(replayed(candidate()))
+
+
+def test_estimators_that_share_an_interval_are_named():
+    """Equal intervals of two estimators are no second opinion; the note is there only where both are shown."""
+    numbers = {name: measured(0.5, 0.1) for name in ("ips", "snips", "sndr")}
+    note = "share an interval (empirical likelihood)"
+    said = printed(replayed(candidate(others=numbers)))
+    assert f"snips and ips {note}, so do sndr and dr" in said
+    assert note not in printed(replayed(candidate(others={"ips": numbers["ips"]})))
+    assert f"sndr and dr {note}\n" in printed(replayed(candidate(others={"sndr": numbers["sndr"]})))
+
+
+def test_estimators_of_each_candidate_are_named():
+    """Parameters that were tuned for each candidate stand with its name."""
+    found = replayed(candidate("a", estimator="dros:4, tuned"), candidate("b", estimator="dros:inf, tuned"))
+    assert "Estimated by dros:4, tuned (a); dros:inf, tuned (b); reward model ridge, 5 folds" in printed(found)
+
+
+def test_a_log_without_times_says_so():
+    """No date is made up; with --since what was not read is said."""
+    assert "(no times)" in printed(replayed(candidate(), begin=None, end=None))
+    assert "; none before 2026-02-01 02:40 UTC was read)" in printed(replayed(candidate(), since=BEGIN - DAY))
 
 
 def test_pairs_and_segments_are_shown_where_they_are():
@@ -338,11 +376,10 @@ def test_names_cannot_steer_the_terminal():
         skipped=(Skipped(where=name, reason=name),),
         versions={name: 1},
         faults=(name,),
-        facts={name: name},
         notes=(name,),
     )
     said = printed(found)
-    assert said.count(shown) == 20
+    assert said.count(shown) == 18
     assert "\x1b" not in said
 
 

@@ -65,6 +65,7 @@ __all__ = ["add_replay_verb", "asked_time", "reward_bounds"]
 
 #: bad rows that an error names
 MOST_NAMED = 5
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -136,7 +137,7 @@ def add_replay_verb(app: typer.Typer) -> None:
                 log=log,
                 format=log_format,
                 defaults=reward_bounds(settings, minimum=minimum, maximum=maximum),
-                since=None if since is None else asked_time(since, now=time.time()),
+                since=_beginning(since, anytime=anytime),
                 mixed_arms=mixed_arms,
                 skip_bad=skip_bad,
             )
@@ -360,9 +361,22 @@ def _check_times(path: Path, times: Vector, *, since: float) -> None:
         )
 
 
+def _beginning(since: str | None, *, anytime: bool) -> float | None:
+    """Where the log begins, seconds since the epoch. Raises InvalidInput."""
+    if since is None:
+        return None
+    if anytime and _AGE.fullmatch(since.strip()):
+        raise InvalidInput(
+            "an age begins elsewhere at every look: what holds at every look of one log does not hold then",
+            field="since",
+            remedy="give a date with --anytime",
+        )
+    return asked_time(since, now=time.time())
+
+
 def asked_time(text: str, *, now: float) -> float:
     """Seconds since the epoch of a date, a time (UTC unless it says otherwise), or an age: 30m, 12h, 7d, 2w."""
-    age = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip())
+    age = _AGE.fullmatch(text.strip())
     if age:
         return now - float(age[1]) * _UNITS[age[2]]
     try:

@@ -22,6 +22,8 @@ __all__ = ["Assembling", "arms_of", "others_largest"]
 #: a segment with fewer effective rows gets no interval, as nothing is known of its coverage there, and a candidate with
 #: fewer no forecast
 FEWEST = 20
+#: a candidate with fewer gets no verdict: the intervals were measured from ten on
+FEWEST_JUDGED = 10
 #: versions that are named
 MOST_VERSIONS = 4
 
@@ -55,6 +57,8 @@ class Assembling:
         weights = self.survey.weights[index]
         reward, quality, cost = self._values(index)
         gap, better, dearer = self._differences(index)
+        if gap is not None and self._few(index):
+            gap = _open(gap)
         found = _standing(gap, hole=weights.hole)
         return Candidate(
             name=asked.name,
@@ -80,7 +84,7 @@ class Assembling:
             others={
                 name: self._other(name, moments, index=index) for name, moments in self.tallies.others[index].items()
             },
-            notes=judged.notes,
+            notes=(*judged.notes, *self._few(index)),
         )
 
     def _values(self, index: int) -> list[Measured]:
@@ -252,6 +256,12 @@ class Assembling:
         """`_opened` for a difference."""
         low, high = self.survey.bounds(0)
         return self._opened(gap, *weights, within=(low - high, high - low))
+
+    def _few(self, index: int) -> list[str]:
+        # Where nothing at all is covered, the interval is the whole range, and true.
+        if all(each.effective_rows >= FEWEST_JUDGED or not each.total for each in self._both(index)):
+            return []
+        return [f"no verdict: fewer than {FEWEST_JUDGED} effective rows, of it or of the baseline"]
 
     def _both(self, index: int) -> list[WeightTally]:
         """The weights that a difference to the baseline rests on."""

@@ -169,7 +169,11 @@ def row_pmf(asked: Asked, *, held: Held) -> Judged:
             )
         pmf = pmf_columns(held.rows, name=asked.what, log=held.log)
         return Judged(described=f"the pmf in {asked.what}", pmf=pmf)
-    return Judged(described=described(asked), pmf=array_pmf(asked, log=held.log, columns={}))
+    pmf, missing = array_pmf(asked, log=held.log, columns={}), 0
+    if asked.kind == "fixed":
+        missing = int(np.count_nonzero(~held.log.offered[:, held.log.arms.index(ArmName(asked.what))]))
+    notes = (f"{asked.what} was not offered in {missing} rows: there all offered arms alike",) if missing else ()
+    return Judged(described=described(asked), pmf=pmf, notes=notes)
 
 
 def described(asked: Asked) -> str:

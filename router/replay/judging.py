@@ -203,7 +203,11 @@ def _faults(found: Survey, *, arms: Sequence[ArmName], candidates: Sequence[Aske
         arms, found.arms.plausible(doubt=doubt), found.arms.drawn, found.arms.expected, strict=True
     ):
         if not plausible:
-            faults.append(f"{arm} was drawn {drawn:.0f} times; the logged probabilities give {expected:.1f}")
+            less = "less" if drawn < expected else "more"
+            faults.append(
+                f"{arm} has {drawn:.0f} rows where the logged probabilities give {expected:.1f}: it was not drawn as "
+                f"logged, or its answers were judged {less} often than others"
+            )
     if not found.arms.likely(doubt=doubt):
         more = "more" if found.arms.surplus > 0.0 else "less"
         faults.append(f"the arms that were drawn are {more} likely by the logged probabilities than chance allows")

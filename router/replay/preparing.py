@@ -13,6 +13,7 @@ from router.errors import ConfigError, InvalidInput
 from router.evaluation.intervals import cressie_read, extreme_rows
 from router.evaluation.moments import Moments
 from router.evaluation.reward_models import folds_of
+from router.logs.records import Logged
 from router.policies import make_policy
 from router.policies.base import FeatureRows, Policy
 from router.replay.candidates import Asked, Judged, Student, check_trained, crossfitted, frozen, load, row_pmf
@@ -28,6 +29,9 @@ from router.types import SnapshotInfo
 __all__ = ["Prepared", "prepared", "replay"]
 
 MakeEncoder = Callable[[], Encoder]
+
+#: a log with a smaller share of different questions says so
+FRESH = 0.8
 
 
 def replay(
@@ -63,7 +67,7 @@ def replay(
         skipped=skipped,
         progress=progress,
     )
-    return _with_rejection(found, log=ready.log, lives=ready.lives, confidence=plan.confidence)
+    return _with_rejection(found, log=ready.log, lives=ready.lives, plan=plan)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,16 +113,24 @@ def prepared(
         if isinstance(made, Lived):
             lives[index] = made
         judged.append(made.judged if isinstance(made, Lived) else made)
-    return Prepared(log=log, judged=judged, lives=lives, notes=notes)
+    return Prepared(log=log, judged=judged, lives=lives, notes=[*notes, *_repeated(log)])
+
+
+def _repeated(log: Held) -> list[str]:
+    """A word on questions that come again and again."""
+    texts = [row.decision.query.text for row in log.rows if row.decision.query.text.strip()]
+    different = len(set(texts))
+    if not texts or different > FRESH * len(texts):
+        return []
+    word = "the intervals speak of more traffic with these questions, not of new ones"
+    return [f"{different} different questions in {len(texts)} rows: {word}"]
 
 
 def _unseen(log: Held, *, snapshots: Sequence[SnapshotInfo], in_sample: bool) -> tuple[Held, list[str]]:
     """The rows that no snapshot has learned: what is judged on its own lessons looks better than it is."""
     learned = np.zeros(len(log.rows), dtype=np.bool_)
     for info in snapshots:
-        learned |= np.array(
-            [(log.ledger or row.decision.policy) == info.policy and row.seq <= info.last_seq for row in log.rows]
-        )
+        learned |= np.array([_has_learned(info, row, ledger=log.ledger) for row in log.rows])
     count = int(np.count_nonzero(learned))
     if not count:
         return log, []
@@ -132,7 +144,17 @@ def _unseen(log: Held, *, snapshots: Sequence[SnapshotInfo], in_sample: bool) ->
         )
     kept = np.flatnonzero(~learned)
     left = replace(log, rows=[log.rows[int(index)] for index in kept], log=log.log.part(kept))
-    return left, [f"{count} rows are left out: a snapshot has learned them"]
+    return left, [f"{count} rows are left out: a snapshot has learned them, or may have"]
+
+
+def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:
+    """Whether the snapshot has learned this row: of its own ledger by the seq, of any other if it was there in time.
+
+    A new label learns all decisions of its store, so another ledger's snapshot is not innocent of the older rows.
+    """
+    if (ledger or row.decision.policy) == info.policy:
+        return row.seq <= info.last_seq
+    return row.decision.made_at <= info.made_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,22 +233,25 @@ class _Preparing:
         )
 
 
-def _with_rejection(found: Replayed, *, log: Held, lives: Mapping[int, Lived], confidence: float) -> Replayed:
+def _with_rejection(found: Replayed, *, log: Held, lives: Mapping[int, Lived], plan: Plan) -> Replayed:
     """The second lives' own means, among the other estimates."""
     if not lives:
         return found
     candidates = list(found.candidates)
     for index, life in lives.items():
-        candidates[index] = _rejected(candidates[index], log=log, life=life, confidence=confidence)
+        candidates[index] = _rejected(candidates[index], log=log, life=life, plan=plan)
     return replace(found, candidates=tuple(candidates))
 
 
-def _rejected(candidate: Candidate, *, log: Held, life: Lived, confidence: float) -> Candidate:
+def _rejected(candidate: Candidate, *, log: Held, life: Lived, plan: Plan) -> Candidate:
     rewards = log.log.reward[life.accepted]
     if not len(rewards):
         return candidate
     bounds = (log.log.minimum, log.log.maximum)
     moments = Moments.of(rewards, np.ones(len(rewards)))
     value = float(rewards.mean())
-    low, high = cressie_read(moments, confidence=confidence, extremes=extreme_rows([1.0], rewards=bounds), value=value)
-    return replace(candidate, others={**candidate.others, "rejection": Measured(value=value, low=low, high=high)})
+    extremes = extreme_rows([1.0], rewards=bounds)
+    low, high = cressie_read(moments, confidence=plan.confidence, extremes=extremes, value=value)
+    # It holds for one look.
+    found = Measured(value=value) if plan.anytime else Measured(value=value, low=low, high=high)
+    return replace(candidate, others={**candidate.others, "rejection": found})

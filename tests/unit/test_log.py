@@ -99,8 +99,10 @@ def test_every_bad_row_is_found():
 
 
 def test_weighted():
-    """Another weight of cost makes the reward anew from its parts, within the bounds; what came whole stays."""
-    assert made_log().weighted(0.4).reward.tolist() == pytest.approx([0.6, -0.8, -1.0, 1.0])
+    """Another weight of cost makes the reward anew from its parts, and the bounds hold it; what came whole stays."""
+    heavier = made_log().weighted(0.4)
+    assert heavier.reward.tolist() == pytest.approx([0.6, -0.8, -1.5, 1.0])
+    assert (heavier.minimum, heavier.maximum) == (pytest.approx(-1.5), 1.0)
     assert replace(made_log(), raw=np.zeros(4, dtype=bool)).weighted(0.0).reward.tolist() == [1.0, 0.0, 0.5, 1.0]
     whole = replace(made_log(), raw=np.ones(4, dtype=bool))
     assert whole.weighted(0.7).reward.tolist() == whole.reward.tolist()

@@ -38,6 +38,7 @@ __all__ = [
     "Request",
     "Retriever",
     "Run",
+    "Sampling",
     "Strategy",
     "error_text",
 ]
@@ -74,6 +75,20 @@ class Prompt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How to draw tokens instead of taking the likeliest."""
+
+    #: above 0
+    temperature: float
+    #: the same seed, request and generator give the same text, as far as the generator can
+    seed: int
+    #: least set of likeliest tokens whose probability reaches this; 1.0 is all
+    top_p: float = 1.0
+    #: that many likeliest tokens; 0 is all
+    top_k: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """One call to a model. A generator passes over what it does not know: later fields break no implementer."""
 
@@ -86,6 +101,8 @@ class Request:
     deadline: float | None = None
     #: what is asked beyond the text, of the generator's capabilities; it comes back in `Completion.details`
     want: frozenset[Need] = frozenset()
+    #: None: greedy
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +115,7 @@ class Completion:
     completion_tokens: int
     #: "stop": the model or a stop string ended it; "length": max_tokens; "deadline": time ran out
     finish: Literal["stop", "length", "deadline"]
-    #: what `Request.want` asked for, by need
+    #: what `Request.want` asked for, by need; see strategies.details
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
     #: price of this call, 0.0 where the model has none
     dollars: float = 0.0
@@ -160,7 +177,7 @@ class Generator(Protocol):
         ...
 
     async def complete(self, request: Request) -> Completion:
-        """Greedy continuation of the prompt.
+        """The prompt's continuation, greedy unless the request says how to sample.
 
         Raises ArmFailed if the model cannot answer. A deadline that passed is no failure, see `Request`.
         """
@@ -263,6 +280,7 @@ class Run:
         max_tokens: int,
         stop: tuple[str, ...] = (),
         want: frozenset[Need] = frozenset(),
+        sampling: Sampling | None = None,
     ) -> Completion:
         """Generate and account for it; max_tokens shrinks to what the budget leaves.
 
@@ -285,6 +303,7 @@ class Run:
             stop=stop,
             deadline=self.deadline,
             want=want,
+            sampling=sampling,
         )
         began = time.monotonic()
         try:

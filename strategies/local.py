@@ -1,4 +1,4 @@
-"""A language model in this process: small, greedy, and able to stop at any token.
+"""A language model in this process: small, able to stop at any token, and to tell how sure it was.
 
 For laptops, tests and single machines. One question is written at a time; production runs a serving engine such as
 vLLM and talks to it over HTTP.
@@ -7,14 +7,16 @@ vLLM and talks to it over HTTP.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from router.errors import ArmFailed, ConfigError
-from strategies.base import Completion, Generator, Need, Prompt, Request
+from strategies.base import Completion, Generator, Need, Prompt, Request, Sampling
+from strategies.telling import Probabilities, dice, looked, picked
 
 if TYPE_CHECKING:
     import torch
@@ -34,10 +36,14 @@ class LocalGenerator(Generator):
 
     precision "auto" is bfloat16 where the processor multiplies it in hardware, else float32. threads fixes torch's
     thread count while writing; on a busy machine fewer are faster, because OpenMP threads spin while they wait.
+    trained_tokens: special tokens that the model was trained to write (Self-RAG's), told of and left in the text where
+    a request wants them.
     Raises ConfigError if the folder, a package or the device is missing.
     """
 
-    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
+    capabilities: frozenset[Need] = frozenset(
+        {"completion", "stop", "logprobs", "entropy", "attention", "hidden_states"}
+    )
 
     def __init__(
         self,
@@ -48,6 +54,7 @@ class LocalGenerator(Generator):
         device: Literal["auto", "cpu", "cuda"] = "auto",
         threads: int | None = None,
         context_tokens: int = 2048,
+        trained_tokens: Sequence[str] = (),
     ) -> None:
         self.name = name
         self._torch, self._device, dtype = _place(precision=precision, device=device)
@@ -58,6 +65,9 @@ class LocalGenerator(Generator):
         longest = getattr(self._model.config, "max_position_embeddings", None) or context_tokens
         self.context_tokens = min(context_tokens, longest)
         self._ends = _end_tokens(self._model, self._tokenizer)
+        self._trained = _trained(self._tokenizer, trained_tokens)
+        if self._trained:
+            self.capabilities = self.capabilities | {"trained_tokens"}
         self._tokenizer_lock = threading.Lock()
         # One thread is the queue: calls wait without holding a thread of the event loop's pool.
         self._queue = ThreadPoolExecutor(
@@ -82,7 +92,12 @@ class LocalGenerator(Generator):
                 remedy="shorten the prompt or raise the generator's context_tokens",
             )
         writing = _Writing(
-            ids=ids, max_tokens=request.max_tokens, stop=tuple(filter(None, request.stop)), deadline=request.deadline
+            ids=ids,
+            max_tokens=request.max_tokens,
+            stop=tuple(filter(None, request.stop)),
+            deadline=request.deadline,
+            want=request.want,
+            sampling=request.sampling,
         )
         try:
             work = self._queue.submit(self._write, writing)
@@ -124,39 +139,63 @@ class LocalGenerator(Generator):
             text = text.replace(word, " ")
         return text.encode("utf-8", "replace").decode()
 
-    def _text(self, ids: list[int]) -> str:
+    def _text(self, ids: list[int], *, plain: bool = True) -> str:
         with self._tokenizer_lock:
-            text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            text: str = self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False)
         return text.rstrip("\ufffd")  # the first bytes of a letter that the next token would have finished
 
     def _write(self, writing: "_Writing") -> Completion:
         """Runs in the queue's thread."""
         try:
             with self._torch.inference_mode():
-                read, ids, finish = self._greedy(writing)
+                read, ids, finish = self._written(writing)
+                details = self._told(writing, read=read, ids=ids)
         except RuntimeError as error:  # out of memory, an index out of range, a kernel that is missing
             raise ArmFailed(f"the language model failed: {error}") from error
-        text = self._text(ids)
+        text = self._text(self._without_end(ids), plain="trained_tokens" not in writing.want)
         cut = _first_stop(text, writing.stop)
         return Completion(
             text=text if cut is None else text[:cut],
             prompt_tokens=read,
             completion_tokens=len(ids),
             finish=finish,
+            details=details,
         )
 
-    def _greedy(self, writing: "_Writing") -> tuple[int, list[int], Finish]:
+    def _without_end(self, ids: list[int]) -> list[int]:
+        return ids[:-1] if ids and ids[-1] in self._ends else ids
+
+    def _told(self, writing: "_Writing", *, read: int, ids: list[int]) -> dict[str, object]:
+        """What the request wants to know of the tokens written, the end token left out."""
+        written = self._without_end(ids)
+        if not writing.want - {"completion", "stop"} or not written:
+            return {}
+        plain = "trained_tokens" not in writing.want
+        whole = [self._text(written[:count], plain=plain) for count in range(len(written) + 1)]
+        texts = [after[len(before) :] for before, after in pairwise(whole)]
+        found = writing.probabilities.details(texts=texts, name=lambda place: self._text([place], plain=False))
+        if writing.want & {"attention", "hidden_states"}:
+            every = writing.ids[:read] + written
+            names = [self._text([place], plain=False) for place in writing.ids[:read]] + texts
+            found |= looked(self._torch, self._model, ids=every, read=read, want=writing.want, names=names)
+        return found
+
+    def _written(self, writing: "_Writing") -> tuple[int, list[int], Finish]:
         """(prompt tokens read, tokens written, why it ended)."""
         from transformers import DynamicCache
 
         cache = DynamicCache()
         written: list[int] = []
+        writing.probabilities = Probabilities(self._torch, want=writing.want, special=self._trained)
+        generator = dice(self._torch, writing.sampling, device=self._device)
         for start in range(0, len(writing.ids), _CHUNK):
             if writing.over():
                 return start, written, "deadline"
-            token = self._next(writing.ids[start : start + _CHUNK], cache=cache)
+            logits = self._next(writing.ids[start : start + _CHUNK], cache=cache)
         read = len(writing.ids)
         while len(written) < writing.max_tokens:
+            token = picked(self._torch, logits, sampling=writing.sampling, generator=generator)
+            writing.probabilities.note(logits, token=token)
             written.append(token)
             if token in self._ends or (writing.stop and _first_stop(self._text(written), writing.stop) is not None):
                 return read, written, "stop"
@@ -164,14 +203,14 @@ class LocalGenerator(Generator):
                 break
             if writing.over():
                 return read, written, "deadline"
-            token = self._next([token], cache=cache)
+            logits = self._next([token], cache=cache)
         return read, written, "length"
 
-    def _next(self, ids: list[int], *, cache: "Cache") -> int:
-        """The likeliest token after these; the cache grows by them."""
+    def _next(self, ids: list[int], *, cache: "Cache") -> "Tensor":
+        """Logits of the token after these, shape (vocabulary,); the cache grows by them."""
         tokens = self._torch.tensor([ids], device=self._device)  # (1, T)
-        logits = self._model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-        return int(logits[0, -1].argmax())  # logits: (1, 1, vocabulary)
+        output = self._model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return output.logits[0, -1]  # (1, 1, vocabulary)
 
     def _set_threads(self, count: int | None) -> None:
         if count is not None:  # OpenMP keeps the number per thread: it is set in every thread that computes
@@ -181,8 +220,20 @@ class LocalGenerator(Generator):
 class _Writing:
     """One call on its way: what was asked, and whether anybody still waits for it."""
 
-    def __init__(self, *, ids: list[int], max_tokens: int, stop: tuple[str, ...], deadline: float | None) -> None:
+    probabilities: Probabilities
+
+    def __init__(
+        self,
+        *,
+        ids: list[int],
+        max_tokens: int,
+        stop: tuple[str, ...],
+        deadline: float | None,
+        want: frozenset[Need],
+        sampling: Sampling | None,
+    ) -> None:
         self.ids, self.max_tokens, self.stop, self.deadline = ids, max_tokens, stop, deadline
+        self.want, self.sampling = want, sampling
         self.abandoned = threading.Event()
 
     def seconds_left(self) -> float | None:
@@ -255,6 +306,19 @@ def _end_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") 
     declared = model.generation_config.eos_token_id
     listed = declared if isinstance(declared, list) else [declared]
     return frozenset(token for token in (*listed, tokenizer.eos_token_id) if token is not None)
+
+
+def _trained(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict[str, int]:
+    """The ids of these tokens. Raises ConfigError for one that the model does not have."""
+    known = tokenizer.get_vocab()
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise ConfigError(
+            f"the model has no token {missing[0]!r}",
+            field="generator.trained_tokens",
+            remedy="use a model that was trained with these tokens",
+        )
+    return {name: known[name] for name in names}
 
 
 def _pack(model: "PreTrainedModel") -> None:

@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 
 from router.errors import ArmFailed, ConfigError
-from strategies.base import Completion, Generator, Need, Passage, Prompt, Run
+from strategies.base import Completion, Generator, Need, Passage, Prompt, Run, Sampling
 from strategies.passages import PassagePool
 
 __all__ = ["Fitted", "Template", "ask", "fit", "load_template", "load_templates"]
@@ -251,6 +251,7 @@ async def ask(
     passage_words: int = 350,
     stop: tuple[str, ...] = (),
     want: frozenset[Need] = frozenset(),
+    sampling: Sampling | None = None,
 ) -> Completion:
     """Fit the template, write every loss into the trace as "prompt_budget", count the passages shown, generate.
 
@@ -268,4 +269,6 @@ async def ask(
         run.note_branch("prompt_budget", loss)
     if pool is not None:
         run.show(pool.note_shown(fitted.passages))
-    return await run.complete(fitted.prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want)
+    return await run.complete(
+        fitted.prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, sampling=sampling
+    )

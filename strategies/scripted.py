@@ -13,14 +13,27 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from router.errors import ArmFailed
 from strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever
 
-__all__ = ["MemoryRetriever", "ScriptedGenerator"]
+__all__ = ["MemoryRetriever", "Scripted", "ScriptedGenerator"]
 
 _WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scripted:
+    """An answer with what the model would have told beside it."""
+
+    text: str
+    #: by need, as strategies.details describes them
+    details: Mapping[Need, object] = field(default_factory=dict)
+
+
+Said = str | Scripted
 
 
 class ScriptedGenerator(Generator):
@@ -28,9 +41,10 @@ class ScriptedGenerator(Generator):
 
     answers: a sequence, one answer per call in order, and ArmFailed when it is used up; or a mapping from a piece
     of text to the answer given when the prompt contains it, the first match winning ("" matches every prompt); or
-    a function from the prompt to the answer. Stop strings, max_tokens and the deadline are heeded like a model
-    does; at the deadline half of the answer's words are written. seconds: how long every call takes. fail_at: the
-    calls, counted from 1, that raise ArmFailed. dollars: price of every call. details: what comes back for each
+    a function from the prompt to the answer. An answer is text, or a Scripted with details of its own. Stop strings,
+    max_tokens and the deadline are heeded like a model does; at the deadline half of the answer's words are written.
+    seconds: how long every call takes. fail_at: the calls, counted from 1, that raise ArmFailed. dollars: price of
+    every call. details: what comes back for each
     need that a request wants. `requests` holds every request seen, `prompts` their prompts, those of failing calls
     included. `closed`: whether close was called.
     """
@@ -39,7 +53,7 @@ class ScriptedGenerator(Generator):
 
     def __init__(
         self,
-        answers: Sequence[str] | Mapping[str, str] | Callable[[Prompt], str],
+        answers: Sequence[Said] | Mapping[str, Said] | Callable[[Prompt], Said],
         *,
         name: str = "scripted",
         capabilities: Iterable[Need] | None = None,
@@ -78,7 +92,10 @@ class ScriptedGenerator(Generator):
         late = await self._take_time(request.deadline)
         if number in self._fail_at:
             raise ArmFailed(f"the script fails at call {number}")
-        text = self._answer(request.prompt)
+        said = self._answer(request.prompt)
+        text, details = (
+            (said, self._details) if isinstance(said, str) else (said.text, self._details | dict(said.details))
+        )
         ends = [place for place in (text.find(each) for each in request.stop) if place >= 0]
         text = text[: min(ends)] if ends else text
         words = text.split()
@@ -92,7 +109,7 @@ class ScriptedGenerator(Generator):
             prompt_tokens=self.count_tokens(request.prompt),
             completion_tokens=len(words),
             finish=finish,
-            details={need: self._details[need] for need in request.want if need in self._details},
+            details={need: details[need] for need in request.want if need in details},
             dollars=self._dollars,
         )
 
@@ -105,7 +122,7 @@ class ScriptedGenerator(Generator):
         await asyncio.sleep(max(0.0, min(self._seconds, left)))
         return self._seconds > left
 
-    def _answer(self, prompt: Prompt) -> str:
+    def _answer(self, prompt: Prompt) -> Said:
         if callable(self._answers):
             return self._answers(prompt)
         if isinstance(self._answers, Mapping):

@@ -33,9 +33,10 @@ def complete(generator, prompt=CAPITAL, *, max_tokens=24, **options):
 
 
 def test_it_is_a_generator(generator):
-    """LocalGenerator fulfils the contract and says, before anything is loaded, that it completes and stops."""
+    """LocalGenerator fulfils the contract and says, before anything is loaded, what it can do and tell."""
     assert isinstance(generator, Generator)
-    assert generator.capabilities == LocalGenerator.capabilities == {"completion", "stop"}
+    told = {"logprobs", "entropy", "attention", "hidden_states"}
+    assert generator.capabilities == LocalGenerator.capabilities == {"completion", "stop"} | told
 
 
 def test_generation_is_deterministic(generator):

@@ -99,12 +99,12 @@ def test_a_bare_arm_check_loads_no_model():
     assert offered(settings.generator) == LocalGenerator.capabilities
     assert offered(Settings(generator={"name": "scripted"}).generator) == ScriptedGenerator.capabilities
     needy = {"needy": {"class": f"{__name__}:NeedyArm"}}
-    with pytest.raises(ConfigError, match="needs attention"):
+    with pytest.raises(ConfigError, match="needs trained_tokens"):
         check_arms(settings.model_copy(update={"arms": needy}))
 
 
 class NeedyArm:
-    needs = frozenset({"attention"})
+    needs = frozenset({"trained_tokens"})
     params = {}  # noqa: RUF012 - never written
 
     def __init__(self, *, name):

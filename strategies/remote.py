@@ -1,0 +1,200 @@
+"""An arm behind a URL: the caller's own pipeline, asked over HTTP.
+
+Asked is `POST url` with the JSON object
+
+    {"question", "decision_id", "context", "tenant", "budget": {"rounds", "passages", "tokens", "seconds", "dollars"}}
+
+where the budget's seconds are those that are left and caps that are not set are left out. Answered is
+
+    {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"retriever_calls": 2, "llm_calls": 3, ...}}
+
+of which only `answer` must be there; `cost` has any of the counts, seconds and dollars of `router.types.Cost` but the
+total, which is measured here. The decision's id is sent as `Idempotency-Key` too: a call may come twice.
+"""
+
+import asyncio
+import math
+import os
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
+
+import httpx
+from pydantic import Field
+
+from router.errors import ArmFailed, ConfigError
+from router.types import ArmName, CallFailed, Cost, Json, Round
+from strategies.base import Answer, Need, OutOfBudget, Run, error_text
+from strategies.params import ArmParams, public_params, read_params
+
+__all__ = ["Http", "HttpParams"]
+
+#: replies that may be better the next time
+_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+#: between two tries, seconds; doubled every time, with as much again by chance
+_PAUSE_S = 0.2
+#: longest pause that a server may ask for by Retry-After, seconds
+_LONGEST_S = 30.0
+#: every step has an event in the trace
+_MOST_STEPS = 1000
+_COUNTS = ("retriever_calls", "passages", "llm_calls", "prompt_tokens", "completion_tokens")
+_AMOUNTS = ("seconds_retrieve", "seconds_generate", "dollars")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HttpParams(ArmParams):
+    """Settings of http."""
+
+    url: str = ""
+    #: of one try, seconds; the budget's seconds are a limit as well
+    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    #: tries after the first one
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    #: header -> name of the environment variable that holds its value: secrets do not stand in a file
+    headers_env: dict[str, str] = field(default_factory=dict)
+
+
+class Http:
+    """Asks a pipeline elsewhere; stops with what it says, "answered" if it says nothing.
+
+    A reply of 408, 425, 429 or 5xx and a broken connection are tried again, after the pause that the server asks for
+    or a growing one; any other reply, and one that is not as above, is a failure. What failed tries cost elsewhere
+    nobody tells: they count their seconds only.
+    """
+
+    needs: frozenset[Need] = frozenset()
+
+    def __init__(self, *, name: str = "http", **params: object) -> None:
+        self.name = ArmName(name)
+        self._params = read_params(HttpParams, given=params, arm=self.name)
+        self.params = public_params(self._params)
+        if not self._params.url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"{self._params.url!r} is no URL", field=f"arms.{name}.url", remedy="for example http://localhost:9000"
+            )
+        self._headers = {}
+        for header, variable in self._params.headers_env.items():
+            if variable not in os.environ:
+                raise ConfigError(
+                    f"the environment has no {variable}", field=f"arms.{name}.headers_env.{header}", remedy="set it"
+                )
+            self._headers[header] = os.environ[variable]
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """The reply's answer, its cost and steps accounted for. Raises ArmFailed, OutOfBudget("seconds")."""
+        query = run.query
+        body = {
+            "question": question,
+            "decision_id": query.id,
+            "context": dict(query.context),
+            "tenant": query.tenant,
+        }
+        headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
+        async with httpx.AsyncClient(headers=headers) as client:
+            found = await self._asked(client, body=body, run=run)
+        reply = _Reply(found, arm=self.name)
+        run.cost += reply.cost
+        run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
+        return Answer(text=reply.answer, stop_reason=reply.stop_reason)
+
+    async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
+        """The JSON of the first good reply."""
+        pause = _PAUSE_S
+        for left in range(self._params.retries, -1, -1):
+            began = time.monotonic()
+            caps = {name: cap for name, cap in asdict(run.budget).items() if cap is not None}
+            seconds = _seconds_left(run)
+            if seconds == 0.0:
+                raise OutOfBudget("seconds")
+            caps |= {} if seconds is None else {"seconds": seconds}
+            timeout = self._params.timeout_s if seconds is None else min(self._params.timeout_s, seconds)
+            try:
+                response = await client.post(self._params.url, json={**body, "budget": caps}, timeout=timeout)
+                if response.status_code not in _AGAIN:
+                    return self._read(response)
+                error: Exception = ArmFailed(f"{self._params.url} replied {response.status_code}")
+                asked = _retry_after(response)
+            except httpx.HTTPError as broken:
+                if _seconds_left(run) == 0.0:
+                    self._note(run, broken, began=began)
+                    raise OutOfBudget("seconds") from broken
+                error, asked = broken, None
+            self._note(run, error, began=began)
+            if not left:
+                raise ArmFailed(
+                    f"{self._params.url} cannot be asked: {error_text(error)}", remedy="see the pipeline's own log"
+                ) from error
+            await _pause(pause * (1.0 + random.random()) if asked is None else asked, run=run)  # noqa: S311 - no secret
+            pause *= 2.0
+        raise AssertionError("the last try returns or raises")
+
+    def _read(self, response: httpx.Response) -> object:
+        if response.status_code != httpx.codes.OK:
+            raise ArmFailed(
+                f"{self._params.url} replied {response.status_code}: {response.text[:200]}",
+                remedy="see the pipeline's own log",
+            )
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ArmFailed(f"{self._params.url} replied no JSON: {response.text[:200]!r}") from error
+
+    def _note(self, run: Run, error: Exception, *, began: float) -> None:
+        run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))
+
+
+class _Reply:
+    """A reply, checked. Raises ArmFailed naming the field."""
+
+    def __init__(self, found: object, *, arm: str) -> None:
+        self._arm = arm
+        if not isinstance(found, dict) or not isinstance(found.get("answer"), str):
+            raise self._wrong("answer", found if not isinstance(found, dict) else found.get("answer"), "text")
+        self.answer: str = found["answer"]
+        reason = found.get("stop_reason", "answered")
+        if not isinstance(reason, str) or not reason:
+            raise self._wrong("stop_reason", reason, "text")
+        self.stop_reason = reason
+        self.steps = int(self._number("steps", found.get("steps", 0), whole=True))
+        if self.steps > _MOST_STEPS:
+            raise self._wrong("steps", self.steps, f"at most {_MOST_STEPS}")
+        costs = found.get("cost", {})
+        if not isinstance(costs, dict):
+            raise self._wrong("cost", costs, "an object")
+        unknown = sorted(set(costs) - {*_COUNTS, *_AMOUNTS})
+        if unknown:
+            raise self._wrong(f"cost.{unknown[0]}", costs[unknown[0]], f"one of {', '.join((*_COUNTS, *_AMOUNTS))}")
+        given: dict[str, Any] = {
+            name: self._number(f"cost.{name}", value, whole=name in _COUNTS) for name, value in costs.items()
+        }
+        self.cost = Cost(**given)
+
+    def _number(self, name: str, value: object, *, whole: bool) -> float:
+        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+        if not good or (whole and value != int(value)):  # type: ignore[call-overload] # it is a number here
+            raise self._wrong(name, value, "a whole number, 0 or more" if whole else "a number, 0 or more")
+        return int(value) if whole else float(value)  # type: ignore[call-overload,arg-type]
+
+    def _wrong(self, name: str, value: object, wanted: str) -> ArmFailed:
+        return ArmFailed(f"the reply's {name} is {value!r:.80}, not {wanted}", field=f"arms.{self._arm}")
+
+
+def _seconds_left(run: Run) -> float | None:
+    return None if run.deadline is None else max(0.0, run.deadline - time.monotonic())
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds that the server asks to wait; None if it says nothing readable."""
+    try:
+        return min(max(0.0, float(response.headers.get("Retry-After", ""))), _LONGEST_S)
+    except ValueError:
+        return None
+
+
+async def _pause(seconds: float, *, run: Run) -> None:
+    left = _seconds_left(run)
+    if left is not None and seconds >= left:
+        raise OutOfBudget("seconds")
+    await asyncio.sleep(seconds)

@@ -1,0 +1,219 @@
+"""The arm behind a URL, against a real server on loopback that misbehaves as told."""
+
+import asyncio
+import json
+import threading
+import time
+from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from router.errors import ConfigError
+from router.types import Budget, CallFailed, Cost, DecisionId, Query
+from strategies import remote
+from strategies.remote import Http
+from strategies.runner import run_strategy
+from strategies.scripted import MemoryRetriever, ScriptedGenerator
+
+GOOD = {"answer": "Bram Stoker", "steps": 2, "stop_reason": "sure", "cost": {"llm_calls": 3, "dollars": 0.02}}
+
+
+class Pipeline:
+    """A server that gives these replies in turn: (status, headers, body), bytes as they are, or seconds to wait."""
+
+    def __init__(self, *replies):
+        self.replies, self.asked, self.headers = list(replies), [], []
+        pipeline = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                pipeline.headers.append(dict(self.headers))
+                pipeline.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                status, headers, body = pipeline.replies.pop(0)
+                if isinstance(body, float):
+                    time.sleep(body)
+                    body = GOOD
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(data)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_words):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/answer"
+
+    def __enter__(self):
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_error):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def ok(body):
+    return 200, {}, body
+
+
+def run(url, *, budget=None, **params):
+    return asyncio.run(
+        run_strategy(
+            Http(name="mine", url=url, **params),
+            query=Query(id=DecisionId("d1"), text="Who wrote Dracula?", context={"lang": "en"}, tenant="acme"),
+            budget=budget or Budget(),
+            retriever=MemoryRetriever([]),
+            generator=ScriptedGenerator([]),
+        )
+    )
+
+
+def failures(outcome):
+    return [event for event in outcome.trace if isinstance(event, CallFailed)]
+
+
+def test_answer_with_its_cost():
+    """The reply's answer, steps, stop reason and cost become the outcome's; the total is measured here."""
+    with Pipeline(ok(GOOD)) as pipeline:
+        outcome = run(pipeline.url, budget=Budget(rounds=4, seconds=30.0))
+    assert (outcome.status, outcome.answer, outcome.stop_reason, outcome.steps) == (
+        "answered",
+        "Bram Stoker",
+        "sure",
+        2,
+    )
+    assert (outcome.cost.llm_calls, outcome.cost.dollars) == (3, 0.02)
+    assert outcome.cost.seconds_total > 0.0
+    (asked,) = pipeline.asked
+    assert (asked["question"], asked["decision_id"]) == ("Who wrote Dracula?", "d1")
+    assert (asked["context"], asked["tenant"]) == ({"lang": "en"}, "acme")
+    assert asked["budget"]["rounds"] == 4
+    assert 0.0 < asked["budget"]["seconds"] <= 30.0
+    assert pipeline.headers[0]["Idempotency-Key"] == "d1"
+
+
+def test_answer_alone_is_enough():
+    """Nothing but the answer must be told."""
+    with Pipeline(ok({"answer": "x"})) as pipeline:
+        outcome = run(pipeline.url)
+    assert (outcome.stop_reason, outcome.steps, outcome.cost.llm_calls) == ("answered", 0, 0)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_tries_again(status):
+    """A server that is busy or broken is asked again, after the pause that it asks for; the failure is in the trace."""
+    with Pipeline((status, {"Retry-After": "0.05"}, {}), ok(GOOD)) as pipeline:
+        outcome = run(pipeline.url)
+    assert outcome.status == "answered"
+    assert len(pipeline.asked) == 2
+    (failure,) = failures(outcome)
+    assert str(status) in failure.error
+
+
+def test_gives_up(monkeypatch):
+    """After its tries the arm fails, with every one of them in the trace and a reason that names the URL."""
+    monkeypatch.setattr(remote, "_PAUSE_S", 0.01)
+    with Pipeline(*[(503, {}, {})] * 3) as pipeline:
+        outcome = run(pipeline.url, retries=2)
+    assert (outcome.status, len(pipeline.asked), len(failures(outcome))) == ("failed", 3, 3)
+    assert pipeline.url in outcome.error
+
+
+def test_server_is_down(monkeypatch):
+    """A refused connection is tried again, then a failure."""
+    monkeypatch.setattr(remote, "_PAUSE_S", 0.01)
+    outcome = run("http://127.0.0.1:9/answer", retries=1)
+    assert (outcome.status, len(failures(outcome))) == ("failed", 2)
+
+
+def test_other_replies_are_not_tried_again():
+    """A refusal that will not get better is a failure at once, and says what was replied."""
+    with Pipeline((404, {}, {"detail": "no such route"})) as pipeline:
+        outcome = run(pipeline.url)
+    assert (outcome.status, len(pipeline.asked)) == ("failed", 1)
+    assert "404" in outcome.error
+    assert "no such route" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (b"not json", "no JSON"),
+        (["answer"], "answer"),
+        ({"steps": 1}, "answer"),
+        ({"answer": "x", "steps": -1}, "steps"),
+        ({"answer": "x", "steps": 1.5}, "steps"),
+        ({"answer": "x", "steps": 10_000}, "steps"),
+        ({"answer": "x", "steps": True}, "steps"),
+        ({"answer": "x", "stop_reason": 3}, "stop_reason"),
+        ({"answer": "x", "cost": []}, "cost"),
+        ({"answer": "x", "cost": {"tokens": 3}}, "cost.tokens"),
+        ({"answer": "x", "cost": {"llm_calls": 0.5}}, "cost.llm_calls"),
+        (b'{"answer": "x", "cost": {"dollars": NaN}}', "cost.dollars"),
+        ({"answer": "x", "cost": {"dollars": -1}}, "cost.dollars"),
+        ({"answer": "x", "cost": {"seconds_total": 1}}, "cost.seconds_total"),
+    ],
+)
+def test_bad_replies_name_the_field(body, name):
+    """A reply that cannot be used is a failure that names the field, and costs nothing but time."""
+    with Pipeline(ok(body)) as pipeline:
+        outcome = run(pipeline.url)
+    assert outcome.status == "failed"
+    assert name in outcome.error
+    assert (outcome.cost.llm_calls, outcome.cost.dollars) == (0, 0.0)
+
+
+def test_seconds_are_a_limit():
+    """A slow pipeline ends the arm when its seconds are over, also in the pause between tries."""
+    with Pipeline(ok(2.0), ok(GOOD)) as pipeline:
+        began = time.monotonic()
+        outcome = run(pipeline.url, budget=Budget(seconds=0.2))
+        assert time.monotonic() - began < 1.5
+    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+    with Pipeline((503, {"Retry-After": "20"}, {}), ok(GOOD)) as pipeline:
+        began = time.monotonic()
+        outcome = run(pipeline.url, budget=Budget(seconds=0.5))
+        assert time.monotonic() - began < 1.5
+    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+
+
+def test_own_timeout_is_tried_again():
+    """A try that takes longer than the param is broken off, and the next one may answer."""
+    with Pipeline(ok(1.0), ok(GOOD)) as pipeline:
+        outcome = run(pipeline.url, timeout_s=0.2)
+    assert outcome.status == "answered"
+    assert len(failures(outcome)) == 1
+
+
+def test_secrets_come_from_the_environment(monkeypatch):
+    """A header's value is read from the named variable, and is not among the params that every outcome keeps."""
+    monkeypatch.setenv("MY_TOKEN", "s3cret")
+    with Pipeline(ok(GOOD)) as pipeline:
+        outcome = run(pipeline.url, headers_env={"Authorization": "MY_TOKEN"})
+    assert pipeline.headers[0]["Authorization"] == "s3cret"
+    assert "s3cret" not in json.dumps(outcome.made_by)
+
+
+@pytest.mark.parametrize(
+    ("params", "where"),
+    [
+        ({}, "arms.mine.url"),
+        ({"url": "localhost:9"}, "arms.mine.url"),
+        ({"url": "http://x", "headers_env": {"A": "NOT_THERE"}}, "arms.mine.headers_env.A"),
+        ({"url": "http://x", "retries": -1}, "arms.mine.retries"),
+    ],
+)
+def test_wrong_settings_are_refused(params, where):
+    """No URL, no variable, a number out of range: refused at the start, by name."""
+    with pytest.raises(ConfigError) as caught:
+        Http(name="mine", **params)
+    assert caught.value.field == where
+
+
+def test_every_cost_can_be_told():
+    """The fields of a reply's cost are those of Cost but the total."""
+    assert {*remote._COUNTS, *remote._AMOUNTS, "seconds_total"} == {each.name for each in fields(Cost)}

@@ -55,8 +55,16 @@ __all__ = [
 #: our arms: name -> class; imported when made, so that `import strategies` stays light
 ARMS: Mapping[str, str] = MappingProxyType(
     {
+        "adaptive_note": "strategies.adaptive_note:AdaptiveNote",
+        "chain_of_note": "strategies.notes:ChainOfNote",
+        "http": "strategies.remote:Http",
         "multi_step": "strategies.ircot:MultiStep",
         "no_retrieval": "strategies.basic:NoRetrieval",
+        "react": "strategies.react:React",
+        "rq_rag": "strategies.rq_rag:RqRag",
+        "self_rag": "strategies.self_rag:SelfRag",
+        "self_refine": "strategies.notes:SelfRefine",
+        "self_rerank": "strategies.notes:SelfRerank",
         "single_step": "strategies.basic:SingleStep",
     }
 )

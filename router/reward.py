@@ -5,14 +5,12 @@ taken. Quality and cost stay apart in the result, so that lambda can be changed 
 """
 
 import math
-import re
-import string
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from router.errors import InvalidInput
+from router.metrics import containment, exact_match, f1, normalise
 from router.types import Aggregate, Cost, Feedback, Outcome, Reward
 
 if TYPE_CHECKING:
@@ -33,45 +31,6 @@ __all__ = [
 
 #: What a cost may be made of: fields of Cost, and the papers' Step.
 COST_TERMS = ("steps", *(field.name for field in fields(Cost)))
-
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def normalise(text: str) -> str:
-    """Lower case, no ASCII punctuation, no articles, single spaces (SQuAD's evaluation, in that order)."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
-
-
-def exact_match(prediction: str, *, gold: Sequence[str]) -> float:
-    """1.0 if the normalised prediction equals any normalised gold answer, else 0.0."""
-    return float(normalise(prediction) in {normalise(answer) for answer in gold})
-
-
-def f1(prediction: str, *, gold: Sequence[str]) -> float:
-    """Best token F1 over the gold answers, in [0, 1]; where either side is empty, equality (SQuAD 2.0)."""
-    return max(_f1(normalise(prediction).split(), normalise(answer).split()) for answer in gold)
-
-
-def _f1(prediction: list[str], gold: list[str]) -> float:
-    if not prediction or not gold:
-        return float(prediction == gold)
-    same = sum((Counter(prediction) & Counter(gold)).values())
-    if same == 0:
-        return 0.0
-    precision, recall = same / len(prediction), same / len(gold)
-    return 2 * precision * recall / (precision + recall)
-
-
-def containment(prediction: str, *, gold: Sequence[str]) -> float:
-    """1.0 if a normalised gold answer stands in the normalised prediction as whole words, else 0.0.
-
-    The papers' Acc is a bare substring, by which "no" is found in "north" and an empty gold in everything; whole
-    words and no empty gold are the difference.
-    """
-    words = f" {normalise(prediction)} "
-    return float(any(f" {answer} " in words for answer in map(normalise, gold) if answer))
-
 
 _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 

@@ -1,0 +1,162 @@
+"""RAGQuestEval of CRUD-RAG (Lyu et al. 2024): is what the gold text says also in the answer?
+
+Questions and their reference answers were made from the gold text beforehand. A judge, which is any generator,
+answers the questions from the text that is evaluated; its answers are compared with the references.
+
+Different from the published code, whose figures are too good where things go wrong: a text whose judge failed counts 0
+and stays in the denominator; an answer belongs to its question by number and not by its place, so that a missing one is
+an unanswered question and not an error of the whole text.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from router.errors import ArmFailed, ConfigError, InvalidInput
+from strategies.base import Generator, Request
+from strategies.prompts import Template, fit, load_template
+
+__all__ = ["CANNOT_INFER", "Quiz", "QuizScore", "chinese_words", "quiz_mean", "quizzed"]
+
+#: what the judge says, and the references hold, where a text has no answer
+CANNOT_INFER = "无法推断"
+#: "3: answer" at the start of a line; the colon may be of either kind, or a full stop or comma of a list
+_NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", re.MULTILINE)
+#: what may stand around CANNOT_INFER
+_AROUND = " \t。.“”\"'"
+
+Cut = Callable[[str], Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quiz:
+    """Questions about one gold text with their reference answers, in one order.
+
+    Raises InvalidInput where these do not belong together, or where no question has an answer in the gold text.
+    """
+
+    questions: tuple[str, ...]
+    references: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.questions) != len(self.references):
+            raise InvalidInput(
+                f"{len(self.questions)} questions and {len(self.references)} references",
+                field="references",
+                remedy="give one reference per question",
+            )
+        if not self.asked:
+            raise InvalidInput("no question has an answer in the gold text", field="references", remedy="leave it out")
+
+    @property
+    def asked(self) -> tuple[tuple[str, str], ...]:
+        """(question, reference) of the questions that the gold text answers; the others are not asked."""
+        pairs = zip(self.questions, self.references, strict=True)
+        return tuple((question, reference) for question, reference in pairs if not _cannot(reference))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuizScore:
+    """How one text did; shares in [0, 1], all 0.0 where the judge failed or answered nothing."""
+
+    #: share of the asked questions that the judge could answer: Q-R, the paper's "recall"
+    answered: float
+    #: words of the judge's answers that are in the references, T-P, and the reverse, T-R; means over answered questions
+    word_precision: float
+    word_recall: float
+    #: mean F1 of the two: T-F1, the paper's "precision"
+    word_f1: float
+    #: questions to which the judge's reply had no line; they count as unanswered
+    unread: int = 0
+    #: why the judge failed, None where it did not
+    error: str | None = None
+
+
+def chinese_words() -> Cut:
+    """Jieba's word cutter. Raises ConfigError where the package is not installed."""
+    try:
+        jieba = import_module("jieba")
+    except ImportError as error:
+        raise ConfigError("jieba is not installed", field="cut", remedy="pip install jieba") from error
+    cut: Cut = jieba.lcut
+    return cut
+
+
+async def quizzed(text: str, *, quiz: Quiz, judge: Generator, cut: Cut, max_tokens: int = 512) -> QuizScore:
+    """The score of a text. `cut` splits an answer into words, as `chinese_words` does; nothing is normalised.
+
+    A text of nothing but white space is not shown to the judge and counts 0. A judge that fails counts 0 too, with
+    its error.
+    """
+    if not text.strip():
+        return _score([], unread=0, asked=len(quiz.asked))
+    template = load_template("crud_answer")
+    try:
+        reply = await _reply(template, text=text, quiz=quiz, judge=judge, max_tokens=max_tokens)
+    except ArmFailed as error:
+        return QuizScore(answered=0.0, word_precision=0.0, word_recall=0.0, word_f1=0.0, error=str(error))
+    found = _numbered(reply)
+    read = [(found[number], pair[1]) for number, pair in enumerate(quiz.asked, start=1) if number in found]
+    overlaps = [_overlap(cut(answer), cut(reference)) for answer, reference in read if not _cannot(answer)]
+    return _score(overlaps, unread=len(quiz.asked) - len(read), asked=len(quiz.asked))
+
+
+async def _reply(template: Template, *, text: str, quiz: Quiz, judge: Generator, max_tokens: int) -> str:
+    questions = "\n".join(f"{number}: {question}" for number, (question, _) in enumerate(quiz.asked, start=1))
+    fields = {"text": text, "questions": questions}
+    prompt = fit(template, fields=fields, generator=judge, max_tokens=max_tokens).prompt
+    return (await judge.complete(Request(prompt=prompt, max_tokens=max_tokens))).text
+
+
+def _numbered(reply: str) -> dict[int, str]:
+    """Answers by number; of a number that stands twice the first, blank ones left out."""
+    found: dict[int, str] = {}
+    for number, answer in _NUMBERED.findall(reply):
+        if answer.strip():
+            found.setdefault(int(number), answer.strip())
+    return found
+
+
+def _cannot(answer: str) -> bool:
+    return answer.strip(_AROUND) == CANNOT_INFER
+
+
+def _overlap(said: Sequence[str], gold: Sequence[str]) -> tuple[float, float, float]:
+    """Precision, recall and F1 of words, each as often as it stands."""
+    same = sum((Counter(said) & Counter(gold)).values())
+    if same == 0:
+        return 0.0, 0.0, 0.0
+    precision, recall = same / len(said), same / len(gold)
+    return precision, recall, 2 * precision * recall / (precision + recall)
+
+
+def _score(overlaps: Sequence[tuple[float, float, float]], *, unread: int, asked: int) -> QuizScore:
+    precision, recall, f1 = (_mean(column) for column in zip(*overlaps, strict=True)) if overlaps else (0.0, 0.0, 0.0)
+    return QuizScore(
+        answered=len(overlaps) / asked, word_precision=precision, word_recall=recall, word_f1=f1, unread=unread
+    )
+
+
+def quiz_mean(scores: Sequence[QuizScore]) -> QuizScore:
+    """Means over all texts, those whose judge failed included as 0; `unread` is the sum, `error` says how many failed.
+
+    Raises InvalidInput for no scores.
+    """
+    if not scores:
+        raise InvalidInput("there are no scores", field="scores", remedy="give at least one")
+    failed = sum(score.error is not None for score in scores)
+    return QuizScore(
+        answered=_mean([score.answered for score in scores]),
+        word_precision=_mean([score.word_precision for score in scores]),
+        word_recall=_mean([score.word_recall for score in scores]),
+        word_f1=_mean([score.word_f1 for score in scores]),
+        unread=sum(score.unread for score in scores),
+        error=f"the judge failed on {failed} of {len(scores)} texts" if failed else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,105 @@
+"""RAGQuestEval with a scripted judge: what counts as answered, and what a failure costs."""
+
+import asyncio
+import sys
+
+import pytest
+
+from router.errors import ConfigError, InvalidInput
+from strategies.crud import CANNOT_INFER, Quiz, QuizScore, chinese_words, quiz_mean, quizzed
+from strategies.scripted import ScriptedGenerator
+
+QUIZ = Quiz(questions=("谁", "何时", "何地", "为何"), references=("张三", "三月 一日", "北京", CANNOT_INFER))
+ZERO = QuizScore(answered=0.0, word_precision=0.0, word_recall=0.0, word_f1=0.0)
+
+
+def score_of(reply, *, quiz=QUIZ, text="文字", **more):
+    judge = ScriptedGenerator([reply], **more)
+    return asyncio.run(quizzed(text, quiz=quiz, judge=judge, cut=str.split)), judge
+
+
+def test_answers_are_compared_word_by_word():
+    """Precision, recall and F1 are means over the answered questions; "cannot infer" is not answered."""
+    score, judge = score_of("1: 张三\n2\uff1a三月 二日 下午 前\n3: 无法推断。")
+
+    assert score.answered == pytest.approx(2 / 3)
+    assert score.word_precision == pytest.approx((1 + 1 / 4) / 2)
+    assert score.word_recall == pytest.approx((1 + 1 / 2) / 2)
+    assert score.word_f1 == pytest.approx((1 + 1 / 3) / 2)
+    assert (score.unread, score.error) == (0, None)
+    assert "文字" in judge.prompts[0].body
+
+
+def test_questions_without_an_answer_in_the_gold_text_are_not_asked():
+    """A question whose reference is "cannot infer" is not in the prompt and not in the denominator."""
+    score, judge = score_of("1: 张三\n2: 三月 一日\n3: 北京")
+
+    assert "为何" not in judge.prompts[0].body
+    assert score.answered == score.word_f1 == 1.0
+
+
+def test_answers_belong_by_number_not_by_place():
+    """A missing, blank or shuffled line moves no other answer; what is missing is unanswered and counted."""
+    score, _ = score_of("好的。\n3: 北京\n2:\n1: 张三\n1: 李四\n9: 多余")
+
+    assert score.answered == pytest.approx(2 / 3)
+    assert score.word_f1 == 1.0
+    assert score.unread == 1
+
+
+def test_reply_without_numbers_answers_nothing():
+    """A reply that cannot be read is no error: all questions are unread and every share is 0."""
+    score, _ = score_of("我不知道")
+
+    assert score == QuizScore(answered=0.0, word_precision=0.0, word_recall=0.0, word_f1=0.0, unread=3)
+
+
+def test_blank_text_counts_nothing_and_costs_nothing():
+    """An empty answer of the system is 0 without asking the judge."""
+    score, judge = score_of("1: 张三", text=" \n")
+
+    assert score == ZERO
+    assert not judge.requests
+
+
+def test_judge_that_fails_counts_zero_and_stays_in_the_mean():
+    """A failed judge is a 0 with its error, and the mean is over all texts."""
+    good, _ = score_of("1: 张三\n2: 三月 一日\n3: 北京")
+    bad, _ = score_of("", fail_at=[1])
+    mean = quiz_mean([good, bad])
+
+    assert (bad.answered, bad.word_f1) == (0.0, 0.0)
+    assert "fails at call 1" in bad.error
+    assert (mean.answered, mean.word_f1) == (0.5, 0.5)
+    assert mean.error == "the judge failed on 1 of 2 texts"
+
+
+def test_text_that_does_not_fit_the_judge_is_a_failure():
+    """A text longer than the judge can read is not cut: it is a failure with its reason."""
+    score, judge = score_of("1: 张三", text="字 " * 5000)
+
+    assert "room for" in score.error
+    assert not judge.requests
+
+
+@pytest.mark.parametrize(
+    ("questions", "references", "named"),
+    [(("a", "b"), ("c",), "2 questions and 1 references"), (("a",), ("“无法推断”。",), "no question has an answer")],
+)
+def test_quiz_that_cannot_be_asked_is_refused(questions, references, named):
+    """Questions and references go in pairs, and at least one is answered by the gold text."""
+    with pytest.raises(InvalidInput, match=named):
+        Quiz(questions=questions, references=references)
+
+
+def test_mean_of_nothing_is_refused():
+    """Without scores there is no mean."""
+    with pytest.raises(InvalidInput, match="no scores"):
+        quiz_mean([])
+
+
+def test_missing_jieba_is_named(monkeypatch):
+    """Without the package the error says what to install."""
+    monkeypatch.setitem(sys.modules, "jieba", None)
+    with pytest.raises(ConfigError, match="pip install jieba"):
+        chinese_words()

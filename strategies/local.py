@@ -136,7 +136,8 @@ class LocalGenerator(Generator):
     def _plain(self, text: str) -> str:
         """The text without the model's control words: a passage must not be able to end the user's turn."""
         for word in self._tokenizer.all_special_tokens:
-            text = text.replace(word, " ")
+            if word not in self._trained:
+                text = text.replace(word, " ")
         return text.encode("utf-8", "replace").decode()
 
     def _text(self, ids: list[int], *, plain: bool = True) -> str:

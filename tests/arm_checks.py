@@ -6,16 +6,21 @@ contract. Run all of `ARM_CHECKS` over an arm made with settings that are not it
 
 import asyncio
 import json
+import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
+
 from router.errors import ArmFailed
 from router.types import Budget, CallFailed, Cost, DecisionId, Generated, Outcome, Query, Retrieved, Round
 from strategies.base import Completion, Need, Passage, Prompt, Request, Strategy
+from strategies.details import Attention, Token
 from strategies.runner import run_strategy
-from strategies.scripted import MemoryRetriever, ScriptedGenerator
+from strategies.scripted import MemoryRetriever, Scripted, ScriptedGenerator
 
 __all__ = ["ARM_CHECKS"]
 
@@ -35,6 +40,32 @@ def echo(prompt: Prompt) -> str:
     return f"It is {sum(f'{prompt.instructions}{prompt.body}{prompt.prefix}'.encode())} in the book."
 
 
+def telling_echo(prompt: Prompt) -> Scripted:
+    """The echo, with plausible details for every need: some tokens are sure, some are not."""
+    text = echo(prompt)
+    pieces = tuple(re.findall(r"\s*\S+", text))
+    keys = tuple(re.findall(r"\s*\S+", f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}")) + pieces
+    logprobs = [math.log((0.95, 0.5, 0.1)[place % 3]) for place in range(len(pieces))]
+    weights = np.random.default_rng(len(text)).random((2, len(pieces), len(keys)), dtype=np.float32)
+    groups = [
+        ["[Retrieval]", "[No Retrieval]"],
+        ["[Relevant]", "[Irrelevant]"],
+        ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"],
+        [f"[Utility:{level}]" for level in range(1, 6)],
+    ]
+    trained = {name: -1.0 - place for group in groups for place, name in enumerate(group)}
+    return Scripted(
+        text=text,
+        details={
+            "logprobs": tuple(Token(text=piece, logprob=p) for piece, p in zip(pieces, logprobs, strict=True)),
+            "entropy": tuple(-p for p in logprobs),
+            "attention": Attention(weights=weights / weights.sum(axis=-1, keepdims=True), keys=keys),
+            "hidden_states": np.full((5, 8), len(text), dtype=np.float32) + np.arange(8, dtype=np.float32),
+            "trained_tokens": (trained,) * len(pieces),
+        },
+    )
+
+
 class HangingGenerator(ScriptedGenerator):
     """Never answers and heeds no deadline."""
 
@@ -44,7 +75,7 @@ class HangingGenerator(ScriptedGenerator):
 
 
 def generator(**settings) -> ScriptedGenerator:
-    return ScriptedGenerator(echo, capabilities=get_args(Need), **settings)
+    return ScriptedGenerator(telling_echo, capabilities=get_args(Need), **settings)
 
 
 def run(strategy: Strategy, *, question: str = QUESTION, budget: Budget | None = None, **parts) -> Outcome:
@@ -122,7 +153,12 @@ def check_answers_with_a_true_account(make_strategy: MakeStrategy) -> None:
     assert outcome.cost.completion_tokens == sum(event.completion_tokens for event in written)
     assert outcome.cost.passages <= len(seen)
     assert bool(outcome.cost.passages) == bool(seen), "passages that were found must be shown, and counted"
-    assert outcome.cost.seconds_total >= outcome.cost.seconds_retrieve + outcome.cost.seconds_generate
+    called = [event.seconds for event in found + written]
+    assert math.isclose(outcome.cost.seconds_retrieve + outcome.cost.seconds_generate, sum(called))
+    assert outcome.cost.seconds_total >= max(called)
+    # Calls made at the same time add up to more than the clock says; a cap on tokens makes them wait for each other.
+    waiting = run(make_strategy(), budget=Budget(tokens=10**9)).cost
+    assert waiting.seconds_total >= waiting.seconds_retrieve + waiting.seconds_generate
 
 
 def check_keeps_nothing_between_questions(make_strategy: MakeStrategy) -> None:
@@ -187,19 +223,23 @@ def check_heeds_the_cap_on_dollars(make_strategy: MakeStrategy) -> None:
 def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
     """When the model or the retriever fails, at whatever call, the outcome is failed, with the cost so far.
 
-    The failed call counts, without tokens, and is the last event of the trace.
+    The failed call counts, without tokens, and ends the trace. Calls made at the same time as it count, too,
+    whether they were finished or cut off.
     """
     free = run(make_strategy())
     for call in range(1, free.cost.llm_calls + 1):
-        outcome = run(make_strategy(), generator_=generator(fail_at=[call]))
+        asked = generator(fail_at=[call])
+        outcome = run(make_strategy(), generator_=asked)
         assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "error", None)
         assert f"fails at call {call}" in (outcome.error or "")
-        assert outcome.cost.llm_calls == call
         written = [event for event in outcome.trace if isinstance(event, Generated)]
+        broken = [event for event in outcome.trace if isinstance(event, CallFailed)]
         assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
-        assert len(written) == call - 1
-        assert isinstance(outcome.trace[-1], CallFailed)
-        assert outcome.trace[-1].error == outcome.error
+        assert len(asked.requests) == outcome.cost.llm_calls == len(written) + len(broken) >= call
+        assert broken[0].error == outcome.error
+        assert all("cut off" in event.error for event in broken[1:])
+        if outcome.cost.llm_calls == call:
+            assert isinstance(outcome.trace[-1], CallFailed)
     for search in range(1, free.cost.retriever_calls + 1):
         outcome = run(make_strategy(), retriever=MemoryRetriever(PASSAGES, fail_at=[search]))
         assert (outcome.status, outcome.cost.retriever_calls) == ("failed", search)

@@ -7,6 +7,12 @@ import pytest
 from strategies import ARMS, make_arms
 from strategies.base import Need
 from tests.arm_checks import ARM_CHECKS
+from tests.unit import (
+    test_strategies_dragin,
+    test_strategies_flare,
+    test_strategies_seakr,
+    test_strategies_self_rag_trained,
+)
 
 #: for every arm a value other than the default for every param
 SETTINGS = {
@@ -120,6 +126,10 @@ SETTINGS = {
         },
         {"preset": "paper"},
     ],
+    "dragin": [test_strategies_dragin.SETTINGS],
+    "flare": [test_strategies_flare.SETTINGS],
+    "seakr": [test_strategies_seakr.SETTINGS],
+    "self_rag_trained": [test_strategies_self_rag_trained.SETTINGS],
 }
 #: It asks a pipeline elsewhere, and neither retriever nor generator of ours: tests/unit/test_strategies_remote.py.
 ELSEWHERE = {"http"}

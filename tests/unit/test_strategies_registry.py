@@ -135,10 +135,10 @@ def test_a_wrong_configuration_names_field_value_and_remedy(config, field, words
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-@pytest.mark.parametrize("name", sorted(set(ARMS) - {"http"}))
+@pytest.mark.parametrize("name", sorted(set(ARMS) - {"http", "self_rag_trained"}))
 def test_our_arms_need_stop_strings(name):
     """An arm of ours is refused at the start where the generator cannot stop at a string."""
-    with pytest.raises(ConfigError, match="needs stop, and the generator offers completion"):
+    with pytest.raises(ConfigError, match=r"needs .*stop, and the generator offers completion"):
         make_arms({name: {}}, capabilities=frozenset({"completion"}))
 
 

@@ -12,7 +12,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[models,postgres,elasticsearch,vw,openai,plots,parquet,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[models,postgres,elasticsearch,vw,openai,plots,parquet,documents,dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python obp==0.5.7 \
 		|| echo 'obp cannot be installed here: the tests that ask it skip, its recorded values stay'
 	touch $(STAMP)

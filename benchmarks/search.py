@@ -1,19 +1,34 @@
-"""bm25 search on the shipped QA corpus where it lies beside the checkout, else on the handbook.
+"""Search on the shipped QA corpus where it lies beside the checkout, else on the handbook: bm25, dense, Elasticsearch.
 
-Baseline: counting the question's words in every passage, without an index.
+Baseline of bm25: counting the question's words in every passage, without an index. Dense: where DENSE_MODEL
+names a folder or its hub name can be resolved; over the first passages only, for a CPU encodes some dozens a second.
+Elasticsearch: where ELASTICSEARCH_URL names a server; then also how far its ten best and those of bm25 agree.
 """
 
 import asyncio
 import json
+import os
 import tempfile
 from collections import Counter
 from pathlib import Path
 
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
 from benchmarks.figures import Figure, percentiles, print_figures, timed, times
-from strategies.base import Passage
-from strategies.retrievers.bm25 import Bm25Retriever, build_index, read_corpus
+from router.config import RetrieverSettings
+from router.errors import ConfigError
+from router.weights import resolve
+from strategies.base import Passage, Retriever
+from strategies.retrievers.bm25 import Bm25Retriever, build_index
+from strategies.retrievers.corpus import read_corpus
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "qa"
+#: passages that the dense benchmark encodes
+DENSE = 200
+INDEX = "ragbandit-benchmark"
+console = Console(width=130)
 HANDBOOK = Path(__file__).parents[1] / "examples" / "handbook"
 
 
@@ -39,6 +54,79 @@ def main() -> None:
             Figure(name="search p99", unit="ms", ours=ours[1], baseline=baseline[1], against="a scan in Python"),
         ],
     )
+    _dense(passages[:DENSE], questions)
+    _elasticsearch(passages, questions)
+
+
+def _dense(passages: list[Passage], questions: list[str]) -> None:
+    try:
+        model = os.environ.get("DENSE_MODEL") or RetrieverSettings().model
+        folder = resolve(model, setting="retriever.model").folder
+    except ConfigError as error:
+        console.print(f"no dense search: {escape(str(error))}")
+        return
+    from strategies.retrievers import dense
+    from strategies.retrievers.sentences import SentenceEncoder
+
+    encoder = SentenceEncoder(folder)
+    with tempfile.TemporaryDirectory() as folder_name:
+        seconds = timed(lambda: dense.build_index(passages, f"{folder_name}/index", encoder=encoder))
+        retriever = dense.DenseRetriever(f"{folder_name}/index", encoder=encoder)
+        with asyncio.Runner() as runner:
+            found = times(lambda n: runner.run(retriever.search(questions[n % len(questions)], k=5)), count=100)
+        alone = times(lambda n: encoder.encode([questions[n % len(questions)]]), count=100)
+    ours, baseline = percentiles(found), percentiles(alone)
+    print_figures(
+        f"dense search, {len(passages):,} passages (encoded at {len(passages) / seconds:.0f} a second)",
+        [
+            Figure(name="search p50", unit="ms", ours=ours[0], baseline=baseline[0], against="encoding the question"),
+            Figure(name="search p99", unit="ms", ours=ours[1], baseline=baseline[1], against="encoding the question"),
+        ],
+    )
+
+
+def _elasticsearch(passages: list[Passage], questions: list[str]) -> None:
+    url = os.environ.get("ELASTICSEARCH_URL")
+    if not url:
+        console.print("no Elasticsearch: set ELASTICSEARCH_URL to compare with one")
+        return
+    from strategies.retrievers import elasticsearch
+
+    with elasticsearch.connect(url) as client, tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
+        seconds = timed(lambda: elasticsearch.build_index(passages, client=client, index=INDEX))
+        build_index(passages, f"{folder}/index")
+        theirs = elasticsearch.ElasticsearchRetriever(url, index=INDEX)
+        ours = Bm25Retriever(f"{folder}/index")
+        local = percentiles(times(lambda n: runner.run(ours.search(questions[n], k=5)), count=len(questions)))
+        remote = percentiles(times(lambda n: runner.run(theirs.search(questions[n], k=5)), count=len(questions)))
+        agreement = [
+            (_overlap(question, pair=(ours, theirs), runner=runner), question) for question in dict.fromkeys(questions)
+        ]
+        runner.run(theirs.close())
+        client.indices.delete(index=",".join(client.indices.get_alias(name=INDEX).body))
+    print_figures(
+        f"bm25 on disk and Elasticsearch, {len(passages):,} passages (loaded in {seconds:.1f} s)",
+        [
+            Figure(name="search p50", unit="ms", ours=local[0], baseline=remote[0], against="Elasticsearch"),
+            Figure(name="search p99", unit="ms", ours=local[1], baseline=remote[1], against="Elasticsearch"),
+        ],
+    )
+    _print_agreement(agreement)
+
+
+def _overlap(question: str, *, pair: tuple[Retriever, Retriever], runner: asyncio.Runner) -> float:
+    """Share of the second's ten best that the first has among its own; 1.0 where neither finds anything."""
+    one, two = ({hit.passage.id for hit in runner.run(retriever.search(question, k=10))} for retriever in pair)
+    return len(one & two) / max(len(one), len(two)) if one or two else 1.0
+
+
+def _print_agreement(agreement: list[tuple[float, str]]) -> None:
+    mean, same = sum(share for share, _ in agreement) / len(agreement), sum(share == 1 for share, _ in agreement)
+    title = f"ten best shared: mean {mean:.3f}, all of them for {same} of {len(agreement)} questions; least for:"
+    table = Table("shared", "question", title=title)
+    for share, question in sorted(agreement)[:10]:
+        table.add_row(f"{share:.1f}", escape(question))
+    console.print(table)
 
 
 def _scan(question: str, counted: list[Counter[str]], passages: list[Passage]) -> list[Passage]:

@@ -121,15 +121,76 @@ class EncoderSettings(_Section):
 class RetrieverSettings(_Section):
     """Where passages come from."""
 
-    name: Literal["bm25"] = "bm25"
-    #: index folder; a relative path lies under data_dir/indexes
-    index: str = "default"
+    #: "hybrid" asks `first` and `second` at once and joins what they find by rank
+    name: Literal["bm25", "elasticsearch", "dense", "hybrid"] = "bm25"
+    #: folder of the index, a relative one under data_dir/indexes, that of "dense" with "-dense" behind it; the name of
+    #: the index for "elasticsearch"
+    index: Annotated[str, Field(min_length=1)] = "default"
+    #: of "elasticsearch"
+    url: str = "http://127.0.0.1:9200"
+    #: of "elasticsearch": the environment variable that holds the API key; none is sent where it is not set
+    api_key_env: str = "ELASTICSEARCH_API_KEY"
+    #: of "elasticsearch": by words (BM25), by meaning (vectors of `model`), or both joined by rank
+    search: Literal["words", "meaning", "both"] = "words"
+    #: of "elasticsearch": one request
+    timeout_s: Seconds = 10.0
+    #: of "dense", and of "elasticsearch" by meaning: a folder in the layout of sentence-transformers, or its hub name
+    model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    #: of "hybrid"
+    first: Literal["bm25", "elasticsearch", "dense"] = "bm25"
+    second: Literal["bm25", "elasticsearch", "dense"] = "dense"
+
+
+class OpenAiSettings(_Section):
+    """The OpenAI-compatible server of the generator "openai"; strategies.openai_wire.OpenAiOptions says more."""
+
+    #: None: OPENAI_BASE_URL or OpenAI's own
+    base_url: str | None = None
+    #: the environment variable that holds the key
+    api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
+    headers: dict[str, str] = Field(default_factory=dict)
+    mode: Literal["chat", "completions"] = "chat"
+    stream: bool = True
+    #: where the first words of an answer go in a chat
+    prefix: Literal["user", "assistant", "continue"] = "user"
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    seed: int | None = None
+    #: put into every request last; null takes a field out
+    fields: dict[str, Any] = Field(default_factory=dict)
+    #: the server tells log-probabilities, with so many alternatives
+    logprobs: bool = False
+    alternatives: Annotated[int, Field(ge=0, le=20)] = 5
+    #: ask for a few tokens at the start, and stop there if the server does not do what is set here
+    probe: bool = False
+    connect_s: Seconds = 5.0
+    #: longest silence within a reply
+    read_s: Seconds = 60.0
+    #: one attempt at most
+    attempt_s: Seconds = 300.0
+    #: attempts after the first
+    retries: Annotated[int, Field(ge=0, le=20)] = 4
+    pause_s: Seconds = 0.5
+    longest_pause_s: Seconds = 30.0
+    #: requests under way at once, per worker; and so are the two limits
+    concurrency: Count = 16
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    #: model -> [dollars per million tokens read, per million written]
+    prices: dict[str, Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=dict
+    )
+    #: folder with the model's tokenizer.json; None: a byte counts as a token
+    tokenizer: str | None = None
+    #: tokens that the server's chat template adds at most
+    template_tokens: Annotated[int, Field(ge=0)] = 64
+    bytes_per_token: Annotated[float, Field(ge=1)] = 1.0
 
 
 class GeneratorSettings(_Section):
     """What writes answers."""
 
-    name: Literal["local", "scripted"] = "local"
+    name: Literal["local", "openai", "scripted"] = "local"
+    #: of "local": a folder or hub name; of "openai": the server's name for it
     model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -139,6 +200,9 @@ class GeneratorSettings(_Section):
     script: dict[str, str] = Field(default_factory=lambda: {"": "So the answer is: scripted."})
     #: of "scripted": how long every call takes
     script_s: Annotated[float, Field(ge=0)] = 0.0
+    #: folder of answers once given, which are given again; None: every call is made
+    cache: str | None = None
+    openai: OpenAiSettings = OpenAiSettings()
 
 
 class BudgetSettings(_Section):

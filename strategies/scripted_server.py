@@ -5,14 +5,16 @@
         ...
     assert server.requests[0].body["model"] == "gpt"
 
-It knows POST /v1/chat/completions without streaming, binds 127.0.0.1 on a free port, and takes connections at once.
-A token is a word between white space, as for `ScriptedGenerator`.
+It knows POST /v1/chat/completions and /v1/completions, whole and streamed, binds 127.0.0.1 on a free port, and takes
+connections at once. A token is a word between white space, as for `ScriptedGenerator`; each has the log-probability
+-0.5, and beside it the token " other" with -1.0. max_tokens and stop strings are heeded.
 """
 
 import json
+import re
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -20,7 +22,10 @@ from typing import Any, Self
 
 __all__ = ["Received", "Reply", "ScriptedServer"]
 
-_PATH = "/v1/chat/completions"
+_CHAT = "/v1/chat/completions"
+_COMPLETIONS = "/v1/completions"
+_LOGPROB = -0.5
+_OTHERS = {" other": -1.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,16 +36,32 @@ class Reply:
     text: str = ""
     #: HTTP status; other than 200 the body is an error object
     status: int = 200
-    #: the Retry-After header, in seconds
-    retry_after: float | None = None
+    #: the Retry-After header: in seconds, or as it stands
+    retry_after: float | str | None = None
+    #: the error object's code, for example "insufficient_quota"
+    code: str | None = None
     #: wait before the first byte
     seconds: float = 0.0
     #: this body instead of a completion, for example broken JSON
     body: bytes | None = None
-    #: hang up after half of the body
+    #: hang up after half of the body, or of a stream's parts
     cut: bool = False
+    #: end a stream after half of its parts as if that were all
+    short: bool = False
     #: send one byte every so many seconds: no single read times out, and the answer does not come
     drip_s: float | None = None
+    #: wait before every part of a stream
+    part_s: float = 0.0
+    #: name this model, not the one asked for
+    model: str | None = None
+    #: tell the tokens used
+    usage: bool = True
+    #: send log-probabilities to those who ask
+    logprobs: bool = True
+    #: send choices at all
+    choices: bool = True
+    #: heed max_tokens and stop strings
+    obedient: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,23 +75,25 @@ class Received:
 
 
 class ScriptedServer:
-    """Answers chat completions from a script.
+    """Answers chats and completions from a script.
 
     replies: a sequence, one reply per request in the order of their arrival, and status 500 when it is used up; or a
-    mapping from a piece of text to the reply for a request whose messages contain it, the first match winning (""
-    matches every one); or a function from the request's body to the reply, called on the connection's own thread. A
-    text stands for Reply(text=...). `requests` holds what came in. Use it in a `with`, or close it.
+    mapping from a piece of text to the reply for a request whose messages or prompt contain it, the first match winning
+    ("" matches every one); or a function from the request's body to the reply, called on the connection's own thread. A
+    text stands for Reply(text=...). `requests` holds what came in, `abandoned` how many streams the client left before
+    their end. Use it in a `with`, or close it.
     """
 
     def __init__(
         self, replies: Sequence[Reply | str] | Mapping[str, Reply | str] | Callable[[Mapping[str, Any]], Reply | str]
     ) -> None:
         self.requests: list[Received] = []
+        self.abandoned = 0
         self._replies = replies
         self._used = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server = _Server(("127.0.0.1", 0), type("_Handler", (_Handler,), {"script": self}))
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, name="scripted-server", daemon=True
         )
@@ -114,13 +137,18 @@ class ScriptedServer:
         reply = self._pick(request, number=number)
         return Reply(text=reply) if isinstance(reply, str) else reply
 
+    def abandon(self) -> None:
+        """Count a client that hung up."""
+        with self._lock:
+            self.abandoned += 1
+
     def _pick(self, request: Received, *, number: int) -> Reply | str:
-        if request.path != _PATH:
-            return Reply(status=404, text=f"the script knows {_PATH} alone")
+        if request.path not in (_CHAT, _COMPLETIONS):
+            return Reply(status=404, text=f"the script knows {_CHAT} and {_COMPLETIONS} alone")
         if callable(self._replies):
             return self._replies(request.body)
         if isinstance(self._replies, Mapping):
-            said = "\n".join(str(message.get("content")) for message in request.body.get("messages", []))
+            said = _asked_text(request.body)
             found = [reply for piece, reply in self._replies.items() if piece in said]
             return found[0] if found else Reply(status=500, text='the script has no reply for this; add one under ""')
         if number > len(self._replies):
@@ -136,61 +164,151 @@ class _Server(ThreadingHTTPServer):
         """A client that has hung up is no news."""
 
 
-def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        """One connection, one request: HTTP/1.0 leaves none open behind a closed server."""
+class _Handler(BaseHTTPRequestHandler):
+    """One connection, one request: HTTP/1.0 leaves none open behind a closed server."""
 
-        def do_POST(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("content-length", "0")))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            asked = json.loads(raw or b"{}")
-            reply = server.receive(Received(path=self.path, headers=headers, body=asked))
-            server.wait(reply.seconds)
-            body = _body(reply, asked=asked)
-            self.send_response(reply.status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            if reply.retry_after is not None:
-                self.send_header("Retry-After", f"{reply.retry_after:g}")
-            self.end_headers()
+    script: ScriptedServer
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("content-length", "0")))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        asked = json.loads(raw or b"{}")
+        reply = self.script.receive(Received(path=self.path, headers=headers, body=asked))
+        self.script.wait(reply.seconds)
+        chat = self.path == _CHAT
+        if asked.get("stream") and reply.status == 200 and reply.body is None:
+            self._begin(reply, kind="text/event-stream")
+            self._send_parts(list(_parts(reply, asked=asked, chat=chat)), reply=reply)
+        else:
+            kind = "text/event-stream" if asked.get("stream") and reply.status == 200 else "application/json"
+            body = _body(reply, asked=asked, chat=chat)
+            self._begin(reply, kind=kind, length=len(body))
             self._send(body, reply=reply)
 
-        def _send(self, body: bytes, *, reply: Reply) -> None:
-            if reply.cut:
-                self.wfile.write(body[: len(body) // 2])
-                self.wfile.flush()
+    def _begin(self, reply: Reply, *, kind: str, length: int | None = None) -> None:
+        self.send_response(reply.status)
+        self.send_header("Content-Type", kind)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        if reply.retry_after is not None:
+            asked = reply.retry_after
+            self.send_header("Retry-After", asked if isinstance(asked, str) else f"{asked:g}")
+        self.end_headers()
+
+    def _send_parts(self, parts: list[bytes], *, reply: Reply) -> None:
+        try:
+            for part in parts[: len(parts) // 2] if reply.cut or reply.short else parts:
+                self.script.wait(reply.part_s)
+                if self.script.closing:
+                    return
+                self._send(part, reply=Reply(drip_s=reply.drip_s))
+            if reply.cut:  # without the last lines of the protocol, in the middle of an event
+                self.wfile.write(b'data: {"id": "chat')
                 self.connection.shutdown(socket.SHUT_RDWR)
-            elif reply.drip_s is not None:
-                for place in range(len(body)):
-                    if server.closing:
-                        return
-                    self.wfile.write(body[place : place + 1])
-                    self.wfile.flush()
-                    server.wait(reply.drip_s)
-            else:
-                self.wfile.write(body)
+        except (BrokenPipeError, ConnectionResetError):
+            self.script.abandon()
+            raise
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 the base class calls it so
-            """Say nothing."""
+    def _send(self, body: bytes, *, reply: Reply) -> None:
+        if reply.cut:
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_RDWR)
+        elif reply.drip_s is not None:
+            for place in range(len(body)):
+                if self.script.closing:
+                    return
+                self.wfile.write(body[place : place + 1])
+                self.wfile.flush()
+                self.script.wait(reply.drip_s)
+        else:
+            self.wfile.write(body)
 
-    return Handler
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 the base class calls it so
+        """Say nothing."""
 
 
-def _body(reply: Reply, *, asked: Mapping[str, Any]) -> bytes:
+def _asked_text(asked: Mapping[str, Any]) -> str:
+    """What the model is asked, without the format around it."""
+    messages = "\n".join(str(message.get("content")) for message in asked.get("messages", []))
+    return messages or str(asked.get("prompt", ""))
+
+
+def _tokens(reply: Reply, *, asked: Mapping[str, Any]) -> tuple[list[str], str]:
+    """(words with the white space before them, finish_reason)."""
+    text, limit = reply.text, asked.get("max_tokens") or asked.get("max_completion_tokens")
+    if not reply.obedient:
+        return re.findall(r"\s*\S+|\s+$", text), "stop"
+    stops = asked.get("stop") or []
+    ends = [text.find(stop) for stop in ([stops] if isinstance(stops, str) else stops)]
+    text = text[: min((end for end in ends if end >= 0), default=len(text))]
+    words = re.findall(r"\s*\S+|\s+$", text)
+    return (words[:limit], "length") if limit and len(words) > limit else (words, "stop")
+
+
+def _body(reply: Reply, *, asked: Mapping[str, Any], chat: bool) -> bytes:
     if reply.body is not None:
         return reply.body
     if reply.status != 200:
-        return json.dumps({"error": {"message": reply.text, "type": "scripted", "code": None}}).encode()
-    prompt = sum(len(str(message.get("content")).split()) for message in asked.get("messages", []))
-    written = len(reply.text.split())
-    completion = {
-        "id": "chatcmpl-scripted",
-        "object": "chat.completion",
-        "created": 0,
-        "model": asked.get("model", "scripted"),
-        "choices": [
-            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply.text}},
-        ],
-        "usage": {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written},
-    }
-    return json.dumps(completion).encode()
+        return json.dumps({"error": {"message": reply.text, "type": "scripted", "code": reply.code}}).encode()
+    words, finish = _tokens(reply, asked=asked)
+    text = "".join(words)
+    said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+    choice = {"index": 0, "finish_reason": finish, **said, **_logprobs(words, reply=reply, asked=asked, chat=chat)}
+    return json.dumps(
+        _head(reply, asked=asked, kind="chat.completion" if chat else "text_completion")
+        | {"choices": [choice] if reply.choices else []}
+        | _usage(words, reply=reply, asked=asked)
+    ).encode()
+
+
+def _parts(reply: Reply, *, asked: Mapping[str, Any], chat: bool) -> Iterator[bytes]:
+    """The events of a stream: a word each, the end, the usage where it is asked for, and the last line."""
+    head = _head(reply, asked=asked, kind="chat.completion.chunk" if chat else "text_completion")
+    words, finish = _tokens(reply, asked=asked)
+    for word in words if reply.choices else []:
+        said: dict[str, Any] = {"delta": {"content": word}} if chat else {"text": word}
+        told = _logprobs([word], reply=reply, asked=asked, chat=chat)
+        yield _event(head | {"choices": [{"index": 0, "finish_reason": None, **said, **told}]})
+    if reply.choices:
+        last: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+        yield _event(head | {"choices": [{"index": 0, "finish_reason": finish, **last}]})
+    if (asked.get("stream_options") or {}).get("include_usage") and reply.usage:
+        yield _event(head | {"choices": []} | _usage(words, reply=reply, asked=asked))
+    yield b"data: [DONE]\n\n"
+
+
+def _event(value: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def _head(reply: Reply, *, asked: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    model = reply.model or asked.get("model", "scripted")
+    return {"id": "chatcmpl-scripted", "object": kind, "created": 0, "model": model}
+
+
+def _usage(words: list[str], *, reply: Reply, asked: Mapping[str, Any]) -> dict[str, Any]:
+    if not reply.usage:
+        return {}
+    prompt, written = len(_asked_text(asked).split()), len(words)
+    return {"usage": {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}}
+
+
+def _logprobs(words: list[str], *, reply: Reply, asked: Mapping[str, Any], chat: bool) -> dict[str, Any]:
+    if not reply.logprobs or asked.get("logprobs") in (None, False):
+        return {}
+    if not chat:
+        others = [_OTHERS | {word: _LOGPROB} for word in words]
+        sure = [_LOGPROB] * len(words)
+        return {"logprobs": {"tokens": words, "token_logprobs": sure, "top_logprobs": others, "text_offset": []}}
+    told = [
+        {
+            "token": word,
+            "logprob": _LOGPROB,
+            "top_logprobs": [
+                {"token": token, "logprob": value} for token, value in ({word: _LOGPROB} | _OTHERS).items()
+            ],
+        }
+        for word in words
+    ]
+    return {"logprobs": {"content": told}}

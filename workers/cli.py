@@ -3,23 +3,21 @@
 import contextlib
 import importlib.metadata
 import os
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
 
 from router import config as configuration
 from router.bootstrap import check_policy, open_database
-from router.cli import ConfigOption, JsonOption, add_verbs, failing_well, print_json
+from router.cli import ConfigOption, add_verbs, failing_well
 from router.cli_logs import add_log_verbs
 from router.cli_offline import add_offline_verbs
 from router.cli_replay import add_replay_verb
 from router.errors import ConfigError
-from workers.main import QUEUES, check_arms, index_folder, make_retriever, run_worker, set_up_log
+from workers.evaluate import add_evaluate_verb
+from workers.index import index
+from workers.main import QUEUES, check_arms, make_retriever, run_worker, set_up_log
 
 __all__ = ["app", "main"]
 
@@ -32,12 +30,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-index = typer.Typer(help="Build and inspect passage indexes.", no_args_is_help=True)
 app.add_typer(index, name="index")
 add_verbs(app, check=check_arms)
 add_offline_verbs(app)
 add_log_verbs(app)
 add_replay_verb(app)
+add_evaluate_verb(app)
 
 
 @app.callback()
@@ -88,70 +86,6 @@ def worker(
         if unknown:
             raise ConfigError(f"unknown queue {unknown[0]!r}", field="queue", remedy=f"use {' or '.join(QUEUES)}")
         run_worker(configuration.load(config).settings, queues=queues, burst=burst)
-
-
-IndexOption = Annotated[str | None, typer.Option("--index", help="name or folder; default: the configured one")]
-
-
-@index.command()
-def build(
-    corpus: Annotated[Path, typer.Option(help="JSONL with id, title and text")],
-    index_name: IndexOption = None,
-    popularity: Annotated[bool, typer.Option(help="count who is mentioned how often, for policy popularity")] = True,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Build an index from a corpus."""
-    from strategies.popularity import write_popularity
-    from strategies.retrievers.bm25 import build_index, read_corpus
-
-    with failing_well():
-        folder = index_folder(configuration.load(config).settings, name=index_name)
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            bar = progress.add_task("indexing", total=None)
-
-            def show(done: int) -> None:
-                progress.update(bar, completed=done)
-
-            facts = build_index(read_corpus(corpus), folder, progress=show)
-            if popularity:
-                progress.update(bar, description="counting mentions")
-                facts = {**facts, "popularity": str(write_popularity(lambda: read_corpus(corpus), folder))}
-        _show_index(folder, facts=facts, as_json=as_json)
-
-
-@index.command()
-def info(index_name: IndexOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """What an index holds."""
-    from strategies.retrievers.bm25 import read_meta
-
-    with failing_well():
-        folder = index_folder(configuration.load(config).settings, name=index_name)
-        _show_index(folder, facts=read_meta(folder), as_json=as_json)
-
-
-def _show_index(folder: Path, *, facts: Mapping[str, object], as_json: bool) -> None:
-    shown = {"folder": str(folder), **facts}
-    if as_json:
-        print_json(shown)
-        return
-    for key, value in shown.items():
-        console.print(escape(f"{key}: {value}"), soft_wrap=True)
-
-
-@index.command()
-def search(query: str, k: int = 5, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """The best passages for a query."""
-    import asyncio
-
-    with failing_well():
-        retriever = make_retriever(configuration.load(config).settings)
-        hits = asyncio.run(retriever.search(query, k=k))
-        if as_json:
-            print_json([{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits])
-            return
-        for hit in hits:
-            console.print(f"{hit.score:8.3f}  {escape(hit.passage.id)}  {escape(hit.passage.title)}", soft_wrap=True)
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
 """A worker process: load everything once, take jobs, drain on SIGTERM."""
 
+import asyncio
 import logging
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,14 @@ from router.store import Store
 from router.types import PolicyLabel
 from router.weights import resolve
 from strategies import make_arms
-from strategies.base import Generator, Need, Retriever
+from strategies.base import Generator, Need
+from strategies.cached import CachedGenerator
 from strategies.local import LocalGenerator
+from strategies.openai_generator import OpenAiGenerator
+from strategies.openai_wire import OpenAiOptions
 from strategies.scripted import ScriptedGenerator
 from workers import tasks
+from workers.retrieval import RETRIEVERS, index_folder, make_retriever
 
 if TYPE_CHECKING:
     import redis
@@ -35,6 +39,7 @@ __all__ = [
     "RETRIEVERS",
     "check_arms",
     "die_with_parent",
+    "index_folder",
     "make_generator",
     "make_retriever",
     "offered",
@@ -59,13 +64,27 @@ def offered(settings: GeneratorSettings) -> frozenset[Need]:
     """What the configured generator can do, said by its class: nothing is loaded."""
     if settings.name == "scripted":
         return ScriptedGenerator.capabilities
+    if settings.name == "openai":
+        return OpenAiGenerator.capabilities | ({"logprobs"} if settings.openai.logprobs else set())
     return LocalGenerator.capabilities
 
 
 def make_generator(settings: GeneratorSettings) -> Generator:
-    """The configured generator, loaded. Raises ConfigError."""
-    if settings.name == "scripted":
-        return ScriptedGenerator(settings.script, seconds=settings.script_s)
+    """The configured generator, loaded, behind its cache if it has one. Raises ConfigError.
+
+    With generator.openai.probe it waits for the server, and not inside an event loop.
+    """
+    made = _GENERATORS[settings.name](settings)
+    if settings.cache is None:
+        return made
+    return CachedGenerator(made, folder=settings.cache, version=settings.model_dump_json(exclude={"cache", "threads"}))
+
+
+def _make_scripted(settings: GeneratorSettings) -> Generator:
+    return ScriptedGenerator(settings.script, seconds=settings.script_s)
+
+
+def _make_local(settings: GeneratorSettings) -> Generator:
     weights = resolve(settings.model, setting="generator.model")
     return LocalGenerator(
         weights.folder,
@@ -77,32 +96,21 @@ def make_generator(settings: GeneratorSettings) -> Generator:
     )
 
 
-def index_folder(settings: Settings, *, name: str | None = None) -> Path:
-    """Where an index lies: the configured one, or another by name or absolute path."""
-    given = Path(name or settings.retriever.index)
-    return given if given.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / given
+def _make_openai(settings: GeneratorSettings) -> Generator:
+    given = settings.openai.model_dump(exclude={"probe", "prices"})
+    prices = {model: (read, written) for model, (read, written) in settings.openai.prices.items()}
+    generator = OpenAiGenerator(
+        settings.model, options=OpenAiOptions(**given, prices=prices), context_tokens=settings.context_tokens
+    )
+    if settings.openai.probe:
+        asyncio.run(generator.probe())
+    return generator
 
 
-def _make_bm25(settings: Settings) -> Retriever:
-    from strategies.retrievers.bm25 import Bm25Retriever  # bm25s and its numbers are loaded by whoever searches
-
-    return Bm25Retriever(index_folder(settings))
-
-
-#: retriever.name -> its maker
-RETRIEVERS: Mapping[str, Callable[[Settings], Retriever]] = MappingProxyType({"bm25": _make_bm25})
-
-
-def make_retriever(settings: Settings) -> Retriever:
-    """The configured retriever, opened. Raises ConfigError if it is unknown or its index is missing."""
-    make = RETRIEVERS.get(settings.retriever.name)
-    if make is None:
-        raise ConfigError(
-            f"{settings.retriever.name!r} is unknown",
-            field="retriever.name",
-            remedy=f"known: {', '.join(sorted(RETRIEVERS))}",
-        )
-    return make(settings)
+#: generator.name -> its maker
+_GENERATORS: Mapping[str, Callable[[GeneratorSettings], Generator]] = MappingProxyType(
+    {"local": _make_local, "openai": _make_openai, "scripted": _make_scripted}
+)
 
 
 def arm_params(settings: Settings) -> dict[str, dict[str, object]]:

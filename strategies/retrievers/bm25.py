@@ -16,7 +16,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,23 @@ from bm25s.stopwords import STOPWORDS_EN
 from router.errors import ArmFailed, ConfigError, InvalidInput
 from router.types import Json
 from strategies.base import Hit, Passage, Retriever
+from strategies.retrievers.corpus import (
+    META,
+    OFFSETS,
+    PASSAGES,
+    PassageFile,
+    build_command,
+    check_target,
+    passage_line,
+    read_corpus,
+    read_json,
+)
 
 __all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus", "read_meta"]
 
 #: version of the folder's layout and of how terms are made; another one cannot be read
 FORMAT = 1
 
-_META = "index.json"
-_PASSAGES = "passages.jsonl"
-_OFFSETS = "offsets.npy"
 _FIELDS = ("title", "text")
 _SETTINGS = {"k1": 1.2, "b": 0.75, "method": "lucene"}
 _ANALYZER = {"stemmer": "english", "stop_words": "lucene-english"}
@@ -66,49 +74,6 @@ class _Analyzer(threading.local):
 _analyzer = _Analyzer()
 
 
-def read_corpus(path: Path | str) -> Iterator[Passage]:
-    """The passages of a JSONL file: one object {"id", "title", "text"} a line; other fields and blank lines are
-    passed over, and a missing title is "".
-
-    Raises InvalidInput naming the line (from 1) and the field: broken JSON, a missing text, an id used twice.
-    """
-    first_lines: dict[str, int] = {}
-    try:
-        with Path(path).open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                passage = _read_row(line, number=number)
-                first = first_lines.setdefault(passage.id, number)
-                if first != number:
-                    raise InvalidInput(
-                        f"line {number}: {passage.id!r} was used before, on line {first}",
-                        field="id",
-                        remedy="give every passage its own",
-                    )
-                yield passage
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(
-            f"{path} cannot be read: {error}", field="corpus", remedy="give a UTF-8 JSONL file"
-        ) from error
-
-
-def _read_row(line: str, *, number: int) -> Passage:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InvalidInput(f"line {number} is not JSON: {error}", field="corpus", remedy="one object a line") from error
-    if not isinstance(row, dict):
-        raise InvalidInput(f"line {number} is no object", field="corpus", remedy='write {"id", "title", "text"}')
-    values = {"title": "", **{name: row[name] for name in ("id", "title", "text") if name in row}}
-    for name in ("id", "title", "text"):
-        value = values.get(name)
-        if not isinstance(value, str) or (name != "title" and not value.strip()):
-            fault = "is missing" if name not in values else f"is {value!r}"
-            raise InvalidInput(f"line {number}: {name!r} {fault}", field=name, remedy="give a string with text in it")
-    return Passage(id=values["id"], title=values["title"], text=values["text"])
-
-
 def build_index(
     rows: Iterable[Passage], folder: Path | str, *, progress: Callable[[int], None] | None = None
 ) -> dict[str, Json]:
@@ -119,7 +84,7 @@ def build_index(
     Raises InvalidInput for an id seen twice or no passage at all, ConfigError if the folder holds something else.
     """
     target = Path(folder)
-    _refuse_foreign(target)
+    check_target(target, family=int)
     building = target.with_name(f".{target.name}.building-{os.getpid()}")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
@@ -129,13 +94,6 @@ def build_index(
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return meta
-
-
-def _refuse_foreign(target: Path) -> None:
-    if target.exists() and not (target / _META).is_file() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(
-            f"{target} exists and is no index", field="retriever.index", remedy="give a new or an empty folder"
-        )
 
 
 def _swap(building: Path, *, target: Path) -> None:
@@ -150,7 +108,7 @@ def _write_index(rows: Iterable[Passage], *, folder: Path, progress: Callable[[i
     terms: dict[str, list[list[int]]] = {field: [] for field in _FIELDS}
     vocabularies: dict[str, dict[str, int]] = {field: {} for field in _FIELDS}
     offsets, digest, seen = [0], hashlib.sha256(), set[str]()
-    with (folder / _PASSAGES).open("wb") as file:
+    with (folder / PASSAGES).open("wb") as file:
         for number, passage in enumerate(rows, start=1):
             if passage.id in seen:
                 raise InvalidInput(
@@ -160,8 +118,7 @@ def _write_index(rows: Iterable[Passage], *, folder: Path, progress: Callable[[i
             for field, text in (("title", passage.title), ("text", passage.text)):
                 known = vocabularies[field]
                 terms[field].append([known.setdefault(term, len(known)) for term in _analyzer.terms(text)])
-            row = {"id": passage.id, "title": passage.title, "text": passage.text}
-            line = json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+            line = passage_line(passage)
             file.write(line)
             digest.update(line)
             offsets.append(offsets[-1] + len(line))
@@ -169,7 +126,7 @@ def _write_index(rows: Iterable[Passage], *, folder: Path, progress: Callable[[i
                 progress(number)
     if not seen:
         raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
-    np.save(folder / _OFFSETS, np.array(offsets, dtype=np.int64))
+    np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
     for field in _FIELDS:
         _write_field(terms[field], vocabulary=vocabularies[field], folder=folder / field)
     progress(len(seen))
@@ -193,7 +150,7 @@ def _write_meta(folder: Path, *, passages: int, sha256: str) -> dict[str, Json]:
         "settings": {**_SETTINGS, **_ANALYZER},
     }
     # Last: a folder with an index.json is complete.
-    (folder / _META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    (folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
     return meta
 
 
@@ -213,14 +170,13 @@ class Bm25Retriever(Retriever):
         try:
             self.name = f"bm25:{str(self.meta['sha256'])[:12]}"
             self._indices = [_load_field(self._folder / field) for field in _FIELDS if (self._folder / field).is_dir()]
-            self._offsets: npt.NDArray[np.int64] = np.load(self._folder / _OFFSETS, mmap_mode="r")
-            self._rows = np.memmap(self._folder / _PASSAGES, dtype=np.uint8, mode="r")
+            self._passages = PassageFile(self._folder)
             self._check_sizes()
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise _unusable(self._folder, fault=f"is damaged: {error}") from error
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self._passages)
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """The at most k passages that share a term with the query, best first; equal scores in the order indexed.
@@ -238,7 +194,7 @@ class Bm25Retriever(Retriever):
             return ()
         try:
             scores = self._score(terms)
-            return tuple(Hit(passage=self._passage(place), score=float(scores[place])) for place in _best(scores, k=k))
+            return tuple(Hit(passage=self._passages[place], score=float(scores[place])) for place in _best(scores, k=k))
         except (OSError, ValueError, LookupError) as error:
             raise ArmFailed(
                 f"the index in {self._folder} cannot be read: {error}", remedy=_rebuild(self._folder)
@@ -252,14 +208,8 @@ class Bm25Retriever(Retriever):
                 scores += index.get_scores_from_ids(known)
         return scores
 
-    def _passage(self, place: int) -> Passage:
-        row = json.loads(
-            bytes(self._rows[self._offsets[place] : self._offsets[place + 1]]).decode("utf-8", "surrogatepass")
-        )
-        return Passage(id=row["id"], title=row["title"], text=row["text"])
-
     def _check_sizes(self) -> None:
-        if len(self) != self.meta["passages"] or int(self._offsets[-1]) != len(self._rows):
+        if len(self) != self.meta["passages"]:
             raise ValueError("its files do not belong together")
         if any(index.scores["num_docs"] != len(self) for index in self._indices):
             raise ValueError("its files do not belong together")
@@ -284,17 +234,7 @@ def _load_field(folder: Path) -> Any:
 
 def read_meta(folder: Path) -> dict[str, Json]:
     """What `index.json` says. Raises ConfigError with the command that builds the index, if it is no index of ours."""
-    file = folder / _META
-    if not file.is_file():
-        raise _unusable(folder, fault="holds no index")
-    try:
-        meta = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _unusable(folder, fault=f"is damaged: {error}") from error
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        found = meta.get("format") if isinstance(meta, dict) else None
-        raise _unusable(folder, fault=f"has format {found!r}, and this version reads {FORMAT}")
-    return meta
+    return read_json(folder, reads=FORMAT, remedy=_rebuild(folder))
 
 
 def _unusable(folder: Path, *, fault: str) -> ConfigError:
@@ -302,4 +242,4 @@ def _unusable(folder: Path, *, fault: str) -> ConfigError:
 
 
 def _rebuild(folder: Path) -> str:
-    return f"build it with: ragbandit index build --corpus CORPUS.jsonl --index {folder}"
+    return build_command("bm25", index=folder)

@@ -1,0 +1,355 @@
+"""Any OpenAI-compatible server as a generator: streamed, retried, paced, priced."""
+
+import asyncio
+import email.utils
+import logging
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from router.errors import ArmFailed, ConfigError
+from strategies.base import Completion, Generator, Need, Prompt, Request
+from strategies.openai_wire import BrokenReply, OpenAiOptions, Reading, TokenCounter, request_fields
+from strategies.rate_limits import RateLimit
+
+if TYPE_CHECKING:
+    import openai
+
+__all__ = ["OpenAiGenerator"]
+
+logger = logging.getLogger(__name__)
+
+#: answers below 500 that another attempt may change
+_PASSING: Final = frozenset({408, 409, 425, 429})
+#: longest piece of a server's message that is passed on, in characters
+_MESSAGE: Final = 200
+
+
+class OpenAiGenerator(Generator):
+    """Asks a model behind a URL, through the openai package.
+
+    The answer is streamed, so that a deadline leaves the text so far and a cancelled call closes its connection,
+    which frees the server. An attempt that may go better next time (no connection, silence, status 408, 409, 425, 429
+    or 5xx, a broken reply) is made again after a pause, growing and random, never shorter than the server's
+    Retry-After; where the pause would pass the deadline the call fails at once. `capabilities` has "logprobs" if the
+    options say so.
+
+    Completion.details holds, beside what was wanted, "attempts" if there was more than one; "usage": "estimated" if
+    the server did not count all tokens (text that broke off and was written again is in the count); and "model" if the
+    server names another. Raises ConfigError if the package is missing or the options cannot be used.
+    """
+
+    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        options: OpenAiOptions | None = None,
+        name: str | None = None,
+        context_tokens: int = 8192,
+    ) -> None:
+        self._options = options or OpenAiOptions()
+        _check(model, options=self._options)
+        self.name = name or model
+        self.context_tokens = context_tokens
+        if self._options.logprobs:
+            self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
+        self._model = model
+        self._key = _key(self._options)
+        self._counter = TokenCounter(self._options)
+        self._client: openai.AsyncOpenAI | None = None
+        self._closed = False
+        self._free = asyncio.Semaphore(self._options.concurrency)
+        self._requests = RateLimit(self._options.requests_per_minute)
+        self._tokens = RateLimit(self._options.tokens_per_minute)
+        self._other_models: set[str] = set()
+
+    def count_tokens(self, prompt: Prompt) -> int:
+        """An upper bound without a tokenizer: one token per byte; see OpenAiOptions for a closer count."""
+        return self._counter.bound(prompt)
+
+    async def complete(self, request: Request) -> Completion:
+        """The model's answer; see Generator. Raises ArmFailed once no further attempt is left or would help."""
+        if self._closed:
+            raise ArmFailed(f"{self.name} was closed")
+        call, left = _Call(request=request), _left(request)
+        if left == 0.0:
+            return self._completion(call, late=True)
+        try:
+            async with asyncio.timeout(left) as limit:
+                await self._attempts(call)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return self._completion(call, late=True)
+        return self._completion(call, late=False)
+
+    async def probe(self) -> None:
+        """Ask for one token, with all that the options promise. Raises ConfigError if the server does not keep it.
+
+        It has a connection of its own, so that it may run in another event loop, before the first call.
+        """
+        request = Request(prompt=Prompt(instructions="", body="Say yes."), max_tokens=4, want=self.capabilities)
+        try:
+            await self.complete(request)
+        except ArmFailed as error:
+            raise ConfigError(error.message, field=error.field or "generator", remedy=error.remedy) from error
+        finally:
+            await self._disconnect()
+
+    async def close(self) -> None:
+        """Close the connections; later calls are ArmFailed."""
+        self._closed = True
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _attempts(self, call: "_Call") -> None:
+        while True:
+            try:
+                return await self._attempt(call)
+            except ArmFailed:
+                raise
+            # A stream lets httpx's errors and broken JSON through as they are, and httpx goes by two names.
+            except Exception as error:
+                pause = self._pause(error, call=call)
+                if pause is None:
+                    raise self._failed(error, attempts=call.attempts) from error
+                self._write_off(call)
+            await asyncio.sleep(pause)
+
+    async def _attempt(self, call: "_Call") -> None:
+        request = call.request
+        reserved = self._estimate(request.prompt) + request.max_tokens
+        await self._requests.take(1)
+        await self._tokens.take(reserved)
+        try:
+            async with self._free, asyncio.timeout(self._options.attempt_s):
+                call.attempts += 1
+                call.reading = Reading(request=request)
+                reply = await self._create(**request_fields(request, model=self._model, options=self._options))
+                if self._options.stream:
+                    await _read(reply, reading=call.reading)
+                else:
+                    call.reading.take(reply)
+            call.reading.check()
+        finally:
+            self._tokens.give_back(reserved - sum(self._usage(call)))
+
+    async def _create(self, **fields: Any) -> Any:
+        import openai
+
+        if self._client is None:
+            self._client = openai.AsyncOpenAI(
+                base_url=self._options.base_url,
+                api_key=self._key,
+                default_headers=dict(self._options.headers),
+                max_retries=0,  # ours know the deadline
+                timeout=openai.Timeout(self._options.read_s, connect=self._options.connect_s),
+            )
+        chat = self._options.mode == "chat"
+        place: Any = self._client.chat.completions if chat else self._client.completions
+        return await place.create(**fields)
+
+    def _pause(self, error: Exception, *, call: "_Call") -> float | None:
+        """Seconds until the next attempt, or None if there is to be none."""
+        if not _passing(error) or call.attempts > self._options.retries:
+            return None
+        asked = _retry_after(error)
+        if asked > self._options.longest_pause_s:
+            return None
+        # Full jitter (M. Brooker, "Exponential Backoff and Jitter", 2015): those who failed together come back apart.
+        most = min(self._options.longest_pause_s, self._options.pause_s * 2 ** (call.attempts - 1))
+        pause = asked + random.uniform(0.0, most)  # noqa: S311 no secret
+        left = _left(call.request)
+        return pause if left is None or pause < left else None
+
+    def _write_off(self, call: "_Call") -> None:
+        """Text that broke off was written and will be charged, though nobody reads it."""
+        if call.reading is not None and call.reading.text:
+            prompt, written = self._usage(call)
+            call.lost_prompt += prompt
+            call.lost_written += written
+        call.reading = None
+
+    def _usage(self, call: "_Call") -> tuple[int, int]:
+        """Tokens read and written in this attempt, estimated if the server did not say; none before it began."""
+        if call.reading is None:
+            return 0, 0
+        return call.reading.usage or (
+            self._estimate(call.request.prompt),
+            max(self._counter.estimate(call.reading.text), len(call.reading.tokens)),
+        )
+
+    def _estimate(self, prompt: Prompt) -> int:
+        return sum(self._counter.estimate(part) for part in (prompt.instructions, prompt.body, prompt.prefix))
+
+    def _completion(self, call: "_Call", *, late: bool) -> Completion:
+        reading = call.reading or Reading(request=call.request)
+        read, written = self._usage(call)
+        read, written = read + call.lost_prompt, written + call.lost_written
+        if self._options.mode == "chat" and self._options.prefix == "user":
+            reading.drop_prefix()
+        details: dict[str, object] = {}
+        if "logprobs" in call.request.want:
+            details["logprobs"] = tuple(reading.tokens)
+        if call.attempts > 1:
+            details["attempts"] = call.attempts
+        if read + written and (reading.usage is None or call.lost_prompt):
+            details["usage"] = "estimated"
+        if reading.model and reading.model != self._model:
+            details["model"] = reading.model
+            self._wonder(reading.model)
+        finish: Literal["stop", "length", "deadline"] = "length" if reading.finish == "length" else "stop"
+        return Completion(
+            text=reading.text,
+            prompt_tokens=read,
+            completion_tokens=written,
+            finish="deadline" if late else finish,
+            details=details,
+            dollars=self._dollars(read, written, model=reading.model),
+        )
+
+    def _wonder(self, model: str) -> None:
+        """Say once that another model answers; many servers add a date or a path to the name, so it is no failure."""
+        if model not in self._other_models:
+            self._other_models.add(model)
+            logger.warning(
+                "the server names another model", extra={"action": "model", "asked": self._model, "answered": model}
+            )
+
+    def _dollars(self, read: int, written: int, *, model: str | None) -> float:
+        prices = self._options.prices
+        if not prices:
+            return 0.0
+        per_read, per_written = prices[model if model is not None and model in prices else self._model]
+        return (read * per_read + written * per_written) / 1e6
+
+    def _failed(self, error: Exception, *, attempts: int) -> ArmFailed:
+        status = getattr(error, "status_code", None)
+        remedy = {
+            400: "the server does not take the request: see generator.openai.fields and max_tokens_field",
+            401: f"put a valid key into the environment variable {self._options.api_key_env}",
+            403: f"put a key that may do this into the environment variable {self._options.api_key_env}",
+            404: "check generator.model and generator.openai.base_url",
+        }.get(status or 0)
+        tries = f" after {attempts} attempts" if attempts > 1 else ""
+        return ArmFailed(f"{self.name} did not answer{tries}: {_cause(error)}", remedy=remedy)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Call:
+    """A request on its way through its attempts."""
+
+    request: Request
+    attempts: int = 0
+    #: of the attempt under way or the last one
+    reading: Reading | None = field(default=None)
+    #: tokens of attempts that broke off
+    lost_prompt: int = 0
+    lost_written: int = 0
+
+
+async def _read(stream: Any, *, reading: Reading) -> None:
+    """Read a stream to its end or as far as it is of interest, and close it, whatever happens."""
+    async with stream:
+        async for part in stream:
+            reading.take(part)
+            if reading.ended:
+                return
+
+
+def _left(request: Request) -> float | None:
+    return None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
+
+
+def _passing(error: Exception) -> bool:
+    """Whether another attempt may go better."""
+    status = getattr(error, "status_code", None)
+    if status is None:
+        return True
+    # A quota that is used up has the status of a limit that passes.
+    return getattr(error, "code", None) != "insufficient_quota" and (status in _PASSING or status >= 500)
+
+
+def _retry_after(error: Exception) -> float:
+    """Seconds that the server asks for: a number or a date; 0 if it asks for none."""
+    response = getattr(error, "response", None)
+    said = None if response is None else response.headers.get("retry-after")
+    if said is None:
+        return 0.0
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(said).timestamp() - time.time()
+        except ValueError:
+            return 0.0
+    return seconds if seconds > 0 else 0.0
+
+
+def _cause(error: Exception) -> str:
+    """The error in words, without the server's whole page."""
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        said = error.message.removeprefix(f"Error code: {error.status_code} - ")
+        return f"status {error.status_code}: {said[:_MESSAGE]}"
+    if isinstance(error, openai.APITimeoutError | TimeoutError):
+        return "it was silent or slow for longer than allowed"
+    if isinstance(error, openai.APIConnectionError):
+        return f"it cannot be reached, or hung up: {error.__cause__ or error}"
+    if isinstance(error, BrokenReply):
+        return str(error)
+    return f"the reply cannot be read: {type(error).__name__}: {str(error)[:_MESSAGE]}"
+
+
+def _key(options: OpenAiOptions) -> str:
+    """The key, or "none" for a server of one's own."""
+    key = os.environ.get(options.api_key_env)
+    if not key and options.base_url is None and not os.environ.get("OPENAI_BASE_URL"):
+        raise ConfigError(
+            f"OpenAI wants a key, and {options.api_key_env} is not set",
+            field="generator.openai.api_key_env",
+            remedy="set that variable, or generator.openai.base_url for a server of your own",
+        )
+    return key or "none"
+
+
+def _check(model: str, *, options: OpenAiOptions) -> None:
+    try:
+        import openai  # noqa: F401 - a missing package stops the start, not the first question
+    except ImportError as error:
+        raise ConfigError("the package openai is missing", remedy="pip install 'ragbandit[openai]'") from error
+    url = urlsplit(options.base_url or "https://")
+    if url.scheme not in {"http", "https"} or "@" in url.netloc:
+        raise ConfigError(
+            "this is no HTTP address without a password",
+            field="generator.openai.base_url",
+            remedy=f"for example http://127.0.0.1:8000/v1, with the key in {options.api_key_env}",
+        )
+    if any(name.lower() == "authorization" for name in options.headers):
+        raise ConfigError(
+            "the key does not belong here",
+            field="generator.openai.headers",
+            remedy=f"put it into the environment variable {options.api_key_env}",
+        )
+    limits = {
+        "concurrency": options.concurrency >= 1,
+        "retries": options.retries >= 0,
+        "requests_per_minute": options.requests_per_minute is None or options.requests_per_minute > 0,
+        "tokens_per_minute": options.tokens_per_minute is None or options.tokens_per_minute > 0,
+    }
+    for name in (name for name, good in limits.items() if not good):
+        raise ConfigError(f"{getattr(options, name)} is too little", field=f"generator.openai.{name}")
+    if options.prices and model not in options.prices:
+        raise ConfigError(
+            f"{model!r} has no price", field="generator.openai.prices", remedy="add it, [0.0, 0.0] if it is free"
+        )

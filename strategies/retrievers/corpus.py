@@ -1,0 +1,188 @@
+"""Passages before they are indexed, and beside an index: reading a corpus, and keeping its rows on disk."""
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+
+from router.errors import ConfigError, InvalidInput
+from router.types import Json
+from strategies.base import Passage
+
+__all__ = [
+    "META",
+    "OFFSETS",
+    "PASSAGES",
+    "PassageFile",
+    "build_command",
+    "check_target",
+    "count_rows",
+    "needed",
+    "passage_line",
+    "read_corpus",
+    "read_json",
+]
+
+#: the files that every index in a folder has: what it is, its passages as JSONL, where each line begins
+META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
+
+
+def read_corpus(path: Path | str) -> Iterator[Passage]:
+    """The passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
+
+    JSONL is one object {"id", "title", "text"} a line; other fields and blank lines are passed over, and a missing
+    title is "". See `strategies.retrievers.documents` for folders, which are cut into passages.
+    Raises InvalidInput naming the line or row (from 1) and the field: broken JSON, a missing text, an id used twice.
+    """
+    source = Path(path)
+    if source.is_dir():
+        from strategies.retrievers.documents import read_folder  # its libraries are an extra of their own
+
+        yield from read_folder(source)
+        return
+    unit, rows = ("row", _parquet(source)) if source.suffix == ".parquet" else ("line", _lines(source))
+    first_rows: dict[str, int] = {}
+    for number, row in rows:
+        passage = _read_row(row, place=f"{unit} {number}")
+        first = first_rows.setdefault(passage.id, number)
+        if first != number:
+            raise InvalidInput(
+                f"{unit} {number}: {passage.id!r} was used before, on {unit} {first}",
+                field="id",
+                remedy="give every passage its own",
+            )
+        yield passage
+
+
+def _lines(path: Path) -> Iterator[tuple[int, object]]:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    yield number, json.loads(line)
+                except json.JSONDecodeError as error:
+                    fault = f"line {number} is not JSON: {error}"
+                    raise InvalidInput(fault, field="corpus", remedy="one object a line") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(
+            f"{path} cannot be read: {error}", field="corpus", remedy="give a UTF-8 JSONL file"
+        ) from error
+
+
+def _parquet(path: Path) -> Iterator[tuple[int, object]]:
+    parquet = needed("pyarrow.parquet", extra="parquet")
+    try:
+        with parquet.ParquetFile(path) as file:
+            columns = [name for name in ("id", "title", "text") if name in file.schema_arrow.names]
+            batches = file.iter_batches(columns=columns)
+            rows = (row for batch in batches for row in batch.to_pylist())
+            for number, row in enumerate(rows, start=1):
+                # A null title is none, as where the column is missing.
+                yield number, {key: value for key, value in row.items() if value is not None}
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        raise InvalidInput(f"{path} cannot be read: {error}", field="corpus", remedy="give a Parquet file") from error
+
+
+def needed(module: str, *, extra: str) -> ModuleType:
+    """A module that an extra brings. Raises ConfigError where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        raise ConfigError(f"the package {name} is missing", remedy=f"pip install 'ragbandit[{extra}]'") from error
+
+
+def count_rows(path: Path | str) -> int | None:
+    """Lines of a JSONL corpus, for a progress bar; None for another, and where reading it will say what is wrong."""
+    if Path(path).suffix == ".parquet":
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    except OSError:
+        return None
+
+
+def _read_row(row: object, *, place: str) -> Passage:
+    if not isinstance(row, dict):
+        raise InvalidInput(f"{place} is no object", field="corpus", remedy='write {"id", "title", "text"}')
+    values = {"title": "", **{name: row[name] for name in ("id", "title", "text") if name in row}}
+    for name in ("id", "title", "text"):
+        value = values.get(name)
+        if not isinstance(value, str) or (name != "title" and not value.strip()):
+            fault = "is missing" if name not in values else f"is {value!r}"
+            raise InvalidInput(f"{place}: {name!r} {fault}", field=name, remedy="give a string with text in it")
+    return Passage(id=values["id"], title=values["title"], text=values["text"])
+
+
+def passage_line(passage: Passage) -> bytes:
+    """The passage as one line of JSONL. The sha256 of a corpus is that of these lines, whatever the index."""
+    row = {"id": passage.id, "title": passage.title, "text": passage.text}
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+class PassageFile:
+    """The passages of an index in a folder, memory-mapped, by position from 0.
+
+    Raises OSError or ValueError where the files are missing or do not belong together.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._offsets: npt.NDArray[np.int64] = np.load(folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
+        self._rows = np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r")
+        if int(self._offsets[-1]) != len(self._rows):
+            raise ValueError("its files do not belong together")
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, place: int) -> Passage:
+        line = bytes(self._rows[self._offsets[place] : self._offsets[place + 1]])
+        row = json.loads(line.decode("utf-8", "surrogatepass"))
+        return Passage(id=row["id"], title=row["title"], text=row["text"])
+
+
+def read_json(folder: Path, *, reads: object, remedy: str) -> dict[str, Json]:
+    """What `index.json` says. Raises ConfigError with the remedy, if it is no index of the format `reads`."""
+    file = folder / META
+    if not file.is_file():
+        raise ConfigError(f"{folder} holds no index", field="retriever.index", remedy=remedy)
+    try:
+        meta = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder} is damaged: {error}", field="retriever.index", remedy=remedy) from error
+    found = meta.get("format") if isinstance(meta, dict) else None
+    if found != reads or not isinstance(meta, dict):
+        fault = f"has format {found!r}, and this version reads {reads!r}"
+        raise ConfigError(f"{folder} {fault}", field="retriever.index", remedy=remedy)
+    return meta
+
+
+def check_target(folder: Path, *, family: type[int] | str) -> None:
+    """Refuse to build over what is no index of the same retriever, of whatever version. Raises ConfigError.
+
+    family: the type of its formats, or what they begin with. A damaged `index.json` may be built over.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / META).is_file():
+        fault = f"{folder} exists and is no index"
+        raise ConfigError(fault, field="retriever.index", remedy="give a new or an empty folder")
+    try:
+        found = json.loads((folder / META).read_text(encoding="utf-8"))["format"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    if not (str(found).startswith(family) if isinstance(family, str) else isinstance(found, family)):
+        fault = f"{folder} is an index of another retriever, of format {found!r}"
+        raise ConfigError(fault, field="retriever.index", remedy="give another folder")
+
+
+def build_command(retriever: str, *, index: Path | str) -> str:
+    """The remedy of a missing or damaged index."""
+    return f"build it with: ragbandit index build --retriever {retriever} --corpus CORPUS.jsonl --index {index}"

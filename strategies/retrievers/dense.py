@@ -1,0 +1,250 @@
+"""Nearest passages by meaning, in a folder on disk: every vector is compared, so the result is exact.
+
+Meant for up to about a million passages. The vectors are kept as float16 and memory-mapped: half the disk, several
+workers share the pages, and a rounding of 0.001 in a cosine changes no ranking that a model of this size can justify.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from router.errors import ArmFailed, ConfigError, InvalidInput
+from router.types import Json
+from strategies.base import Hit, Passage, Retriever
+from strategies.retrievers.corpus import (
+    META,
+    OFFSETS,
+    PASSAGES,
+    PassageFile,
+    build_command,
+    check_target,
+    passage_line,
+    read_json,
+)
+from strategies.retrievers.sentences import SentenceEncoder
+
+__all__ = ["FORMAT", "DenseRetriever", "build_index", "read_meta"]
+
+#: version of the folder's layout; another one cannot be read
+FORMAT = "dense-1"
+
+_VECTORS = "vectors.float16"
+_SETTINGS = "building.json"
+#: passages encoded between two points from which a build that was cut off goes on
+_BATCH = 256
+#: vectors compared at once: few enough that their float32 copy stays in the processor's cache, ten times as quick
+_BLOCK = 2_048
+
+
+def build_index(
+    rows: Iterable[Passage],
+    folder: Path | str,
+    *,
+    encoder: SentenceEncoder,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Json]:
+    """Encode passages into a folder, replacing the index that is there; returns what `index.json` says.
+
+    Built beside the folder and renamed into place when complete. A build that was cut off goes on where it ended, as
+    far as the passages are the same; the rest is encoded anew. `progress` is called with the number of passages done.
+    Raises InvalidInput for an id seen twice or no passage, ConfigError if the folder holds something else or another
+    process builds the same index.
+    """
+    target = Path(folder)
+    check_target(target, family="dense")
+    building = target.with_name(f".{target.name}.building")
+    building.mkdir(parents=True, exist_ok=True)
+    with _alone(building):
+        _forget_other_encoder(building, encoder=encoder)
+        meta = _write(rows, folder=building, encoder=encoder, progress=progress or (lambda _: None))
+        old = target.with_name(f".{target.name}.old-{os.getpid()}")
+        if target.exists():
+            target.rename(old)
+        building.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+    return meta
+
+
+@contextmanager
+def _alone(building: Path) -> Iterator[None]:
+    """A lock that the system takes back from a process that was killed."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(f"{building}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ConfigError(f"another process builds {building}", remedy="wait for it") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _forget_other_encoder(building: Path, *, encoder: SentenceEncoder) -> None:
+    note = building / _SETTINGS
+    settings = json.dumps({"format": FORMAT, "model": encoder.name, "width": encoder.width})
+    if not note.is_file() or note.read_text(encoding="utf-8") != settings:
+        for name in (PASSAGES, _VECTORS):
+            (building / name).unlink(missing_ok=True)
+        note.write_text(settings, encoding="utf-8")
+
+
+def _write(
+    rows: Iterable[Passage], *, folder: Path, encoder: SentenceEncoder, progress: Callable[[int], None]
+) -> dict[str, Json]:
+    seen, digest, offsets = set[str](), hashlib.sha256(), [0]
+    source = _numbered(rows, seen=seen)
+    with _opened(folder / PASSAGES) as lines, _opened(folder / _VECTORS) as vectors:
+        rest: Iterable[tuple[Passage, bytes]] = source
+        whole = vectors.seek(0, os.SEEK_END) // (2 * encoder.width)
+        lines.seek(0)
+        for passage, line in source:  # as far as an earlier build came, with the same passages
+            if len(offsets) > whole or lines.read(len(line)) != line:
+                rest = chain([(passage, line)], source)
+                break
+            digest.update(line)
+            offsets.append(offsets[-1] + len(line))
+        lines.truncate(offsets[-1])
+        vectors.truncate(2 * encoder.width * (len(offsets) - 1))
+        lines.seek(0, os.SEEK_END)
+        vectors.seek(0, os.SEEK_END)
+        rest = iter(rest)
+        while batch := list(islice(rest, _BATCH)):
+            made = encoder.encode([f"{passage.title}\n{passage.text}".strip() for passage, _ in batch])
+            for _, line in batch:
+                digest.update(line)
+                lines.write(line)
+                offsets.append(offsets[-1] + len(line))
+            lines.flush()  # first: a vector without its line would be taken for the next passage's
+            vectors.write(made.astype(np.float16).tobytes())
+            vectors.flush()
+            progress(len(seen))
+    if not seen:
+        raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
+    np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
+    progress(len(seen))
+    meta: dict[str, Json] = {
+        "format": FORMAT,
+        "passages": len(seen),
+        "sha256": digest.hexdigest(),
+        "created_at": time.time(),
+        "model": encoder.name,
+        "width": encoder.width,
+    }
+    (folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    (folder / _SETTINGS).unlink()
+    return meta
+
+
+def _numbered(rows: Iterable[Passage], *, seen: set[str]) -> Iterator[tuple[Passage, bytes]]:
+    for number, passage in enumerate(rows, start=1):
+        if passage.id in seen:
+            fault = f"passage {number}: {passage.id!r} was used before"
+            raise InvalidInput(fault, field="id", remedy="give every passage its own")
+        seen.add(passage.id)
+        yield passage, passage_line(passage)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    """For reading and writing, made if need be and kept if there."""
+    file.touch()
+    with file.open("r+b") as stream:
+        yield stream
+
+
+class DenseRetriever(Retriever):
+    """Searches the index in a folder with the encoder that it was built with.
+
+    `meta` is what its `index.json` says: format, number of passages, sha256 of the passages as stored, created_at,
+    model and width. `name` is "dense:" and the first 12 digits of that sha256. Every query with a word in it finds
+    something, for some passages are always the nearest; scores are cosines, from -1 to 1.
+    Raises ConfigError, with the command that builds the index, if there is none, if it is of another format or
+    another model, or if it is damaged.
+    """
+
+    def __init__(self, folder: Path | str, *, encoder: SentenceEncoder) -> None:
+        self._folder = Path(folder)
+        self.meta = read_meta(self._folder)
+        self._encoder = encoder
+        if self.meta.get("model") != encoder.name:
+            fault = f"holds vectors of {self.meta.get('model')!r}, not of {encoder.name!r}"
+            raise _unusable(self._folder, fault=fault)
+        try:
+            self.name = f"dense:{str(self.meta['sha256'])[:12]}"
+            self._passages = PassageFile(self._folder)
+            shape = (len(self._passages), encoder.width)
+            self._vectors = np.memmap(self._folder / _VECTORS, dtype=np.float16, mode="c").reshape(shape)
+            if len(self) != self.meta["passages"]:
+                raise ValueError("its files do not belong together")
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise _unusable(self._folder, fault=f"is damaged: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        """The k passages nearest to the query, best first; equal scores in the order indexed.
+
+        A query without a letter or digit finds nothing. Of a long one the model reads its first tokens, 256 for most.
+        Runs in a thread. Raises ArmFailed if the files cannot be read any more.
+        """
+        return await asyncio.to_thread(self._search, query, k=k)
+
+    async def close(self) -> None:
+        """Nothing to give back: the mapped files go with the object."""
+
+    def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        if k < 1 or not any(character.isalnum() for character in query):
+            return ()
+        try:
+            scores = self._score(self._encoder.encode([query])[0])
+            return tuple(Hit(passage=self._passages[place], score=float(scores[place])) for place in _best(scores, k=k))
+        except (OSError, ValueError, LookupError, RuntimeError) as error:
+            raise ArmFailed(
+                f"the index in {self._folder} cannot be searched: {error}", remedy=_rebuild(self._folder)
+            ) from error
+
+    def _score(self, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        scores = np.empty(len(self), dtype=np.float32)  # (passages,)
+        wanted = torch.from_numpy(query)  # (width,)
+        with torch.inference_mode():
+            for start in range(0, len(self), _BLOCK):
+                block = torch.from_numpy(self._vectors[start : start + _BLOCK]).float()  # (block, width)
+                scores[start : start + len(block)] = (block @ wanted).numpy()
+        return scores
+
+
+def _best(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
+    """Positions of the k highest scores, ties in order of position."""
+    found = np.arange(len(scores))
+    if len(scores) > k:
+        found = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
+    order = np.argsort(-scores[found], kind="stable")[:k]
+    return [int(place) for place in found[order]]
+
+
+def read_meta(folder: Path) -> dict[str, Json]:
+    """What `index.json` says. Raises ConfigError with the command that builds the index, if it is no index of ours."""
+    return read_json(folder, reads=FORMAT, remedy=_rebuild(folder))
+
+
+def _unusable(folder: Path, *, fault: str) -> ConfigError:
+    return ConfigError(f"{folder} {fault}", field="retriever.index", remedy=_rebuild(folder))
+
+
+def _rebuild(folder: Path) -> str:
+    return build_command("dense", index=folder)

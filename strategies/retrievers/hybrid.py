@@ -1,0 +1,83 @@
+"""Two retrievers searched at once, their lists joined by rank."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from router.errors import ArmFailed, InvalidInput
+from strategies.base import Hit, Passage, Retriever
+
+__all__ = ["CONSTANT", "HybridRetriever", "Reranker", "fuse"]
+
+#: of reciprocal rank fusion, as its authors set it
+CONSTANT = 60
+
+#: (query, hits) -> the same hits with other scores, best first
+Reranker = Callable[[str, tuple[Hit, ...]], Awaitable[tuple[Hit, ...]]]
+
+
+def fuse(lists: Sequence[Sequence[Hit]], *, k: int, constant: int = CONSTANT) -> tuple[Hit, ...]:
+    """The k best of several lists: a passage scores the sum of 1 / (constant + rank) over the lists that hold it.
+
+    Ranks count from 1, so a score lies between 0 and len(lists) / (constant + 1). Equal scores come in the order in
+    which they are met, list by list. Passages are the same where their ids are.
+    Source: Cormack, Clarke and Buettcher 2009, "Reciprocal rank fusion outperforms Condorcet".
+    """
+    scores: dict[str, float] = {}
+    passages: dict[str, Passage] = {}
+    for hits in lists:
+        for rank, hit in enumerate(hits, start=1):
+            passages.setdefault(hit.passage.id, hit.passage)
+            scores[hit.passage.id] = scores.get(hit.passage.id, 0.0) + 1 / (constant + rank)
+    best = sorted(scores, key=lambda name: -scores[name])[: max(0, k)]
+    return tuple(Hit(passage=passages[name], score=scores[name]) for name in best)
+
+
+class HybridRetriever(Retriever):
+    """Asks two retrievers at the same time and fuses what they find.
+
+    Each is asked for `depth` hits, or for k where that is more: a passage that is tenth in both lists may be first in
+    the joined one. Both must index the same corpus, for passages are joined by id. rerank: puts the joined `depth`
+    hits in a better order before they are cut to k.
+    A search fails if either retriever fails: half an answer under the name of both would mislead whoever compares.
+    Raises InvalidInput for a depth below 1.
+    """
+
+    def __init__(self, first: Retriever, *, second: Retriever, depth: int = 50, rerank: Reranker | None = None) -> None:
+        if depth < 1:
+            raise InvalidInput(f"{depth} is below 1", field="depth", remedy="give at least 1")
+        self.name = f"hybrid:{first.name}+{second.name}"
+        self._pair = (first, second)
+        self._depth = depth
+        self._rerank = rerank
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        """The at most k best of both, best first. Raises ArmFailed if one of them fails."""
+        if k < 1:
+            return ()
+        depth = max(k, self._depth)
+        lists = await self._search_both(query, k=depth)
+        if self._rerank is None:
+            return fuse(lists, k=k)
+        return (await self._rerank(query, fuse(lists, k=depth)))[:k]
+
+    async def _search_both(self, query: str, *, k: int) -> list[tuple[Hit, ...]]:
+        """Both lists. The one that is still under way when the other fails is cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(retriever.search(query, k=k)) for retriever in self._pair]
+        except* ArmFailed as failures:
+            raise _first(failures) from failures
+        return [task.result() for task in tasks]
+
+    async def close(self) -> None:
+        """Close both."""
+        for retriever in self._pair:
+            await retriever.close()
+
+
+def _first(failures: BaseExceptionGroup[ArmFailed]) -> ArmFailed:
+    leaf: BaseException = failures
+    while isinstance(leaf, BaseExceptionGroup):
+        leaf = leaf.exceptions[0]
+    assert isinstance(leaf, ArmFailed)
+    return ArmFailed(leaf.message, field=leaf.field, remedy=leaf.remedy)

@@ -1,0 +1,298 @@
+"""The generator "openai" where the server fails, dawdles or is to be spared: tries, seconds, cost, connections."""
+
+import asyncio
+import email.utils
+import time
+
+import pytest
+
+from router.errors import ArmFailed
+from router.types import Budget, CallFailed, DecisionId, Generated, Query
+from strategies.base import OutOfBudget, Request, Run
+from strategies.basic import NoRetrieval
+from strategies.openai_generator import OpenAiGenerator
+from strategies.openai_wire import OpenAiOptions
+from strategies.runner import run_strategy
+from strategies.scripted import MemoryRetriever
+from strategies.scripted_server import Reply, ScriptedServer
+from tests.openai_calls import CAPITAL, ask, wait_until
+
+#: a minute's patience for a loaded machine is no part of what is measured
+pytestmark = pytest.mark.timeout(60)
+
+
+#: name -> (what the server does, a piece of what the error says)
+FAULTS = {
+    "429": (Reply(status=429, text="slow down"), "status 429"),
+    "500": (Reply(status=500, text="oops"), "status 500"),
+    "503": (Reply(status=503, text="busy"), "status 503"),
+    "cut": (Reply(text="The city of Paris is it", cut=True), ""),
+    "short": (Reply(text="The city of Paris is it", short=True), "broke off"),
+    "half_json": (Reply(body=b'{"choices": [{"mess'), ""),
+    "bad_event": (Reply(body=b"data: {broken\n\n"), ""),
+    "html": (Reply(body=b"<html>gateway</html>"), ""),
+    "wrong_shape": (Reply(body=b'{"choices": "none"}'), ""),
+    "no_choices": (Reply(choices=False), "holds no answer"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "stream"),
+    # A whole reply has no parts to leave out.
+    [(name, stream) for name in FAULTS for stream in (True, False) if stream or name != "short"],
+)
+def test_a_fault_that_passes_is_tried_again(name, stream):
+    """Every passing fault is tried again; where it stays, the call fails with its cause after all attempts."""
+    fault, said = FAULTS[name]
+    with ScriptedServer([fault, "Paris"]) as server:
+        done, seconds = ask(server, stream=stream, deadline_s=20)
+        assert len(server.requests) == 2
+    assert (done.text, done.finish, done.details["attempts"]) == ("Paris", "stop", 2)
+    assert seconds < 10
+    with ScriptedServer([fault] * 5) as server:
+        error, _ = ask(server, stream=stream, retries=2)
+        assert len(server.requests) == 3
+    assert isinstance(error, ArmFailed)
+    assert "after 3 attempts" in error.message
+    assert said in error.message
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_arm_fails_with_its_cost(name):
+    """An arm whose server keeps failing is a failed outcome: one call, its seconds, and no wait beyond the budget."""
+    with ScriptedServer([FAULTS[name][0]] * 2) as server:
+        outcome = answered(server, seconds=10.0)
+        assert len(server.requests) == 2
+    assert (outcome.status, outcome.stop_reason) == ("failed", "error")
+    assert "after 2 attempts" in outcome.error
+    assert [type(event) for event in outcome.trace] == [CallFailed]
+    assert outcome.cost.llm_calls == 1
+    assert 0 < outcome.trace[0].seconds == outcome.cost.seconds_generate <= outcome.cost.seconds_total < 10
+
+
+def test_an_arm_on_a_slow_server_ends_in_time():
+    """An arm whose server is too slow ends exhausted at its budget, with the tokens of the text so far."""
+    with ScriptedServer({"": Reply(text="word " * 200, part_s=0.05)}) as server:
+        outcome = answered(server, seconds=0.6)
+    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+    assert outcome.cost.completion_tokens > 0
+    assert outcome.cost.seconds_total < 1.5
+
+
+def answered(server, *, seconds):
+    async def run_it():
+        options = OpenAiOptions(base_url=server.url, retries=1, pause_s=0.01)
+        generator = OpenAiGenerator("gpt", options=options)
+        try:
+            return await run_strategy(
+                NoRetrieval(max_tokens=300),
+                query=Query(text="Where is the ferry?", id=DecisionId("d1")),
+                budget=Budget(seconds=seconds),
+                retriever=MemoryRetriever([]),
+                generator=generator,
+            )
+        finally:
+            await generator.close()
+
+    return asyncio.run(asyncio.wait_for(run_it(), 30))
+
+
+def test_text_that_broke_off_is_paid_for():
+    """The tokens of a stream that was cut are in the count, as an estimate, and in the dollars."""
+    with ScriptedServer([Reply(text="The city of Paris is the one you want", cut=True), "Paris"]) as server:
+        done, _ = ask(server, prices={"gpt": (1e6, 1e6)})
+    assert done.details == {"attempts": 2, "usage": "estimated"}
+    assert done.prompt_tokens > 8
+    assert done.completion_tokens > 1
+    assert done.dollars == pytest.approx(done.prompt_tokens + done.completion_tokens)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Reply(status=400, text="what?"), "max_tokens_field"),
+        (Reply(status=401, text="who?"), "OPENAI_API_KEY"),
+        (Reply(status=404, text="no such model"), "generator.model"),
+        (Reply(status=429, code="insufficient_quota", text="pay first"), "pay first"),
+    ],
+    ids=["400", "401", "404", "quota"],
+)
+def test_a_fault_that_stays_fails_at_once(fault, said):
+    """Refusals are not tried again, and say what to do."""
+    with ScriptedServer([fault, "Paris"]) as server:
+        error, _ = ask(server)
+        assert len(server.requests) == 1
+    assert isinstance(error, ArmFailed)
+    assert said in str(error)
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_retry_after_is_honoured(dated):
+    """The next attempt comes no sooner than the server asks, in seconds or as a date."""
+    asked = email.utils.formatdate(time.time() + 2, usegmt=True) if dated else 0.4
+    with ScriptedServer([Reply(status=429, retry_after=asked), "Paris"]) as server:
+        done, seconds = ask(server)
+    assert done.text == "Paris"
+    assert seconds >= (0.7 if dated else 0.4)  # a date has whole seconds
+
+
+@pytest.mark.parametrize(("retry_after", "deadline_s"), [(20.0, 1.0), (3600.0, None)])
+def test_a_pause_too_long_is_not_begun(retry_after, deadline_s):
+    """A Retry-After beyond the deadline, or beyond longest_pause_s, ends the call at once."""
+    with ScriptedServer([Reply(status=429, retry_after=retry_after), "Paris"]) as server:
+        error, seconds = ask(server, deadline_s=deadline_s)
+        assert len(server.requests) == 1
+    assert isinstance(error, ArmFailed)
+    assert seconds < 0.9
+
+
+def test_deadline_leaves_the_text_so_far():
+    """At the deadline the text so far comes back, and the connection is closed, which frees the server."""
+    slow = Reply(text="one two three four five six seven eight nine ten " * 20, part_s=0.05)
+    with ScriptedServer({"": slow}) as server:
+        done, seconds = ask(server, deadline_s=0.6, max_tokens=500)
+        wait_until(lambda: server.abandoned == 1)
+    assert done.finish == "deadline"
+    assert done.text.startswith("one")
+    assert 0.5 < seconds < 1.5
+    assert done.details == {"usage": "estimated"}
+    assert done.completion_tokens > 0
+
+
+def test_deadline_before_the_answer():
+    """A silent server costs the prompt, no text, and no more time than there was."""
+    with ScriptedServer({"": Reply(text="Paris", seconds=20)}) as server:
+        done, seconds = ask(server, deadline_s=0.4)
+    assert (done.text, done.finish, done.completion_tokens) == ("", "deadline", 0)
+    assert done.prompt_tokens > 0
+    assert seconds < 1.5
+
+
+def test_deadline_that_passed_already():
+    """A call whose time is up asks nobody."""
+    with ScriptedServer(["Paris"]) as server:
+        done, _ = ask(server, deadline_s=-1.0)
+        assert server.requests == []
+    assert (done.finish, done.prompt_tokens, done.completion_tokens) == ("deadline", 0, 0)
+
+
+@pytest.mark.parametrize("limit", [{"read_s": 0.2}, {"attempt_s": 0.3}])
+def test_an_attempt_has_its_own_time(limit):
+    """A silent server, and one that drips, lose their attempt after read_s or attempt_s."""
+    silent = Reply(text="Paris", **({"seconds": 20.0} if "read_s" in limit else {"drip_s": 0.05}))
+    with ScriptedServer([silent, "Paris"]) as server:
+        done, seconds = ask(server, **limit)
+    assert (done.text, done.details["attempts"]) == ("Paris", 2)
+    assert seconds < 5
+
+
+def test_nobody_there():
+    """A server that cannot be reached fails the call after its attempts."""
+    with ScriptedServer([]) as server:
+        pass
+    error, seconds = ask(server, retries=1)
+    assert isinstance(error, ArmFailed)
+    assert "after 2 attempts" in error.message
+    assert "cannot be reached" in error.message
+    assert seconds < 10
+
+
+def test_requests_per_minute():
+    """What is beyond a minute's requests waits: at 600 a minute, the fifth too many for half a second."""
+    with ScriptedServer({"": "Paris"}) as server:
+
+        async def many():
+            options = OpenAiOptions(base_url=server.url, requests_per_minute=600.0, concurrency=4)
+            generator = OpenAiGenerator("gpt", options=options)
+            await generator._requests.take(600)
+            began = time.monotonic()
+            await asyncio.gather(*(generator.complete(Request(prompt=CAPITAL, max_tokens=4)) for _ in range(5)))
+            await generator.close()
+            return time.monotonic() - began
+
+        seconds = asyncio.run(asyncio.wait_for(many(), 20))
+    assert 0.45 < seconds < 3
+
+
+def test_tokens_per_minute_cut_by_the_deadline():
+    """A call that would wait for tokens beyond its deadline asks nobody and gives its tokens back."""
+    with ScriptedServer({"": "Paris"}) as server:
+
+        async def late():
+            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, tokens_per_minute=100.0))
+            await generator._tokens.take(100)
+            done = await generator.complete(Request(prompt=CAPITAL, max_tokens=50, deadline=time.monotonic() + 0.2))
+            level = generator._tokens._level
+            await generator.close()
+            return done, level
+
+        done, level = asyncio.run(asyncio.wait_for(late(), 20))
+        assert server.requests == []
+    assert (done.finish, done.prompt_tokens) == ("deadline", 0)
+    assert -1 < level < 5
+
+
+def test_concurrency_is_capped():
+    """No more requests are under way at once than concurrency allows."""
+    under_way, most = 0, 0
+
+    def slow(body):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        time.sleep(0.05)
+        under_way -= 1
+        return "Paris"
+
+    with ScriptedServer(slow) as server:
+
+        async def many():
+            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, concurrency=2))
+            await asyncio.gather(*(generator.complete(Request(prompt=CAPITAL, max_tokens=4)) for _ in range(8)))
+            await generator.close()
+
+        asyncio.run(asyncio.wait_for(many(), 20))
+    assert most == 2
+
+
+def test_cancelling_frees_the_server():
+    """A cancelled call closes its connection."""
+    with ScriptedServer({"": Reply(text="word " * 400, part_s=0.02)}) as server:
+
+        async def cancelled():
+            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url))
+            task = asyncio.create_task(generator.complete(Request(prompt=CAPITAL, max_tokens=500)))
+            while not server.requests:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(wait_until, lambda: server.abandoned == 1)
+            await generator.close()
+
+        asyncio.run(asyncio.wait_for(cancelled(), 20))
+
+
+def test_the_run_accounts_for_it():
+    """A final failure is one CallFailed with the seconds of all attempts; a deadline is OutOfBudget with a draft."""
+    replies = [Reply(status=500, seconds=0.1)] * 2 + [Reply(text="word " * 200, part_s=0.02)]
+    with ScriptedServer(replies) as server:
+
+        async def run_it():
+            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, retries=1, pause_s=0.01))
+            run = Run(
+                query=Query(text="?"), retriever=MemoryRetriever([]), generator=generator, budget=Budget(seconds=1.0)
+            )
+            with pytest.raises(ArmFailed):
+                await run.complete(CAPITAL, purpose="answer", max_tokens=300)
+            with pytest.raises(OutOfBudget):
+                await run.complete(CAPITAL, purpose="answer", max_tokens=300)
+            await generator.close()
+            return run
+
+        run = asyncio.run(asyncio.wait_for(run_it(), 20))
+    assert [type(event) for event in run.trace] == [CallFailed, Generated]
+    assert run.trace[0].seconds >= 0.2
+    assert run.cost.llm_calls == 2
+    assert run.partial.startswith("word")

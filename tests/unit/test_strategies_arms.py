@@ -1,46 +1,14 @@
 """no_retrieval, single_step and multi_step, with a scripted model."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
-from router.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
 from strategies.base import Passage
 from strategies.basic import NoRetrieval, SingleStep
 from strategies.ircot import MultiStep
-from strategies.runner import run_strategy
-from strategies.scripted import MemoryRetriever, ScriptedGenerator
-
-JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")
-MAN = Passage(id="man", title="Spielberg", text="Spielberg came from Cincinnati.")
-TOWN = Passage(id="town", title="Cincinnati", text="Cincinnati lies in Ohio.")
-QUESTION = "Where is the maker of Jaws from?"
-
-
-def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN), **budget):
-    generator = answers if isinstance(answers, ScriptedGenerator) else ScriptedGenerator(answers)
-    return asyncio.run(
-        run_strategy(
-            arm,
-            query=Query(id=DecisionId("d"), text=question),
-            budget=Budget(**budget),
-            retriever=MemoryRetriever(corpus),
-            generator=generator,
-        )
-    )
-
-
-def queries(outcome):
-    return [event.query for event in outcome.trace if isinstance(event, Retrieved)]
-
-
-def branches(outcome, rule):
-    return [event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == rule]
-
-
-def purposes(outcome):
-    return [event.purpose for event in outcome.trace if isinstance(event, Generated)]
+from strategies.scripted import ScriptedGenerator
+from tests.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
 
 
 def test_no_retrieval_asks_once_and_takes_no_step():

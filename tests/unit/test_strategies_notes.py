@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from router.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
+from router.types import Budget, DecisionId, Query
 from strategies.adaptive_note import AdaptiveNote
 from strategies.base import Passage
 from strategies.notes import ChainOfNote, SelfRefine, SelfRerank, one_line
 from strategies.runner import run_strategy
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
+from tests.arm_runs import branches, purposes, queries
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")
 MAN = Passage(id="man", title="Spielberg", text="Spielberg did come from Cincinnati.")
@@ -32,18 +33,6 @@ def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN, STAT
             generator=generator,
         )
     )
-
-
-def queries(outcome):
-    return [event.query for event in outcome.trace if isinstance(event, Retrieved)]
-
-
-def branches(outcome, rule):
-    return [event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == rule]
-
-
-def purposes(outcome):
-    return [event.purpose for event in outcome.trace if isinstance(event, Generated)]
 
 
 def update(asks, note, verdict):

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from router.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
+from router.types import Budget, DecisionId, Query
 from strategies.base import Need, Passage
 from strategies.react import Action, React, parsed_action
 from strategies.runner import run_strategy
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 from tests.arm_checks import ARM_CHECKS
+from tests.arm_runs import branches, purposes, queries
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg. It came out in 1975. It has a shark.")
 MAN = Passage(id="man", title="Spielberg", text="Spielberg came from Cincinnati. He made Jaws. A shark made him rich.")
@@ -31,18 +32,6 @@ def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN), **b
             generator=generator,
         )
     )
-
-
-def queries(outcome):
-    return [event.query for event in outcome.trace if isinstance(event, Retrieved)]
-
-
-def branches(outcome, rule):
-    return [event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == rule]
-
-
-def purposes(outcome):
-    return [event.purpose for event in outcome.trace if isinstance(event, Generated)]
 
 
 def asked(prompt):

@@ -1,6 +1,5 @@
 """rq_rag with a scripted model: the single path, the tree, the choice of an answer, and every way it ends."""
 
-import asyncio
 import math
 from typing import get_args
 
@@ -9,43 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from router.errors import ConfigError
-from router.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
-from strategies.base import Completion, Need, Passage
+from strategies.base import Completion, Need
 from strategies.details import Token
 from strategies.rq_rag import PathAnswer, RqRag, chosen_answer, mean_logprob, parsed_queries
-from strategies.runner import run_strategy
-from strategies.scripted import MemoryRetriever, Scripted, ScriptedGenerator
+from strategies.scripted import Scripted, ScriptedGenerator
 from tests.arm_checks import ARM_CHECKS
-
-JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")
-MAN = Passage(id="man", title="Spielberg", text="Spielberg came from Cincinnati.")
-TOWN = Passage(id="town", title="Cincinnati", text="Cincinnati lies in Ohio.")
-QUESTION = "Where is the maker of Jaws from?"
-
-
-def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN), **budget):
-    generator = answers if isinstance(answers, ScriptedGenerator) else ScriptedGenerator(answers)
-    return asyncio.run(
-        run_strategy(
-            arm,
-            query=Query(id=DecisionId("d"), text=question),
-            budget=Budget(**budget),
-            retriever=MemoryRetriever(corpus),
-            generator=generator,
-        )
-    )
-
-
-def queries(outcome):
-    return [event.query for event in outcome.trace if isinstance(event, Retrieved)]
-
-
-def branches(outcome, rule):
-    return [event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == rule]
-
-
-def purposes(outcome):
-    return [event.purpose for event in outcome.trace if isinstance(event, Generated)]
+from tests.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
 
 
 def end_of(outcome):

@@ -1,46 +1,14 @@
 """self_rag with a scripted model: grading, rewriting, answering again, and every way it ends."""
 
-import asyncio
 from typing import get_args
 
 import pytest
 
-from router.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
-from strategies.base import Need, Passage
-from strategies.runner import run_strategy
-from strategies.scripted import MemoryRetriever, ScriptedGenerator
+from strategies.base import Need
+from strategies.scripted import ScriptedGenerator
 from strategies.self_rag import SelfRag
 from tests.arm_checks import ARM_CHECKS
-
-JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")
-MAN = Passage(id="man", title="Spielberg", text="Spielberg came from Cincinnati.")
-TOWN = Passage(id="town", title="Cincinnati", text="Cincinnati lies in Ohio.")
-QUESTION = "Where is the maker of Jaws from?"
-
-
-def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN), **budget):
-    generator = answers if isinstance(answers, ScriptedGenerator) else ScriptedGenerator(answers)
-    return asyncio.run(
-        run_strategy(
-            arm,
-            query=Query(id=DecisionId("d"), text=question),
-            budget=Budget(**budget),
-            retriever=MemoryRetriever(corpus),
-            generator=generator,
-        )
-    )
-
-
-def queries(outcome):
-    return [event.query for event in outcome.trace if isinstance(event, Retrieved)]
-
-
-def branches(outcome, rule):
-    return [event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == rule]
-
-
-def purposes(outcome):
-    return [event.purpose for event in outcome.trace if isinstance(event, Generated)]
+from tests.arm_runs import JAWS, TOWN, branches, outcome_of, purposes, queries
 
 
 def end_of(outcome):

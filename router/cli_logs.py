@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from router import config as configuration
+from router.asked import asked_time
 from router.bootstrap import open_database
 from router.cli import ConfigOption, JsonOption, console, errors, failing_well, ledger_of, print_json
-from router.cli_replay import asked_time
 from router.config import Settings
 from router.errors import InvalidInput, NotFound, RagBanditError
 from router.insights import check_registered

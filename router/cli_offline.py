@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from router import config as configuration
+from router.asked import asked_line, asked_policies, asked_weights
 from router.bootstrap import make_encoder
 from router.cli import ConfigOption, JsonOption, console, errors, failing_well, print_json
 from router.errors import InvalidInput
 from router.evaluation.plots import check_plot
 from router.evaluation.table import read_table
 from router.simulation import simulate
-from router.simulation.asked import asked_line, asked_policies, asked_weights
 from router.simulation.report import bars, draw_plot, print_report
 from router.simulation.runs import cores
 from router.training import asked_params, read_questions, train

@@ -2,11 +2,9 @@
 
 import math
 import os
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import typer
 
 from router import config as configuration
+from router.asked import asked_policies, asked_time, is_age, parts
 from router.bootstrap import make_encoder
 from router.cli import console, errors, failing_well, ledger_of, print_json
 from router.cli_replay_words import (
@@ -58,15 +57,12 @@ from router.replay.results import Skipped
 from router.replay.streamed import Streamed, streams
 from router.replay.terminal import print_replay
 from router.replay.words import headline, instant
-from router.simulation.asked import asked_policies
 from router.simulation.report import bars
 
-__all__ = ["add_replay_verb", "asked_time", "reward_bounds"]
+__all__ = ["add_replay_verb", "reward_bounds"]
 
 #: bad rows that an error names
 MOST_NAMED = 5
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def add_replay_verb(app: typer.Typer) -> None:
@@ -125,7 +121,7 @@ def add_replay_verb(app: typer.Typer) -> None:
                     baseline=baseline,
                     confidence=confidence,
                     anytime=anytime,
-                    segments=tuple(_parts(segment or [])),
+                    segments=tuple(parts(segment or [])),
                     folds=folds,
                     reward_model=reward_model,
                     floor=settings.policy.floor if floor is None else floor,
@@ -365,7 +361,7 @@ def _beginning(since: str | None, *, anytime: bool) -> float | None:
     """Where the log begins, seconds since the epoch. Raises InvalidInput."""
     if since is None:
         return None
-    if anytime and _AGE.fullmatch(since.strip()):
+    if anytime and is_age(since):
         raise InvalidInput(
             "an age begins elsewhere at every look: what holds at every look of one log does not hold then",
             field="since",
@@ -374,33 +370,14 @@ def _beginning(since: str | None, *, anytime: bool) -> float | None:
     return asked_time(since, now=time.time())
 
 
-def asked_time(text: str, *, now: float) -> float:
-    """Seconds since the epoch of a date, a time (UTC unless it says otherwise), or an age: 30m, 12h, 7d, 2w."""
-    age = _AGE.fullmatch(text.strip())
-    if age:
-        return now - float(age[1]) * _UNITS[age[2]]
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError as error:
-        raise InvalidInput(
-            f"{text!r} is no time", field="since", remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d"
-        ) from error
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
 def _candidates(texts: Sequence[str] | None, *, params: Sequence[str], settings: Settings) -> list[Asked] | None:
     """The candidates, policies of the registry with the configured params or those of --param; None: not named."""
     if texts is None:
         asked_policies([], params=params, settings=settings)  # there is none that a param could be of
         return None
-    names = _parts(texts)
+    names = parts(texts)
     learning = [asked.name for asked in asked_candidates(names) if asked.kind == "policy"]
     return asked_candidates(names, params=asked_policies(learning, params=params, settings=settings))
-
-
-def _parts(texts: Sequence[str]) -> list[str]:
-    """What stands between the commas."""
-    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
 def _finite(value: Any) -> Any:

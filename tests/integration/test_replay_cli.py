@@ -13,7 +13,8 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from router.cli_replay import add_replay_verb, asked_time
+from router.asked import asked_time
+from router.cli_replay import add_replay_verb
 from router.edge import made_feedback
 from router.errors import InvalidInput
 from router.logs import write_rows

@@ -1,6 +1,8 @@
 """What the command line asks for, as values."""
 
+import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import yaml
 
@@ -8,7 +10,10 @@ from router.config import Settings
 from router.errors import InvalidInput
 from router.types import Json
 
-__all__ = ["asked_line", "asked_policies", "asked_weights"]
+__all__ = ["asked_line", "asked_policies", "asked_time", "asked_weights", "is_age", "parts"]
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def asked_policies(names: Sequence[str], *, params: Sequence[str], settings: Settings) -> dict[str, Mapping[str, Json]]:
@@ -17,7 +22,7 @@ def asked_policies(names: Sequence[str], *, params: Sequence[str], settings: Set
     names: each may hold several, with commas between. VALUE is a YAML scalar.
     """
     found: dict[str, dict[str, Json]] = {}
-    for name in _parts(names):
+    for name in parts(names):
         found[name] = dict(settings.policy.params) if name == settings.policy.name else {}
     for given in params:
         path, equals, text = given.partition("=")
@@ -37,7 +42,7 @@ def asked_policies(names: Sequence[str], *, params: Sequence[str], settings: Set
 def asked_weights(text: str) -> tuple[float, ...]:
     """The weights of X[,X...]."""
     try:
-        return tuple(float(part) for part in _parts([text]))
+        return tuple(float(part) for part in parts([text]))
     except ValueError as error:
         raise InvalidInput(
             f"{text!r} has no number somewhere", field="lambda", remedy="for example 0.03,0.05"
@@ -46,13 +51,33 @@ def asked_weights(text: str) -> tuple[float, ...]:
 
 def asked_line(text: str) -> tuple[str, str]:
     """The two arms of A,B."""
-    parts = _parts([text])
-    if len(parts) != 2 or parts[0] == parts[1]:
+    named = parts([text])
+    if len(named) != 2 or named[0] == named[1]:
         raise InvalidInput(
             f"{text!r} does not name two arms", field="line", remedy="for example single_step,multi_step"
         )
-    return parts[0], parts[1]
+    return named[0], named[1]
 
 
-def _parts(texts: Sequence[str]) -> list[str]:
+def parts(texts: Sequence[str]) -> list[str]:
+    """What stands between the commas."""
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+
+def is_age(text: str) -> bool:
+    """Whether this is an age and no date: 30m, 12h, 7d, 2w."""
+    return _AGE.fullmatch(text.strip()) is not None
+
+
+def asked_time(text: str, *, now: float) -> float:
+    """Seconds since the epoch of a date, a time (UTC unless it says otherwise), or an age: 30m, 12h, 7d, 2w."""
+    age = _AGE.fullmatch(text.strip())
+    if age:
+        return now - float(age[1]) * _UNITS[age[2]]
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        raise InvalidInput(
+            f"{text!r} is no time", field="since", remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d"
+        ) from error
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -29,12 +29,12 @@ from rich.table import Table as Printed
 
 from router.asked import asked_policies
 from router.bootstrap import make_encoder
-from router.config import Settings
 from router.evaluation.frontier import rewards_of
 from router.evaluation.plots import check_plot
 from router.evaluation.table import Matrix, Table, read_table
 from router.policies import make_policy
 from router.policies.base import FeatureRows, with_floor
+from router.settings import Settings
 from router.simulation.embeddings import embedded
 from router.simulation.replay import Learning, Run, World
 from router.simulation.runs import cores

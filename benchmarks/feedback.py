@@ -16,11 +16,12 @@ import yaml
 
 from benchmarks.figures import Figure, print_figures, timed
 from router.client import Client
-from router.config import Settings, load
+from router.config import load
 from router.door import Router
 from router.edge import made_feedback
 from router.embedded import RedisServer
 from router.jobs import MemoryJobs
+from router.settings import Settings
 from router.types import Feedback, Query
 
 COUNT = 4000

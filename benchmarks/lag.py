@@ -15,10 +15,11 @@ import numpy as np
 import yaml
 
 from benchmarks.figures import Figure, percentiles, print_figures
-from router.config import Settings, load
+from router.config import load
 from router.door import Router
 from router.embedded import RedisServer, redis_url
 from router.jobs import MemoryJobs, RedisJobs, connect
+from router.settings import Settings
 
 COUNT, COUNT_MUFFLED = 200, 15
 

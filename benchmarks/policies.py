@@ -14,9 +14,9 @@ from rich.console import Console
 
 from benchmarks.figures import Figure, print_figures, timed
 from router.bootstrap import make_encoder
-from router.config import Settings
 from router.evaluation.table import read_table
 from router.policies import POLICIES
+from router.settings import Settings
 from router.simulation import Simulated, simulate
 from router.simulation.report import print_report
 from router.simulation.runs import cores

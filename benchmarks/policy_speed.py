@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.figures import Figure, print_figures, timed
-from router.config import Settings
 from router.policies import make_policy
 from router.policies.base import FeatureRows, Policy, apply, draw, newcomers, pmf_of_one, seed_of
+from router.settings import Settings
 from router.snapshots import pack
 from router.types import ArmName, DecisionId, Json, PolicyLabel, Query, Reward, Update
 

@@ -21,7 +21,6 @@ from rich.table import Table as Printed
 
 from router import Router
 from router.bootstrap import make_encoder
-from router.config import Settings
 from router.database import Database, migrate
 from router.edge import made_feedback
 from router.encoder import Encoder, HashingEncoder
@@ -32,6 +31,7 @@ from router.ledger import Ledger
 from router.logs.store import ledger_rows
 from router.policies.base import FeatureRows
 from router.replay import Held, Plan, asked_candidates, held, judge, prepared
+from router.settings import Settings
 from router.types import ArmName, DecisionId, PolicyLabel, Query, TableRow
 
 __all__ = ["Judged", "judged", "lived", "made_table", "main"]

@@ -17,8 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.figures import Figure, percentiles, print_figures, timed, times
-from router.config import RetrieverSettings
 from router.errors import ConfigError
+from router.settings import RetrieverSettings
 from router.weights import resolve
 from strategies.base import Passage, Retriever
 from strategies.retrievers.bm25 import Bm25Retriever, build_index

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import yaml
 
-from router.config import Settings
 from router.errors import InvalidInput
+from router.settings import Settings
 from router.types import Json
 
 __all__ = ["asked_line", "asked_policies", "asked_time", "asked_weights", "is_age", "parts"]

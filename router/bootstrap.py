@@ -2,7 +2,6 @@
 
 import logging
 
-from router.config import EncoderSettings, Settings
 from router.database import Database, check_schema
 from router.embedded import redis_url
 from router.encoder import DistilBertEncoder, Encoder, HashingEncoder
@@ -13,6 +12,7 @@ from router.ledger import Ledger
 from router.policies import make_policy
 from router.policies.base import Policy
 from router.policies.classifier import TableClassifier
+from router.settings import EncoderSettings, Settings
 from router.snapshots import SnapshotFiles
 from router.types import PolicyLabel
 

@@ -23,7 +23,6 @@ from router import config as configuration
 from router import insights
 from router.bootstrap import check_policy, open_database
 from router.client import Client
-from router.config import Settings
 from router.database import Database, migrate
 from router.door import Router
 from router.embedded import die_with_parent
@@ -31,6 +30,7 @@ from router.errors import InvalidInput, RagBanditError, StoreError
 from router.ledger import Ledger
 from router.policies import make_policy
 from router.policies.base import Policy
+from router.settings import Settings
 from router.snapshots import SnapshotFiles
 from router.types import PolicyLabel
 from router.verify import IMPORTED, verify

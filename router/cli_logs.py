@@ -16,12 +16,12 @@ from router import config as configuration
 from router.asked import asked_time
 from router.bootstrap import open_database
 from router.cli import ConfigOption, JsonOption, console, errors, failing_well, ledger_of, print_json
-from router.config import Settings
 from router.errors import InvalidInput, NotFound, RagBanditError
 from router.insights import check_registered
 from router.ledger import Ledger
 from router.logs import FORMATS, BadRow, Defaults, Logged, format_of, read_rows, write_rows
 from router.logs.store import Taken, ledger_rows, take_in
+from router.settings import Settings
 from router.simulation.report import bars
 from router.types import PolicyLabel
 

@@ -43,7 +43,6 @@ from router.cli_replay_words import (
     SkipBadWord,
     WeightWord,
 )
-from router.config import Settings
 from router.errors import InvalidInput
 from router.evaluation.moments import Vector
 from router.logs import BadRow, Defaults, Logged, format_of, read_rows
@@ -57,6 +56,7 @@ from router.replay.results import Skipped
 from router.replay.streamed import Streamed, streams
 from router.replay.terminal import print_replay
 from router.replay.words import headline, instant
+from router.settings import Settings
 from router.simulation.report import bars
 
 __all__ = ["add_replay_verb", "reward_bounds"]

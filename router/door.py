@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from router import insights
 from router.bootstrap import check_policy, make_encoder, make_jobs, make_learner, open_database
-from router.config import Settings, load, with_arms
+from router.config import load, with_arms
 from router.database import Database
 from router.edge import made_feedback, made_outcome
 from router.encoder import Encoder
@@ -28,6 +28,7 @@ from router.ledger import Ledger
 from router.policies import make_policy
 from router.rows import canonical
 from router.service import RouteService, Serving
+from router.settings import Settings
 from router.snapshots import SnapshotFiles, pack
 from router.store import DecisionRecord, Store
 from router.types import (

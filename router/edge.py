@@ -12,8 +12,8 @@ from typing import cast
 
 import uuid_utils
 
-from router.config import BudgetSettings, Settings
 from router.errors import InvalidInput
+from router.settings import BudgetSettings, Settings
 from router.types import (
     ArmName,
     Budget,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from router.config import Settings
 from router.errors import ConfigError, QueueError
 from router.jobs import connect
+from router.settings import Settings
 
 __all__ = ["PARENT_VARIABLE", "RedisServer", "die_with_parent", "redis_url"]
 

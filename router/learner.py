@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router.config import Settings
 from router.errors import Conflict, InvalidInput, NotReady, SnapshotError
 from router.ledger import Closure, Entry, Joined, Ledger
 from router.policies import make_policy
 from router.policies.base import Policy, apply
 from router.reward import default_reward, explicit_reward
 from router.rows import canonical
+from router.settings import Settings
 from router.snapshots import SnapshotFiles, pack
 from router.types import Decision, Feedback, PolicyLabel, Reward, SnapshotInfo, Update
 

@@ -14,7 +14,7 @@ from router.metrics import containment, exact_match, f1, normalise
 from router.types import Aggregate, Cost, Feedback, Outcome, Reward
 
 if TYPE_CHECKING:
-    from router.config import RewardSettings
+    from router.settings import RewardSettings
 
 __all__ = [
     "COST_TERMS",

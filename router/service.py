@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from router.config import Settings
 from router.edge import checked_query, new_id
 from router.encoder import Encoder
 from router.errors import PolicyFault
 from router.grouping import Grouped
 from router.policies.base import FeatureRows, Policy, PolicyOutput, draw, newcomers, seed_of
 from router.rows import body_hash, query_body
+from router.settings import Settings
 from router.store import Store, settle
 from router.types import ArmName, Decision, Features, PolicyLabel, Query, RunBy
 

@@ -3,9 +3,9 @@
 import logging
 from dataclasses import dataclass
 
-from router.config import Settings
 from router.jobs import Jobs
 from router.ledger import Ledger
+from router.settings import Settings
 
 __all__ = ["Swept", "sweep"]
 

@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
 
-from router.config import Settings
 from router.database import Database, migrate
 from router.door import Router
 from router.edge import made_feedback, made_outcome, new_id
@@ -32,6 +31,7 @@ from router.jobs import MemoryJobs, connect
 from router.learner import Learner
 from router.policies import make_policy
 from router.policies.base import Policy, apply, choose, seed_of
+from router.settings import Settings
 from router.snapshots import policy_sha256
 from router.tables import updates
 from router.types import Counters, Decision, DecisionId, Query, Receipt

@@ -18,12 +18,12 @@ from rich.table import Table as Printed
 from router import config as configuration
 from router.bootstrap import make_encoder
 from router.cli import ConfigOption, JsonOption, console, errors, failing_well, print_json
-from router.config import Settings
 from router.edge import capped, checked_text
 from router.errors import ConfigError, InvalidInput
 from router.logs.files import lines, new_lines, parsed
 from router.logs.jsonl import line_of
 from router.metrics import FAMILIES, judged, rules_of
+from router.settings import Settings
 from router.simulation.embeddings import embedded
 from router.simulation.report import bars
 from router.types import Budget, DecisionId, Query

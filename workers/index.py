@@ -12,7 +12,7 @@ from rich.text import Text
 
 from router import config as configuration
 from router.cli import ConfigOption, JsonOption, failing_well, print_json
-from router.config import Settings
+from router.settings import Settings
 from workers.retrieval import index_folder, kind_of, make_retriever, search_once, with_choice
 
 __all__ = ["index"]

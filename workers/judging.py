@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from router.config import RewardSettings
 from router.metrics import judged
 from router.reward import COST_TERMS
+from router.settings import RewardSettings
 from router.types import Json
 from workers.answers import Kept
 

@@ -13,11 +13,11 @@ from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker
 
 from router.bootstrap import check_policy, make_learner, open_database
-from router.config import GeneratorSettings, Settings
 from router.embedded import die_with_parent, redis_url
 from router.errors import ConfigError
 from router.jobs import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
 from router.ledger import Ledger
+from router.settings import GeneratorSettings, Settings
 from router.store import Store
 from router.types import PolicyLabel
 from router.weights import resolve

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from router.config import Settings
 from router.errors import ConfigError
+from router.settings import Settings
 from router.types import Json
 from router.weights import resolve
 from strategies.base import Hit, Passage, Retriever

@@ -21,9 +21,10 @@ from typing import IO
 
 from router.bootstrap import check_policy
 from router.client import Client
-from router.config import Settings, load, with_arms
+from router.config import load, with_arms
 from router.embedded import PARENT_VARIABLE, RedisServer
 from router.errors import ConfigError, NotReady, RagBanditError
+from router.settings import Settings
 from workers.main import check_arms
 
 __all__ = ["Child", "Supervisor"]

@@ -11,12 +11,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from router.config import Settings
 from router.edge import capped
 from router.errors import NotReady, QueueError, StoreError
 from router.jobs import RUNNING_S, RedisJobs
 from router.learner import Learner
 from router.ledger import Ledger
+from router.settings import Settings
 from router.store import Store
 from router.sweep import sweep
 from router.types import ArmName, Cost, Decision, DecisionId, Json, Outcome, PolicyLabel

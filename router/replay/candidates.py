@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 
-from router.config import Settings
 from router.errors import ConfigError, InvalidInput
 from router.evaluation.log import Choices, Log
 from router.evaluation.moments import Matrix
@@ -26,6 +25,7 @@ from router.policies.classifier import TableClassifier
 from router.replay.plan import Progress
 from router.replay.source import Held, check_pmf, pmf_columns
 from router.service import outputs_of
+from router.settings import Settings
 from router.snapshots import SnapshotFiles
 from router.types import ArmName, Json, PolicyLabel, Reward, SnapshotInfo, Update
 

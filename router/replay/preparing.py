@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from router.config import Settings
 from router.encoder import Encoder
 from router.errors import ConfigError, InvalidInput
 from router.evaluation.intervals import cressie_read, extreme_rows
@@ -22,6 +21,7 @@ from router.replay.plan import Plan, Progress
 from router.replay.progressive import Lived, lived
 from router.replay.results import Candidate, Measured, Replayed, Skipped
 from router.replay.source import Held, segment_of
+from router.settings import Settings
 from router.simulation.embeddings import embedded
 from router.snapshots import SnapshotFiles
 from router.types import SnapshotInfo

@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from router.config import RewardSettings, Settings
 from router.encoder import Encoder
 from router.errors import ConfigError, InvalidInput
 from router.evaluation.frontier import line_of
 from router.evaluation.table import Table
 from router.policies import POLICIES, make_policy
 from router.policies.base import Policy, TableTrained
+from router.settings import RewardSettings, Settings
 from router.simulation.embeddings import embedded
 from router.simulation.replay import Run, World
 from router.simulation.results import Measure, Simulated, by_seed

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from router.config import Settings
 from router.edge import made_feedback, made_outcome
 from router.evaluation.frontier import rewards_of
 from router.evaluation.table import Matrix, Table
@@ -23,6 +22,7 @@ from router.ledger import Joined
 from router.policies import make_policy
 from router.policies.base import Drawn, FeatureRows, Policy, TableTrained, apply, draw
 from router.service import made_decision, outputs_of
+from router.settings import Settings
 from router.types import Decision, DecisionId, Features, Json, PolicyLabel, Query, TableRow, Update
 
 __all__ = ["Played", "Run", "Split", "World", "decision_id", "play", "split_of", "weighted"]

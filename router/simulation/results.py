@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from router.config import RewardSettings
 from router.evaluation.frontier import (
     STEPS_READ,
     SWEEP,
@@ -26,6 +25,7 @@ from router.evaluation.frontier import (
     rewards_of,
 )
 from router.evaluation.table import Matrix, Table
+from router.settings import RewardSettings
 from router.simulation.replay import Played, Run, Timed
 from router.types import ArmName, Json
 

@@ -15,12 +15,13 @@ import yaml
 
 from router.bootstrap import open_database
 from router.client import Client
-from router.config import Settings, load
+from router.config import load
 from router.embedded import RedisServer
 from router.errors import NotReady, RagBanditError
 from router.insights import status
 from router.ledger import Ledger
 from router.policies import make_policy
+from router.settings import Settings
 from router.types import PolicyLabel
 from strategies.base import Passage
 from strategies.retrievers.bm25 import build_index

@@ -5,9 +5,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.replay_truth import OTHERS, judged, lived, made_table
-from router.config import Settings
 from router.database import Database, migrate
 from router.encoder import HashingEncoder
+from router.settings import Settings
 
 TABLE = made_table()
 

@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from router import Client, errors
 from router.api import create_app
-from router.config import Settings
 from router.door import Router
 from router.edge import made_outcome
 from router.jobs import MemoryJobs, RedisJobs, connect
+from router.settings import Settings
 
 QUESTION = "Who wrote Dracula?"
 

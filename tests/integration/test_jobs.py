@@ -9,11 +9,11 @@ import pytest
 from rq import Queue
 from rq.job import Job
 
-from router.config import Settings
 from router.door import Router
 from router.embedded import PARENT_VARIABLE, RedisServer, redis_url
 from router.errors import ConfigError, QueueError
 from router.jobs import ANSWER_QUEUE, LEARN_QUEUE, Listener, RedisJobs, connect
+from router.settings import Settings
 from router.sweep import sweep
 from router.types import Query
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from sqlalchemy import select
 
-from router.config import Settings
 from router.errors import Conflict, NotReady
 from router.insights import quarantined
 from router.policies.mba import MbaRag
+from router.settings import Settings
 from router.snapshots import pack
 from router.sweep import sweep
 from router.tables import decisions, feedback, waiting

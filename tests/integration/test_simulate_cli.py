@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from router import cli_offline
 from router.cli_offline import add_offline_verbs
-from router.config import Settings
 from router.edge import made_outcome
 from router.encoder import HashingEncoder
 from router.errors import ConfigError, RagBanditError
@@ -27,6 +26,7 @@ from router.evaluation.frontier import SWEEP, Point, line_of
 from router.evaluation.table import read_table
 from router.policies import POLICIES
 from router.policies.fixed import Uniform
+from router.settings import Settings
 from router.simulation import report, runs, simulate
 from router.simulation.embeddings import embedded
 from router.simulation.replay import Learning, Run, World, decision_id, split_of

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from router.bootstrap import check_policy
-from router.config import Settings, effective, load
+from router.config import effective, load
 from router.errors import ConfigError
 from router.policies import make_policy
+from router.settings import Settings
 from tests.tiny_models import tiny_trained
 
 SHIPPED = Path(__file__).parents[2] / "config.yaml"

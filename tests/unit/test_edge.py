@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.config import BudgetSettings, RewardSettings, Settings
 from router.edge import MAX_TEXT, capped, checked_id, checked_query, checked_text, made_feedback, made_outcome, new_id
 from router.errors import InvalidInput
 from router.rows import canonical
+from router.settings import BudgetSettings, RewardSettings, Settings
 from router.types import Budget, Cost, Query
 from tests.checks import ARMS, steady
 

@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 
-from router.config import RewardSettings
 from router.edge import made_feedback, made_outcome
 from router.errors import ConfigError, InvalidInput
 from router.evaluation import plots
@@ -27,6 +26,7 @@ from router.evaluation.frontier import (
 from router.evaluation.plots import Curve, check_plot, plot_frontier
 from router.evaluation.table import Table
 from router.reward import explicit_reward
+from router.settings import RewardSettings
 from router.types import TableRow
 
 ARMS = ("none", "single_step", "multi_step")

@@ -5,8 +5,9 @@ import dataclasses
 
 import pytest
 
-from router.config import OpenAiSettings, Settings, load
+from router.config import load
 from router.errors import ConfigError
+from router.settings import OpenAiSettings, Settings
 from strategies.base import Prompt, Request
 from strategies.cached import CachedGenerator
 from strategies.openai_generator import OpenAiGenerator

@@ -12,12 +12,13 @@ import pytest
 import yaml
 
 from router.bootstrap import check_policy
-from router.config import PolicySettings, Settings, load
+from router.config import load
 from router.door import Router
 from router.jobs import MemoryJobs
 from router.policies import POLICIES, make_policy
 from router.policies.base import TableTrained, counted_state, pmf_of_one
 from router.policies.finetuned import load_body
+from router.settings import PolicySettings, Settings
 from tests.checks import ARMS, POLICY_CHECKS, made_features, made_query, made_updates, taught
 from tests.tiny_models import tiny_encoder, tiny_trained
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from router.config import Settings
 from router.errors import InvalidInput
 from router.evaluation.reward_models import folds_of
 from router.policies import make_policy
 from router.replay import Plan, asked_candidates, held, judge, prepared
 from router.replay.source import Piece
+from router.settings import Settings
 from tests.log_rows import with_extra
 from tests.replay_logs import close, judged, lived_rows, rows_from
 

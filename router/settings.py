@@ -12,6 +12,7 @@ __all__ = [
     "BudgetSettings",
     "EncoderSettings",
     "GeneratorSettings",
+    "HealthSettings",
     "LearningSettings",
     "OpenAiSettings",
     "PolicySettings",
@@ -124,6 +125,8 @@ class RetrieverSettings(_Section):
     timeout_s: Seconds = 10.0
     #: of "dense", and of "elasticsearch" by meaning: a folder in the layout of sentence-transformers, or its hub name
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    #: of "dense": "exact" compares every vector, which serves up to about a million passages; "faiss" follows a graph
+    search_by: Literal["exact", "faiss"] = "exact"
     #: of "hybrid"
     first: Literal["bm25", "elasticsearch", "dense"] = "bm25"
     second: Literal["bm25", "elasticsearch", "dense"] = "dense"
@@ -184,6 +187,12 @@ class GeneratorSettings(_Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Count | None = None
     context_tokens: Annotated[int, Field(ge=256)] = 2048
+    #: of "local": texts written at once; None: as many as pay, 8 on a processor and 64 on CUDA
+    max_batch: Count | None = None
+    #: of "local": memory for what was read before, so that prompts which begin alike are read once; 0: none is kept
+    prefix_mb: Annotated[float, Field(ge=0)] = 256.0
+    #: of "local": the tokens that `self_rag_trained` reads, by name, of a model that was trained with them
+    trained_tokens: list[str] = Field(default_factory=list)
     #: of "scripted": a piece of the prompt -> the answer; "" matches every prompt. For tests and dry runs
     script: dict[str, str] = Field(default_factory=lambda: {"": "So the answer is: scripted."})
     #: of "scripted": how long every call takes
@@ -203,6 +212,15 @@ class BudgetSettings(_Section):
     dollars: Annotated[float, Field(gt=0)] | None = None
 
 
+class HealthSettings(_Section):
+    """The circuit breaker: an arm that only fails is not offered for a while."""
+
+    #: outcomes of an arm that failed one after the other; 0: arms are offered however often they fail
+    failures: Annotated[int, Field(ge=0, le=1000)] = 5
+    #: how long such an arm is left out before it is tried again
+    cool_down_s: Seconds = 30.0
+
+
 class ServerSettings(_Section):
     """The HTTP surface."""
 
@@ -217,6 +235,8 @@ class WorkerSettings(_Section):
     """Processes that `ragbandit up` starts."""
 
     answer: Annotated[int, Field(ge=0, le=64)] = 1
+    #: questions that one answer process works on at once; None: as many as its generator takes at once
+    concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
     sweep_interval_s: Seconds = 2.0
     #: an unanswered decision is queued again after that long without its job
     retry_after_s: Seconds = 10.0
@@ -240,6 +260,7 @@ class Settings(_Section):
     retriever: RetrieverSettings = RetrieverSettings()
     generator: GeneratorSettings = GeneratorSettings()
     budget: BudgetSettings = BudgetSettings()
+    health: HealthSettings = HealthSettings()
     server: ServerSettings = ServerSettings()
     workers: WorkerSettings = WorkerSettings()
 

@@ -1,34 +1,44 @@
 """A language model in this process: small, able to stop at any token, and to tell how sure it was.
 
-For laptops, tests and single machines. One question is written at a time; production runs a serving engine such as
-vLLM and talks to it over HTTP.
+For laptops, tests and single machines: production runs a serving engine such as vLLM and talks to it over HTTP.
 """
 
 import asyncio
+import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
+
 from router.errors import ArmFailed, ConfigError
-from strategies.base import Completion, Generator, Need, Prompt, Request, Sampling
-from strategies.telling import Probabilities, dice, looked, picked
+from strategies.base import Completion, Generator, Need, Prompt, Request
+from strategies.telling import Taken, looked
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-    from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from strategies.batching import Engine, Finish, Pace, Writing
+    from strategies.row_cache import KeyShape
 
 __all__ = ["LocalGenerator"]
 
-#: Prompt tokens read between two looks at the clock.
-_CHUNK: Final = 256
+log = logging.getLogger("ragbandit.local")
 
-Finish = Literal["stop", "length", "deadline"]
+#: prompts whose token ids are remembered: arms ask for the size of a prompt before they send it
+_REMEMBERED: Final = 256
+#: device -> texts written at once unless the setting says otherwise (python -m benchmarks.generator)
+_ROWS: Final = {"cpu": 8, "cuda": 64}
+#: tokens beyond those that a stop string may fill
+_TAIL: Final = 8
+#: part of CUDA's free memory that texts under way may fill; growing holds two copies for a moment
+_SHARE: Final = 0.4
 
 
 class LocalGenerator(Generator):
@@ -38,8 +48,16 @@ class LocalGenerator(Generator):
     thread count while writing; on a busy machine fewer are faster, because OpenMP threads spin while they wait.
     trained_tokens: special tokens that the model was trained to write (Self-RAG's), told of and left in the text where
     a request wants them.
-    Raises ConfigError if the folder, a package or the device is missing.
+    max_batch: texts written at once, one step of the model for all; None: as many as pay on the device. prefix_mb:
+    memory for what was read before, so that prompts which begin alike are read once; 0: none is kept. In float32 a
+    text is the same whatever else is being written or was read before; in bfloat16 both change roundings, and where
+    two tokens are nearly as likely, the text.
+    Raises ConfigError if the folder, a package or the device is missing, or if the model keeps more of a text than
+    keys and values. A model that looks back over a window only gets context_tokens of that size.
     """
+
+    #: texts that are written at once
+    max_batch: int
 
     capabilities: frozenset[Need] = frozenset(
         {"completion", "stop", "logprobs", "entropy", "attention", "hidden_states"}
@@ -55,24 +73,49 @@ class LocalGenerator(Generator):
         threads: int | None = None,
         context_tokens: int = 2048,
         trained_tokens: Sequence[str] = (),
+        max_batch: int | None = None,
+        prefix_mb: float = 256.0,
     ) -> None:
         self.name = name
         self._torch, self._device, dtype = _place(precision=precision, device=device)
-        if threads is not None and threads < 1:
-            raise ConfigError("must be at least 1", field="generator.threads")
+        for field, value, least in (("threads", threads, 1), ("max_batch", max_batch, 1), ("prefix_mb", prefix_mb, 0)):
+            if value is not None and value < least:
+                raise ConfigError(f"must be at least {least}", field=f"generator.{field}")
         self._set_threads(threads)
         self._tokenizer, self._model = _load(Path(folder).expanduser(), dtype=dtype, device=self._device)
-        longest = getattr(self._model.config, "max_position_embeddings", None) or context_tokens
-        self.context_tokens = min(context_tokens, longest)
+        self.max_batch = _ROWS[self._device] if max_batch is None else max_batch
         self._ends = _end_tokens(self._model, self._tokenizer)
         self._trained = _trained(self._tokenizer, trained_tokens)
         if self._trained:
             self.capabilities = self.capabilities | {"trained_tokens"}
+        added = self._tokenizer.added_tokens_decoder.values()
+        self._control_words = sorted({each.content for each in added if each.special} - self._trained.keys())
         self._tokenizer_lock = threading.Lock()
-        # One thread is the queue: calls wait without holding a thread of the event loop's pool.
-        self._queue = ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix="generate", initializer=self._set_threads, initargs=(threads,)
+        self._remembered = lru_cache(maxsize=_REMEMBERED)(self._tokenized)
+        self._engine, shape = self._made_engine(threads=threads, prefix_bytes=int(prefix_mb * 2**20))
+        self.context_tokens = _context(self._model, asked=context_tokens, window=shape.window, name=name)
+
+    def _made_engine(self, *, threads: int | None, prefix_bytes: int) -> tuple["Engine", "KeyShape"]:
+        from strategies.batching import Engine
+        from strategies.row_cache import Prefixes, RowCache, check_rows, key_shape
+
+        shape = key_shape(self._model)
+        check_rows(self._model, shape=shape)
+        size = shape.bytes_per_token(self._model.dtype)
+        pace = _pace(self._torch, self._device, rows=self.max_batch, bytes_per_token=size, less=prefix_bytes)
+        self._cache = RowCache(
+            shape, device=self._device, dtype=self._model.dtype, most_rows=self.max_batch, room=pace.room
         )
+        engine = Engine(
+            self._model,
+            cache=self._cache,
+            prefixes=Prefixes(limit=prefix_bytes, bytes_per_token=size),
+            pace=pace,
+            ended=self._ended,
+            told=self._completion,
+            start=lambda: self._set_threads(threads),
+        )
+        return engine, shape
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Exact: tokens of the prompt as the model will see it, chat template included."""
@@ -81,43 +124,42 @@ class LocalGenerator(Generator):
     async def complete(self, request: Request) -> Completion:
         """Greedy continuation; see Generator.
 
-        prompt_tokens counts what was read before the deadline, completion_tokens includes the model's end token.
-        Cancelling the task frees the model at the next token. Raises ArmFailed if prompt and max_tokens do not fit
-        in context_tokens, the model fails, or the generator was closed.
+        prompt_tokens counts what was read before the deadline, with what was known from another prompt: what a
+        provider would bill. completion_tokens includes the model's end token. Cancelling the task frees its row at
+        the next token. Raises ArmFailed if prompt and max_tokens do not fit in context_tokens, the model fails, or
+        the generator was closed.
         """
+        from strategies.batching import Writing
+
         ids = self._ids(request.prompt)
-        if len(ids) + request.max_tokens > self.context_tokens:
+        if not ids or len(ids) + request.max_tokens > self.context_tokens:
             raise ArmFailed(
-                f"a prompt of {len(ids)} tokens with {request.max_tokens} to write exceeds {self.context_tokens}",
-                remedy="shorten the prompt or raise the generator's context_tokens",
+                f"a prompt of {len(ids)} tokens with {request.max_tokens} to write exceeds {self.context_tokens}"
+                if ids
+                else "the prompt is empty",
+                remedy="shorten the prompt or raise the generator's context_tokens" if ids else None,
             )
-        writing = _Writing(
-            ids=ids,
-            max_tokens=request.max_tokens,
-            stop=tuple(filter(None, request.stop)),
-            deadline=request.deadline,
-            want=request.want,
-            sampling=request.sampling,
-        )
-        try:
-            work = self._queue.submit(self._write, writing)
-        except RuntimeError as error:  # of a pool that was shut down
-            raise ArmFailed(f"{self.name} cannot be asked: {error}") from error
-        outcome = asyncio.wrap_future(work)
+        taken = Taken(want=request.want, sampling=request.sampling, special=self._trained)
+        writing = Writing(request, ids=np.array(ids, dtype=np.int64), taken=taken)
+        self._engine.submit(writing)
+        outcome = asyncio.wrap_future(writing.future)
         try:
             done, _ = await asyncio.wait({outcome}, timeout=writing.seconds_left())
-            if not done and work.cancel():  # the deadline passed while others were being served
+            if not done and writing.future.cancel():  # the deadline passed while others were being served
                 return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="deadline")
-            return await outcome  # a running call sees its deadline at the next token
+            return await outcome  # a text under way sees its deadline at the next token
         finally:
             writing.abandoned.set()
 
     async def close(self) -> None:
-        """End the writing thread; a call under way finishes first, later ones are ArmFailed."""
-        self._queue.shutdown(wait=False)
+        """End the writing thread; calls under way finish first, later ones are ArmFailed."""
+        self._engine.close()
 
     def _ids(self, prompt: Prompt) -> list[int]:
         """Token ids of the prompt, up to where the model goes on."""
+        return list(self._remembered(prompt))
+
+    def _tokenized(self, prompt: Prompt) -> tuple[int, ...]:
         with self._tokenizer_lock:
             if getattr(self._tokenizer, "chat_template", None):
                 messages = [
@@ -130,14 +172,12 @@ class LocalGenerator(Generator):
             else:
                 parts = (prompt.instructions, prompt.body, prompt.prefix)
                 found = self._tokenizer("\n\n".join(self._plain(part) for part in parts if part))
-        ids: list[int] = found["input_ids"]
-        return ids
+        return tuple(found["input_ids"])
 
     def _plain(self, text: str) -> str:
         """The text without the model's control words: a passage must not be able to end the user's turn."""
-        for word in self._tokenizer.all_special_tokens:
-            if word not in self._trained:
-                text = text.replace(word, " ")
+        for word in self._control_words:
+            text = text.replace(word, " ")
         return text.encode("utf-8", "replace").decode()
 
     def _text(self, ids: list[int], *, plain: bool = True) -> str:
@@ -145,15 +185,23 @@ class LocalGenerator(Generator):
             text: str = self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False)
         return text.rstrip("\ufffd")  # the first bytes of a letter that the next token would have finished
 
-    def _write(self, writing: "_Writing") -> Completion:
-        """Runs in the queue's thread."""
-        try:
-            with self._torch.inference_mode():
-                read, ids, finish = self._written(writing)
-                details = self._told(writing, read=read, ids=ids)
-        except RuntimeError as error:  # out of memory, an index out of range, a kernel that is missing
-            raise ArmFailed(f"the language model failed: {error}") from error
-        text = self._text(self._without_end(ids), plain="trained_tokens" not in writing.want)
+    def _ended(self, writing: "Writing") -> bool:
+        """Whether the last token ends the text: it is the model's end, or completes a stop string."""
+        tokens = writing.taken.tokens
+        if tokens[-1] in self._ends or not writing.stop:
+            return tokens[-1] in self._ends
+        # A token has a byte at least: the tail is long enough for every stop string that ends in it, and most often
+        # says without the whole text that there is none.
+        tail = max(len(each.encode()) for each in writing.stop) + _TAIL
+        if len(tokens) > tail and _first_stop(self._text(tokens[-tail:]), writing.stop) is None:
+            return False
+        return _first_stop(self._text(tokens), writing.stop) is not None
+
+    def _completion(self, writing: "Writing", row: int, read: int, finish: "Finish") -> Completion:
+        """What the caller gets. Runs in the engine's thread, while the row holds the text."""
+        ids, request = writing.taken.tokens, writing.request
+        details = self._told(writing, row=row, read=read)
+        text = self._text(self._without_end(ids), plain="trained_tokens" not in request.want)
         cut = _first_stop(text, writing.stop)
         return Completion(
             text=text if cut is None else text[:cut],
@@ -166,82 +214,25 @@ class LocalGenerator(Generator):
     def _without_end(self, ids: list[int]) -> list[int]:
         return ids[:-1] if ids and ids[-1] in self._ends else ids
 
-    def _told(self, writing: "_Writing", *, read: int, ids: list[int]) -> dict[str, object]:
+    def _told(self, writing: "Writing", *, row: int, read: int) -> dict[str, object]:
         """What the request wants to know of the tokens written, the end token left out."""
-        written = self._without_end(ids)
-        if not writing.want - {"completion", "stop"} or not written:
+        want, written = writing.request.want, self._without_end(writing.taken.tokens)
+        if not want - {"completion", "stop"} or not written:
             return {}
-        plain = "trained_tokens" not in writing.want
+        plain = "trained_tokens" not in want
         whole = [self._text(written[:count], plain=plain) for count in range(len(written) + 1)]
         texts = [after[len(before) :] for before, after in pairwise(whole)]
-        found = writing.probabilities.details(texts=texts, name=lambda place: self._text([place], plain=False))
-        if writing.want & {"attention", "hidden_states"}:
-            every = writing.ids[:read] + written
-            names = [self._text([place], plain=False) for place in writing.ids[:read]] + texts
-            found |= looked(self._torch, self._model, ids=every, read=read, want=writing.want, names=names)
+        found = writing.taken.details(texts=texts, name=lambda place: self._text([place], plain=False))
+        if want & {"attention", "hidden_states"}:
+            names = [self._text([place], plain=False) for place in writing.ids.tolist()] + texts
+            self._cache.lengths[row] = read
+            run = partial(self._cache.run, self._model, [written], first=row)
+            found |= looked(self._torch, self._model, run=run, read=read, want=want, names=names)
         return found
-
-    def _written(self, writing: "_Writing") -> tuple[int, list[int], Finish]:
-        """(prompt tokens read, tokens written, why it ended)."""
-        from transformers import DynamicCache
-
-        cache = DynamicCache()
-        written: list[int] = []
-        writing.probabilities = Probabilities(self._torch, want=writing.want, special=self._trained)
-        generator = dice(self._torch, writing.sampling, device=self._device)
-        for start in range(0, len(writing.ids), _CHUNK):
-            if writing.over():
-                return start, written, "deadline"
-            logits = self._next(writing.ids[start : start + _CHUNK], cache=cache)
-        read = len(writing.ids)
-        while len(written) < writing.max_tokens:
-            token = picked(self._torch, logits, sampling=writing.sampling, generator=generator)
-            writing.probabilities.note(logits, token=token)
-            written.append(token)
-            if token in self._ends or (writing.stop and _first_stop(self._text(written), writing.stop) is not None):
-                return read, written, "stop"
-            if len(written) == writing.max_tokens:
-                break
-            if writing.over():
-                return read, written, "deadline"
-            logits = self._next([token], cache=cache)
-        return read, written, "length"
-
-    def _next(self, ids: list[int], *, cache: "Cache") -> "Tensor":
-        """Logits of the token after these, shape (vocabulary,); the cache grows by them."""
-        tokens = self._torch.tensor([ids], device=self._device)  # (1, T)
-        output = self._model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return output.logits[0, -1]  # (1, 1, vocabulary)
 
     def _set_threads(self, count: int | None) -> None:
         if count is not None:  # OpenMP keeps the number per thread: it is set in every thread that computes
             self._torch.set_num_threads(count)
-
-
-class _Writing:
-    """One call on its way: what was asked, and whether anybody still waits for it."""
-
-    probabilities: Probabilities
-
-    def __init__(
-        self,
-        *,
-        ids: list[int],
-        max_tokens: int,
-        stop: tuple[str, ...],
-        deadline: float | None,
-        want: frozenset[Need],
-        sampling: Sampling | None,
-    ) -> None:
-        self.ids, self.max_tokens, self.stop, self.deadline = ids, max_tokens, stop, deadline
-        self.want, self.sampling = want, sampling
-        self.abandoned = threading.Event()
-
-    def seconds_left(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-
-    def over(self) -> bool:
-        return self.abandoned.is_set() or self.seconds_left() == 0.0
 
 
 def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
@@ -267,6 +258,26 @@ def _place(*, precision: str, device: str) -> tuple[Any, str, Any]:
         in_hardware = features.get("avx512_bf16") or features.get("amx_bf16")
         precision = "bfloat16" if (torch.cuda.is_bf16_supported() if place == "cuda" else in_hardware) else "float32"
     return torch, place, getattr(torch, precision)
+
+
+def _pace(torch: Any, device: str, *, rows: int, bytes_per_token: int, less: int) -> "Pace":
+    """A processor computes as long for two prompts as for one after the other; a graphics card is launched once."""
+    from strategies.batching import Pace
+
+    if device == "cpu":
+        return Pace(rows=rows, free=1, chunk=256, together=1, room=None)
+    free, _ = torch.cuda.mem_get_info()
+    room = max(0, int((free - less) * _SHARE)) // bytes_per_token
+    return Pace(rows=rows, free=max(1, rows // 8), chunk=2048, together=16384, room=room)
+
+
+def _context(model: "PreTrainedModel", *, asked: int, window: int | None, name: str) -> int:
+    """Tokens that fit in one call. Within a window, looking back over it is looking back over all."""
+    longest = getattr(model.config, "max_position_embeddings", None) or asked
+    if window is not None and window < min(asked, longest):
+        log.warning("%s looks back over %d tokens only: generator.context_tokens is lowered to that", name, window)
+        return window
+    return int(min(asked, longest))
 
 
 def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:

@@ -1,10 +1,12 @@
 """What a local model tells beside its text: how sure it was, where it looked, what it had in mind.
 
 Probabilities are taken while the text is written, from the distribution before any sampling. Attention and hidden
-states take one more pass over all tokens, with attention computed in the open ("eager"): fast kernels do not give it.
+states take one more pass over the tokens written, with attention computed in the open ("eager"): fast kernels do not
+give it.
 """
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,95 +18,140 @@ from strategies.details import Attention, HiddenStates, Token
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import Generator as Dice
     from torch import Tensor
     from transformers import PreTrainedModel
 
-__all__ = ["Probabilities", "dice", "looked", "picked"]
+__all__ = ["Taken", "looked", "picked"]
 
 #: other tokens that are told of every place
 OTHERS: Final = 5
 
 
-class Probabilities:
-    """Log-probabilities of every token written, as far as they are wanted."""
+class Taken:
+    """The tokens of one text: how they are to be taken, which they are, and how likely they were if that is wanted."""
 
-    def __init__(self, torch: Any, *, want: frozenset[Need], special: Mapping[str, int]) -> None:
-        self._torch, self._want, self._special = torch, want, dict(special)
+    def __init__(self, *, want: frozenset[Need], sampling: Sampling | None, special: Mapping[str, int]) -> None:
+        self.want, self.sampling, self.special = want, sampling, dict(special)
+        self.tokens: list[int] = []
+        # The seed's own, whatever else is being written; on no device, so that all devices draw the same numbers.
+        self._dice = random.Random(0 if sampling is None else sampling.seed)  # noqa: S311 - no secret
         self._chosen: list[float] = []
         self._others: list[list[tuple[int, float]]] = []
         self._entropy: list[float] = []
         self._trained: list[dict[str, float]] = []
 
-    def note(self, logits: "Tensor", *, token: int) -> None:
-        """The distribution that this token was taken from; logits of shape (vocabulary,)."""
-        if not self._want & {"logprobs", "entropy", "trained_tokens"}:
-            return
-        row = self._torch.log_softmax(logits.float(), dim=-1)
-        if "logprobs" in self._want:
-            self._chosen.append(float(row[token]))
-            values, places = row.topk(OTHERS + 1)
-            best = zip(places.tolist(), values.tolist(), strict=True)
-            self._others.append([(place, value) for place, value in best if place != token][:OTHERS])
-        if "entropy" in self._want:
-            self._entropy.append(max(0.0, -float((row.exp() * row).nan_to_num(0.0).sum())))
-        if "trained_tokens" in self._want:
-            self._trained.append({name: float(row[place]) for name, place in self._special.items()})
+    @property
+    def asks(self) -> bool:
+        """Whether anything of the distributions is wanted."""
+        return bool(self.want & {"logprobs", "entropy", "trained_tokens"})
 
-    def details(self, *, texts: Sequence[str], name: Any) -> dict[str, object]:
+    def draw(self) -> float:
+        """The next random number, from 0 up to 1."""
+        return self._dice.random()
+
+    def note(self, told: Sequence[float], *, token: int) -> None:
+        """One row of `_told`, of the place where this token was taken."""
+        count = (len(told) - 2 - len(self.special)) // 2
+        chosen, entropy, *rest = told
+        if "logprobs" in self.want:
+            best = zip(map(int, rest[count : 2 * count]), rest[:count], strict=True)
+            self._chosen.append(chosen)
+            self._others.append([(place, value) for place, value in best if place != token][:OTHERS])
+        if "entropy" in self.want:
+            self._entropy.append(max(0.0, entropy))
+        if "trained_tokens" in self.want:
+            self._trained.append(dict(zip(self.special, rest[2 * count :], strict=True)))
+
+    def details(self, *, texts: Sequence[str], name: Callable[[int], str]) -> dict[str, object]:
         """By need, for as many tokens as there are texts; name: id of a token -> its text."""
         found: dict[str, object] = {}
         count = len(texts)
-        if "logprobs" in self._want:
+        if "logprobs" in self.want:
             found["logprobs"] = tuple(
                 Token(text=text, logprob=chosen, others={name(place): value for place, value in others})
                 for text, chosen, others in zip(texts, self._chosen[:count], self._others[:count], strict=True)
             )
-        if "entropy" in self._want:
+        if "entropy" in self.want:
             found["entropy"] = tuple(self._entropy[:count])
-        if "trained_tokens" in self._want:
+        if "trained_tokens" in self.want:
             found["trained_tokens"] = tuple(self._trained[:count])
         return found
 
 
-def dice(torch: Any, sampling: Sampling | None, *, device: str) -> "Dice | None":
-    """What the draws of one text come from: the seed's, whatever else is being written."""
-    return None if sampling is None else torch.Generator(device=device).manual_seed(sampling.seed)
+def picked(torch: Any, logits: "Tensor", *, texts: Sequence[Taken]) -> None:
+    """Give every text its next token, and what it wants to know of it; logits of shape (texts, vocabulary).
+
+    The likeliest token, or one drawn: temperature, then top_k, then the least set that reaches top_p. All texts must
+    name the same special tokens. One transfer from the device, whatever is asked.
+    """
+    tokens = logits.argmax(-1)  # (texts,)
+    drawing = [row for row, text in enumerate(texts) if text.sampling is not None]
+    if drawing:
+        tokens[drawing] = _drawn(torch, logits[drawing], texts=[texts[row] for row in drawing])
+    asking = [row for row, text in enumerate(texts) if text.asks]
+    found = tokens.double()  # holds every id exactly
+    if asking:
+        special = list(texts[0].special.values())
+        told = _told(torch, logits[asking], tokens=tokens[asking], special=special)  # (asking, F)
+        found = torch.cat([found, told.flatten()])
+    numbers = found.tolist()
+    for text, token in zip(texts, numbers, strict=False):
+        text.tokens.append(int(token))
+    width = (len(numbers) - len(texts)) // max(1, len(asking))
+    for at, row in enumerate(asking):
+        begin = len(texts) + at * width
+        texts[row].note(numbers[begin : begin + width], token=texts[row].tokens[-1])
 
 
-def picked(torch: Any, logits: "Tensor", *, sampling: Sampling | None, generator: "Dice | None") -> int:
-    """The likeliest token, or one drawn: temperature, then top_k, then the least set that reaches top_p."""
-    if sampling is None:
-        return int(logits.argmax())
-    scaled = logits.float() / sampling.temperature
-    ordered, places = scaled.sort(descending=True)
-    if sampling.top_k:
-        ordered, places = ordered[: sampling.top_k], places[: sampling.top_k]
-    shares = torch.softmax(ordered, dim=-1)
-    if sampling.top_p < 1.0:
-        # The token that reaches top_p stays, and so does the first one, whatever top_p is.
-        shares = shares.masked_fill(shares.cumsum(-1) - shares >= sampling.top_p, 0.0)
-    return int(places[torch.multinomial(shares, 1, generator=generator)])
+def _told(torch: Any, logits: "Tensor", *, tokens: "Tensor", special: Sequence[int]) -> "Tensor":
+    """Shape (rows, F): log-probability of the token, entropy, the best values, their places, those of special."""
+    rows = torch.log_softmax(logits.float(), dim=-1)  # (rows, vocabulary)
+    values, places = rows.topk(min(OTHERS + 1, rows.shape[1]))
+    entropy = -(rows.exp() * rows).nan_to_num(0.0).sum(-1, keepdim=True)
+    chosen = rows.gather(1, tokens[:, None])
+    return torch.cat([part.double() for part in (chosen, entropy, values, places, rows[:, special])], dim=1)
+
+
+def _drawn(torch: Any, logits: "Tensor", *, texts: Sequence[Taken]) -> "Tensor":
+    """A token for every row, shape (rows,), where the cumulated probabilities pass the row's random number."""
+    width = logits.shape[1]
+    how = [(text.sampling, text.draw()) for text in texts if text.sampling is not None]
+    facts = [(each.temperature, each.top_k or width, each.top_p if each.top_p < 1.0 else 2.0, u) for each, u in how]
+    temperature, top_k, top_p, number = torch.tensor(facts, device=logits.device).T[:, :, None]  # (rows, 1) each
+    ordered, places = (logits.float() / temperature).sort(descending=True)
+    late = torch.arange(width, device=logits.device) >= top_k
+    shares = torch.softmax(ordered.masked_fill(late, -torch.inf), dim=-1)
+    # The token that reaches top_p stays, and so does the first one, whatever top_p is.
+    shares = shares.masked_fill(shares.cumsum(-1) - shares >= top_p, 0.0)
+    passed = shares.cumsum(-1)
+    rank = (passed <= number * passed[:, -1:]).sum(-1, keepdim=True)
+    rank = rank.minimum((shares > 0).sum(-1, keepdim=True) - 1)  # a number that rounds up to 1 passes all
+    return places.gather(1, rank)[:, 0]
 
 
 def looked(
-    torch: Any, model: "PreTrainedModel", *, ids: Sequence[int], read: int, want: frozenset[Need], names: Sequence[str]
+    torch: Any,
+    model: "PreTrainedModel",
+    *,
+    run: Callable[..., Any],
+    read: int,
+    want: frozenset[Need],
+    names: Sequence[str],
 ) -> dict[str, object]:
-    """Attention of the last layer and hidden states of the last token, by need; ids: read, then written."""
-    if not want & {"attention", "hidden_states"} or len(ids) <= read:
+    """Attention of the last layer and hidden states of the last token, by need.
+
+    run(**options) is the model's output over the tokens written, after the `read` ones that came before; names: of all.
+    """
+    if not want & {"attention", "hidden_states"} or len(names) <= read:
         return {}
     with _eager(model):
-        tokens = torch.tensor([list(ids)], device=model.device)  # (1, T)
-        output = model(
-            input_ids=tokens, use_cache=False, output_attentions="attention" in want, output_hidden_states=True
-        )
+        output = run(output_attentions="attention" in want, output_hidden_states="hidden_states" in want)
     found: dict[str, object] = {}
     if "attention" in want:
-        weights = output.attentions[-1][0, :, read:].float().cpu().numpy()  # (heads, written, T)
+        weights = output.attentions[-1][0, :, :, : len(names)].float().cpu().numpy()  # (heads, written, all)
         found["attention"] = Attention(weights=weights.astype(np.float32), keys=tuple(names))
     if "hidden_states" in want:
-        states = [state[0, -1].float().cpu().numpy() for state in output.hidden_states]
-        hidden: HiddenStates = np.stack(states).astype(np.float32)  # (layers + 1, d)
+        hidden: HiddenStates = torch.stack([state[0, -1] for state in output.hidden_states]).float().cpu().numpy()
         found["hidden_states"] = hidden
     return found
 

@@ -1,7 +1,7 @@
-"""A DistilBERT of two layers, and classifiers trained on it, as folders: the fine-tuned policies in milliseconds.
+"""A DistilBERT of two layers, classifiers trained on it, and language models, as folders: all of it in milliseconds.
 
-Written without torch and in plain view of the formats, at a place that their bytes alone decide: the params of a
-policy name it, so it must be known before any test runs and be the same in every process.
+The encoders are written without torch and in plain view of the formats, at a place that their bytes alone decide: the
+params of a policy name it, so it must be known before any test runs and be the same in every process.
 """
 
 import functools
@@ -18,7 +18,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-__all__ = ["ARMS", "COSTS", "WIDTH", "tiny_encoder", "tiny_trained"]
+__all__ = ["ARMS", "COSTS", "WIDTH", "WRITERS", "tiny_encoder", "tiny_trained", "tiny_writer"]
 
 WIDTH, HIDDEN, LAYERS, HEADS, LONGEST = 32, 64, 2, 2, 40
 ARMS = ["no_retrieval", "single_step", "multi_step"]
@@ -51,6 +51,61 @@ def tiny_trained(algorithm: str, *, seed: int = 1) -> str:
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
     files["ragbandit.json"] = json.dumps(described).encode()
+    return str(_placed(files))
+
+
+#: architecture -> its config: grouped keys, learned positions, part of a rotation, a window, and three unfit for rows
+WRITERS = {
+    "llama": {"num_key_value_heads": 2},
+    "gpt2": {},
+    "stablelm": {"num_key_value_heads": 1},
+    "mistral": {"num_key_value_heads": 2, "sliding_window": 64},
+    "mamba": {},
+    "jamba": {"num_experts": 1, "num_experts_per_tok": 1},
+    "bloom": {},
+}
+_WORDS = 80
+
+
+@functools.cache
+def tiny_writer(architecture: str, *, seed: int = 0) -> str:
+    """The path of a Hugging Face folder of a random language model that writes the words w0 to w79, and </s>."""
+    import torch
+    from safetensors.torch import save as saved
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    vocabulary = {"</s>": 0, "<unk>": 1} | {f"w{number}": number + 2 for number in range(_WORDS)}
+    config = AutoConfig.for_model(
+        architecture,
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=512,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+        **WRITERS[architecture],
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config)
+        for weight in model.parameters():
+            if weight.dim() == 2:
+                torch.nn.init.normal_(weight, std=0.3)
+    config.architectures = [type(model).__name__]
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    files = {
+        "config.json": config.to_json_string(use_diff=False).encode(),
+        "model.safetensors": saved(weights, metadata={"format": "pt"}),
+        "tokenizer.json": tokenizer.to_str().encode(),
+        "tokenizer_config.json": json.dumps(
+            {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "unk_token": "<unk>"}
+        ).encode(),
+    }
     return str(_placed(files))
 
 

@@ -1,7 +1,8 @@
 """Search on the shipped QA corpus where it lies beside the checkout, else on the handbook: bm25, dense, Elasticsearch.
 
 Baseline of bm25: counting the question's words in every passage, without an index. Dense: where DENSE_MODEL
-names a folder or its hub name can be resolved; over the first passages only, for a CPU encodes some dozens a second.
+names a folder or its hub name can be resolved; over the first passages only, for a CPU encodes some dozens a second:
+DENSE_PASSAGES says how many, 0 is all. Where faiss is installed, also the graph against comparing every vector.
 Elasticsearch: where ELASTICSEARCH_URL names a server; then also how far its ten best and those of bm25 agree.
 """
 
@@ -12,6 +13,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -26,7 +29,7 @@ from strategies.retrievers.corpus import read_corpus
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "qa"
 #: passages that the dense benchmark encodes
-DENSE = 200
+DENSE = int(os.environ.get("DENSE_PASSAGES", "200")) or None
 INDEX = "ragbandit-benchmark"
 console = Console(width=130)
 HANDBOOK = Path(__file__).parents[1] / "examples" / "handbook"
@@ -70,10 +73,12 @@ def _dense(passages: list[Passage], questions: list[str]) -> None:
 
     encoder = SentenceEncoder(folder)
     with tempfile.TemporaryDirectory() as folder_name:
-        seconds = timed(lambda: dense.build_index(passages, f"{folder_name}/index", encoder=encoder))
-        retriever = dense.DenseRetriever(f"{folder_name}/index", encoder=encoder)
+        place = Path(folder_name) / "index"
+        seconds = timed(lambda: dense.build_index(passages, place, encoder=encoder))
+        retriever = dense.DenseRetriever(place, encoder=encoder)
         with asyncio.Runner() as runner:
             found = times(lambda n: runner.run(retriever.search(questions[n % len(questions)], k=5)), count=100)
+            vectors = np.fromfile(place / "vectors.float16", dtype=np.float16).reshape(len(passages), encoder.width)
         alone = times(lambda n: encoder.encode([questions[n % len(questions)]]), count=100)
     ours, baseline = percentiles(found), percentiles(alone)
     print_figures(
@@ -81,6 +86,48 @@ def _dense(passages: list[Passage], questions: list[str]) -> None:
         [
             Figure(name="search p50", unit="ms", ours=ours[0], baseline=baseline[0], against="encoding the question"),
             Figure(name="search p99", unit="ms", ours=ours[1], baseline=baseline[1], against="encoding the question"),
+        ],
+    )
+    _faiss(vectors, encoder.encode(list(dict.fromkeys(questions))))
+
+
+def _faiss(vectors: npt.NDArray[np.float16], asked: npt.NDArray[np.float32]) -> None:
+    """The graph against comparing every vector: how many of the ten nearest it names, and how long that takes."""
+    from strategies.retrievers.nearest import GRAPH, NearGraph, check_faiss, write_graph
+
+    try:
+        check_faiss()
+    except ConfigError as error:
+        console.print(f"no faiss: {escape(str(error))}")
+        return
+    whole = vectors.astype(np.float32)  # (passages, width)
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = timed(lambda: write_graph(vectors, Path(folder) / GRAPH))
+        graph = NearGraph(Path(folder) / GRAPH, passages=len(vectors), width=vectors.shape[1])
+
+        def by_graph(query: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+            places = graph.near(query, k=10)
+            return places[np.argsort(-(whole[places] @ query))[:10]]
+
+        def by_all(query: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+            return np.argpartition(-(whole @ query), 9)[:10]
+
+        recall = float(np.mean([np.isin(by_all(query), by_graph(query)).mean() for query in asked]))
+        ours = percentiles(times(lambda n: by_graph(asked[n % len(asked)]), count=300))
+        baseline = percentiles(times(lambda n: by_all(asked[n % len(asked)]), count=300))
+    print_figures(
+        f"faiss over {len(vectors):,} passages, {len(asked)} questions (graph built in {seconds:.1f} s)",
+        [
+            Figure(
+                name="recall of the 10 nearest",
+                unit="%",
+                ours=100 * recall,
+                baseline=100.0,
+                against="every vector",
+                rising=True,
+            ),
+            Figure(name="nearest p50", unit="ms", ours=ours[0], baseline=baseline[0], against="every vector"),
+            Figure(name="nearest p99", unit="ms", ours=ours[1], baseline=baseline[1], against="every vector"),
         ],
     )
 

@@ -9,12 +9,12 @@ contradicts itself, the field says which way was taken. Every value is in [0, 1]
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from router.errors import InvalidInput
+from router.errors import ConfigError, InvalidInput
 
 __all__ = [
     "FAMILIES",
@@ -32,6 +32,8 @@ __all__ = [
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ANNOUNCED = re.compile(r".* answer is:? (.*)")
+#: what goes from a list in a text
+_LISTING = str.maketrans("", "", '"[]')
 _CITATION = re.compile(r"\s*\[\d+\]")
 #: answers that HotpotQA and 2WikiMultihopQA do not compare word by word
 _WHOLE = frozenset({"yes", "no", "noanswer"})
@@ -97,15 +99,19 @@ class Rules:
     accuracy: Literal["words", "substring", "raw"] = "substring"
     #: only what follows the last "answer is" is judged, see `last_announced`
     extract: bool = False
-    #: of a prediction in [...] or "..." only what stands before its first comma is judged
+    #: of a prediction that begins with "[" or ends with "]" only what stands before its first comma is judged
     first_item: bool = False
+    #: broken Unicode is repaired first, in prediction and gold, and curly quotes made straight (ftfy)
+    repaired: bool = False
     #: only the first line is judged
     first_line: bool = False
 
     def judged(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
-        """exact_match, f1 and accuracy of the prediction."""
-        said = self._cut(prediction)
+        """exact_match, f1 and accuracy of the prediction. Raises ConfigError where ftfy is wanted and missing."""
         golds = gold if self.aliases else gold[:1]
+        if self.repaired:
+            prediction, *golds = map(_repair(), [prediction, *golds])
+        said = self._cut(prediction)
         return {
             "exact_match": exact_match(said, gold=golds),
             "f1": max(self._f1(normalise(said), gold=normalise(answer)) for answer in golds),
@@ -138,7 +144,7 @@ class PairRules:
     A gold is one list of short answers per reading.
     """
 
-    #: only the first line is judged (ALCE; Adaptive-Note's code judges everything)
+    #: only the first line is judged (ALCE; Adaptive-Note's code judges everything, citation marks included)
     first_line: bool = True
     #: citation marks such as [1] are taken out first
     citations: bool = True
@@ -157,11 +163,20 @@ def _first_line(text: str) -> str:
 
 def _first_item(text: str) -> str:
     text = text.strip()
-    listed = len(text) > 1 and (text[0], text[-1]) in {("[", "]"), ('"', '"')}
-    return text[1:-1].split(",")[0].strip(" \"'") if listed else text
+    if not (text.startswith("[") or text.endswith("]")):
+        return text
+    return text.translate(_LISTING).partition(",")[0].strip()
 
 
-_ONE_HOP = Rules(extract=True, first_item=True)
+def _repair() -> Callable[[str], str]:
+    try:
+        import ftfy  # for the figures of papers alone: a reward needs none
+    except ImportError as error:
+        raise ConfigError("the package ftfy is missing", remedy="pip install 'ragbandit[families]'") from error
+    return ftfy.fix_text
+
+
+_ONE_HOP = Rules(extract=True, first_item=True, repaired=True)
 
 #: name -> rules. "ours" is what a reward is made of; the others are as published
 FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
@@ -169,6 +184,7 @@ FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
         "2wiki": Rules(yes_no=True, empty="zero"),
         "adaptive_note": Rules(empty="zero", accuracy="raw"),
         "asqa": PairRules(),
+        "asqa_adaptive_note": PairRules(first_line=False, citations=False),
         "hotpotqa": Rules(aliases=False, yes_no=True, empty="zero"),
         "musique": Rules(),
         "nq": _ONE_HOP,

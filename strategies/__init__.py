@@ -7,6 +7,7 @@ which is how your own arm comes in, or one of ours under a second name and with 
 
     {"wide_step": {"class": "strategies.basic:SingleStep", "passages": 10}}
 
+An installed package brings arms under names of its own, by entry points of the group "ragbandit.strategies".
 A class is called with name=<key> and the other params as keywords, and must follow `strategies.base.Strategy`.
 """
 
@@ -32,6 +33,7 @@ from strategies.base import (
     Run,
     Strategy,
 )
+from strategies.entry_points import installed, load
 from strategies.runner import run_strategy
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "Retriever",
     "Run",
     "Strategy",
+    "known_arms",
     "make_arms",
     "run_strategy",
 ]
@@ -82,9 +85,14 @@ _MET_BY: Mapping[Need, str] = MappingProxyType(
         "entropy": "a local model",
         "attention": "a local model loaded with eager attention",
         "hidden_states": "a local model",
-        "trained_tokens": "a local model or a vLLM server with weights trained for this arm",
+        "trained_tokens": "a local model trained for this arm, its tokens named in generator.trained_tokens",
     }
 )
+
+
+def known_arms() -> tuple[str, ...]:
+    """The names that need no class: ours and those of installed packages, sorted."""
+    return tuple(sorted({*ARMS, *installed()}))
 
 
 def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: frozenset[Need]) -> dict[ArmName, Strategy]:
@@ -94,7 +102,7 @@ def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: froze
     unknown arm or param, a value of the wrong type or range, a class that cannot be used, or an unmet need.
     """
     if not config:
-        raise ConfigError("no arm is configured", field="arms", remedy=f"known: {', '.join(sorted(ARMS))}")
+        raise ConfigError("no arm is configured", field="arms", remedy=f"known: {', '.join(known_arms())}")
     arms: dict[ArmName, Strategy] = {}
     for name, params in config.items():
         arm = _make(name, params=params)
@@ -108,25 +116,35 @@ def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
         raise ConfigError(f"{params!r} is no mapping", field=f"arms.{name}", remedy="give params by name, or {}")
     # An arm without params is written `single_step:` in YAML, which reads as None.
     given = {str(key): value for key, value in (params or {}).items()}
-    path = given.pop("class", ARMS.get(name))
-    if path is None:
-        raise ConfigError(
-            f"{name!r} is not an arm we know",
-            field=f"arms.{name}",
-            remedy=f'known: {", ".join(sorted(ARMS))}; for your own give class: "package.module:Class"',
-        )
-    factory = _import(path, where=f"arms.{name}.class")
+    factory = _class_of(name, path=given.pop("class", None))
+    shown = f"{factory.__module__}:{factory.__qualname__}" if hasattr(factory, "__qualname__") else repr(factory)
     try:
         arm = factory(name=name, **given)
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(
-            f"{path} cannot be made with {given!r}: {error}",
+            f"{shown} cannot be made with {given!r}: {error}",
             field=f"arms.{name}",
             remedy="it is called with name= and the params as keywords",
         ) from error
-    return _checked(arm, name=name, path=str(path))
+    return _checked(arm, name=name, path=shown)
+
+
+def _class_of(name: str, *, path: object) -> Any:
+    """The class that the param names, else the installed one of that name, else ours."""
+    if path is not None:
+        return _import(path, where=f"arms.{name}.class")
+    factory = load(name, ours=name in ARMS)
+    if factory is not None:
+        return factory
+    if name in ARMS:
+        return _import(ARMS[name], where=f"arms.{name}.class")
+    raise ConfigError(
+        f"{name!r} is not an arm we know",
+        field=f"arms.{name}",
+        remedy=f'known: {", ".join(known_arms())}; for your own give class: "package.module:Class"',
+    )
 
 
 def _import(path: object, *, where: str) -> Any:

@@ -9,11 +9,11 @@ from pydantic import Field
 from router.types import ArmName, Json
 from strategies.base import Answer, Need, Passage, Run
 from strategies.basic import gather, stop_reason
-from strategies.notes import AnswerStyle, answer_from, one_line, write_about
+from strategies.notes import AnswerStyle, answer_from, one_line
 from strategies.params import ArmParams, public_params, read_params
 from strategies.parsing import parsed_items, parsed_json, parsed_yes_no
 from strategies.passages import PassagePool
-from strategies.prompts import load_templates
+from strategies.prompts import ask, load_templates
 
 __all__ = ["AdaptiveNote", "AdaptiveNoteParams"]
 
@@ -147,14 +147,14 @@ class AdaptiveNote:
 
     async def _new_questions(self, question: str, *, note: str, asked: Sequence[str], run: Run) -> list[str]:
         """At most two that were not asked before, by the user neither."""
-        text = await write_about(
+        done = await ask(
             run,
             template=self._templates["note_questions"],
             purpose="ask",
             fields={"question": question, "note": note or "none", "asked": " ".join(asked) or "none"},
             max_tokens=self._params.question_tokens,
         )
-        proposed = parsed_items(text, most=_QUESTIONS)
+        proposed = parsed_items(done.text, most=_QUESTIONS)
         if not proposed:
             run.note_branch("parse_failed", "ask: no question")
         known = {each.casefold() for each in (question, *asked)}
@@ -193,7 +193,7 @@ class AdaptiveNote:
         self, step: str, question: str, *, note: str | None, found: Sequence[Passage], run: Run, pool: PassagePool
     ) -> str:
         fields = {"question": question} | ({} if note is None else {"note": note or "none"})
-        text = await write_about(
+        done = await ask(
             run,
             template=self._templates[step],
             purpose=step,
@@ -203,18 +203,18 @@ class AdaptiveNote:
             max_tokens=self._params.note_tokens,
             passage_words=self._params.passage_words,
         )
-        return one_line(text)
+        return one_line(done.text)
 
     async def _is_better(self, question: str, *, old: str, new: str, run: Run) -> bool:
-        text = await write_about(
+        done = await ask(
             run,
             template=self._templates["note_compare"],
             purpose="note_compare",
             fields={"question": question, "old": old, "new": new},
             max_tokens=_VERDICT_TOKENS,
         )
-        status = (parsed_json(text) or {}).get("status")
-        better = status if isinstance(status, bool) else parsed_yes_no(text)
+        status = (parsed_json(done.text) or {}).get("status")
+        better = status if isinstance(status, bool) else parsed_yes_no(done.text)
         if better is None:
-            run.note_branch("parse_failed", f"note_compare: {text[:80]!r}")
+            run.note_branch("parse_failed", f"note_compare: {done.text.strip()[:80]!r}")
         return better is True

@@ -28,6 +28,7 @@ from router.types import (
 
 __all__ = [
     "Answer",
+    "CallBroke",
     "Completion",
     "Generator",
     "Hit",
@@ -140,6 +141,14 @@ class OutOfBudget(Exception):
         super().__init__(f"the budget of {cap} ran out")
 
 
+class CallBroke(ArmFailed):
+    """A call to a model failed after it had cost something: `spent` has its tokens and dollars."""
+
+    def __init__(self, message: str, *, spent: Cost, remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.spent = spent
+
+
 @runtime_checkable
 class Retriever(Protocol):
     """Finds passages by text. All calls come from one event loop."""
@@ -181,7 +190,8 @@ class Generator(Protocol):
     async def complete(self, request: Request) -> Completion:
         """The prompt's continuation, greedy unless the request says how to sample.
 
-        Raises ArmFailed if the model cannot answer. A deadline that passed is no failure, see `Request`.
+        Raises ArmFailed if the model cannot answer, CallBroke if that cost tokens. A deadline that passed is no
+        failure, see `Request`.
         """
         ...
 
@@ -284,7 +294,7 @@ class Run:
         want: frozenset[Need] = frozenset(),
         sampling: Sampling | None = None,
     ) -> Completion:
-        """Generate and account for it; max_tokens shrinks to what the budget leaves.
+        """Generate and account for it; max_tokens shrinks to what the budget leaves, and the trace says if that cut it.
 
         A text that the deadline cut short is accounted for, kept in `partial`, and ends in OutOfBudget("seconds").
         Raises OutOfBudget("seconds"), ("tokens") or ("dollars"); the last before a call once that much is spent.
@@ -311,8 +321,9 @@ class Run:
         try:
             done = await self.generator.complete(request)
         except BaseException as error:
-            # Nobody said what a call that broke has read: it counts as a call and its seconds, without tokens.
-            self._account_failure(error, purpose=purpose, began=began, cost=Cost(llm_calls=1))
+            # A call that broke counts as a call and its seconds; with tokens where the generator knows of any.
+            spent_on = error.spent if isinstance(error, CallBroke) else Cost()
+            self._account_failure(error, purpose=purpose, began=began, cost=Cost(llm_calls=1) + spent_on)
             raise
         spent = time.monotonic() - began
         if done.seconds is not None:
@@ -320,6 +331,8 @@ class Run:
             self.started -= done.seconds - spent
             self.note_branch("response_cached", purpose)
         self._account(done, purpose=purpose, seconds=spent if done.seconds is None else done.seconds)
+        if done.finish == "length" and request.max_tokens < max_tokens:
+            self.note_branch("cut_by_budget_tokens", purpose)
         if done.finish == "deadline":
             self.partial = done.text
             raise OutOfBudget("seconds")

@@ -1,13 +1,15 @@
 """The two arms without a loop: answer from what the model knows, and search once, then read."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from router.types import ArmName, Json
-from strategies.base import Answer, Need, OutOfBudget, Run
+from router.types import ArmName, Json, Retrieved
+from strategies.base import Answer, Need, OutOfBudget, Passage, Run
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, clean_query, extract_answer, has_answer
 from strategies.prompts import Template, ask, load_templates
@@ -18,10 +20,16 @@ __all__ = [
     "SingleStep",
     "SingleStepParams",
     "Style",
+    "find",
     "gather",
+    "gather_once",
+    "partial_kept",
     "read",
     "stop_reason",
+    "together",
 ]
+
+Result = TypeVar("Result")
 
 #: "direct" asks for the answer alone; "reasoned" asks for a line of reasoning that ends in "the answer is ..."
 Style = Literal["direct", "reasoned"]
@@ -115,10 +123,7 @@ class SingleStep:
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Search, read, answer; stops with "answered" or "empty_answer"."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
-        if run.begin_round(cap=1):
-            await gather(run, query=question, pool=pool, k=self._params.passages)
-        else:
-            run.note_branch("search_skipped", "the budget has no round")
+        await gather_once(run, query=question, pool=pool, k=self._params.passages)
         answer = await read(
             run,
             question=question,
@@ -147,6 +152,43 @@ async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> None:
         run.note_branch("passage_evicted", passage_id)
 
 
+async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: int = 1) -> None:
+    """`gather` in a round of its own, the last of `cap`; a budget without that round is told to the trace."""
+    if run.begin_round(cap=cap):
+        await gather(run, query=query, pool=pool, k=k)
+    else:
+        run.note_branch("search_skipped", "the budget has no round")
+
+
+async def find(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Passage, ...]:
+    """What `gather` found and the pool holds, best first."""
+    before = len(run.trace)
+    await gather(run, query=query, pool=pool, k=k)
+    held = {passage.id: passage for passage in pool.passages}
+    ids = [each for event in run.trace[before:] if isinstance(event, Retrieved) for each in event.ids]
+    return tuple(held[each] for each in ids if each in held)
+
+
+async def together(calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run) -> list[Result]:
+    """What the calls give, in their order; made at the same time.
+
+    One after the other where the budget caps tokens or dollars: each call is held against what those before it
+    have spent. The first call that fails ends the others, and its error is raised.
+    """
+    if run.budget.tokens is not None or run.budget.dollars is not None:
+        return [await call() for call in calls]
+
+    async def made(call: Callable[[], Awaitable[Result]]) -> Result:
+        return await call()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(made(call)) for call in calls]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [task.result() for task in tasks]
+
+
 async def read(
     run: Run,
     *,
@@ -156,6 +198,7 @@ async def read(
     max_tokens: int,
     purpose: str = "read",
     pool: PassagePool | None = None,
+    passages: Sequence[Passage] | None = None,
     passage_words: int = 350,
 ) -> str:
     """The final answer, "" if the model said nothing usable; it becomes the run's draft, too.
@@ -164,24 +207,32 @@ async def read(
     "direct" reader, of a "reasoned" one only an announced answer ("... answer is X"), since half a line of
     reasoning is none. An earlier draft stays otherwise. Raises what `ask` raises.
     """
-    try:
+    with partial_kept(run, style=style):
         done = await ask(
             run,
             template=template,
             purpose=purpose,
             fields={"question": question},
             pool=pool,
+            passages=passages,
             max_tokens=max_tokens,
             passage_words=passage_words,
             stop=("\n",),
         )
+    answer = extract_answer(done.text)
+    run.draft = answer or run.draft
+    return answer
+
+
+@contextmanager
+def partial_kept(run: Run, *, style: Style) -> Iterator[None]:
+    """Make what the deadline leaves of the text written in the block the draft, where it is an answer; see `read`."""
+    try:
+        yield
     except OutOfBudget:
         if style == "direct" or has_answer(run.partial):
             run.draft = extract_answer(run.partial) or run.draft
         raise
-    answer = extract_answer(done.text)
-    run.draft = answer or run.draft
-    return answer
 
 
 def stop_reason(answer: str, *, otherwise: str) -> str:

@@ -1,30 +1,34 @@
 """RAGQuestEval of CRUD-RAG (Lyu et al. 2024): is what the gold text says also in the answer?
 
-Questions and their reference answers were made from the gold text beforehand. A judge, which is any generator,
-answers the questions from the text that is evaluated; its answers are compared with the references.
+Questions and their reference answers are made from the gold text beforehand, by `made_quiz` or by somebody else. A
+judge, which is any generator, answers the questions from the text that is evaluated; its answers are compared with the
+references.
 
 Different from the published code, whose figures are too good where things go wrong: a text whose judge failed counts 0
 and stays in the denominator; an answer belongs to its question by number and not by its place, so that a missing one is
 an unanswered question and not an error of the whole text.
 """
 
+import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
 from router.errors import ArmFailed, ConfigError, InvalidInput
 from strategies.base import Generator, Request
-from strategies.prompts import Template, fit, load_template
+from strategies.prompts import fit, load_template
 
-__all__ = ["CANNOT_INFER", "Quiz", "QuizScore", "chinese_words", "quiz_mean", "quizzed"]
+__all__ = ["CANNOT_INFER", "QUESTIONS", "Quiz", "QuizScore", "chinese_words", "made_quiz", "quiz_mean", "quizzed"]
 
 #: what the judge says, and the references hold, where a text has no answer
 CANNOT_INFER = "无法推断"
 #: "3: answer" at the start of a line; the colon may be of either kind, or a full stop or comma of a list
 _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", re.MULTILINE)
+#: questions of a quiz that the judge makes, at most
+QUESTIONS = 10
 #: what may stand around CANNOT_INFER
 _AROUND = " \t。.“”\"'"
 
@@ -81,6 +85,7 @@ def chinese_words() -> Cut:
         jieba = import_module("jieba")
     except ImportError as error:
         raise ConfigError("jieba is not installed", field="cut", remedy="pip install jieba") from error
+    jieba.setLogLevel(logging.WARNING)  # it tells standard error how it loads its dictionary
     cut: Cut = jieba.lcut
     return cut
 
@@ -93,21 +98,40 @@ async def quizzed(text: str, *, quiz: Quiz, judge: Generator, cut: Cut, max_toke
     """
     if not text.strip():
         return _score([], unread=0, asked=len(quiz.asked))
-    template = load_template("crud_answer")
     try:
-        reply = await _reply(template, text=text, quiz=quiz, judge=judge, max_tokens=max_tokens)
+        questions = [question for question, _ in quiz.asked]
+        found = await _answers(text, questions=questions, judge=judge, max_tokens=max_tokens)
     except ArmFailed as error:
         return QuizScore(answered=0.0, word_precision=0.0, word_recall=0.0, word_f1=0.0, error=str(error))
-    found = _numbered(reply)
     read = [(found[number], pair[1]) for number, pair in enumerate(quiz.asked, start=1) if number in found]
     overlaps = [_overlap(cut(answer), cut(reference)) for answer, reference in read if not _cannot(answer)]
     return _score(overlaps, unread=len(quiz.asked) - len(read), asked=len(quiz.asked))
 
 
-async def _reply(template: Template, *, text: str, quiz: Quiz, judge: Generator, max_tokens: int) -> str:
-    questions = "\n".join(f"{number}: {question}" for number, (question, _) in enumerate(quiz.asked, start=1))
-    fields = {"text": text, "questions": questions}
-    prompt = fit(template, fields=fields, generator=judge, max_tokens=max_tokens).prompt
+async def made_quiz(text: str, *, judge: Generator, max_tokens: int = 512) -> Quiz:
+    """A quiz about a gold text: the judge writes at most QUESTIONS questions, then answers them from the same text.
+
+    Raises ArmFailed if the judge fails, or writes no question that it can answer from the text.
+    """
+    fields = {"text": text, "limit": str(QUESTIONS)}
+    reply = await _reply("crud_questions", fields=fields, judge=judge, max_tokens=max_tokens)
+    questions = tuple(dict.fromkeys(_numbered(reply).values()))[:QUESTIONS]
+    found = await _answers(text, questions=questions, judge=judge, max_tokens=max_tokens) if questions else {}
+    references = tuple(found.get(number, CANNOT_INFER) for number in range(1, len(questions) + 1))
+    if all(map(_cannot, references)):
+        raise ArmFailed(f"{judge.name} made no question that the gold text answers", remedy="use a stronger judge")
+    return Quiz(questions=questions, references=references)
+
+
+async def _answers(text: str, *, questions: Sequence[str], judge: Generator, max_tokens: int) -> dict[int, str]:
+    """The judge's answers from the text, by the questions' numbers from 1."""
+    numbered = "\n".join(f"{number}: {question}" for number, question in enumerate(questions, start=1))
+    fields = {"text": text, "questions": numbered}
+    return _numbered(await _reply("crud_answer", fields=fields, judge=judge, max_tokens=max_tokens))
+
+
+async def _reply(template: str, *, fields: Mapping[str, str], judge: Generator, max_tokens: int) -> str:
+    prompt = fit(load_template(template), fields=fields, generator=judge, max_tokens=max_tokens).prompt
     return (await judge.complete(Request(prompt=prompt, max_tokens=max_tokens))).text
 
 

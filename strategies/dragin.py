@@ -12,7 +12,7 @@ from pydantic import Field
 from router.errors import ArmFailed
 from router.types import ArmName, Json
 from strategies.base import Answer, Completion, Need, Run
-from strategies.basic import gather, stop_reason
+from strategies.basic import gather, partial_kept, stop_reason
 from strategies.details import Attention
 from strategies.flare import LatestPool, conclude
 from strategies.params import ArmParams, public_params, read_params
@@ -174,17 +174,18 @@ class Dragin:
         self, question: str, *, sentences: Sequence[str], run: Run, purpose: str, pool: PassagePool | None = None
     ) -> Completion:
         """A look-ahead is written without passages, like the authors'."""
-        return await ask(
-            run,
-            template=self._write_template,
-            purpose=purpose,
-            fields={"question": question, "thoughts": " ".join(sentences)},
-            pool=pool,
-            max_tokens=self._params.text_tokens,
-            passage_words=self._params.passage_words,
-            stop=("\n",),
-            want=frozenset() if purpose == "write" else frozenset({"entropy", "attention"}),
-        )
+        with partial_kept(run, style="reasoned"):
+            return await ask(
+                run,
+                template=self._write_template,
+                purpose=purpose,
+                fields={"question": question, "thoughts": " ".join(sentences)},
+                pool=pool,
+                max_tokens=self._params.text_tokens,
+                passage_words=self._params.passage_words,
+                stop=("\n",),
+                want=frozenset() if purpose == "write" else frozenset({"entropy", "attention"}),
+            )
 
     def _trigger(self, done: Completion, *, run: Run, room: int) -> _Trigger | None:
         """The first of `room` sentences with a word above theta, if a round is left for it; the round begins here."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, cast
 
@@ -10,12 +10,12 @@ from pydantic import Field
 
 from router.errors import ArmFailed
 from router.types import ArmName, Json
-from strategies.base import Answer, Completion, Hit, Need, Passage, Prompt, Run
-from strategies.basic import gather, stop_reason
+from strategies.base import Answer, Completion, Hit, Need, Run
+from strategies.basic import gather, partial_kept, stop_reason
 from strategies.details import Token
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, Sifted, clean_query, extract_answer, first_sentence, has_answer
-from strategies.prompts import Template, ask, fit, load_templates
+from strategies.prompts import Template, ask, load_templates
 
 __all__ = [
     "Flare",
@@ -24,7 +24,6 @@ __all__ = [
     "conclude",
     "masked_query",
     "sentence_tokens",
-    "shown_prompt",
     "tokens_between",
     "written_tokens",
 ]
@@ -175,17 +174,18 @@ class Flare:
     async def _write(
         self, question: str, *, sentences: list[str], run: Run, pool: PassagePool, purpose: str
     ) -> Completion:
-        return await ask(
-            run,
-            template=self._write_template,
-            purpose=purpose,
-            fields={"question": question, "thoughts": " ".join(sentences)},
-            pool=pool,
-            max_tokens=self._params.sentence_tokens,
-            passage_words=self._params.passage_words,
-            stop=("\n",),
-            want=frozenset({"logprobs"}),
-        )
+        with partial_kept(run, style="reasoned"):
+            return await ask(
+                run,
+                template=self._write_template,
+                purpose=purpose,
+                fields={"question": question, "thoughts": " ".join(sentences)},
+                pool=pool,
+                max_tokens=self._params.sentence_tokens,
+                passage_words=self._params.passage_words,
+                stop=("\n",),
+                want=frozenset({"logprobs"}),
+            )
 
     async def _search(self, query: str, *, run: Run, pool: PassagePool) -> bool:
         """Fill the pool anew; False if no round is left."""
@@ -259,45 +259,22 @@ async def conclude(
 ) -> str:
     """The answer that the thoughts announce, else what the model says after "So the answer is"; "" if nothing.
 
-    It becomes the draft. The second way is how DRAGIN's and SeaKR's evaluations treat a text without an answer.
+    It becomes the draft, as does one that the deadline cut short. The second way is how DRAGIN's and SeaKR's
+    evaluations treat a text without an answer.
     """
     answer = extract_answer(thoughts) if has_answer(thoughts) else ""
     if not answer:
-        done = await ask(
-            run,
-            template=template,
-            purpose="conclude",
-            fields={"question": question, "thoughts": thoughts},
-            pool=pool,
-            max_tokens=max_tokens,
-            passage_words=passage_words,
-            stop=("\n",),
-        )
+        with partial_kept(run, style="direct"):
+            done = await ask(
+                run,
+                template=template,
+                purpose="conclude",
+                fields={"question": question, "thoughts": thoughts},
+                pool=pool,
+                max_tokens=max_tokens,
+                passage_words=passage_words,
+                stop=("\n",),
+            )
         answer = extract_answer(done.text)
     run.draft = answer or run.draft
     return answer
-
-
-def shown_prompt(
-    run: Run,
-    *,
-    template: Template,
-    fields: Mapping[str, str],
-    passages: Sequence[Passage],
-    pool: PassagePool,
-    max_tokens: int,
-    passage_words: int,
-) -> Prompt:
-    """The template with these passages, made to fit; losses go into the trace, what is shown into pool and cost."""
-    fitted = fit(
-        template,
-        fields=fields,
-        generator=run.generator,
-        max_tokens=max_tokens,
-        passages=passages,
-        passage_words=passage_words,
-    )
-    for loss in fitted.losses:
-        run.note_branch("prompt_budget", loss)
-    run.show(pool.note_shown(fitted.passages))
-    return fitted.prompt

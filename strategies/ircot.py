@@ -8,7 +8,7 @@ from pydantic import Field
 
 from router.types import ArmName, Json
 from strategies.base import Answer, Need, Run
-from strategies.basic import Style, gather, read, stop_reason
+from strategies.basic import Style, gather, partial_kept, read, stop_reason
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, extract_answer, first_sentence, has_answer, last_query
 from strategies.prompts import ask, load_templates
@@ -116,14 +116,15 @@ class MultiStep:
         return "max_rounds" if len(sentences) >= self._params.rounds else "budget_rounds"
 
     async def _think(self, question: str, *, sentences: list[str], run: Run, pool: PassagePool) -> str:
-        done = await ask(
-            run,
-            template=self._think_template,
-            purpose="think",
-            fields={"question": question, "thoughts": " ".join(sentences)},
-            pool=pool,
-            max_tokens=self._params.sentence_tokens,
-            passage_words=self._params.passage_words,
-            stop=("\n",),
-        )
+        with partial_kept(run, style="reasoned"):
+            done = await ask(
+                run,
+                template=self._think_template,
+                purpose="think",
+                fields={"question": question, "thoughts": " ".join(sentences)},
+                pool=pool,
+                max_tokens=self._params.sentence_tokens,
+                passage_words=self._params.passage_words,
+                stop=("\n",),
+            )
         return first_sentence(done.text)

@@ -13,11 +13,11 @@ from pydantic import Field
 
 from router.types import ArmName, Json
 from strategies.base import Answer, Need, OutOfBudget, Passage, Run
-from strategies.basic import gather, stop_reason
+from strategies.basic import gather_once, stop_reason
 from strategies.params import ArmParams, public_params, read_params
 from strategies.parsing import parsed_numbered_labels
 from strategies.passages import PassagePool, extract_answer, has_answer
-from strategies.prompts import Template, fit, load_templates
+from strategies.prompts import Template, ask, load_templates
 
 __all__ = [
     "AnswerStyle",
@@ -27,7 +27,6 @@ __all__ = [
     "SelfRerank",
     "answer_from",
     "one_line",
-    "write_about",
 ]
 
 #: "short" asks for a few words, "long" for a paragraph
@@ -87,10 +86,7 @@ class _TwoStages:
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Search, write, read."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
-        if run.begin_round(cap=1):
-            await gather(run, query=question, pool=pool, k=self._params.passages)
-        else:
-            run.note_branch("search_skipped", "the budget has no round")
+        await gather_once(run, query=question, pool=pool, k=self._params.passages)
         text = ""
         if pool.passages:
             text = await self._write(question, run=run, pool=pool)
@@ -100,16 +96,16 @@ class _TwoStages:
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))
 
     async def _write(self, question: str, *, run: Run, pool: PassagePool) -> str:
-        return await write_about(
+        done = await ask(
             run,
             template=self._stage_template,
             purpose=self._stage,
             fields={"question": question},
-            passages=pool.passages,
             pool=pool,
             max_tokens=self._params.note_tokens,
             passage_words=self._params.passage_words,
         )
+        return done.text.strip()
 
     async def _read(self, question: str, *, text: str, run: Run, pool: PassagePool) -> str:  # noqa: ARG002 SelfRerank's
         run.draft = (extract_answer(text) if has_answer(text) else text) or run.draft
@@ -176,38 +172,6 @@ def _useful(text: str, *, run: Run, passages: Sequence[Passage]) -> Sequence[Pas
     return kept
 
 
-async def write_about(
-    run: Run,
-    *,
-    template: Template,
-    purpose: str,
-    fields: Mapping[str, str],
-    max_tokens: int,
-    passages: Sequence[Passage] = (),
-    pool: PassagePool | None = None,
-    passage_words: int = 350,
-    stop: tuple[str, ...] = (),
-) -> str:
-    """What the model writes about some of a pool's passages, without white space around; `pool` counts those shown.
-
-    Whatever does not fit is in the trace as "prompt_budget". Raises what `fit` and `Run.complete` raise.
-    """
-    fitted = fit(
-        template,
-        fields=fields,
-        generator=run.generator,
-        max_tokens=max_tokens,
-        passages=passages,
-        passage_words=passage_words,
-    )
-    for loss in fitted.losses:
-        run.note_branch("prompt_budget", loss)
-    if pool is not None:
-        run.show(pool.note_shown(fitted.passages))
-    done = await run.complete(fitted.prompt, purpose=purpose, max_tokens=max_tokens, stop=stop)
-    return done.text.strip()
-
-
 async def answer_from(
     run: Run,
     *,
@@ -215,8 +179,8 @@ async def answer_from(
     fields: Mapping[str, str],
     style: AnswerStyle,
     max_tokens: int,
-    passages: Sequence[Passage] = (),
     pool: PassagePool | None = None,
+    passages: Sequence[Passage] | None = None,
     passage_words: int = 350,
 ) -> str:
     """The final answer, "" if the model said nothing; it becomes the draft, as does one that the deadline cut short.
@@ -224,21 +188,21 @@ async def answer_from(
     A "short" answer is the first line without its dress (`extract_answer`), a "long" one the whole text.
     """
     try:
-        text = await write_about(
+        done = await ask(
             run,
             template=template,
             purpose="read",
             fields=fields,
             max_tokens=max_tokens,
-            passages=passages,
             pool=pool,
+            passages=passages,
             passage_words=passage_words,
             stop=("\n",) if style == "short" else (),
         )
     except OutOfBudget:
         run.draft = _final(run.partial, style=style) or run.draft
         raise
-    answer = _final(text, style=style)
+    answer = _final(done.text, style=style)
     run.draft = answer or run.draft
     return answer
 

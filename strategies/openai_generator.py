@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from router.errors import ArmFailed, ConfigError
-from strategies.base import Completion, Generator, Need, Prompt, Request
+from router.types import Cost
+from strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
 from strategies.openai_wire import BrokenReply, OpenAiOptions, Reading, TokenCounter, request_fields
 from strategies.rate_limits import RateLimit
 
@@ -120,9 +121,9 @@ class OpenAiGenerator(Generator):
             # A stream lets httpx's errors and broken JSON through as they are, and httpx goes by two names.
             except Exception as error:
                 pause = self._pause(error, call=call)
-                if pause is None:
-                    raise self._failed(error, attempts=call.attempts) from error
                 self._write_off(call)
+                if pause is None:
+                    raise self._failed(error, call=call) from error
             await asyncio.sleep(pause)
 
     async def _attempt(self, call: "_Call") -> None:
@@ -232,7 +233,7 @@ class OpenAiGenerator(Generator):
         per_read, per_written = prices[model if model is not None and model in prices else self._model]
         return (read * per_read + written * per_written) / 1e6
 
-    def _failed(self, error: Exception, *, attempts: int) -> ArmFailed:
+    def _failed(self, error: Exception, *, call: "_Call") -> ArmFailed:
         status = getattr(error, "status_code", None)
         remedy = {
             400: "the server does not take the request: see generator.openai.fields and max_tokens_field",
@@ -240,8 +241,13 @@ class OpenAiGenerator(Generator):
             403: f"put a key that may do this into the environment variable {self._options.api_key_env}",
             404: "check generator.model and generator.openai.base_url",
         }.get(status or 0)
-        tries = f" after {attempts} attempts" if attempts > 1 else ""
-        return ArmFailed(f"{self.name} did not answer{tries}: {_cause(error)}", remedy=remedy)
+        tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""
+        said, read, written = f"{self.name} did not answer{tries}: {_cause(error)}", call.lost_prompt, call.lost_written
+        if not read + written:
+            return ArmFailed(said, remedy=remedy)
+        dollars = self._dollars(read, written, model=None)
+        spent = Cost(prompt_tokens=read, completion_tokens=written, dollars=dollars)
+        return CallBroke(said, spent=spent, remedy=remedy)
 
 
 @dataclass(kw_only=True, slots=True)

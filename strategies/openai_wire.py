@@ -22,6 +22,8 @@ _SENT_STOPS: Final = 4
 _BYTES_PER_TOKEN: Final = 4
 #: parts of a stream per token allowed for, before a server counts as one that ignores max_tokens
 _RUNAWAY: Final = 4
+#: characters per token allowed for, before it counts as one, too: the longest tokens in use are runs of so many spaces
+_LONGEST_TOKEN: Final = 128
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,6 +171,9 @@ class Reading:
         if found:
             self.text, self.finish, self.ended = self.text[: min(found)], "stop", True
         elif self.parts > _RUNAWAY * (self.request.max_tokens + 4):
+            self.finish, self.ended = "length", True
+        elif len(self.text) > _LONGEST_TOKEN * self.request.max_tokens:
+            self.text = self.text[: _LONGEST_TOKEN * self.request.max_tokens]
             self.finish, self.ended = "length", True
 
 

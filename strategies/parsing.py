@@ -17,9 +17,11 @@ __all__ = ["parsed_items", "parsed_json", "parsed_label", "parsed_numbered_label
 #: opening braces that are tried at most, so that a text of braces cannot cost minutes
 _BRACES_TRIED = 50
 _DECODER = json.JSONDecoder(strict=False)
-#: what a model writes for JSON when it thinks in Python; strings are matched so that nothing inside them is changed
+#: what a model writes for JSON when it thinks in Python; strings are matched so that nothing inside them is changed.
+#: One that is not closed goes to the end, once: to try at every quote anew would take the square of the length
 _LOOSE = re.compile(
-    r"""(?P<double>"(?:[^"\\]|\\.)*")|'(?P<single>(?:[^'\\]|\\.)*)'|\b(?P<word>True|False|None)\b|(?P<comma>,)(?=\s*[}\]])""",
+    r"""(?P<double>"(?:[^"\\]|\\.?)*+"?)|'(?P<single>(?:[^'\\]|\\.?)*+)'?|\b(?P<word>True|False|None)\b"""
+    r"""|(?P<comma>,)(?=\s*[}\]])""",
     re.DOTALL,
 )
 #: the quotes of a single-quoted string, as they stand in a double-quoted one; other escapes are alike
@@ -31,7 +33,7 @@ _NEGATION = re.compile(r"(?:\b(?:not|never|neither|nor|cannot)|n['\u2019]t)\s+(?
 #: characters before a label in which a negation is looked for
 _NEGATION_REACH = 40
 #: what stands between two labels when a model repeats the choice instead of making it
-_EITHER = re.compile(r"[\s\"'`*]*(?:/|\||,?\s*\bor\b)[\s\"'`*]*", re.IGNORECASE)
+_EITHER = re.compile(r"[\s\"'`*]*+(?:/|\||,?\s*+\bor\b)[\s\"'`*]*+", re.IGNORECASE)
 
 #: what may stand before an item of a list: "- ", "2) ", "Question 1: "
 _BULLET = re.compile(

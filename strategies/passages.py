@@ -7,6 +7,7 @@ Adaptive-RAG (Jeong et al. 2024) ran it; where its code had a trap, the docstrin
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from rapidfuzz import fuzz
 
@@ -17,6 +18,7 @@ __all__ = [
     "PassagePool",
     "Sifted",
     "clean_query",
+    "cut_words",
     "extract_answer",
     "first_sentence",
     "has_answer",
@@ -28,9 +30,11 @@ __all__ = [
 
 _QUESTION_WORDS = frozenset({"who", "what", "when", "where", "why", "which", "how", "does", "is"})
 
-_NUMBER = r"\d(?:[\d,]*\d)?(?:\.\d+)?"
+# Models write a hundred thousand digits, dots or "Mr. "s when they run wild: every pattern here takes time in
+# proportion to its text. Hence the possessive quantifiers, the look-behinds, and the tails that are looked at alone.
+_NUMBER = r"\d[\d,]*+(?<!,)(?:\.\d++)?"
 _REASONING_START = re.compile(r"\s*(?:thus|so|that is|therefore|hence)\b", re.IGNORECASE)
-_ARITHMETIC = re.compile(rf"{_NUMBER}\s*[+\-\u2212]\s*{_NUMBER}\s*=\s*{_NUMBER}")
+_ARITHMETIC = re.compile(rf"\d\s*+[+\-\u2212]\s*+{_NUMBER}\s*+=\s*+\d")
 
 _MARKER = re.compile(r"\banswer\s+is\b(?:\s*:)?", re.IGNORECASE)
 _LABEL = re.compile(r"\s*answer\s*:", re.IGNORECASE)
@@ -39,7 +43,9 @@ _WRAPPERS = (('"', '"'), ("'", "'"), ("“", "”"), ("\u2018", "\u2019"), ("«"
 _DOTTED_END = re.compile(r"(?:\b(?:[A-Za-z]\.){2,}|\b(?:Jr|Sr|Inc|Ltd|Co|Corp|Bros|etc|St|Mt)\.)$")
 
 #: a mark that may end a sentence: Western ones before a space or the end, East Asian ones anywhere, a line break
-_SENTENCE_MARK = re.compile(r"[.!?…]+[\"'”\u2019»)\]*]*(?=\s|$)|[\u3002\uff01\uff1f]+[”\u2019\u300d\u300f\uff09]*|\n")
+_SENTENCE_MARK = re.compile(
+    r"(?<![.!?…])[.!?…]++[\"'”\u2019»)\]*]*+(?=\s|$)|[\u3002\uff01\uff1f]+[”\u2019\u300d\u300f\uff09]*|\n"
+)
 #: never the end of a sentence: a name or a number follows
 _TITLE_BEFORE = re.compile(
     r"(?:^|[\s(\"'“\u2018])(?:Mr|Mrs|Ms|Messrs|Dr|Prof|St|Mt|Ft|Gen|Col|Maj|Capt|Cmdr|Lt|Sgt|Rev|Hon|Sen|Rep|Gov|Pres"
@@ -57,7 +63,11 @@ _STARTER_WORDS = (
 )
 _STARTERS = frozenset(_STARTER_WORDS.split())
 _LIST_NUMBER = re.compile(r"\(?\d{1,3}[.)]+$")
-_NEXT_WORD = re.compile(r"\s+[\"'“\u2018(]*(\w[\w']*)")
+_NEXT_WORD = re.compile(r"\s++[\"'“\u2018(]*+(\w[\w']{0,15})")
+#: characters before a full stop that tell whether it ends a sentence: longer than any abbreviation above
+_TAIL = 16
+#: a word, or as much of a run without white space as counts as one: scripts without spaces, addresses, data
+_WORD = re.compile(r"\S{1,20}")
 
 
 def clean_query(text: str) -> str:
@@ -69,6 +79,19 @@ def clean_query(text: str) -> str:
     changes nothing. Difference to the paper's code: it splits at single spaces only and keeps runs of them.
     """
     return " ".join(token for token in text.split() if token.lower() not in _QUESTION_WORDS)
+
+
+def cut_words(text: str, *, words: int) -> tuple[str, int]:
+    """(the text's first words with single spaces between, or the text as it is where it has no more; its words).
+
+    A run without white space counts as a word for every 20 characters begun, and is cut inside: a passage in Chinese,
+    or one of data, is no single word.
+    """
+    count = len(_WORD.findall(text))
+    if count <= words:  # nearly always: no match object for every word then
+        return text, count
+    last = next(islice(_WORD.finditer(text), words - 1, None))
+    return " ".join(text[: last.end()].split()), count
 
 
 def last_query(question: str, *, sentences: Sequence[str]) -> str:
@@ -99,13 +122,13 @@ def first_sentence(text: str) -> str:
     for mark in _SENTENCE_MARK.finditer(text):
         if mark.group() == "\n":
             return text[: mark.start()].rstrip()
-        if _ends_sentence(text[: mark.end()], rest=text[mark.end() :], mark=mark.group()):
+        if _ends_sentence(text, end=mark.end(), mark=mark.group()):
             return text[: mark.end()]
     return text.rstrip()
 
 
-def _ends_sentence(head: str, *, rest: str, mark: str) -> bool:
-    following = _NEXT_WORD.match(rest)
+def _ends_sentence(text: str, *, end: int, mark: str) -> bool:
+    following = _NEXT_WORD.match(text, end)
     if following is None:
         return True
     word = following.group(1)
@@ -113,9 +136,10 @@ def _ends_sentence(head: str, *, rest: str, mark: str) -> bool:
         return not word[0].islower()
     if mark[0] != ".":
         return True
-    if _TITLE_BEFORE.search(head) or _LIST_NUMBER.fullmatch(head):
+    before = text[max(0, end - _TAIL) : end]
+    if _TITLE_BEFORE.search(before) or _LIST_NUMBER.fullmatch(text, 0, end):
         return False
-    if _MAYBE_BEFORE.search(head):
+    if _MAYBE_BEFORE.search(before):
         return word[0].isupper() and word.lower() in _STARTERS
     return True
 
@@ -155,7 +179,8 @@ def _tidy(text: str) -> str:
     dotted = False
     while text:
         before = text
-        if text.endswith(".") and not dotted and not text.endswith("..") and not _DOTTED_END.search(text):
+        abbreviated = _DOTTED_END.search(text, max(0, len(text) - _TAIL)) is not None
+        if text.endswith(".") and not dotted and not text.endswith("..") and not abbreviated:
             text, dotted = text[:-1].rstrip(), True
         for opening, closing in _WRAPPERS:
             inner = text[len(opening) : -len(closing)]
@@ -202,9 +227,9 @@ class Sifted:
 class PassagePool:
     """The distinct passages an arm has gathered for one question, at most `cap` of them, in order of arrival.
 
-    A hit is skipped if its id is held already, if its text has more than `words` words, if both its title and
-    its text resemble a held passage by at least `similarity` (rapidfuzz ratio, 0..100), or if the pool is full
-    and `policy` refuses it. Caps and numbers are IRCoT's.
+    A hit is skipped if its id is held already, if its text or title has more than `words` words (see `cut_words`),
+    if both its title and its text resemble a held passage by at least `similarity` (rapidfuzz ratio, 0..100), or if
+    the pool is full and `policy` refuses it. Caps and numbers are IRCoT's.
     """
 
     def __init__(self, *, cap: int, words: int = 600, similarity: float = 90.0, policy: CapPolicy = keep_first) -> None:
@@ -248,7 +273,7 @@ class PassagePool:
     def _refusal(self, passage: Passage) -> str | None:
         if any(hit.passage.id == passage.id for hit in self._held):
             return "held already"
-        words = len(passage.text.split())
+        words = max(len(_WORD.findall(part)) for part in (passage.title, passage.text))
         if words > self._words:
             return f"{words} words, more than {self._words}"
         twin = next((hit.passage.id for hit in self._held if self._alike(hit.passage, passage)), None)

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from router.errors import ArmFailed, ConfigError
 from strategies.base import Completion, Generator, Need, Passage, Prompt, Run, Sampling
-from strategies.passages import PassagePool
+from strategies.passages import PassagePool, cut_words
 
-__all__ = ["Fitted", "Template", "ask", "fit", "load_template", "load_templates"]
+__all__ = ["Fitted", "Template", "ask", "fit", "load_template", "load_templates", "shown_prompt"]
 
 _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(r"\[(\w+)\]")
@@ -204,11 +204,10 @@ def _too_long(fields: Mapping[str, str], *, size: int, room: int) -> ArmFailed:
 
 
 def _cut(passage: Passage, *, words: int, losses: list[str]) -> str:
-    found = passage.text.split()
-    if len(found) <= words:
-        return passage.text
-    losses.append(f"passage {passage.id} cut to {words} of {len(found)} words")
-    return " ".join(found[:words])
+    text, found = cut_words(passage.text, words=words)
+    if found > words:
+        losses.append(f"passage {passage.id} cut to {words} of {found} words")
+    return text
 
 
 def _fill(
@@ -248,27 +247,50 @@ async def ask(
     fields: Mapping[str, str],
     max_tokens: int,
     pool: PassagePool | None = None,
+    passages: Sequence[Passage] | None = None,
     passage_words: int = 350,
     stop: tuple[str, ...] = (),
     want: frozenset[Need] = frozenset(),
     sampling: Sampling | None = None,
 ) -> Completion:
-    """Fit the template, write every loss into the trace as "prompt_budget", count the passages shown, generate.
+    """What the model writes to `shown_prompt`. Raises what that and `Run.complete` raise."""
+    prompt = shown_prompt(
+        run,
+        template=template,
+        fields=fields,
+        max_tokens=max_tokens,
+        pool=pool,
+        passages=passages,
+        passage_words=passage_words,
+    )
+    return await run.complete(prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, sampling=sampling)
 
-    Raises what `fit` and `Run.complete` raise.
+
+def shown_prompt(
+    run: Run,
+    *,
+    template: Template,
+    fields: Mapping[str, str],
+    max_tokens: int,
+    pool: PassagePool | None = None,
+    passages: Sequence[Passage] | None = None,
+    passage_words: int = 350,
+) -> Prompt:
+    """The template with the pool's passages, or with `passages`, made to fit; `pool` and cost count those shown.
+
+    Every loss is in the trace as "prompt_budget". Raises what `fit` raises.
     """
+    held = () if pool is None else pool.passages
     fitted = fit(
         template,
         fields=fields,
         generator=run.generator,
         max_tokens=max_tokens,
-        passages=() if pool is None else pool.passages,
+        passages=held if passages is None else passages,
         passage_words=passage_words,
     )
     for loss in fitted.losses:
         run.note_branch("prompt_budget", loss)
     if pool is not None:
         run.show(pool.note_shown(fitted.passages))
-    return await run.complete(
-        fitted.prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, sampling=sampling
-    )
+    return fitted.prompt

@@ -8,16 +8,16 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from router.errors import ArmFailed
-from router.types import ArmName, Json, Retrieved
-from strategies.base import Answer, Completion, Need, Passage, Run
-from strategies.basic import Style, gather, read, stop_reason
+from router.types import ArmName, Json
+from strategies.base import Answer, Completion, Need, Run
+from strategies.basic import Style, find, gather_once, read, stop_reason
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, extract_answer, first_sentence, has_answer
 from strategies.prompts import Template, ask, fit, load_templates
 
-__all__ = ["Action", "React", "ReactParams", "find", "parsed_action"]
+__all__ = ["Action", "React", "ReactParams", "parsed_action"]
 
-_ACTION_LINE = re.compile(r"\baction\s*\d*\s*:", re.IGNORECASE)
+_ACTION_LINE = re.compile(r"\baction\s*+(?:\d++\s*+)?:", re.IGNORECASE)
 _ACTION = re.compile(r"[\s\"'`*]*(?P<verb>[A-Za-z]\w*)\s*(?:\[(?P<square>[^\n]*)|\((?P<round>[^\n]*))")
 #: what is not the model's to write
 _NEXT_TURN = ("\nObservation", "\nQuestion")
@@ -205,10 +205,8 @@ class React:
             answer = run.draft or ""
             return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
         if not library.pool.passages:
-            if run.begin_round(cap=self._params.turns + 1):
-                await gather(run, query=question, pool=library.pool, k=self._params.passages_per_search)
-            else:
-                run.note_branch("search_skipped", "the budget has no round")
+            most, cap = self._params.passages_per_search, self._params.turns + 1
+            await gather_once(run, query=question, pool=library.pool, k=most, cap=cap)
         answer = await read(
             run,
             question=question,
@@ -247,18 +245,10 @@ class _Library:
         return f"{passage.title}: {sentence} (sentence {self._seen} of {len(matches)})"
 
 
-async def find(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Passage, ...]:
-    """The passages found that the pool holds, best first; what is skipped, and why, goes into the trace."""
-    before = len(run.trace)
-    await gather(run, query=query, pool=pool, k=k)
-    held = {passage.id: passage for passage in pool.passages}
-    ids = [each for event in run.trace[before:] if isinstance(event, Retrieved) for each in event.ids]
-    return tuple(held[each] for each in ids if each in held)
-
-
 def _turn(number: int, *, thought: str, action: Action | None, observation: str) -> str:
     written = "" if action is None else f"Action {number}: {action.verb}[{action.argument}]\n"
-    return f"Thought {number}: {thought}\n{written}Observation {number}: {observation}"
+    # A title with a line break in it could pass for a turn of the model's own.
+    return f"Thought {number}: {thought}\n{written}Observation {number}: {' '.join(observation.split())}"
 
 
 def _sentences(text: str) -> Iterator[str]:

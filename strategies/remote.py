@@ -13,7 +13,6 @@ total, which is measured here. The decision's id is sent as `Idempotency-Key` to
 """
 
 import asyncio
-import math
 import os
 import random
 import time
@@ -39,6 +38,8 @@ _PAUSE_S = 0.2
 _LONGEST_S = 30.0
 #: every step has an event in the trace
 _MOST_STEPS = 1000
+#: of any count, seconds or dollars: what a database's integer holds, and no sum of a day comes near
+_MOST = 10**15
 _COUNTS = ("retriever_calls", "passages", "llm_calls", "prompt_tokens", "completion_tokens")
 _AMOUNTS = ("seconds_retrieve", "seconds_generate", "dollars")
 
@@ -111,16 +112,19 @@ class Http:
             caps |= {} if seconds is None else {"seconds": seconds}
             timeout = self._params.timeout_s if seconds is None else min(self._params.timeout_s, seconds)
             try:
-                response = await client.post(self._params.url, json={**body, "budget": caps}, timeout=timeout)
+                # httpx's own timeout is of one read: a reply that drips would never end.
+                async with asyncio.timeout(timeout):
+                    response = await client.post(self._params.url, json={**body, "budget": caps}, timeout=timeout)
                 if response.status_code not in _AGAIN:
                     return self._read(response)
                 error: Exception = ArmFailed(f"{self._params.url} replied {response.status_code}")
                 asked = _retry_after(response)
-            except httpx.HTTPError as broken:
+            except (httpx.HTTPError, TimeoutError) as broken:
+                late = ArmFailed(f"{self._params.url} took longer than {timeout:g} s")
+                error, asked = (late if isinstance(broken, TimeoutError) else broken), None
                 if _seconds_left(run) == 0.0:
-                    self._note(run, broken, began=began)
+                    self._note(run, error, began=began)
                     raise OutOfBudget("seconds") from broken
-                error, asked = broken, None
             self._note(run, error, began=began)
             if not left:
                 raise ArmFailed(
@@ -138,7 +142,7 @@ class Http:
             )
         try:
             return response.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ArmFailed(f"{self._params.url} replied no JSON: {response.text[:200]!r}") from error
 
     def _note(self, run: Run, error: Exception, *, began: float) -> None:
@@ -172,9 +176,9 @@ class _Reply:
         self.cost = Cost(**given)
 
     def _number(self, name: str, value: object, *, whole: bool) -> float:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
         if not good or (whole and value != int(value)):  # type: ignore[call-overload] # it is a number here
-            raise self._wrong(name, value, "a whole number, 0 or more" if whole else "a number, 0 or more")
+            raise self._wrong(name, value, f"a {'whole ' if whole else ''}number from 0 to {_MOST}")
         return int(value) if whole else float(value)  # type: ignore[call-overload,arg-type]
 
     def _wrong(self, name: str, value: object, wanted: str) -> ArmFailed:

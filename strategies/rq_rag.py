@@ -3,20 +3,20 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
 from router.types import ArmName, Json
-from strategies.base import Answer, Completion, Hit, Need, Passage, Run
-from strategies.basic import Style, read, stop_reason
+from strategies.base import Answer, Completion, Need, Passage, Run
+from strategies.basic import Style, find, partial_kept, read, stop_reason
 from strategies.details import Token
 from strategies.params import ArmParams, public_params, read_params
 from strategies.parsing import parsed_label
 from strategies.passages import PassagePool, extract_answer
 from strategies.prompts import ask, load_templates
-from strategies.react import find
 
 __all__ = ["PathAnswer", "RqRag", "RqRagParams", "chosen_answer", "mean_logprob", "parsed_queries"]
 
@@ -137,7 +137,8 @@ class RqRag:
             template=self._templates[self._reader],
             style=self._params.style,
             max_tokens=self._params.max_tokens,
-            pool=_pool_of(node, run=run, found=found),
+            pool=found,
+            passages=node.passages,
             passage_words=self._params.passage_words,
         )
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
@@ -180,16 +181,18 @@ class RqRag:
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
     async def _answer_node(self, question: str, *, node: _Node, run: Run, found: PassagePool) -> PathAnswer:
-        done = await self._ask(
-            self._reader,
-            purpose="read",
-            fields={"question": question},
-            node=node,
-            run=run,
-            found=found,
-            max_tokens=self._params.max_tokens,
-            want=self._want,
-        )
+        # Half of a first answer is better than none, and worse than a whole one of another path.
+        with partial_kept(run, style=self._params.style) if run.draft is None else nullcontext():
+            done = await self._ask(
+                self._reader,
+                purpose="read",
+                fields={"question": question},
+                node=node,
+                run=run,
+                found=found,
+                max_tokens=self._params.max_tokens,
+                want=self._want,
+            )
         return PathAnswer(answer=extract_answer(done.text), confidence=mean_logprob(done))
 
     async def _decide(self, question: str, *, node: _Node, run: Run, found: PassagePool) -> str:
@@ -257,20 +260,13 @@ class RqRag:
             template=self._templates[template],
             purpose=purpose,
             fields=fields,
-            pool=_pool_of(node, run=run, found=found),
+            pool=found,
+            passages=node.passages,
             max_tokens=max_tokens,
             passage_words=self._params.passage_words,
             stop=(stop,),
             want=want,
         )
-
-
-def _pool_of(node: _Node, *, run: Run, found: PassagePool) -> PassagePool:
-    """The passages of one path, about to be shown; shown passages are counted over all paths."""
-    pool = PassagePool(cap=found.cap)
-    pool.add(Hit(passage=passage, score=0.0) for passage in node.passages)
-    run.show(found.note_shown(node.passages))
-    return pool
 
 
 def _listed(queries: Sequence[str]) -> str:

@@ -1,11 +1,10 @@
 """SeaKR: search when the model's own states disagree, and keep what makes them agree (Yao et al. 2024)."""
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +13,15 @@ from pydantic import Field
 from router.errors import ArmFailed
 from router.types import ArmName, Json
 from strategies.base import Answer, Completion, Need, Passage, Prompt, Run, Sampling
-from strategies.basic import gather, read, stop_reason
+from strategies.basic import gather, gather_once, read, stop_reason, together
 from strategies.dragin import is_content, merge_words
-from strategies.flare import LatestPool, sentence_tokens, shown_prompt
+from strategies.flare import LatestPool, sentence_tokens
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import extract_answer, first_sentence, has_answer
-from strategies.prompts import Template, load_templates
+from strategies.prompts import Template, load_templates, shown_prompt
 
-__all__ = ["Seakr", "SeakrParams", "together", "uncertainty"]
+__all__ = ["Seakr", "SeakrParams", "uncertainty"]
 
-Result = TypeVar("Result")
 
 #: answers that are none, in lower case
 _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know", "i don't know"})
@@ -152,10 +150,7 @@ class Seakr:
         prompt = self._prompt(recall, fields={"question": question}, passages=(), run=run, pool=pool)
         if direct and (await self._doubts([prompt], purpose="answer", run=run))[0] <= self._params.delta:
             return direct, "sure"
-        if not run.begin_round(cap=1):
-            run.note_branch("search_skipped", "the budget has no round")
-            return direct, "no_passage"
-        await gather(run, query=question, pool=pool, k=self._params.passages)
+        await gather_once(run, query=question, pool=pool, k=self._params.passages)
         if not pool.passages:
             return direct, "no_passage"
         fields = {"question": question}
@@ -358,23 +353,3 @@ def _least_doubtful(texts: Sequence[_Doubted]) -> int | None:
     """Position of the text with the least doubt, the first of equals; None if all are empty."""
     places = [place for place, each in enumerate(texts) if each.text]
     return min(places, key=lambda place: texts[place].doubt, default=None)
-
-
-async def together(calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run) -> list[Result]:
-    """What the calls give, in their order; made at the same time.
-
-    One after the other where the budget caps tokens or dollars: each call is held against what those before it
-    have spent. The first call that fails ends the others, and its error is raised.
-    """
-    if run.budget.tokens is not None or run.budget.dollars is not None:
-        return [await call() for call in calls]
-
-    async def made(call: Callable[[], Awaitable[Result]]) -> Result:
-        return await call()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(made(call)) for call in calls]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from failures
-    return [task.result() for task in tasks]

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from router.types import ArmName, Json
-from strategies.base import Answer, Hit, Need, Run
+from strategies.base import Answer, Hit, Need, Passage, Run
 from strategies.basic import Style, gather, read, stop_reason
 from strategies.params import ArmParams, public_params, read_params
 from strategies.parsing import parsed_yes_no
@@ -146,10 +146,7 @@ class SelfRag:
         await gather(run, query=query, pool=graded, k=self._params.passages_per_round)
         added: list[str] = []
         for passage in graded.passages[before:]:
-            alone = PassagePool(cap=1)
-            alone.add([Hit(passage=passage, score=0.0)])
-            run.show(graded.note_shown([passage]))
-            if await self._grade("relevant", {"question": question}, run=run, pool=alone, about=passage.id):
+            if await self._grade("relevant", {"question": question}, run=run, pool=graded, about=passage):
                 added.extend(relevant.add([Hit(passage=passage, score=0.0)]).added)
         return tuple(added)
 
@@ -196,15 +193,22 @@ class SelfRag:
         return answer
 
     async def _grade(
-        self, grade: str, fields: Mapping[str, str], *, run: Run, pool: PassagePool | None = None, about: str = "answer"
+        self,
+        grade: str,
+        fields: Mapping[str, str],
+        *,
+        run: Run,
+        pool: PassagePool | None = None,
+        about: Passage | None = None,
     ) -> bool:
-        """The verdict of one grader, yes where it cannot be read; `about` names what it is on, for the trace."""
+        """The verdict of one grader, yes where it cannot be read; on one passage of the pool, or on the answer."""
         done = await ask(
             run,
             template=self._templates[f"self_rag_{grade}"],
             purpose=f"grade_{grade}",
             fields=fields,
             pool=pool,
+            passages=None if about is None else [about],
             max_tokens=self._params.grade_tokens,
             passage_words=self._params.passage_words,
             stop=("\n",),
@@ -213,5 +217,5 @@ class SelfRag:
         if verdict is None:
             run.note_branch("parse_failed", f"no {grade} grade in: {done.text[:200]}")
             return True
-        run.note_branch(grade, f"{about}: {'yes' if verdict else 'no'}")
+        run.note_branch(grade, f"{'answer' if about is None else about.id}: {'yes' if verdict else 'no'}")
         return verdict

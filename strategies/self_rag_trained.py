@@ -2,22 +2,21 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
 from router.errors import ArmFailed
 from router.types import ArmName, Json
-from strategies.base import Answer, Completion, Need, Passage, Run
-from strategies.basic import gather, stop_reason
+from strategies.base import Answer, Completion, Need, OutOfBudget, Passage, Run
+from strategies.basic import gather_once, stop_reason, together
 from strategies.details import Token
-from strategies.flare import shown_prompt
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, extract_answer
 from strategies.prompts import ask, load_templates
-from strategies.seakr import together
 
 __all__ = ["SelfRagTrained", "SelfRagTrainedParams", "share"]
 
@@ -95,19 +94,24 @@ class SelfRagTrained:
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Gate, read, choose."""
-        first = await ask(
-            run,
-            template=self._answer_template,
-            purpose="gate",
-            fields={"question": question},
-            max_tokens=self._params.max_tokens,
-            want=_WANT,
-        )
-        direct = self._text(first)
+        try:
+            first = await ask(
+                run,
+                template=self._answer_template,
+                purpose="gate",
+                fields={"question": self._untold(question)},
+                max_tokens=self._params.max_tokens,
+                want=_WANT,
+            )
+        except OutOfBudget:
+            run.draft = self._text(run.partial) or None
+            raise
+        direct = self._text(first.text)
         run.draft = direct or run.draft
         if not self._wants_passages(first, run=run):
             return Answer(text=direct, stop_reason=stop_reason(direct, otherwise="no_retrieval_wanted"))
-        pool = await self._search(question, run=run)
+        pool = PassagePool(cap=run.passage_cap(self._params.passages))
+        await gather_once(run, query=question, pool=pool, k=self._params.passages)
         if not pool.passages:
             return Answer(text=direct, stop_reason=stop_reason(direct, otherwise="no_passage"))
         calls = [partial(self._read, question, passage=each, run=run, pool=pool) for each in pool.passages]
@@ -115,7 +119,7 @@ class SelfRagTrained:
         scores = [self._score(reading, run=run) for reading in readings]
         scored = zip(pool.passages, scores, strict=True)
         run.note_branch("scores", ", ".join(f"{passage.id}: {score:.4f}" for passage, score in scored))
-        answer = self._text(readings[scores.index(max(scores))])
+        answer = self._text(readings[scores.index(max(scores))].text)
         run.draft = answer or run.draft
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="best_passage"))
 
@@ -129,26 +133,19 @@ class SelfRagTrained:
         run.note_branch("gate", f"{shares[0]:.4f}")
         return shares[0] > self._params.threshold
 
-    async def _search(self, question: str, *, run: Run) -> PassagePool:
-        pool = PassagePool(cap=run.passage_cap(self._params.passages))
-        if run.begin_round(cap=1):
-            await gather(run, query=question, pool=pool, k=self._params.passages)
-        else:
-            run.note_branch("search_skipped", "the budget has no round")
-        return pool
-
     async def _read(self, question: str, *, passage: Passage, run: Run, pool: PassagePool) -> Completion:
         """The answer from one passage alone."""
-        prompt = shown_prompt(
+        return await ask(
             run,
             template=self._read_template,
-            fields={"question": question, "retrieval": self._params.gate_tokens[0]},
-            passages=[passage],
+            purpose="read",
+            fields={"question": self._untold(question), "retrieval": self._params.gate_tokens[0]},
             pool=pool,
+            passages=[replace(passage, title=self._untold(passage.title), text=self._untold(passage.text))],
             max_tokens=self._params.max_tokens,
             passage_words=self._params.passage_words,
+            want=_WANT,
         )
-        return await run.complete(prompt, purpose="read", max_tokens=self._params.max_tokens, want=_WANT)
 
     def _score(self, reading: Completion, *, run: Run) -> float:
         """See the class; -inf for a reading in which nothing was written."""
@@ -166,19 +163,22 @@ class SelfRagTrained:
             + settings.utility_weight * sum(worth * each for worth, each in zip(_WORTH, utility, strict=True))
         )
 
-    def _text(self, done: Completion) -> str:
-        """The answer without reflection tokens, which generators leave in the text where they are wanted."""
+    def _text(self, text: str) -> str:
+        """The answer in a text, without reflection tokens, which generators leave in the text where they are wanted."""
+        return extract_answer(" ".join(self._untold(text).split()))
+
+    def _untold(self, text: str) -> str:
+        """The text without reflection tokens: the model alone may write them, not a passage or a question."""
         settings = self._params
-        text = done.text
-        for group in (
+        groups = (
             settings.gate_tokens,
             settings.relevance_tokens,
             settings.support_tokens,
             settings.utility_tokens,
-        ):
-            for name in group:
-                text = text.replace(name, " ")
-        return extract_answer(" ".join(text.split()))
+        )
+        for name in chain.from_iterable(groups):
+            text = text.replace(name, " ")
+        return text
 
 
 def share(logprobs: Mapping[str, float], *, names: Sequence[str]) -> list[float]:

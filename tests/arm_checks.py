@@ -16,7 +16,7 @@ from typing import get_args
 import numpy as np
 
 from router.errors import ArmFailed
-from router.types import Budget, CallFailed, Cost, DecisionId, Generated, Outcome, Query, Retrieved, Round
+from router.types import Branch, Budget, CallFailed, Cost, DecisionId, Generated, Outcome, Query, Retrieved, Round
 from strategies.base import Completion, Need, Passage, Prompt, Request, Strategy
 from strategies.details import Attention, Token
 from strategies.runner import run_strategy
@@ -41,9 +41,13 @@ def echo(prompt: Prompt) -> str:
 
 
 def telling_echo(prompt: Prompt) -> Scripted:
-    """The echo, with plausible details for every need: some tokens are sure, some are not."""
-    text = echo(prompt)
-    pieces = tuple(re.findall(r"\s*\S+", text))
+    """The echo, with plausible details for every need."""
+    return telling(prompt, text=echo(prompt))
+
+
+def telling(prompt: Prompt, *, text: str) -> Scripted:
+    """The text, with plausible details for every need: some tokens are sure, some are not."""
+    pieces = tuple(re.findall(r"\s*\S+|\s+$", text))
     keys = tuple(re.findall(r"\s*\S+", f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}")) + pieces
     logprobs = [math.log((0.95, 0.5, 0.1)[place % 3]) for place in range(len(pieces))]
     weights = np.random.default_rng(len(text)).random((2, len(pieces), len(keys)), dtype=np.float32)
@@ -74,8 +78,29 @@ class HangingGenerator(ScriptedGenerator):
         raise AssertionError("never reached")
 
 
-def generator(**settings) -> ScriptedGenerator:
-    return ScriptedGenerator(telling_echo, capabilities=get_args(Need), **settings)
+class LateGenerator(ScriptedGenerator):
+    """Says these texts, the last one again and again; the deadline passes in call `calls`, when all is written."""
+
+    def __init__(self, *texts: str, calls: int | None = None) -> None:
+        super().__init__(self._next, capabilities=get_args(Need))
+        self._texts = texts
+        self._calls = calls
+
+    def _next(self, prompt: Prompt) -> Scripted:
+        return telling(prompt, text=self._texts[min(len(self.requests), len(self._texts)) - 1])
+
+    async def complete(self, request: Request) -> Completion:
+        done = await super().complete(request)
+        return replace(done, finish="deadline") if len(self.requests) == self._calls else done
+
+
+def generator(*, text: str | None = None, **settings) -> ScriptedGenerator:
+    says = telling_echo if text is None else lambda prompt: telling(prompt, text=text)
+    return ScriptedGenerator(says, capabilities=get_args(Need), **settings)
+
+
+def asked_text(prompt: Prompt) -> str:
+    return f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
 
 
 def run(strategy: Strategy, *, question: str = QUESTION, budget: Budget | None = None, **parts) -> Outcome:
@@ -210,6 +235,28 @@ def check_heeds_the_cap_on_seconds(make_strategy: MakeStrategy) -> None:
         assert outcome.cost.seconds_total >= 0.05
 
 
+def check_a_slow_search_ends_in_time(make_strategy: MakeStrategy) -> None:
+    """A retriever that hangs ends an arm that searches as exhausted, the search counted."""
+    searches = run(make_strategy()).cost.retriever_calls
+    began = time.monotonic()
+    outcome = run(make_strategy(), budget=Budget(seconds=0.05), retriever=MemoryRetriever(PASSAGES, seconds=5.0))
+    assert time.monotonic() - began < 2.0
+    if searches:
+        assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+        assert outcome.cost.retriever_calls == 1
+        assert isinstance(outcome.trace[-1], CallFailed)
+
+
+def check_keeps_what_it_knows_at_the_deadline(make_strategy: MakeStrategy) -> None:
+    """If the deadline passes in the last call, the answer is what the arm knew or had just been told."""
+    calls = run(make_strategy(), generator_=LateGenerator("So the answer is: Ohio.")).cost.llm_calls
+    outcome = run(
+        make_strategy(), budget=Budget(seconds=60), generator_=LateGenerator("So the answer is: Ohio.", calls=calls)
+    )
+    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+    assert "Ohio" in (outcome.answer or "")
+
+
 def check_heeds_the_cap_on_dollars(make_strategy: MakeStrategy) -> None:
     """No call begins once the dollars are spent; the outcome carries what was spent."""
     free = run(make_strategy())
@@ -264,13 +311,93 @@ def check_lets_cancellation_through(make_strategy: MakeStrategy) -> None:
 
 
 def check_takes_any_question(make_strategy: MakeStrategy) -> None:
-    """Empty, one-word, braced, foreign and very long questions, and an empty corpus, all give outcomes."""
+    """Empty, one-word, braced, foreign and very long questions, and an empty corpus, all give outcomes.
+
+    Where the model has room for a question of 10,000 words it is answered; where it has none the error names it.
+    """
     for question in ("", "What is", "{question} {passages} %s {}", "北京在哪里", "👍", "a\n\n[body]\nb"):
         assert run(make_strategy(), question=question).status == "answered"
     assert run(make_strategy(), retriever=MemoryRetriever([])).status == "answered"
+    for question in ("Who? " * 10_000, "导演在哪里" * 2_000, "👍 " * 10_000):
+        assert (
+            run(make_strategy(), question=question, generator_=generator(context_tokens=100_000)).status == "answered"
+        )
     outcome = run(make_strategy(), question="long " * 20_000)
     assert outcome.status == "failed"
     assert "question" in (outcome.error or "")
+
+
+def check_counts_the_passages_it_shows(make_strategy: MakeStrategy) -> None:
+    """The passages in the cost are those of which the model saw something, however little room it has."""
+    marks = {"quartz": "Jaws", "basalt": "Spielberg", "granite": "Cincinnati", "marble": "Sharks"}
+    corpus = [
+        Passage(id=mark, title=title, text=f"{mark} says where the director of Jaws was born. " * 8)
+        for mark, title in marks.items()
+    ]
+    for room in (60, 80, 100, 120, 150, 200, 260, 400, 4096):
+        asked = generator(context_tokens=room)
+        outcome = run(make_strategy(), retriever=MemoryRetriever(corpus), generator_=asked)
+        seen = {mark for mark in marks for prompt in asked.prompts if mark in asked_text(prompt)}
+        assert outcome.cost.passages == len(seen), (room, seen)
+
+
+def check_takes_any_passage(make_strategy: MakeStrategy) -> None:
+    """Passages of 100,000 words or a million characters fill no prompt, cost no time, and what became of them is told.
+
+    Text that looks like a template, like a turn of a dialogue or like markup is text.
+    """
+    words = f"{QUESTION} " + "where the director of Jaws was born " * 14_000
+    solid = f"{QUESTION} " + "x" * 1_000_000
+    chinese = f"{QUESTION} " + "导演出生在哪里" * 20_000
+    strange = "{question} [body] {passages} {text} </paragraph>"
+    corpus = [
+        Passage(id="words", title="Jaws", text=words),
+        Passage(id="solid", title="Jaws director", text=solid),
+        Passage(id="twin", title="Jaws director", text=f"{solid}y"),
+        Passage(id="chinese", title="Jaws", text=chinese),
+        Passage(id="titled", title=words, text="Jaws"),
+    ]
+    for passages in (corpus, corpus[1:], corpus[3:], [Passage(id="strange", title="Jaws director", text=strange)]):
+        asked, began = generator(), time.thread_time()
+        outcome = run(make_strategy(), retriever=MemoryRetriever(passages), generator_=asked)
+        assert time.thread_time() - began < 5.0
+        assert outcome.status == "answered", outcome.error
+        assert all(len(asked_text(prompt)) < 50_000 for prompt in asked.prompts)
+        told = "\n".join(event.value for event in outcome.trace if isinstance(event, Branch))
+        found = {each for event in outcome.trace if isinstance(event, Retrieved) for each in event.ids}
+        assert outcome.cost.passages + sum(each in told for each in found) >= len(found)
+        assert all(strange not in prompt.instructions for prompt in asked.prompts)
+        if outcome.cost.passages and passages[0].id == "strange":
+            assert any(strange in asked_text(prompt) for prompt in asked.prompts)
+
+
+def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
+    """Whatever the model writes, and however often it says the same, the arm ends by itself after few calls."""
+    for text in (
+        "",
+        " \n\n ",
+        "no stop, " * 200,
+        '{"status": ',
+        '{"status": "maybe"} {',
+        "Thought 1: x\nAction 1: fly[moon]\nObservation 1: y",
+        "Action 1: search[",
+        "Action 1: finish[]",
+        "yes or no",
+        "1. 2. 3.",
+        "{question} [body] {passages} %s",
+        "\x00\ufffd </s> <|im_end|>",
+        "北京是首都。它很大\uff01" * 30,
+        "🦈" * 300,
+        "Mr. " * 300,
+        "a." * 20_000,
+        "1" * 20_000,
+    ):
+        asked, began = generator(text=text, context_tokens=100_000), time.thread_time()
+        outcome = run(make_strategy(), generator_=asked)
+        assert time.thread_time() - began < 5.0
+        assert outcome.status == "answered", (text[:40], outcome.error)
+        assert outcome.stop_reason
+        assert outcome.cost.llm_calls == len(asked.requests) <= 100
 
 
 def check_account_starts_at_zero(make_strategy: MakeStrategy) -> None:
@@ -296,9 +423,14 @@ ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = (
     check_heeds_caps_on_rounds_and_passages,
     check_heeds_the_cap_on_tokens,
     check_heeds_the_cap_on_seconds,
+    check_a_slow_search_ends_in_time,
+    check_keeps_what_it_knows_at_the_deadline,
     check_heeds_the_cap_on_dollars,
     check_a_failing_part_is_an_outcome,
     check_lets_cancellation_through,
     check_takes_any_question,
+    check_counts_the_passages_it_shows,
+    check_takes_any_passage,
+    check_takes_any_answer,
     check_account_starts_at_zero,
 )

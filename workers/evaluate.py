@@ -18,23 +18,38 @@ from rich.table import Table as Printed
 from router import config as configuration
 from router.bootstrap import make_encoder
 from router.cli import ConfigOption, JsonOption, console, errors, failing_well, print_json
-from router.edge import capped, checked_text
+from router.edge import capped
 from router.errors import ConfigError, InvalidInput
-from router.logs.files import lines, new_lines, parsed
+from router.logs.files import new_lines
 from router.logs.jsonl import line_of
-from router.metrics import FAMILIES, judged, rules_of
-from router.settings import Settings
+from router.settings import GeneratorSettings, Settings
 from router.simulation.embeddings import embedded
 from router.simulation.report import bars
 from router.types import Budget, DecisionId, Query
-from strategies import ARMS, make_arms
+from strategies import known_arms, make_arms
 from strategies.base import Generator, Need, Retriever, Strategy
+from strategies.crud import chinese_words
 from strategies.runner import made_by, run_strategy
 from workers.answers import Answers, key_of
-from workers.judging import Answered, Asked, Evaluated, Mean, evaluated, log_records, table_records
+from workers.judging import (
+    CRUD,
+    FAMILY_NAMES,
+    Answered,
+    Asked,
+    Evaluated,
+    Judgements,
+    Mean,
+    check_family,
+    evaluated,
+    judgements,
+    log_records,
+    table_records,
+)
 from workers.main import arm_params, index_folder, make_generator, make_retriever, offered
+from workers.questions import read_asked
+from workers.quizzing import quizzed_answers
 
-__all__ = ["Bench", "Work", "add_evaluate_verb", "asked_arms", "read_asked"]
+__all__ = ["Bench", "Work", "add_evaluate_verb", "asked_arms"]
 
 #: failures that are described; all are counted
 MOST_NAMED = 20
@@ -52,7 +67,10 @@ def add_evaluate_verb(app: typer.Typer) -> None:
         strategy: Annotated[list[str], typer.Option(help="NAME[,NAME...] or all; may be repeated")],
         corpus: Annotated[Path | None, typer.Option(help="JSONL to search in; indexed once")] = None,
         index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
-        family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(sorted(FAMILIES))}")] = "ours",
+        family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(FAMILY_NAMES)}")] = "ours",
+        judge: Annotated[
+            str | None, typer.Option(help="of family crud: configuration whose generator judges; default: --config's")
+        ] = None,
         limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
         concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
         answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
@@ -65,7 +83,7 @@ def add_evaluate_verb(app: typer.Typer) -> None:
         """Run strategies on labelled questions: quality, steps, time, tokens and price of each."""
         with failing_well():
             settings = _searching(configuration.load(config).settings, corpus=corpus, index=index)
-            rules_of(family)
+            judging = _judge_settings(settings, family=family, judge=judge)
             rows = read_asked(questions, family=family, limit=limit)
             arms, lacking = asked_arms(strategy, settings=settings)
             if len(arms) < 2 and (table or log):
@@ -76,13 +94,33 @@ def add_evaluate_verb(app: typer.Typer) -> None:
             file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
             with Answers(file, resume=resume) as kept:
                 answered = _run(rows, arms=arms, settings=settings, answers=kept, concurrency=concurrency)
-            found = evaluated(rows, answered=answered, family=family)
+                judged_as = (
+                    judgements(rows, answered=answered, family=family)
+                    if judging is None
+                    else _quiz(rows, answered=answered, settings=judging, answers=kept, concurrency=concurrency)
+                )
+            found = evaluated(rows, answered=answered, judged_as=judged_as)
             if table is not None:
-                _write(table, table_records(rows, answered=answered, family=family, reward=settings.reward))
+                _write(table, table_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward))
             if log is not None:
-                records = log_records(rows, answered=answered, family=family, reward=settings.reward)
+                records = log_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward)
                 _write(log, _encoded(records, asked=rows, settings=settings))
-            _show(found, file=file, as_json=as_json)
+            _show(found, file=file, judge=None if judging is None else judging.model, as_json=as_json)
+
+
+def _judge_settings(settings: Settings, *, family: str, judge: str | None) -> GeneratorSettings | None:
+    """What judges answers of family "crud", behind a cache; None for a family that needs no judge.
+
+    The environment sets our generator, and not that of another configuration.
+    """
+    check_family(family)
+    if family != CRUD:
+        if judge is not None:
+            raise InvalidInput(f"family {family} has no judge", field="judge", remedy="leave it out")
+        return None
+    chinese_words()  # only to have it checked
+    chosen = settings.generator if judge is None else configuration.load(judge, environ={}).settings.generator
+    return chosen.model_copy(update={"cache": chosen.cache or str(Path(settings.data_dir) / "cache" / "judge")})
 
 
 def _searching(settings: Settings, *, corpus: Path | None, index: str | None) -> Settings:
@@ -111,52 +149,16 @@ def _indexed(corpus: Path, *, settings: Settings) -> str:
     return name
 
 
-def read_asked(path: Path, *, family: str, limit: int | None = None) -> tuple[Asked, ...]:
-    """The questions of the file, the first `limit` of them. A question without an id is "row-<line>".
-
-    Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
-    """
-    rows: list[Asked] = []
-    places: dict[str, int] = {}
-    for number, raw in lines(path):
-        if limit is not None and len(rows) == limit:
-            break
-        try:
-            row = _asked(parsed(raw), number=number, family=family)
-            if row.id in places:
-                raise InvalidInput(f"{row.id!r} stands on line {places[row.id]} too", field="id", remedy="give its own")
-        except InvalidInput as error:
-            where = f"{path}:{number} {error.field or ''}".rstrip()
-            raise InvalidInput(error.message, field=where, remedy=error.remedy) from error
-        places[row.id] = number
-        rows.append(row)
-    return tuple(rows)
-
-
-def _asked(found: Mapping[str, Any], *, number: int, family: str) -> Asked:
-    question = checked_text(found.get("question"), field="question")
-    answers = found.get("answers")
-    judged(question, gold=answers if isinstance(answers, list) else [], family=family)  # only to have it checked
-    assert isinstance(answers, list)
-    identity, dataset, hops = found.get("id", f"row-{number}"), found.get("dataset"), found.get("hops")
-    for field, value in (("id", identity), ("dataset", dataset)):
-        if value is not None and not (isinstance(value, str) and value.strip()):
-            raise InvalidInput(f"{value!r} is no name", field=field, remedy="write text, or leave it out")
-    if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
-        raise InvalidInput(f"{hops!r} is no count", field="hops", remedy="write a whole number, or leave it out")
-    return Asked(id=str(identity), question=question, answers=answers, dataset=dataset, hops=hops)
-
-
 def asked_arms(asked: Sequence[str], *, settings: Settings) -> tuple[dict[str, Strategy], dict[str, str]]:
     """The arms to run, and of "all" those that cannot be run with the reason, both by name.
 
-    An arm of the configuration has its params from there, another one of ours has its defaults. "all" is every arm of
-    ours and of the configuration. Raises ConfigError for an arm that is named and cannot be run.
+    An arm of the configuration has its params from there, another one has its defaults. "all" is every arm of
+    ours, of installed packages and of the configuration. Raises ConfigError for an arm that is named and cannot be run.
     """
     names = list(dict.fromkeys(name.strip() for words in asked for name in words.split(",") if name.strip()))
     if not names:
-        raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(sorted(ARMS))}, all")
-    known: dict[str, dict[str, object]] = {name: {} for name in sorted(ARMS)} | arm_params(settings)
+        raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(known_arms())}, all")
+    known: dict[str, dict[str, object]] = {name: {} for name in known_arms()} | arm_params(settings)
     capabilities = offered(settings.generator)
     if "all" not in names:
         given = {name: known.get(name, {}) for name in names}
@@ -261,6 +263,25 @@ def _run(
     return {name: [answers[each.key] for each in work if each.arm == name] for name in arms}
 
 
+def _quiz(
+    asked: Sequence[Asked], *, answered: Answered, settings: GeneratorSettings, answers: Answers, concurrency: int
+) -> Judgements:
+    """Judgements by the judge. Ctrl-C ends the command; what was judged is in the judge's cache."""
+    with errors.status("loading the judge"):
+        judge = make_generator(settings)
+    count = itertools.count(1)
+    with bars(errors) as progress, _interruptible(answers):
+        return asyncio.run(
+            quizzed_answers(
+                asked,
+                answered=answered,
+                judge=judge,
+                concurrency=concurrency,
+                done=lambda: progress("judged", next(count), len(asked)),
+            )
+        )
+
+
 @contextmanager
 def _interruptible(answers: Answers) -> Iterator[None]:
     try:
@@ -296,10 +317,20 @@ def _tell_lacking(lacking: Mapping[str, str]) -> None:
 
 
 #: as the papers head their columns
-_HEADS = {"exact_match": "EM", "f1": "F1", "accuracy": "Acc", "str_em": "str-em", "str_hit": "str-hit"}
+_HEADS = {
+    "exact_match": "EM",
+    "f1": "F1",
+    "accuracy": "Acc",
+    "str_em": "str-em",
+    "str_hit": "str-hit",
+    "answered": "Q-R",
+    "word_precision": "T-P",
+    "word_recall": "T-R",
+    "word_f1": "T-F1",
+}
 
 
-def _show(found: Sequence[Evaluated], *, file: Path, as_json: bool) -> None:
+def _show(found: Sequence[Evaluated], *, file: Path, judge: str | None, as_json: bool) -> None:
     if as_json:
         print_json([row.as_json() for row in found])
         return
@@ -319,14 +350,22 @@ def _show(found: Sequence[Evaluated], *, file: Path, as_json: bool) -> None:
             str(len(row.failures)),
         )
     table.caption = f"{found[0].questions} questions; mean ± standard error; failures count as wrong"
+    if judge is not None:
+        table.caption += f"; judged by {escape(judge)}"
     wide = Measurement.get(console, console.options.update(width=1000), table).maximum
     Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
-    failures = [f"{row.strategy} {identity}: {error}" for row in found for identity, error in row.failures]
-    for line in failures[:MOST_NAMED]:
-        console.print(f"failed: {escape(line)}", soft_wrap=True, highlight=False)
-    if len(failures) > MOST_NAMED:
-        console.print(f"failed: {len(failures) - MOST_NAMED} more, see --json", highlight=False)
+    _list("failed", {row.strategy: row.failures for row in found})
+    _list("not judged", {row.strategy: row.unjudged for row in found})
     console.print(f"answers: {escape(str(file))}", soft_wrap=True, highlight=False)
+
+
+def _list(what: str, faults: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """The first of them, and how many more."""
+    named = [f"{strategy} {identity}: {error}" for strategy, listed in faults.items() for identity, error in listed]
+    for line in named[:MOST_NAMED]:
+        console.print(f"{what}: {escape(line)}", soft_wrap=True, highlight=False)
+    if len(named) > MOST_NAMED:
+        console.print(f"{what}: {len(named) - MOST_NAMED} more, see --json", highlight=False)
 
 
 def _said(mean: Mean | None, *, scale: float = 1.0, digits: int = 2) -> str:

@@ -7,14 +7,34 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from router.metrics import judged
+from router.errors import InvalidInput
+from router.metrics import FAMILIES, judged
 from router.reward import COST_TERMS
 from router.settings import RewardSettings
 from router.types import Json
+from strategies.crud import Quiz
 from workers.answers import Kept
 
-__all__ = ["TIME_ONE", "Answered", "Asked", "Evaluated", "Mean", "evaluated", "log_records", "table_records"]
+__all__ = [
+    "CRUD",
+    "FAMILY_NAMES",
+    "TIME_ONE",
+    "Answered",
+    "Asked",
+    "Evaluated",
+    "Judgement",
+    "Judgements",
+    "Mean",
+    "check_family",
+    "evaluated",
+    "judgements",
+    "log_records",
+    "table_records",
+]
 
+#: the family whose answers a model judges, see workers.quizzing
+CRUD = "crud"
+FAMILY_NAMES = tuple(sorted({*FAMILIES, CRUD}))
 #: the arm whose mean seconds are Time 1.00 (Adaptive-RAG, section 4)
 TIME_ONE = "single_step"
 #: the measure of a short answer that `reward.quality` names
@@ -25,14 +45,31 @@ Answered = Mapping[str, Sequence[Kept]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A labelled question. `answers` has the shape that its family wants, see router.metrics."""
+    """A labelled question. `answers` has the shape that its family wants, see router.metrics; of "crud" it is empty."""
 
     id: str
     question: str
-    answers: Sequence[str] | Sequence[Sequence[str]]
+    answers: Sequence[str] | Sequence[Sequence[str]] = ()
+    #: of "crud": the gold text, or the quiz that was made from it; one of the two at least
+    reference: str | None = None
+    quiz: Quiz | None = None
     #: where it comes from, and pieces of evidence it needs: for the table, where the file says it
     dataset: str | None = None
     hops: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """What one answer is worth."""
+
+    #: by name, in [0, 1]
+    measures: Mapping[str, float]
+    #: why a judge could not judge, which counts as 0; None where it did
+    error: str | None = None
+
+
+#: per arm a judgement per question, in the order of the questions
+Judgements = Mapping[str, Sequence[Judgement]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +100,8 @@ class Evaluated:
     exhausted: int
     #: (question's id, error), in the order of the questions
     failures: tuple[tuple[str, str], ...]
+    #: the same for answers that the judge of family "crud" failed on
+    unjudged: tuple[tuple[str, str], ...]
 
     def as_json(self) -> dict[str, Json]:
         """Plain values: every mean under its name, its standard error under "<name>_se"."""
@@ -79,24 +118,50 @@ class Evaluated:
         for name, mean in means.items():
             said[name] = None if mean is None else mean.value
             said[f"{name}_se"] = None if mean is None else mean.error
-        listed = [{"id": identity, "error": error} for identity, error in self.failures]
-        return said | {"exhausted": self.exhausted, "failed": len(listed), "failures": listed}
+        failed, unjudged = (
+            [{"id": identity, "error": error} for identity, error in listed]
+            for listed in (self.failures, self.unjudged)
+        )
+        return said | {
+            "exhausted": self.exhausted,
+            "failed": len(failed),
+            "failures": list[Json](failed),
+            "unjudged": list[Json](unjudged),
+        }
 
 
-def evaluated(asked: Sequence[Asked], *, answered: Answered, family: str) -> list[Evaluated]:
+def check_family(family: str) -> None:
+    """Raises InvalidInput with the known names."""
+    if family not in FAMILY_NAMES:
+        raise InvalidInput(f"{family!r} is unknown", field="family", remedy=f"known: {', '.join(FAMILY_NAMES)}")
+
+
+def judgements(asked: Sequence[Asked], *, answered: Answered, family: str) -> Judgements:
+    """By the rules of a family with gold answers; a failed answer is wrong."""
+    return {
+        arm: [
+            Judgement(
+                measures=judged(None if each.status == "failed" else each.answer, gold=row.answers, family=family)
+            )
+            for row, each in zip(asked, kept, strict=True)
+        ]
+        for arm, kept in answered.items()
+    }
+
+
+def evaluated(asked: Sequence[Asked], *, answered: Answered, judged_as: Judgements) -> list[Evaluated]:
     """A line per arm, in the order of `answered`, which has per arm an answer per question in the order of `asked`."""
-    return [_line(asked, arm=arm, answered=answered, family=family) for arm in answered]
+    return [_line(asked, arm=arm, answered=answered, judged_as=judged_as[arm]) for arm in answered]
 
 
-def _line(asked: Sequence[Asked], *, arm: str, answered: Answered, family: str) -> Evaluated:
+def _line(asked: Sequence[Asked], *, arm: str, answered: Answered, judged_as: Sequence[Judgement]) -> Evaluated:
     kept = answered[arm]
-    judgements = [_judged(row, kept=each, family=family) for row, each in zip(asked, kept, strict=True)]
     seconds = [each.cost.seconds_total for each in kept]
     first = answered.get(TIME_ONE)
     return Evaluated(
         strategy=arm,
         questions=len(asked),
-        quality={name: _mean([judgement[name] for judgement in judgements]) for name in judgements[0]},
+        quality={name: _mean([each.measures[name] for each in judged_as]) for name in judged_as[0].measures},
         steps=_mean([each.steps for each in kept]),
         seconds=_mean(seconds),
         time=None if first is None else _ratio(seconds, over=[each.cost.seconds_total for each in first]),
@@ -109,12 +174,10 @@ def _line(asked: Sequence[Asked], *, arm: str, answered: Answered, family: str) 
             for row, each in zip(asked, kept, strict=True)
             if each.status == "failed"
         ),
+        unjudged=tuple(
+            (row.id, each.error) for row, each in zip(asked, judged_as, strict=True) if each.error is not None
+        ),
     )
-
-
-def _judged(asked: Asked, *, kept: Kept, family: str) -> Mapping[str, float]:
-    answer = None if kept.status == "failed" else kept.answer
-    return judged(answer, gold=asked.answers, family=family)
 
 
 def _mean(values: Sequence[float]) -> Mean:
@@ -138,7 +201,7 @@ def _ratio(values: Sequence[float], *, over: Sequence[float]) -> Mean | None:
 
 
 def table_records(
-    asked: Sequence[Asked], *, answered: Answered, family: str, reward: RewardSettings
+    asked: Sequence[Asked], *, answered: Answered, judged_as: Judgements, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
     """The full-information table, a record per question (router/evaluation/table.py); quality as the reward has it."""
     for place, row in enumerate(asked):
@@ -147,14 +210,14 @@ def table_records(
         yield {
             "id": row.id,
             "question": row.question,
-            "correct": {arm: _quality(row, kept=each, family=family, reward=reward) for arm, each in kept.items()},
+            "correct": {arm: _quality(judged_as[arm][place], reward=reward) for arm in kept},
             "steps": {arm: each.steps for arm, each in kept.items()},
             **{key: value for key, value in more.items() if value is not None},
         }
 
 
 def log_records(
-    asked: Sequence[Asked], *, answered: Answered, family: str, reward: RewardSettings
+    asked: Sequence[Asked], *, answered: Answered, judged_as: Judgements, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
     """The same as a log of uniform draws, a record per question and arm, from which a policy starts warm.
 
@@ -175,16 +238,19 @@ def log_records(
                 "pmf": [share] * len(arms),
                 "arm": arm,
                 "reward": {
-                    "quality": _quality(row, kept=kept, family=family, reward=reward),
+                    "quality": _quality(judged_as[arm][place], reward=reward),
                     "cost": _cost(kept, reward=reward),
                     "weight": reward.weight,
                 },
             }
 
 
-def _quality(asked: Asked, *, kept: Kept, family: str, reward: RewardSettings) -> float:
-    found = _judged(asked, kept=kept, family=family)
-    return found["str_em"] if "str_em" in found else found[_MEASURES[reward.quality]]
+def _quality(judgement: Judgement, *, reward: RewardSettings) -> float:
+    """What a policy learns: of a quiz the mean word F1 over all its questions, one without an answer being 0."""
+    found = judgement.measures
+    if "str_em" in found:
+        return found["str_em"]
+    return found["answered"] * found["word_f1"] if "answered" in found else found[_MEASURES[reward.quality]]
 
 
 def _cost(kept: Kept, *, reward: RewardSettings) -> float:

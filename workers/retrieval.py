@@ -109,15 +109,16 @@ def _open_dense(settings: Settings) -> Retriever:
     encoder = _encoder(settings)
     from strategies.retrievers.dense import DenseRetriever
 
-    return DenseRetriever(_dense_folder(settings), encoder=encoder)
+    return DenseRetriever(_dense_folder(settings), encoder=encoder, search_by=settings.retriever.search_by)
 
 
 def _build_dense(settings: Settings, rows: Rows, progress: Progress) -> Facts:
     encoder = _encoder(settings)
     from strategies.retrievers.dense import build_index
 
-    folder = _dense_folder(settings)
-    return {"folder": str(folder), **build_index(rows(), folder, encoder=encoder, progress=progress)}
+    folder, search_by = _dense_folder(settings), settings.retriever.search_by
+    facts = build_index(rows(), folder, encoder=encoder, search_by=search_by, progress=progress)
+    return {"folder": str(folder), **facts}
 
 
 def _info_dense(settings: Settings) -> Facts:

@@ -1,7 +1,9 @@
-"""Nearest passages by meaning, in a folder on disk: every vector is compared, so the result is exact.
+"""Nearest passages by meaning, in a folder on disk.
 
-Meant for up to about a million passages. The vectors are kept as float16 and memory-mapped: half the disk, several
-workers share the pages, and a rounding of 0.001 in a cosine changes no ranking that a model of this size can justify.
+Every vector is compared, so the result is exact, up to about a million passages; above, a graph beside the vectors
+names candidates, and these are compared (see `strategies.retrievers.nearest`). The vectors are kept as float16 and
+memory-mapped: half the disk, several workers share the pages, and a rounding of 0.001 in a cosine changes no ranking
+that a model of this size can justify.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +35,13 @@ from strategies.retrievers.corpus import (
     passage_line,
     read_json,
 )
+from strategies.retrievers.nearest import GRAPH, NearGraph, check_faiss, write_graph
 from strategies.retrievers.sentences import SentenceEncoder
 
-__all__ = ["FORMAT", "DenseRetriever", "build_index", "read_meta"]
+__all__ = ["FORMAT", "DenseRetriever", "SearchBy", "build_index", "read_meta"]
+
+#: every vector, or the graph
+SearchBy = Literal["exact", "faiss"]
 
 #: version of the folder's layout; another one cannot be read
 FORMAT = "dense-1"
@@ -53,15 +59,19 @@ def build_index(
     folder: Path | str,
     *,
     encoder: SentenceEncoder,
+    search_by: SearchBy = "exact",
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Json]:
     """Encode passages into a folder, replacing the index that is there; returns what `index.json` says.
 
+    search_by "faiss" adds the graph, with which the index can be searched either way.
     Built beside the folder and renamed into place when complete. A build that was cut off goes on where it ended, as
     far as the passages are the same; the rest is encoded anew. `progress` is called with the number of passages done.
-    Raises InvalidInput for an id seen twice or no passage, ConfigError if the folder holds something else or another
-    process builds the same index.
+    Raises InvalidInput for an id seen twice or no passage, ConfigError if the folder holds something else, another
+    process builds the same index, or faiss is wanted and missing.
     """
+    if search_by == "faiss":
+        check_faiss()  # not after hours of encoding
     target = Path(folder)
     check_target(target, family="dense")
     building = target.with_name(f".{target.name}.building")
@@ -69,6 +79,13 @@ def build_index(
     with _alone(building):
         _forget_other_encoder(building, encoder=encoder)
         meta = _write(rows, folder=building, encoder=encoder, progress=progress or (lambda _: None))
+        (building / GRAPH).unlink(missing_ok=True)  # of a build that was cut off
+        if search_by == "faiss":
+            write_graph(_vectors(building, width=encoder.width), building / GRAPH)
+        meta = {**meta, "search_by": search_by}
+        # Last: a folder with an index.json is complete.
+        (building / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+        (building / _SETTINGS).unlink()
         old = target.with_name(f".{target.name}.old-{os.getpid()}")
         if target.exists():
             target.rename(old)
@@ -136,7 +153,7 @@ def _write(
         raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
     np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
     progress(len(seen))
-    meta: dict[str, Json] = {
+    return {
         "format": FORMAT,
         "passages": len(seen),
         "sha256": digest.hexdigest(),
@@ -144,9 +161,12 @@ def _write(
         "model": encoder.name,
         "width": encoder.width,
     }
-    (folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-    (folder / _SETTINGS).unlink()
-    return meta
+
+
+def _vectors(folder: Path, *, width: int) -> npt.NDArray[np.float16]:
+    """Shape (passages, width), memory-mapped."""
+    vectors: npt.NDArray[np.float16] = np.memmap(folder / _VECTORS, dtype=np.float16, mode="c").reshape(-1, width)
+    return vectors
 
 
 def _numbered(rows: Iterable[Passage], *, seen: set[str]) -> Iterator[tuple[Passage, bytes]]:
@@ -170,26 +190,30 @@ class DenseRetriever(Retriever):
     """Searches the index in a folder with the encoder that it was built with.
 
     `meta` is what its `index.json` says: format, number of passages, sha256 of the passages as stored, created_at,
-    model and width. `name` is "dense:" and the first 12 digits of that sha256. Every query with a word in it finds
+    model, width and search_by. `name` is "dense:", or "dense-faiss:" by the graph, and the first 12 digits of that
+    sha256. Every query with a word in it finds
     something, for some passages are always the nearest; scores are cosines, from -1 to 1.
     Raises ConfigError, with the command that builds the index, if there is none, if it is of another format or
-    another model, or if it is damaged.
+    another model, if it is damaged, or if it has no graph and is to be searched by one; or if faiss is missing.
     """
 
-    def __init__(self, folder: Path | str, *, encoder: SentenceEncoder) -> None:
+    def __init__(self, folder: Path | str, *, encoder: SentenceEncoder, search_by: SearchBy = "exact") -> None:
         self._folder = Path(folder)
         self.meta = read_meta(self._folder)
         self._encoder = encoder
         if self.meta.get("model") != encoder.name:
             fault = f"holds vectors of {self.meta.get('model')!r}, not of {encoder.name!r}"
             raise _unusable(self._folder, fault=fault)
+        if search_by == "faiss" and self.meta.get("search_by") != "faiss":
+            raise _unusable(self._folder, fault="has no graph of faiss")
         try:
-            self.name = f"dense:{str(self.meta['sha256'])[:12]}"
+            self.name = f"{'dense-faiss' if search_by == 'faiss' else 'dense'}:{str(self.meta['sha256'])[:12]}"
             self._passages = PassageFile(self._folder)
-            shape = (len(self._passages), encoder.width)
-            self._vectors = np.memmap(self._folder / _VECTORS, dtype=np.float16, mode="c").reshape(shape)
-            if len(self) != self.meta["passages"]:
+            self._vectors = _vectors(self._folder, width=encoder.width)
+            if not len(self) == len(self._vectors) == self.meta["passages"]:
                 raise ValueError("its files do not belong together")
+            size = {"passages": len(self), "width": encoder.width}
+            self._graph = NearGraph(self._folder / GRAPH, **size) if search_by == "faiss" else None
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise _unusable(self._folder, fault=f"is damaged: {error}") from error
 
@@ -211,12 +235,22 @@ class DenseRetriever(Retriever):
         if k < 1 or not any(character.isalnum() for character in query):
             return ()
         try:
-            scores = self._score(self._encoder.encode([query])[0])
-            return tuple(Hit(passage=self._passages[place], score=float(scores[place])) for place in _best(scores, k=k))
+            places, scores = self._scored(self._encoder.encode([query])[0], k=k)
+            best = _best(scores, k=k)
+            return tuple(Hit(passage=self._passages[int(places[each])], score=float(scores[each])) for each in best)
         except (OSError, ValueError, LookupError, RuntimeError) as error:
             raise ArmFailed(
                 f"the index in {self._folder} cannot be searched: {error}", remedy=_rebuild(self._folder)
             ) from error
+
+    def _scored(
+        self, query: npt.NDArray[np.float32], *, k: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """(positions in rising order, their cosines): of all passages, or of those that the graph names."""
+        if self._graph is None:
+            return np.arange(len(self)), self._score(query)
+        places = self._graph.near(query, k=k)
+        return places, self._vectors[places].astype(np.float32) @ query
 
     def _score(self, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         scores = np.empty(len(self), dtype=np.float32)  # (passages,)

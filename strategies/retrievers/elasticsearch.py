@@ -298,7 +298,13 @@ class ElasticsearchRetriever(Retriever):
                 index=self._index, source_includes=["id", "title", "text"], track_total_hits=False, **body
             )
         )
-        return tuple(_hit(row) for row in reply["hits"]["hits"])
+        try:
+            return tuple(_hit(row) for row in reply["hits"]["hits"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArmFailed(
+                f"the index {self._index!r} replied what is no result: {error!r}",
+                remedy="is it Elasticsearch that answers there, and did `ragbandit index build` make the index?",
+            ) from error
 
     async def _patiently(self, call: Callable[[], Awaitable[_Result]]) -> _Result:
         pause = 0.1

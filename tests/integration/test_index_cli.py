@@ -132,3 +132,15 @@ def test_an_index_of_another_retriever_is_not_built_over(run):
 
     assert code == 2
     assert "is an index of another retriever" in err
+
+
+def test_dense_by_a_graph_is_chosen_in_the_configuration(run):
+    """retriever.search_by faiss builds the graph and searches by it; without it the index is refused."""
+    configure(name="dense", model=tiny_encoder(), index="plain")
+    assert built(run)["search_by"] == "exact"
+    configure(name="dense", model=tiny_encoder(), index="plain", search_by="faiss")
+    code, _, err = run("search", "director film")
+    assert (code, "has no graph of faiss" in err) == (2, True)
+
+    assert built(run)["search_by"] == "faiss"
+    assert best(run, "Who is the director of the film?") == ["film"]

@@ -107,6 +107,28 @@ def test_text_that_broke_off_is_paid_for():
     assert done.dollars == pytest.approx(done.prompt_tokens + done.completion_tokens)
 
 
+def test_a_call_that_broke_for_good_is_paid_for():
+    """Where every attempt broke off, the arm's failed outcome has the tokens and the dollars of all of them."""
+    cut = Reply(text="The city of Paris is the one you want", cut=True)
+    with ScriptedServer([cut] * 2) as server:
+        options = OpenAiOptions(base_url=server.url, retries=1, pause_s=0.01, prices={"gpt": (1e6, 1e6)})
+        outcome = asyncio.run(
+            run_strategy(
+                NoRetrieval(),
+                query=Query(id=DecisionId("d"), text="Which city?"),
+                budget=Budget(),
+                retriever=MemoryRetriever(()),
+                generator=OpenAiGenerator("gpt", options=options),
+            )
+        )
+        assert len(server.requests) == 2
+    cost = outcome.cost
+    assert (outcome.status, outcome.stop_reason, cost.llm_calls) == ("failed", "error", 1)
+    assert cost.completion_tokens >= 2 * 5
+    assert cost.prompt_tokens > 2 * 8
+    assert cost.dollars == pytest.approx(cost.prompt_tokens + cost.completion_tokens)
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from router.errors import ConfigError, InvalidInput
-from strategies.crud import CANNOT_INFER, Quiz, QuizScore, chinese_words, quiz_mean, quizzed
+from router.errors import ArmFailed, ConfigError, InvalidInput
+from strategies.crud import CANNOT_INFER, QUESTIONS, Quiz, QuizScore, chinese_words, made_quiz, quiz_mean, quizzed
 from strategies.scripted import ScriptedGenerator
 
 QUIZ = Quiz(questions=("谁", "何时", "何地", "为何"), references=("张三", "三月 一日", "北京", CANNOT_INFER))
@@ -103,3 +103,33 @@ def test_missing_jieba_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "jieba", None)
     with pytest.raises(ConfigError, match="pip install jieba"):
         chinese_words()
+
+
+def quiz_of(replies, **more):
+    judge = ScriptedGenerator(replies, **more)
+    return asyncio.run(made_quiz("张三在三月造了船。", judge=judge)), judge
+
+
+def test_quiz_is_made_from_the_gold_text_alone():
+    """The judge writes questions and answers them from the same text; one it cannot answer is kept and not asked."""
+    quiz, judge = quiz_of(["好的\n1: 谁?\n2\uff1a何时?\n3: 谁?", "1: 张三\n2: 无法推断"])
+
+    assert (quiz.questions, quiz.references) == (("谁?", "何时?"), ("张三", CANNOT_INFER))
+    assert quiz.asked == (("谁?", "张三"),)
+    assert all("张三在三月造了船" in prompt.body for prompt in judge.prompts)
+    assert "1: 谁?\n2: 何时?" in judge.prompts[1].body
+
+
+def test_quiz_has_no_more_questions_than_asked_for():
+    """What a talkative judge writes beyond is left out."""
+    quiz, judge = quiz_of(["\n".join(f"{n}: 问{n}" for n in range(1, 20)), "1: 甲"])
+
+    assert len(quiz.questions) == QUESTIONS
+    assert f"{QUESTIONS}道" in judge.prompts[0].body
+
+
+@pytest.mark.parametrize("replies", [["没有问题"], ["1: 谁?", "无法推断"], ["1: 谁?", "1: 无法推断"]])
+def test_quiz_without_a_question_that_can_be_asked_is_a_failure(replies):
+    """No numbered question, or none that the gold text answers, is the judge's failure."""
+    with pytest.raises(ArmFailed, match="made no question that the gold text answers"):
+        quiz_of(replies)

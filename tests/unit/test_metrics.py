@@ -1,10 +1,12 @@
 """Judging answers: the published rules by their own numbers, and what differs between families."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.errors import InvalidInput
+from router.errors import ConfigError, InvalidInput
 from router.metrics import FAMILIES, PairRules, Rules, judged, last_announced, normalise
 
 SHORT = sorted(name for name, rules in FAMILIES.items() if isinstance(rules, Rules))
@@ -79,11 +81,23 @@ def test_published_extraction_takes_the_last_marker_of_the_first_line(text, answ
 
 @pytest.mark.parametrize("family", ["nq", "squad", "triviaqa"])
 def test_one_hop_families_extract_and_take_the_first_item(family):
-    """The single-hop sets judge what follows "answer is", and of a list in a string its first item."""
+    """The single-hop sets judge what follows "answer is", and of what begins or ends like a list its first item."""
     assert judged("So the answer is: Ohio.", gold=["Ohio"], family=family)["exact_match"] == 1.0
     assert judged('["Ohio", "Iowa"]', gold=["Ohio"], family=family)["exact_match"] == 1.0
-    assert judged('"Ohio, USA"', gold=["Ohio"], family=family)["exact_match"] == 1.0
+    assert judged("So the answer is: [Ohio, Iowa", gold=["Ohio"], family=family)["exact_match"] == 1.0
+    assert judged("Ohio, Iowa]", gold=["Ohio"], family=family)["exact_match"] == 1.0
+    assert judged('"Ohio, USA"', gold=["Ohio"], family=family)["exact_match"] == 0.0
     assert judged("Ohio, USA", gold=["Ohio"], family=family)["exact_match"] == 0.0
+
+
+def test_one_hop_families_repair_broken_text(monkeypatch):
+    """Mojibake and curly quotes are no difference there, elsewhere they are; a missing ftfy is named."""
+    for prediction, gold in (("schÃ¶n", "schön"), ("schön", "schÃ¶n"), ("“Ohio”", "Ohio")):
+        assert judged(prediction, gold=[gold], family="nq")["exact_match"] == 1.0
+        assert judged(prediction, gold=[gold], family="musique")["exact_match"] == 0.0
+    monkeypatch.setitem(sys.modules, "ftfy", None)
+    with pytest.raises(ConfigError, match=r"pip install 'ragbandit\[families\]'"):
+        judged("Ohio", gold=["Ohio"], family="nq")
 
 
 @pytest.mark.parametrize("family", ["2wiki", "hotpotqa", "musique", "adaptive_note"])
@@ -112,6 +126,7 @@ def test_asqa_counts_the_readings_that_were_found():
 
     assert found == {"str_em": 0.5, "str_hit": 0.0}
     assert both == {"str_em": 1.0, "str_hit": 1.0}
+    assert judged("It sank in 1912\nnot in 1913.", gold=gold, family="asqa_adaptive_note")["str_hit"] == 1.0
     assert PairRules(first_line=False).judged("1912\n1913", gold=gold)["str_hit"] == 1.0
     assert PairRules().judged("nineteen [1] 12", gold=[["nineteen 12"]])["str_hit"] == 1.0
     assert PairRules(citations=False).judged("nineteen [1] 12", gold=[["nineteen 12"]])["str_hit"] == 0.0

@@ -2,13 +2,18 @@
 
 import asyncio
 import re
+import tomllib
 from pathlib import Path
+
+import pytest
 
 from router.types import Budget, DecisionId, Query
 from strategies import ARMS, make_arms
 from strategies.base import Passage
+from strategies.entry_points import GROUP
 from strategies.runner import run_strategy
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
+from tests.installed_packages import install  # noqa: F401 - a fixture
 
 PAGE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding="utf-8")
 
@@ -31,13 +36,20 @@ def test_needs_are_those_of_the_arms():
             assert needs - {"completion", "stop"} == set(re.findall(r"`(\w+)`", said)), name
 
 
-def test_the_example_is_an_arm(tmp_path, monkeypatch):
-    """The class on the page is short, comes in by its import path, and answers."""
+@pytest.mark.parametrize("way", ["class", "entry point"])
+def test_the_example_is_an_arm(way, tmp_path, monkeypatch, install):  # noqa: F811 - the fixture
+    """The class on the page is short, comes in by its import path and by the page's entry point, and answers."""
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    (project,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(code.strip().splitlines()) < 25
-    (tmp_path / "my_arms.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    arm = make_arms({"curt": {"class": "my_arms:Curt", "words": 2}}, capabilities=frozenset({"completion"}))["curt"]
+    if way == "class":
+        (tmp_path / "my_arms.py").write_text(code)
+        monkeypatch.syspath_prepend(tmp_path)
+        params = {"class": "my_arms:Curt", "words": 2}
+    else:
+        install("my-arms", tomllib.loads(project)["project"]["entry-points"][GROUP], code=code)
+        params = {"words": 2}
+    arm = make_arms({"curt": params}, capabilities=frozenset({"completion"}))["curt"]
     outcome = asyncio.run(
         run_strategy(
             arm,

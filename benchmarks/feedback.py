@@ -1,4 +1,4 @@
-"""Feedback accepted per second, durably: the library and HTTP. Baseline: one transaction for each."""
+"""Feedback and outcomes accepted per second, durably: library and HTTP. Baseline: one transaction for each."""
 
 import http.client
 import json
@@ -18,13 +18,14 @@ from benchmarks.figures import Figure, print_figures, timed
 from router.client import Client
 from router.config import load
 from router.door import Router
-from router.edge import made_feedback
+from router.edge import made_feedback, made_outcome
 from router.embedded import RedisServer
 from router.jobs import MemoryJobs
 from router.settings import Settings
-from router.types import Feedback, Query
+from router.types import DecisionId, Feedback, Outcome, Query
 
 COUNT = 4000
+ALONE = 500
 BATCH = 500
 CALLERS = 16
 
@@ -36,36 +37,47 @@ def main() -> None:
         config.write_text(yaml.safe_dump({"data_dir": folder, "encoder": {"model": "hashing"}}))
         settings = load(config, environ={}).settings
         with Router.open(settings, jobs=MemoryJobs()) as router:
-            ids = [f.result().id for f in [router.submit(Query(text=f"question {n}")) for n in range(1000)]]
+            asked = [router.submit(Query(text=f"question {n}")) for n in range(ALONE + 2 * COUNT)]
+            ids = [future.result().id for future in asked]
 
             def made(number: int) -> Feedback:
                 return made_feedback(
                     decision_id=ids[number % len(ids)], settings=settings, now=time.time(), label=["Paris"]
                 )
 
-            single = timed(lambda: [router.store.add_feedback([made(n)]) for n in range(500)])
+            single = timed(lambda: [router.store.add_feedback([made(n)]) for n in range(ALONE)])
             together = timed(lambda: [f.result() for f in [router.submit_feedback(made(n)) for n in range(COUNT)]])
-            over_http, in_batches = _http(settings, config, ids)
+            ended = timed(lambda: [router.store.add_outcome(_outcome(key)) for key in ids[:ALONE]])
+            ends = ids[ALONE : ALONE + COUNT]
+            ended_together = timed(lambda: [f.result() for f in [router.submit_outcome(_outcome(key)) for key in ends]])
+            over_http, in_batches, ended_over_http = _http(settings, config, ids)
             kept = router.status().counters.feedback
-            assert kept == 500 + COUNT + COUNT + COUNT, kept
-    alone = 500 / single
+            assert kept == ALONE + COUNT + COUNT + COUNT, kept
+            assert len(router.store.outcomes_by_id(ids)) == len(ids)
     against = "one transaction for each, no HTTP"
     print_figures(
-        "feedback accepted (SQLite, synchronous=FULL)",
+        "feedback and outcomes accepted (SQLite, synchronous=FULL)",
         [
-            Figure(name=name, unit="/s", ours=COUNT / seconds, baseline=alone, against=against, rising=True)
-            for name, seconds in (
-                ("library, concurrent", together),
-                ("POST /v1/feedback, 16 callers", over_http),
-                (f"POST /v1/feedback/batch of {BATCH}", in_batches),
+            Figure(name=name, unit="/s", ours=COUNT / seconds, baseline=ALONE / alone, against=against, rising=True)
+            for name, seconds, alone in (
+                ("library, concurrent", together, single),
+                ("POST /v1/feedback, 16 callers", over_http, single),
+                (f"POST /v1/feedback/batch of {BATCH}", in_batches, single),
+                ("outcomes, library, concurrent", ended_together, ended),
+                ("POST /v1/outcomes, 16 callers", ended_over_http, ended),
             )
         ],
     )
 
 
-def _http(settings: Settings, config: Path, ids: Sequence[str]) -> tuple[float, float]:
-    """Seconds for COUNT feedbacks, one a request and in batches. The service is a process of its own, with Redis;
-    the clients share the machine with it.
+def _outcome(decision_id: DecisionId) -> Outcome:
+    return made_outcome(decision_id=decision_id, now=time.time(), status="answered", answer="Paris", steps=1.0)
+
+
+def _http(settings: Settings, config: Path, ids: Sequence[str]) -> tuple[float, float, float]:
+    """Seconds for COUNT feedbacks, one a request and in batches, and for COUNT outcomes of the last decisions.
+
+    The service is a process of its own, with Redis; the clients share the machine with it.
     """
     redis = RedisServer(settings)
     redis.start()
@@ -82,9 +94,9 @@ def _http(settings: Settings, config: Path, ids: Sequence[str]) -> tuple[float, 
                 assert service.poll() is None
                 time.sleep(0.05)
         one = [json.dumps({"decision_id": ids[n % len(ids)], "rating": True}) for n in range(COUNT)]
-        with ThreadPoolExecutor(CALLERS) as pool:
-            shares = [one[start::CALLERS] for start in range(CALLERS)]
-            single = timed(lambda: list(pool.map(lambda share: _send(port, "/v1/feedback", share), shares)))
+        single = timed(lambda: _send_shares(port, "/v1/feedback", one))
+        ends = [json.dumps({"decision_id": key, "answer": "Paris", "steps": 1}) for key in ids[-COUNT:]]
+        ended = timed(lambda: _send_shares(port, "/v1/outcomes", ends))
         items = [{"decision_id": ids[n % len(ids)], "rating": True} for n in range(COUNT)]
         many = [json.dumps({"items": items[start : start + BATCH]}) for start in range(0, COUNT, BATCH)]
         batches = timed(lambda: _send(port, "/v1/feedback/batch", many))
@@ -92,7 +104,12 @@ def _http(settings: Settings, config: Path, ids: Sequence[str]) -> tuple[float, 
         service.terminate()
         service.wait(20)
         redis.stop()
-    return single, batches
+    return single, batches, ended
+
+
+def _send_shares(port: int, path: str, bodies: list[str]) -> None:
+    with ThreadPoolExecutor(CALLERS) as pool:
+        list(pool.map(lambda start: _send(port, path, bodies[start::CALLERS]), range(CALLERS)))
 
 
 def _send(port: int, path: str, bodies: list[str]) -> None:

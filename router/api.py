@@ -19,11 +19,12 @@ from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
 from router.door import SERVE_S, Router
-from router.edge import checked_id, made_feedback
+from router.edge import checked_id, made_feedback, made_outcome
 from router.errors import InvalidInput, NotReady, QueueError, RagBanditError, StoreError
 from router.jobs import RedisJobs
 from router.meters import Edge, Meters
 from router.replies import (
+    cancellation_json,
     decision_json,
     error_body,
     error_json,
@@ -184,7 +185,8 @@ def _add_decisions(app: FastAPI) -> None:
     async def outcomes(body: OutcomeBody, request: Request) -> Response:
         """Report what your own stack did with a decision."""
         router = _router(request)
-        new = await asyncio.to_thread(router.outcome, **body.model_dump())
+        made = made_outcome(now=time.time(), **body.model_dump())
+        new = await _awaited(router.submit_outcome(made), what="decision_id")
         reply = {"decision_id": body.decision_id, "duplicate": not new}
         return JSONResponse(reply, status_code=202 if new else 200)
 
@@ -194,6 +196,12 @@ def _add_decisions(app: FastAPI) -> None:
         checked_id(decision_id, field="decision_id")
         record = await asyncio.to_thread(_router(request).decision, decision_id)
         return JSONResponse(record_json(record), headers=headers(record.decision))
+
+    @app.post("/v1/decisions/{decision_id}/cancel", status_code=202)
+    async def cancel(decision_id: str, request: Request) -> Response:
+        """Have no worker answer it; 202 while one has still to end it, 200 with how it ended."""
+        found = await asyncio.to_thread(_router(request).cancel, decision_id)
+        return JSONResponse(cancellation_json(found), status_code=202 if found.status is None else 200)
 
 
 def _add_feedback(app: FastAPI) -> None:

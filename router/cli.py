@@ -6,8 +6,10 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,13 +29,16 @@ from router.database import Database, migrate
 from router.door import Router
 from router.embedded import die_with_parent
 from router.errors import InvalidInput, RagBanditError, StoreError
+from router.health import ArmHealth
 from router.ledger import Ledger
 from router.policies import make_policy
 from router.policies.base import Policy
+from router.replies import arms_json
 from router.settings import Settings
 from router.snapshots import SnapshotFiles
-from router.types import PolicyLabel
+from router.types import ArmName, PolicyLabel
 from router.verify import IMPORTED, verify
+from router.watch import Watch
 
 __all__ = ["ConfigOption", "JsonOption", "add_verbs", "failing_well", "ledger_of", "print_json"]
 
@@ -166,6 +171,12 @@ def _add_calls(app: typer.Typer) -> None:
             _show(client.answer(question, decision_id=decision_id, wait_s=wait), as_json=as_json)
 
     @app.command()
+    def cancel(decision_id: str, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+        """Have no worker answer a decision; one that is at it stops."""
+        with failing_well(), Client(url) as client:
+            _show(client.cancel(decision_id), as_json=as_json)
+
+    @app.command()
     def feedback(
         decision_id: str,
         url: UrlOption = DEFAULT_URL,
@@ -194,13 +205,14 @@ def _add_calls(app: typer.Typer) -> None:
 def _add_facts(app: typer.Typer) -> None:
     @app.command()
     def status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-        """Counters that balance, lag, snapshot; read from the database."""
-        import time
-
+        """Counters that balance, lag, snapshot, how the arms are; read from the database."""
         with failing_well(), _ledger(config, label=label) as (settings, ledger):
             serving = _serving(ledger, settings=settings)
             found = insights.status(ledger, serving=serving, wait_s=settings.learning.wait_s, now=time.time())
             facts = asdict(found) | {"balanced": found.counters.balanced}
+            watch = Watch(ledger.database, settings=settings.health)
+            healths = watch.read([ArmName(arm) for arm in settings.arms], now=time.time())
+            facts["arms"] = arms_json(healths) if as_json else "\n".join(_health(one) for one in healths)
             _show(facts.pop("counters") | facts, as_json=as_json)
             if not found.counters.balanced:
                 raise typer.Exit(1)
@@ -286,6 +298,14 @@ def _show(facts: dict[str, Any], *, as_json: bool) -> None:
     for key, value in facts.items():
         table.add_row(key, escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
     console.print(table)
+
+
+def _health(health: ArmHealth) -> str:
+    """One line on an arm."""
+    if health.since is None:
+        return f"{health.arm}: {health.state}"
+    since = datetime.fromtimestamp(health.since, UTC).isoformat(sep=" ", timespec="seconds")
+    return f"{health.arm}: {health.state}, {health.failures} failed since {since}"
 
 
 def _rating(text: str | None) -> bool | float | None:

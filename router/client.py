@@ -58,6 +58,10 @@ class Client:
         """GET /v1/decisions/{id}."""
         return self._get(f"/v1/decisions/{decision_id}")
 
+    def cancel(self, decision_id: str) -> Reply:
+        """POST /v1/decisions/{id}/cancel; status "pending" while a worker has still to end it."""
+        return self._post(f"/v1/decisions/{decision_id}/cancel", {})
+
     def status(self) -> Reply:
         """GET /v1/status."""
         return self._get("/v1/status")

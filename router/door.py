@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from router import insights
+from router import cancellations, insights
+from router.bell import Bell
 from router.bootstrap import check_policy, make_encoder, make_jobs, make_learner, open_database
 from router.config import load, with_arms
 from router.database import Database
-from router.edge import made_feedback, made_outcome
+from router.edge import checked_id, made_feedback, made_outcome
 from router.encoder import Encoder
-from router.errors import NotReady, QueueError, SnapshotError, StoreError
+from router.errors import NotReady, SnapshotError, StoreError
 from router.grouping import Grouped
 from router.jobs import Jobs, Listener, RedisJobs
 from router.ledger import Ledger
@@ -52,12 +53,8 @@ __all__ = ["SERVE_S", "Router"]
 
 log = logging.getLogger("ragbandit.router")
 
-#: how often a router looks for a new snapshot by itself, should Redis have nothing to say
+#: how often a router looks for a new snapshot by itself, should Redis have nothing to say, and at the arms' health
 POLL_S = 1.0
-#: how long Redis is left alone after it could not be reached
-BREAK_S = 2.0
-#: least time between two warnings of the same outage
-QUIET_S = 10.0
 #: longest wait for a group to be served
 SERVE_S = 60.0
 
@@ -85,17 +82,17 @@ class Router:
             now=time.time(),
         )
         self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=self._first())
+        self.service.look()
         self._feedback: Grouped[Feedback, Receipt] = Grouped(self._keep, name="ragbandit-feedback", limit=500)
+        self._outcomes: Grouped[Outcome, bool] = Grouped(self._end, name="ragbandit-outcomes", limit=500)
         #: seconds from feedback to the router that has learned it, the last thousand
         self.lags: deque[float] = deque(maxlen=1000)
         self._owns_jobs = False
         self.swaps = 0
         self.refused: set[str] = set()
-        self.unrung = 0
-        self._said = -QUIET_S
-        self._quiet_until = 0.0
+        self._bell = Bell(jobs, label=label, answer_s=settings.budget.seconds)
         if self.service.serving.last_seq < self.ledger.last_seq():
-            self._ring()  # the newest snapshot is lost or of other params: the learner makes it from the ledger
+            self._bell.learn()  # the newest snapshot is lost or of other params: the learner makes it from the ledger
         self._waiters = Waiters()
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -176,10 +173,23 @@ class Router:
 
     def request_answer(self, decision: Decision) -> None:
         """Queue the answer job. Redis down is no error: the sweep queues it later."""
-        try:
-            self.jobs.ask_answer(decision.id, timeout_s=self.settings.budget.seconds)
-        except QueueError as error:
-            self._not_rung("answer", error)
+        self._bell.answer(decision.id)
+
+    def cancel(self, decision_id: str) -> cancellations.Cancellation:
+        """Have no worker answer this decision: not begin, or stop where it is. Its outcome says what it had cost.
+
+        Raises NotFound, Conflict (the caller's own stack runs it), InvalidInput.
+        """
+        key = DecisionId(checked_id(decision_id, field="decision_id"))
+        found = cancellations.ask(self.database, decision_id=key, now=time.time())
+        if found.status is None:
+            self._bell.cancel(key)
+        return found
+
+    @property
+    def unrung(self) -> int:
+        """Times that Redis could not be reached."""
+        return self._bell.unrung
 
     def offer(self, arms: Mapping[str, Mapping[str, object]]) -> None:
         """Offer these arms, name -> params as in the configuration, from the next request on.
@@ -219,10 +229,11 @@ class Router:
             stop_reason=stop_reason,
             error=error,
         )
-        new = self.store.add_outcome(made)
-        if new:
-            self._ring()
-        return new
+        return _result(self.submit_outcome(made), timeout_s=SERVE_S)
+
+    def submit_outcome(self, outcome: Outcome) -> "Future[bool]":
+        """`outcome` without waiting."""
+        return self._outcomes.submit(outcome)
 
     def feedback(
         self,
@@ -304,6 +315,7 @@ class Router:
         """Serve what was handed in, stop all threads, close the database."""
         self.service.close()
         self._feedback.close()
+        self._outcomes.close()
         self._closed.set()
         self._wake.set()
         self._follower.join(5)
@@ -344,24 +356,14 @@ class Router:
     def _keep(self, group: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
         results = self.store.add_feedback(group)
         if any(isinstance(r, Receipt) and not r.duplicate for r in results):
-            self._ring()
+            self._bell.learn()
         return results
 
-    def _ring(self) -> None:
-        if time.monotonic() < self._quiet_until:
-            return  # Redis was just found gone or hanging: the sweep rings, callers must not wait for it
-        try:
-            self.jobs.ring(self.store.label)
-        except QueueError as error:
-            self._not_rung("learn", error)
-
-    def _not_rung(self, what: str, error: QueueError) -> None:
-        self.unrung += 1
-        self._quiet_until = time.monotonic() + BREAK_S
-        if time.monotonic() > self._said + QUIET_S:  # once in a while: an outage has thousands of these
-            self._said = time.monotonic()
-            facts = {"action": "ring", "queue": what, "times": self.unrung, "reason": str(error)}
-            log.warning("bell not rung: the sweep will", extra=facts)
+    def _end(self, group: Sequence[Outcome]) -> Sequence[bool | Exception]:
+        results = self.store.add_outcomes(group)
+        if True in results:
+            self._bell.learn()
+        return results
 
     def _hear(self, news: str) -> None:
         kind, _, key = news.partition(":")
@@ -371,13 +373,17 @@ class Router:
             self._waiters.deliver(self.store.outcomes_by_id([key]))
 
     def _follow(self) -> None:
-        """New snapshots and awaited outcomes: at once when told, by looking when nobody tells."""
+        """New snapshots and awaited outcomes: at once when told, by looking when nobody tells. The arms' health too."""
+        look_at = time.monotonic()
         while not self._closed.is_set():
             self._wake.wait(POLL_S)
             self._wake.clear()
             if self._closed.is_set():
                 return
             try:
+                if time.monotonic() >= look_at:
+                    look_at = time.monotonic() + POLL_S
+                    self.service.look()
                 self.refresh()
                 awaited = self._waiters.awaited()
                 if awaited:

@@ -30,6 +30,12 @@ CHANNEL = "ragbandit:news"
 BELL_MS = 2_000
 #: a worker says at least this often that it is still running a decision
 RUNNING_S = 15
+#: KEYS[1]: a queue, ARGV[1]: a job; one step, so that a worker takes it before or after, and never misses it
+_TO_FRONT = """
+if redis.call('LREM', KEYS[1], 0, ARGV[1]) > 0 then
+    redis.call('LPUSH', KEYS[1], ARGV[1])
+end
+"""
 
 
 class Jobs(Protocol):
@@ -43,12 +49,16 @@ class Jobs(Protocol):
         """Have a worker answer this decision."""
         ...
 
+    def hurry(self, decision_id: DecisionId) -> None:
+        """Put the decision at the front of its queue, if it is in there."""
+        ...
+
     def lost(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
         """The decisions among these that are neither queued nor being run."""
         ...
 
     def tell(self, news: str) -> None:
-        """Send a line to every listener, for example "outcome:<id>"."""
+        """Send a line to every listener: "outcome:<id>", "cancel:<id>" or "snapshot"."""
         ...
 
     def depth(self) -> dict[str, int]:
@@ -119,6 +129,10 @@ class RedisJobs:
 
         self._reached(work)
 
+    def hurry(self, decision_id: DecisionId) -> None:
+        """Move its job to where workers take the next one, unless one has taken it already."""
+        self._reached(lambda: self.client.eval(_TO_FRONT, 1, self._answer.key, decision_id))
+
     def lost(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
         """Neither waiting in RQ's list nor marked as running by a live worker."""
 
@@ -144,16 +158,20 @@ class RedisJobs:
         """A worker begins: how many have begun so far, this one included. Kept for a day."""
 
         def work() -> int:
-            key = f"ragbandit:tries:{decision_id}"
+            key = _tries_key(decision_id)
             tries = int(self.client.incr(key))
             self.client.expire(key, 86_400)
             return tries
 
         return self._reached(work)
 
+    def tries(self, decision_id: DecisionId) -> int:
+        """How many workers have begun so far."""
+        return self._reached(lambda: int(self.client.get(_tries_key(decision_id)) or 0))
+
     def forget_tries(self, decision_id: DecisionId) -> None:
         """The answer is there."""
-        self._reached(lambda: self.client.delete(f"ragbandit:tries:{decision_id}"))
+        self._reached(lambda: self.client.delete(_tries_key(decision_id)))
 
     def tell(self, news: str) -> None:
         """Publish on the one channel."""
@@ -179,12 +197,17 @@ def _running_key(decision_id: str) -> str:
     return f"ragbandit:running:{decision_id}"
 
 
+def _tries_key(decision_id: str) -> str:
+    return f"ragbandit:tries:{decision_id}"
+
+
 class MemoryJobs:
     """A queue in this process that only remembers what it was asked: for tests and for use without Redis."""
 
     def __init__(self) -> None:
         self.rung: list[PolicyLabel] = []
         self.asked: list[DecisionId] = []
+        self.hurried: list[DecisionId] = []
         self.told: list[str] = []
         #: True: every call raises QueueError, as with Redis down
         self.broken = False
@@ -199,6 +222,11 @@ class MemoryJobs:
         del timeout_s
         self._check()
         self.asked.append(decision_id)
+
+    def hurry(self, decision_id: DecisionId) -> None:
+        """Remember the decision."""
+        self._check()
+        self.hurried.append(decision_id)
 
     def lost(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
         """Those that were never asked for."""

@@ -42,6 +42,7 @@ class Meters:
             Gauge(name, text, registry=self.registry).set_function(value)
         self.counters = Gauge("ragbandit_ledger", "Decisions and feedback by place", ["place"], registry=self.registry)
         self.lag = Gauge("ragbandit_lag_seconds", "Age of the oldest feedback not learned", registry=self.registry)
+        self.offered = Gauge("ragbandit_arm_offered", "0: left out, it fails", ["arm"], registry=self.registry)
         self.jobs = Gauge("ragbandit_jobs", "Jobs that wait", ["queue"], registry=self.registry)
 
     def text(self, router: Router) -> bytes:
@@ -50,6 +51,9 @@ class Meters:
         for place, count in asdict(status.counters).items():
             self.counters.labels(place).set(count)
         self.lag.set(status.lag_s)
+        self.offered.clear()  # arms come and go
+        for health in router.service.healths():
+            self.offered.labels(health.arm).set(health.offered)
         try:
             for queue, depth in router.jobs.depth().items():
                 self.jobs.labels(queue).set(depth)

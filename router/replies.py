@@ -2,18 +2,23 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from router.cancellations import Cancellation
 from router.door import Router
 from router.errors import RagBanditError
+from router.health import ArmHealth
 from router.rows import trace_json
 from router.store import DecisionRecord
 from router.types import Decision, Outcome, Receipt
 
 __all__ = [
+    "arms_json",
+    "cancellation_json",
     "decision_json",
     "error_body",
     "error_json",
@@ -36,8 +41,14 @@ def status_json(router: Router) -> dict[str, Any]:
         "algorithm": router.settings.policy.name,
         "policy": router.store.label,
         "faults": router.service.faults,
+        "arms": arms_json(router.service.healths()),
         "feedback_to_policy_ms": {"p50": percentiles[0], "p99": percentiles[1], "n": len(lags)},
     }
+
+
+def arms_json(healths: Sequence[ArmHealth]) -> dict[str, Any]:
+    """How the arms are, by name: state, offered, failures, since."""
+    return {health.arm: {k: v for k, v in asdict(health).items() if k != "arm"} for health in healths}
 
 
 def headers(decision: Decision) -> dict[str, str]:
@@ -126,6 +137,11 @@ def _record_json(record: DecisionRecord) -> dict[str, Any]:
 def receipt_json(receipt: Receipt) -> dict[str, Any]:
     """A receipt."""
     return asdict(receipt)
+
+
+def cancellation_json(cancellation: Cancellation) -> dict[str, Any]:
+    """Where a cancelled decision stands; "cancelled" is null while its status is "pending"."""
+    return asdict(cancellation) | {"status": cancellation.status or "pending"}
 
 
 def error_json(error: RagBanditError) -> dict[str, Any]:

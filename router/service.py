@@ -10,11 +10,13 @@ from router.edge import checked_query, new_id
 from router.encoder import Encoder
 from router.errors import PolicyFault
 from router.grouping import Grouped
+from router.health import LEFT_OUT, ArmHealth, Offer
 from router.policies.base import FeatureRows, Policy, PolicyOutput, draw, newcomers, seed_of
 from router.rows import body_hash, query_body
 from router.settings import Settings
 from router.store import Store, settle
 from router.types import ArmName, Decision, Features, PolicyLabel, Query, RunBy
+from router.watch import Watch
 
 __all__ = ["RouteService", "Serving", "made_decision", "outputs_of"]
 
@@ -65,7 +67,10 @@ class RouteService:
         self.clock = clock
         #: decisions made by the fallback since the start
         self.faults = 0
-        self._said = -QUIET_S
+        #: questions none of whose arms was healthy
+        self.forced = 0
+        self._watch = Watch(store.database, settings=settings.health)
+        self._said = {"fault": -QUIET_S, "forced": -QUIET_S}
         self._grouped: Grouped[Asked, Decision] = Grouped(
             self._route_group, name="ragbandit-route", limit=settings.encoder.max_batch
         )
@@ -88,6 +93,14 @@ class RouteService:
     def swap(self, serving: Serving) -> None:
         """Decide with this policy from the next group on."""
         self.serving = serving
+
+    def look(self) -> None:
+        """Take in how the arms' last outcomes ended. Raises StoreError."""
+        self._watch.look(self.arms, now=self.clock())
+
+    def healths(self) -> list[ArmHealth]:
+        """How the arms on offer are, as far as `look` has seen."""
+        return self._watch.breaker.healths(self.arms, now=self.clock())
 
     def alive(self) -> bool:
         """Whether requests are being served."""
@@ -113,6 +126,8 @@ class RouteService:
             made = self._decide([group[index] for index in fresh])
             for index, result in zip(fresh, self.store.add_decisions(made), strict=True):
                 results[index] = result
+                if isinstance(result, Decision):
+                    self._watch.breaker.drew(result.arm, decision_id=result.id, now=self.clock())
         return [result for result in results if result is not None]
 
     def _offered(self, run_by: RunBy) -> tuple[ArmName, ...]:
@@ -123,7 +138,9 @@ class RouteService:
         serving, now = self.serving, self.clock()
         queries = [asked.query if asked.query.id else replace(asked.query, id=new_id()) for asked in group]
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
-        arms = [query.arms or asked.offered for query, asked in zip(queries, group, strict=True)]
+        wanted = [query.arms or asked.offered for query, asked in zip(queries, group, strict=True)]
+        offers = self._watch.breaker.offer(wanted, now=now)
+        arms = [offer.arms for offer in offers]
         made = []
         for index, output in enumerate(outputs_of(serving.policy, queries, features=features, arms=arms)):
             decision = made_decision(
@@ -138,16 +155,30 @@ class RouteService:
                 encoder_hash=self.encoder.hash,
                 now=now,
             )
-            if decision.fault is not None:
-                self._warn(decision.fault)
-            made.append(decision)
+            made.append(self._remarked(decision, offer=offers[index]))
         return made
 
-    def _warn(self, fault: str) -> None:
-        self.faults += 1
-        if time.monotonic() > self._said + QUIET_S:  # a broken policy breaks for every question
-            self._said = time.monotonic()
-            log.error("the fallback arm was played", extra={"action": "fault", "times": self.faults, "reason": fault})
+    def _remarked(self, decision: Decision, *, offer: Offer) -> Decision:
+        """The decision with the arms that were left out; what went wrong with it is counted and said."""
+        if decision.fault is not None:
+            self.faults += 1
+            if self._may_say("fault"):  # a broken policy breaks for every question
+                facts = {"action": "fault", "times": self.faults, "reason": decision.fault}
+                log.error("the fallback arm was played", extra=facts)
+        if offer.forced:
+            self.forced += 1
+            if self._may_say("forced"):
+                facts = {"action": "forced", "times": self.forced, "arms": ", ".join(offer.arms)}
+                log.warning("none of the arms is healthy: all of them are offered", extra=facts)
+        if not offer.left_out:
+            return decision
+        return replace(decision, facts={**decision.facts, LEFT_OUT: list(offer.left_out)})
+
+    def _may_say(self, what: str) -> bool:
+        if time.monotonic() <= self._said[what] + QUIET_S:
+            return False
+        self._said[what] = time.monotonic()
+        return True
 
 
 def outputs_of(

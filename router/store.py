@@ -81,31 +81,34 @@ class Store:
         return {key: (readable(row), row["body_hash"]) for key, row in rows.items()}
 
     def add_outcome(self, outcome: Outcome) -> bool:
-        """Keep the outcome of a decision; True if it is new, False if the very same is kept already.
+        """`add_outcomes` for one. Raises NotFound, Conflict."""
+        (told,) = self.add_outcomes([outcome])
+        if isinstance(told, RagBanditError):
+            raise told
+        return told
+
+    def add_outcomes(self, group: Sequence[Outcome]) -> list[bool | RagBanditError]:
+        """Keep the outcomes; per item True if it is new, False if the very same is kept already, or what is wrong.
 
         A worker that runs an arm a second time (a job is delivered at least once) is told False, whatever it
-        brings: the first outcome stands. Raises NotFound, or Conflict if the caller's stack says something else.
+        brings: the first outcome stands. It is NotFound for an unknown decision, Conflict if the caller's stack says
+        something else than before. Durable when this returns.
         """
-        row = outcome_row(outcome)
+        rows = [outcome_row(outcome) for outcome in group]
         with self.database.write() as connection:
-            if not _by_id(connection, [outcome.decision_id], columns=("id",)):
-                raise NotFound(
-                    "no decision has this id", field="decision_id", remedy="send the id that /v1/route returned"
-                )
-            new = insert_new(connection, outcomes, [row], key="decision_id")
+            known = set(_by_id(connection, {row["decision_id"] for row in rows}, columns=("id",)))
+            kept = [row for row in rows if row["decision_id"] in known]
+            new = insert_new(connection, outcomes, kept, key="decision_id")
             if new:
-                connection.execute(
-                    update(waiting).where(waiting.c.decision_id == outcome.decision_id).values(has_outcome=True)
-                )
-                return True
-            standing = connection.execute(
-                select(outcomes.c.body_hash).where(outcomes.c.decision_id == outcome.decision_id)
-            ).scalar_one()
-        if outcome.run_by == "worker" or standing == row["body_hash"]:
-            return False
-        raise Conflict(
-            "this decision has another outcome already", field="decision_id", remedy="an outcome is sent once"
-        )
+                self._lock_waiting(connection, new)
+                connection.execute(update(waiting).where(waiting.c.decision_id.in_(new)).values(has_outcome=True))
+            hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
+            standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
+        results: list[bool | RagBanditError] = []
+        for row in rows:
+            results.append(_told(row, new=new, standing=standing))
+            new.discard(row["decision_id"])  # the same decision again in this group is a repetition
+        return results
 
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome]:
         """The outcomes that are there, by decision id."""
@@ -329,6 +332,17 @@ def settle(standing: Decision | StoreError, standing_hash: str, *, asked: str) -
     return Conflict(
         "this decision id was used for another request", field="decision_id", remedy="use a new id for a new question"
     )
+
+
+def _told(row: Mapping[str, Any], *, new: set[str], standing: Mapping[str, str]) -> bool | RagBanditError:
+    key = row["decision_id"]
+    if key not in standing:
+        return NotFound("no decision has this id", field="decision_id", remedy="send the id that /v1/route returned")
+    if key in new:
+        return True
+    if row["run_by"] == "worker" or standing[key] == row["body_hash"]:
+        return False
+    return Conflict("this decision has another outcome already", field="decision_id", remedy="an outcome is sent once")
 
 
 def _receipt(

@@ -22,6 +22,7 @@ from sqlalchemy import (
 
 __all__ = [
     "SCHEMA_REVISION",
+    "cancellations",
     "closures",
     "decisions",
     "feedback",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
 
 metadata = MetaData()
 
@@ -87,6 +88,14 @@ outcomes = Table(
     Column("run_by", String(16), nullable=False),
     Column("made_by", Text, nullable=False, comment="JSON object: params, generator, retriever, budget"),
     Column("made_at", Double, nullable=False),
+    Index("outcomes_made_at", "made_at"),
+)
+
+cancellations = Table(
+    "cancellations",
+    metadata,
+    Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
+    Column("asked_at", Double, nullable=False),
 )
 
 feedback = Table(

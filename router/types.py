@@ -6,12 +6,13 @@ yet; every cost is a count or a number of seconds, so that any price can be put 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal, NewType
+from typing import Final, Literal, NewType
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "CANCELLED",
     "Aggregate",
     "ArmName",
     "Branch",
@@ -63,6 +64,9 @@ RewardSource = Literal["explicit", "default"]
 RunBy = Literal["worker", "caller"]
 FeedbackSource = Literal["human", "judge", "code"]
 OutcomeStatus = Literal["answered", "exhausted", "failed"]
+
+#: stop reason of a failed outcome whose arm was cut off, or never began, because the caller asked for it
+CANCELLED: Final = "cancelled"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

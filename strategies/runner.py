@@ -3,14 +3,16 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from router.errors import ArmFailed, InvalidInput, RagBanditError
-from router.types import Budget, Json, Outcome, OutcomeStatus, Query, count_steps
+from router.types import CANCELLED, Budget, Json, Outcome, OutcomeStatus, Query, count_steps
 from strategies.base import Answer, Generator, OutOfBudget, Retriever, Run, Strategy, error_text
 
-__all__ = ["GRACE_SECONDS", "STOP_REASON_LENGTH", "made_by", "run_strategy"]
+__all__ = ["CANCELLED_ERROR", "GRACE_SECONDS", "STOP_REASON_LENGTH", "made_by", "run_strategy"]
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +21,8 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS = 0.25
 #: characters of a stop reason that are kept
 STOP_REASON_LENGTH = 64
+#: the error of an arm whose caller did not want the answer any more
+CANCELLED_ERROR = "cancelled by the caller"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,12 +34,19 @@ class _End:
 
 
 async def run_strategy(
-    strategy: Strategy, *, query: Query, budget: Budget, retriever: Retriever, generator: Generator
+    strategy: Strategy,
+    *,
+    query: Query,
+    budget: Budget,
+    retriever: Retriever,
+    generator: Generator,
+    stop: "Future[None] | None" = None,
 ) -> Outcome:
     """The outcome of the arm for the query, with the cost it really had; `budget` is the caps in force.
 
     "answered": the arm ended by itself. "exhausted": a cap of the budget ended it; the answer is its draft or None
-    and the stop reason "budget_<cap>". "failed": it raised; the stop reason is "error" and `error` the message.
+    and the stop reason "budget_<cap>". "failed": it raised; the stop reason is "error" and `error` the message. Or
+    somebody, in whichever thread, completed `stop`: the arm is cut off where it is, the stop reason is CANCELLED.
     Seconds are enforced twice: by the Run before and during every call, and here, GRACE_SECONDS late, for an arm
     that hangs elsewhere. Code that blocks the event loop cannot be cut off.
     Raises InvalidInput for a query without an id; of the arm's run nothing but cancellation
@@ -44,7 +55,11 @@ async def run_strategy(
     if query.id is None:
         raise InvalidInput("the query has no id", field="id", remedy="give it that of its decision")
     run = Run(query=query, retriever=retriever, generator=generator, budget=budget)
-    end = await _end_of(strategy, question=query.text, run=run)
+    try:
+        with _stopped_by(stop):
+            end = await _end_of(strategy, question=query.text, run=run)
+    except _Stopped:
+        end = _End(status="failed", answer=None, stop_reason=CANCELLED, error=CANCELLED_ERROR)
     trace = tuple(run.trace)
     return Outcome(
         decision_id=query.id,
@@ -100,6 +115,34 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
             return _exhausted(run, cap="seconds")
         logger.exception("an arm raised", extra={"action": "arm_failed", "arm": strategy.name})
         return _failed(error)
+
+
+class _Stopped(Exception):
+    """The run's `stop` was done."""
+
+
+@contextmanager
+def _stopped_by(stop: "Future[None] | None") -> Iterator[None]:
+    """Cancel the block when `stop` is done, and raise _Stopped then; any other cancellation passes as it is."""
+    task = asyncio.current_task()
+    if stop is None or task is None:
+        yield
+        return
+    asked, before = asyncio.wrap_future(stop), task.cancelling()
+
+    def cut_off(_asked: object) -> None:
+        task.cancel()
+
+    asked.add_done_callback(cut_off)
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        # As asyncio.timeout does it: what is left after taking ours back was somebody else's.
+        if asked.done() and task.uncancel() <= before:
+            raise _Stopped from error
+        raise
+    finally:
+        asked.remove_done_callback(cut_off)
 
 
 def _exhausted(run: Run, *, cap: str) -> _End:

@@ -2,20 +2,16 @@
 
 import asyncio
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
-
-from redis.exceptions import RedisError
-from rq import Queue, SimpleWorker
 
 from router.bootstrap import check_policy, make_learner, open_database
 from router.embedded import die_with_parent, redis_url
 from router.errors import ConfigError
-from router.jobs import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
+from router.jobs import ANSWER_QUEUE, LEARN_QUEUE, Listener, RedisJobs, connect
 from router.ledger import Ledger
 from router.settings import GeneratorSettings, Settings
 from router.store import Store
@@ -29,14 +25,14 @@ from strategies.openai_generator import OpenAiGenerator
 from strategies.openai_wire import OpenAiOptions
 from strategies.scripted import ScriptedGenerator
 from workers import tasks
+from workers.loop import LoopThread
 from workers.retrieval import RETRIEVERS, index_folder, make_retriever
-
-if TYPE_CHECKING:
-    import redis
+from workers.takers import Signals, Takers
 
 __all__ = [
     "QUEUES",
     "RETRIEVERS",
+    "at_once",
     "check_arms",
     "die_with_parent",
     "index_folder",
@@ -50,14 +46,8 @@ __all__ = [
 log = logging.getLogger("ragbandit.worker")
 
 QUEUES = {"answer": ANSWER_QUEUE, "learn": LEARN_QUEUE}
-#: between two attempts to reach Redis, seconds
-REDIS_PAUSE_S = 0.5
-
-
-class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
-    """RQ's worker without forking (a fork would load the models for every job), patient for seconds, not minutes."""
-
-    max_connection_wait_time = 2.0
+#: questions at once where the generator is scripted and nobody said how many
+SCRIPTED_AT_ONCE = 8
 
 
 def offered(settings: GeneratorSettings) -> frozenset[Need]:
@@ -66,7 +56,7 @@ def offered(settings: GeneratorSettings) -> frozenset[Need]:
         return ScriptedGenerator.capabilities
     if settings.name == "openai":
         return OpenAiGenerator.capabilities | ({"logprobs"} if settings.openai.logprobs else set())
-    return LocalGenerator.capabilities
+    return LocalGenerator.capabilities | ({"trained_tokens"} if settings.trained_tokens else set())
 
 
 def make_generator(settings: GeneratorSettings) -> Generator:
@@ -74,10 +64,14 @@ def make_generator(settings: GeneratorSettings) -> Generator:
 
     With generator.openai.probe it waits for the server, and not inside an event loop.
     """
-    made = _GENERATORS[settings.name](settings)
+    return _behind_cache(_GENERATORS[settings.name](settings), settings=settings)
+
+
+def _behind_cache(generator: Generator, *, settings: GeneratorSettings) -> Generator:
     if settings.cache is None:
-        return made
-    return CachedGenerator(made, folder=settings.cache, version=settings.model_dump_json(exclude={"cache", "threads"}))
+        return generator
+    version = settings.model_dump_json(exclude={"cache", "threads", "max_batch", "prefix_mb"})
+    return CachedGenerator(generator, folder=settings.cache, version=version)
 
 
 def _make_scripted(settings: GeneratorSettings) -> Generator:
@@ -93,6 +87,9 @@ def _make_local(settings: GeneratorSettings) -> Generator:
         device=settings.device,
         threads=settings.threads,
         context_tokens=settings.context_tokens,
+        trained_tokens=settings.trained_tokens,
+        max_batch=settings.max_batch,
+        prefix_mb=settings.prefix_mb,
     )
 
 
@@ -132,37 +129,55 @@ def check_arms(settings: Settings) -> None:
         make_arms(arm_params(settings), capabilities=offered(settings.generator))
 
 
+def at_once(settings: Settings, *, generator: Generator) -> int:
+    """How many questions one worker process works on: as configured, else as many as its generator takes at once."""
+    if settings.workers.concurrency is not None:
+        return settings.workers.concurrency
+    if settings.generator.name == "scripted":
+        return SCRIPTED_AT_ONCE
+    if settings.generator.name == "openai":
+        return settings.generator.openai.concurrency
+    return int(getattr(generator, "max_batch", 1))
+
+
 def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False) -> None:
     """Take jobs from these queues until SIGTERM or SIGINT; with burst, until they are empty.
 
-    Raises ConfigError or StoreError before the first job if something is missing.
+    Several threads take questions, one takes what there is to learn. Raises ConfigError or StoreError before the
+    first job if something is missing.
     """
     die_with_parent()
     check_arms(settings)
     check_policy(settings)
     label = PolicyLabel(settings.policy.label)
     database = open_database(settings)
-    client = connect(redis_url(settings))
-    jobs = RedisJobs(client)
+    reach = partial(connect, redis_url(settings))
+    jobs = RedisJobs(reach())
     context = tasks.Context(
         settings=settings, store=Store(database, label=label), ledger=Ledger(database, label=label), jobs=jobs
     )
+    threads = 1
     if "answer" in queues and settings.worker_arms:
         context.retriever = make_retriever(settings)
-        context.generator = make_generator(settings.generator)
+        generator = _GENERATORS[settings.generator.name](settings.generator)
+        context.generator = _behind_cache(generator, settings=settings.generator)
         context.arms = make_arms(arm_params(settings), capabilities=context.generator.capabilities)
-        context.loop = tasks.LoopThread()
+        context.loop = LoopThread()
+        threads = at_once(settings, generator=generator)
     if "learn" in queues:
         context.learner = make_learner(settings, database=database, jobs=jobs)
     tasks.bind(context)
     stop = threading.Event()
     keeper = threading.Thread(target=tasks.housekeeping, args=(context, stop), name="ragbandit-keeper", daemon=True)
     keeper.start()
-    log.info("ready", extra={"action": "ready", "queues": ",".join(queues)})
+    listener = None if context.loop is None else Listener(reach(), partial(tasks.hear, context))
+    log.info("ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": threads})
     try:
-        _work(client, queues=queues, burst=burst)
+        _work(Takers(reach), context, threads={"answer": threads, "learn": 1}, queues=queues, burst=burst)
     finally:
         stop.set()
+        if listener is not None:
+            listener.close()
         keeper.join(5)
         context.close()
         if context.learner is not None:
@@ -170,22 +185,21 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
         database.close()
 
 
-def _work(client: "redis.Redis", *, queues: Sequence[str], burst: bool) -> None:
-    """Take jobs until told to stop. RQ's worker gives up when Redis goes; ours has models loaded, and waits for it."""
-    stopping = threading.Event()
-    while not stopping.is_set():
-        for number in (signal.SIGINT, signal.SIGTERM):  # RQ puts its own in place while it works, and leaves them
-            signal.signal(number, lambda *_: stopping.set())
-        worker = None
-        try:
-            worker = _Worker([Queue(QUEUES[name], connection=client) for name in queues], connection=client)
-            worker.work(burst=burst, logging_level="WARNING")
-            return
-        except RedisError as error:
-            if worker is not None and worker._shutdown_requested_date is not None:  # noqa: SLF001 - RQ says it nowhere else
-                return
-            log.warning("Redis is gone: trying again", extra={"action": "redis", "reason": str(error)})
-            stopping.wait(REDIS_PAUSE_S)
+def _work(
+    takers: Takers, context: tasks.Context, *, threads: Mapping[str, int], queues: Sequence[str], burst: bool
+) -> None:
+    signals = Signals()
+
+    def cut_off() -> None:
+        if context.loop is not None:
+            context.loop.interrupt()
+
+    # In a burst one after the other, as what is answered is then to be learned.
+    names = [name for name in QUEUES if name in queues]
+    for group in [[name] for name in names] if burst else [names]:
+        for name in group:
+            takers.start(QUEUES[name], threads=threads[name], burst=burst)
+        takers.wait_for_signal(signals, cut_off=cut_off)
 
 
 class _Plain(logging.Formatter):

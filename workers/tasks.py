@@ -1,16 +1,20 @@
 """The jobs, reached by name: "workers.tasks.answer", "workers.tasks.learn". At-least-once in, exactly-once out.
 
-RQ calls these with ids only. What they need (models, database) is loaded once per process and bound here.
+RQ calls these with ids only. What they need (models, database) is loaded once per process and bound here. Several
+threads of a process call `answer` at a time; the arms themselves share one event loop.
 """
 
-import asyncio
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from router import cancellations
 from router.edge import capped
 from router.errors import NotReady, QueueError, StoreError
 from router.jobs import RUNNING_S, RedisJobs
@@ -19,11 +23,13 @@ from router.ledger import Ledger
 from router.settings import Settings
 from router.store import Store
 from router.sweep import sweep
-from router.types import ArmName, Cost, Decision, DecisionId, Json, Outcome, PolicyLabel
+from router.types import CANCELLED, ArmName, Cost, Decision, DecisionId, Json, Outcome, PolicyLabel
 from strategies.base import Generator, Retriever, Strategy
-from strategies.runner import made_by, run_strategy
+from strategies.runner import CANCELLED_ERROR, made_by, run_strategy
+from workers.loop import CLOSE_S, LoopThread
+from workers.running import Running
 
-__all__ = ["MAX_TRIES", "Context", "LoopThread", "answer", "bind", "housekeeping", "learn"]
+__all__ = ["MARGIN_S", "MAX_TRIES", "PING_S", "Context", "answer", "bind", "hear", "housekeeping", "learn"]
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -31,52 +37,10 @@ Reply = TypeVar("Reply")
 
 #: a question that was tried this often and never came to an outcome has killed its workers, and is given up
 MAX_TRIES = 3
-#: a client that does not close within that long is left to the end of the process
-CLOSE_S = 5.0
-
-
-class LoopThread:
-    """An event loop in a thread of its own: HTTP clients and the like are bound to a loop and live across jobs."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ragbandit-loop", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, Reply], *, timeout_s: float | None = None) -> Reply:
-        """What the coroutine returns or raises; TimeoutError after timeout_s.
-
-        If the wait is interrupted (RQ's timeout raises in the waiting thread), the coroutine is cancelled.
-        """
-        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return waiting.result(timeout_s)
-        except BaseException:
-            waiting.cancel()  # does nothing where the coroutine itself raised
-            raise
-
-    def close(self) -> None:
-        """Cancel what still runs and end the thread. A second time does nothing."""
-        if self._loop.is_closed():
-            return
-        try:
-            self.run(_cancel_all(), timeout_s=CLOSE_S)
-        except TimeoutError:
-            log.warning("something does not let itself be cancelled", extra={"action": "close"})
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_S)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-
-async def _cancel_all() -> None:
-    """Cancel every other task of this loop and wait for them, and for the threads of its pool."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
-    await asyncio.get_running_loop().shutdown_default_executor()
+#: an arm that has not ended so long after its seconds ran out is left: it blocks the loop, or refuses to be cut off
+MARGIN_S = 5.0
+#: an event loop that gets to nothing for that long is blocked
+PING_S = 5.0
 
 
 @dataclass(kw_only=True)
@@ -94,7 +58,9 @@ class Context:
     #: where arms run; made when the answer queue is served
     loop: LoopThread | None = None
     #: decisions this process is running now
-    running: set[DecisionId] = field(default_factory=set)
+    running: Running = field(default_factory=Running)
+    #: held by a run that is not its question's first
+    again: threading.Lock = field(default_factory=threading.Lock)
 
     def close(self) -> None:
         """Close generator and retriever on the loop they lived on, then the loop; a failure is logged."""
@@ -129,28 +95,35 @@ def answer(decision_id: str) -> None:
     """Run the drawn arm of a decision and keep its Outcome. A second delivery finds the outcome and does nothing.
 
     After MAX_TRIES runs that ended without an outcome (the worker died, or the job's time ran out) the next one
-    writes the outcome "worker_died" instead. With Redis down nothing is counted.
+    writes the outcome "worker_died" instead. With Redis down nothing is counted. A decision that was cancelled gets
+    the outcome "cancelled": without a run, or with what its run had cost.
     """
     context, key = _context(), DecisionId(decision_id)
     found = context.store.decisions_by_id([key])
-    if not found or context.store.outcomes_by_id([key]):
+    if not found:
         return
     decision, _ = found[key]
     if isinstance(decision, StoreError):
         log.error("decision unreadable", extra={"action": "answer", "decision": key, "reason": str(decision)})
         context.store.add_outcome(_unrun(key, stop_reason="unreadable", error=str(decision)))
         return
-    context.running.add(key)
+    stop = context.running.begin(decision)
+    if stop is None:
+        return
     try:
-        _told(lambda: context.jobs.mark_running(key))
-        # Counted before the run: a question that kills its worker leaves nothing but this number behind.
-        tries = _told(lambda: context.jobs.count_try(key)) or 0
-        outcome = _run(context, decision) if tries <= MAX_TRIES else _given_up(context, decision, tries=tries)
-        new = context.store.add_outcome(outcome)
-        _told(lambda: context.jobs.forget_tries(key))
+        if not context.store.outcomes_by_id([key]):
+            _answer(context, decision, stop=stop)
     finally:
-        context.running.discard(key)
+        context.running.end(key)
         _told(lambda: context.jobs.unmark_running(key))
+
+
+def _answer(context: Context, decision: Decision, *, stop: "Future[None]") -> None:
+    key = decision.id
+    _told(lambda: context.jobs.mark_running(key))
+    outcome = _outcome(context, decision, stop=stop)
+    new = context.store.add_outcome(outcome)
+    _told(lambda: context.jobs.forget_tries(key))
     if new:
         log.info(
             "answered",
@@ -160,7 +133,21 @@ def answer(decision_id: str) -> None:
         _told(lambda: context.jobs.ring(PolicyLabel(context.store.label)))
 
 
-def _run(context: Context, decision: Decision) -> Outcome:
+def _outcome(context: Context, decision: Decision, *, stop: "Future[None]") -> Outcome:
+    if cancellations.asked(context.store.database, ids=[decision.id]):
+        return _unrun(decision.id, stop_reason=CANCELLED, error=CANCELLED_ERROR)
+    # A question that killed its worker may do so again, and what runs beside it then counts a try as well. At most
+    # one such question runs at a time, so that the others do not come to MAX_TRIES along with it.
+    before = _told(lambda: context.jobs.tries(decision.id))
+    with context.again if before else nullcontext():
+        # Counted before the run: a question that kills its worker leaves nothing but this number behind.
+        tries = _told(lambda: context.jobs.count_try(decision.id)) or 0
+        if tries > MAX_TRIES:
+            return _given_up(context, decision, tries=tries)
+        return _run(context, decision, stop=stop)
+
+
+def _run(context: Context, decision: Decision, *, stop: "Future[None]") -> Outcome:
     arm = context.arms.get(decision.arm)
     if arm is None:
         # Taken out of the configuration after the draw: an outcome like any other failure, never a lost row.
@@ -168,15 +155,31 @@ def _run(context: Context, decision: Decision) -> Outcome:
     assert context.retriever is not None
     assert context.generator is not None
     assert context.loop is not None
-    return context.loop.run(
-        run_strategy(
-            arm,
-            query=replace(decision.query, id=decision.id),
-            budget=capped(decision.query.budget, limits=context.settings.budget),
-            retriever=context.retriever,
-            generator=context.generator,
-        )
+    budget = capped(decision.query.budget, limits=context.settings.budget)
+    assert budget.seconds is not None  # the settings have a number
+    work = run_strategy(
+        arm,
+        query=replace(decision.query, id=decision.id),
+        budget=budget,
+        retriever=context.retriever,
+        generator=context.generator,
+        stop=stop,
     )
+    try:
+        return context.loop.run(work, timeout_s=budget.seconds + MARGIN_S)
+    except TimeoutError:
+        if not context.loop.answers(within_s=PING_S):
+            _end_process(context, loop=context.loop)
+        raise
+
+
+def _end_process(context: Context, *, loop: LoopThread) -> None:
+    """Nothing can be cancelled on a loop that is blocked: a new process, which the supervisor starts, is the cure."""
+    facts = {"action": "blocked", "arms": ",".join(context.running.arms()), "at": loop.position()}
+    log.critical("an arm blocks the event loop: the worker ends", extra=facts)
+    context.store.database.close()
+    logging.shutdown()
+    os._exit(1)  # an ordinary end would wait for the threads that wait for the loop
 
 
 def _given_up(context: Context, decision: Decision, *, tries: int) -> Outcome:
@@ -241,16 +244,42 @@ def _told(tell: Callable[[], Reply]) -> Reply | None:
         return None
 
 
+def hear(context: Context, news: str) -> None:
+    """Heed a line of news: at "cancel:<id>" of a run that is under way here, look which ones are to be stopped."""
+    kind, _, key = news.partition(":")
+    if kind == "cancel" and key in context.running.ids():
+        _stop_cancelled(context)
+
+
 def housekeeping(context: Context, stop: threading.Event) -> None:
-    """Until stopped: say which decisions are being run, and sweep. One thread per worker process."""
+    """Until stopped: say which decisions are being run, stop what was cancelled, and sweep. One thread per process."""
     interval = context.settings.workers.sweep_interval_s
     next_sweep = time.monotonic() + interval
     while not stop.wait(min(interval, RUNNING_S / 3)):
-        try:
-            for key in list(context.running):
-                context.jobs.mark_running(key)
-            if time.monotonic() >= next_sweep:
-                next_sweep = time.monotonic() + interval
-                sweep(context.ledger, jobs=context.jobs, settings=context.settings, now=time.time())
-        except Exception as error:  # a sweep that failed is repeated; the worker must live on
-            log.warning("housekeeping failed", extra={"action": "sweep", "reason": str(error)})
+        chores = [_stop_cancelled, _mark_running]
+        if time.monotonic() >= next_sweep:
+            next_sweep = time.monotonic() + interval
+            chores.append(_sweep)
+        for chore in chores:  # each for itself: with Redis gone a cancellation must still be found
+            try:
+                chore(context)
+            except Exception as error:  # what failed is repeated; the worker must live on
+                log.warning("housekeeping failed", extra={"action": "sweep", "reason": str(error)})
+
+
+def _stop_cancelled(context: Context) -> None:
+    for key in cancellations.asked(context.store.database, ids=context.running.ids()):
+        if context.running.stop(key):
+            log.info("cancelled", extra={"action": "cancel", "decision": key})
+
+
+def _mark_running(context: Context) -> None:
+    marked = context.running.ids()
+    for key in marked:
+        context.jobs.mark_running(key)
+    for key in set(marked) - set(context.running.ids()):
+        context.jobs.unmark_running(key)  # it ended while we were at it: its mark must not outlive it
+
+
+def _sweep(context: Context) -> None:
+    sweep(context.ledger, jobs=context.jobs, settings=context.settings, now=time.time())

@@ -11,11 +11,14 @@ from dataclasses import replace
 
 import httpx
 import pytest
+import typer
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
 from router import Client, errors
 from router.api import create_app
+from router.cli import add_verbs
 from router.door import Router
 from router.edge import made_outcome
 from router.jobs import MemoryJobs, RedisJobs, connect
@@ -280,6 +283,19 @@ def test_outcome(http):
     assert (again.status_code, again.json()) == (200, {"decision_id": key, "duplicate": True})
     refused(http.post("/v1/outcomes", json=body | {"answer": "Shelley"}), 409, "CONFLICT", field="decision_id")
     refused(http.post("/v1/outcomes", json=body | {"decision_id": "nobody"}), 404, "NOT_FOUND", field="decision_id")
+
+
+def test_concurrent_outcomes(http, service):
+    """Outcomes that come at the same time are each told their own word, and all of them are kept."""
+    keys = [routed(http)["decision_id"] for _ in range(20)]
+
+    def report(key: str) -> int:
+        return http.post("/v1/outcomes", json={"decision_id": key, "answer": "Bram Stoker"}).status_code
+
+    with ThreadPoolExecutor(20) as pool:
+        codes = list(pool.map(report, [*keys, *keys, "nobody"]))
+    assert sorted(codes) == [200] * 20 + [202] * 20 + [404]
+    assert set(service.router.store.outcomes_by_id(keys)) == set(keys)
 
 
 @pytest.mark.parametrize(
@@ -730,3 +746,39 @@ def test_docs_need_no_internet(unmoved):
     assert all(asset.startswith("/docs/assets/") for asset in assets)
     assert [unmoved.get(asset).status_code for asset in assets] == [200, 200, 200]
     assert unmoved.get("/openapi.json").json()["openapi"].startswith("3.0.")
+
+
+# ------------------------------------------------------------------------------------------- cancelling
+
+
+def test_cancel(service, http):
+    """A pending answer is cancelled with 202, as often as it is asked for; once it has ended, all edges say how."""
+    asked = http.post("/v1/answer", json={"question": QUESTION}, params={"wait_s": 0})
+    assert asked.status_code == 202
+    key = asked.json()["decision_id"]
+    for _ in range(2):
+        reply = http.post(f"/v1/decisions/{key}/cancel")
+        assert (reply.status_code, reply.json()) == (
+            202,
+            {"decision_id": key, "cancelled": None, "status": "pending"},
+        )
+    assert service.jobs.told == [f"cancel:{key}"] * 2
+    made = made_outcome(decision_id=key, now=time.time(), status="failed", stop_reason="cancelled")
+    service.router.store.add_outcome(replace(made, run_by="worker"))
+    ended = {"decision_id": key, "cancelled": True, "status": "failed"}
+    with Client(service.url) as client:
+        assert client.cancel(key) == ended
+    app = typer.Typer()
+    add_verbs(app, check=lambda _settings: None)
+    assert json.loads(CliRunner().invoke(app, ["cancel", key, "--url", service.url, "--json"]).stdout) == ended
+    assert http.post(f"/v1/decisions/{key}/cancel").status_code == 200
+    waited = http.post("/v1/answer", json={"question": QUESTION, "decision_id": key})
+    assert (waited.status_code, waited.json()["stop_reason"]) == (200, "cancelled")
+
+
+def test_cancel_is_refused(http):
+    """What your own stack runs is a conflict with a remedy, an unknown id is 404, and no id is 422."""
+    conflict = http.post(f"/v1/decisions/{routed(http)['decision_id']}/cancel")
+    assert "report the outcome" in refused(conflict, 409, "CONFLICT", field="decision_id")["remedy"]
+    refused(http.post("/v1/decisions/nobody/cancel"), 404, "NOT_FOUND", field="decision_id")
+    refused(http.post("/v1/decisions/a%20b/cancel"), 422, "INVALID_INPUT", field="decision_id")

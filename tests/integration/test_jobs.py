@@ -109,6 +109,18 @@ def test_ask_answer_while_running(jobs):
     assert jobs.depth()["answer"] == 1
 
 
+def test_hurry(jobs, redis_client):
+    """A queued decision that is hurried is the next one taken; one that is not queued is not put there."""
+    for key in ("d1", "d2", "d3"):
+        jobs.ask_answer(key, timeout_s=5.0)
+    jobs.hurry("d3")
+    jobs.hurry("d4")
+    queue = Queue(ANSWER_QUEUE, connection=redis_client)
+    assert queue.job_ids == ["d3", "d1", "d2"]
+    job, _ = Queue.dequeue_any([queue], None, connection=redis_client)
+    assert job.id == "d3"
+
+
 def test_lost(jobs):
     """Lost are the decisions that are neither queued nor being run."""
     jobs.ask_answer("queued", timeout_s=5.0)
@@ -138,6 +150,7 @@ def test_flushed(jobs, redis_client):
 def test_tries_are_counted(jobs, redis_client):
     """Every worker that begins a decision counts one more try, for a day, until the answer is there."""
     assert [jobs.count_try("d1") for _ in range(3)] == [1, 2, 3]
+    assert (jobs.tries("d1"), jobs.tries("d2")) == (3, 0)
     assert jobs.count_try("d2") == 1
     assert 86_000 < redis_client.ttl("ragbandit:tries:d1") <= 86_400
     jobs.forget_tries("d1")
@@ -247,6 +260,8 @@ def test_redis_down(own_redis):
         lambda: jobs.lost(["d1"]),
         lambda: jobs.mark_running("d1"),
         lambda: jobs.unmark_running("d1"),
+        lambda: jobs.hurry("d1"),
+        lambda: jobs.tries("d1"),
         lambda: jobs.count_try("d1"),
         lambda: jobs.forget_tries("d1"),
         lambda: jobs.tell("news"),

@@ -9,9 +9,11 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, text
 
+from router import cancellations
 from router.bootstrap import open_database
 from router.database import Database, check_schema, migrate
 from router.errors import StoreError
+from router.store import Store
 from router.tables import SCHEMA_REVISION, metadata
 
 
@@ -64,6 +66,18 @@ def test_downgrade(empty):
     assert table_names(empty) == {"alembic_version"}
     assert migrate(empty) == SCHEMA_REVISION
     assert differences(empty) == []
+
+
+def test_a_store_of_the_first_schema_is_brought_up(empty, make_decision):
+    """What a store of the first schema holds is there after the migration, and can be cancelled then."""
+    migrate(empty, revision="0001")
+    with pytest.raises(StoreError, match="schema 0001"):
+        check_schema(empty)
+    decision = make_decision("d1", run_by="worker")
+    Store(empty, label="main").add_decisions([decision])
+    assert migrate(empty) == SCHEMA_REVISION
+    assert cancellations.ask(empty, decision_id=decision.id, now=1.0).status is None
+    assert cancellations.asked(empty, ids=[decision.id]) == {decision.id}
 
 
 def test_failed_migration_leaves_nothing(empty):

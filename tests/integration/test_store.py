@@ -173,6 +173,70 @@ def test_outcome_of_nothing(store, database, make_decision):
     assert count(database, outcomes) == 0
 
 
+def test_outcome_results_in_one_group(store, database, make_decision):
+    """One group gives each outcome its own word: kept, duplicate, conflict, not found, or False for a second worker."""
+    mine, old, ours = make_decision("d1"), make_decision("d2"), make_decision("d3", run_by="worker")
+    store.add_decisions([mine, old, ours])
+    store.add_outcome(an_outcome(old))
+    results = store.add_outcomes(
+        [
+            an_outcome(mine),
+            an_outcome(mine, made_at=7.0),
+            an_outcome(mine, answer="Mary Shelley"),
+            an_outcome(old),
+            an_outcome(old, answer="Mary Shelley"),
+            an_outcome(make_decision("nobody")),
+            an_outcome(ours, run_by="worker"),
+            an_outcome(ours, run_by="worker", answer="Mary Shelley"),
+        ]
+    )
+    assert [result if isinstance(result, bool) else type(result) for result in results] == [
+        True,
+        False,
+        Conflict,
+        False,
+        Conflict,
+        NotFound,
+        True,
+        False,
+    ]
+    assert count(database, outcomes) == 3
+    assert {kept.answer for kept in store.outcomes_by_id(["d1", "d2", "d3"]).values()} == {"Bram Stoker"}
+    assert [row[1] for row in flags(database)] == [True, True, True]
+
+
+def test_refused_outcome_can_come_again(store, database, make_decision):
+    """An outcome that came before its decision was known may come again; until then nobody is told of it."""
+    outcome = an_outcome(make_decision("d1"))
+    assert isinstance(store.add_outcomes([outcome])[0], NotFound)
+    store.add_decisions([make_decision("d1"), make_decision("d2")])
+    assert store.add_outcomes([outcome]) == [True]
+    assert [row[1] for row in flags(database)] == [True, False]
+
+
+def test_concurrent_outcome_groups(store, database, make_decision):
+    """Eight threads that send the same outcomes in different orders keep each once, new to exactly one of them."""
+    ids = [f"d{i:03}" for i in range(60)]
+    made = {i: make_decision(i) for i in ids}
+    store.add_decisions(list(made.values()))
+
+    def send(number: int) -> list[str]:
+        new = []
+        order = random.Random(number).sample(ids, len(ids))
+        for start in range(0, len(order), 20):
+            part = order[start : start + 20]
+            store.add_feedback([a_rating(i, f"f-{i}-{number}") for i in reversed(part)])
+            told = store.add_outcomes([an_outcome(made[i]) for i in part])
+            new += [i for i, first in zip(part, told, strict=True) if first is True]
+        return new
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        new = [key for keys in pool.map(send, range(THREADS)) for key in keys]
+    assert sorted(new) == ids
+    assert count(database, outcomes) == len(ids)
+    assert [row[1:] for row in flags(database)] == [(True, True, False)] * len(ids)
+
+
 def test_concurrent_outcomes(store, make_decision):
     """Of eight workers that bring an outcome at once exactly one is told that it is new."""
     decision = make_decision("d1", run_by="worker")

@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
+import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
 
 from router.errors import ArmFailed, InvalidInput
-from router.types import Budget, CallFailed, DecisionId, Generated, Query, Retrieved, count_steps
-from strategies.base import Answer, Completion, Generator, OutOfBudget, Prompt, Request, Retriever
+from router.types import Budget, CallFailed, DecisionId, Generated, Query, Retrieved, Round, count_steps
+from strategies.base import Answer, Completion, Generator, OutOfBudget, Prompt, Request, Retriever, Run
 from strategies.runner import run_strategy
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 
@@ -349,3 +351,124 @@ def test_our_doubles_keep_the_protocols():
     assert generator.closed
     assert retriever.closed
     assert generator.capabilities is ScriptedGenerator.capabilities
+
+
+# ------------------------------------------------------------------------------------------ stopping
+
+
+def stopping(arm, *, after_s=0.02, **parts):
+    """The arm's outcome if another thread completes its `stop` so soon."""
+    stop = Future()
+    timer = threading.Timer(after_s, stop.set_result, args=(None,))
+    timer.start()
+    try:
+        return asyncio.run(
+            run_strategy(
+                arm,
+                query=Query(id=DecisionId("d7"), text="q"),
+                budget=Budget(),
+                retriever=MemoryRetriever([]),
+                generator=ScriptedGenerator({"": "one"}, **parts),
+                stop=stop,
+            )
+        )
+    finally:
+        timer.join()
+
+
+def test_a_stopped_arm_is_cancelled_with_what_it_cost():
+    """`stop` cuts a call off: failed as cancelled, the calls made are in the cost and the one cut off in the trace."""
+    outcome = stopping(Arm(good), seconds=30.0)
+
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "cancelled", None)
+    assert outcome.error == "cancelled by the caller"
+    assert [type(event) for event in outcome.trace] == [Round, Retrieved, Round, CallFailed]
+    assert (outcome.cost.retriever_calls, outcome.cost.llm_calls) == (1, 1)
+    assert 0 < outcome.cost.seconds_generate <= outcome.cost.seconds_total < 10
+
+
+def test_a_stop_that_comes_too_late_changes_nothing():
+    """An arm that ends before its `stop` is done is answered."""
+    assert stopping(Arm(good), after_s=0.2).status == "answered"
+
+
+def test_an_arm_that_is_stopped_before_it_begins_calls_nobody():
+    """With `stop` done already the arm ends at its first wait."""
+    stop = Future()
+    stop.set_result(None)
+    generator = ScriptedGenerator({"": "one"})
+    retriever = MemoryRetriever([], seconds=0.01)
+    outcome = asyncio.run(
+        run_strategy(
+            Arm(good),
+            query=Query(id=DecisionId("d7"), text="q"),
+            budget=Budget(),
+            retriever=retriever,
+            generator=generator,
+            stop=stop,
+        )
+    )
+    assert (outcome.stop_reason, generator.requests) == ("cancelled", [])
+
+
+def test_an_arm_whose_seconds_ran_out_is_not_cancelled():
+    """The budget's end is no cancellation, though a `stop` was given."""
+
+    async def hang():
+        await asyncio.sleep(60)
+
+    outcome = asyncio.run(
+        run_strategy(
+            Arm(hang),
+            query=Query(id=DecisionId("d7"), text="q"),
+            budget=Budget(seconds=0.05),
+            retriever=MemoryRetriever([]),
+            generator=ScriptedGenerator({"": "one"}),
+            stop=Future(),
+        )
+    )
+    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_cancellation_from_outside_passes_through(asked):
+    """Whoever cancels the task of a run, as a worker does that ends, gets CancelledError, also after a `stop`."""
+
+    async def hang():
+        await asyncio.sleep(60)
+
+    async def cut_off():
+        stop = Future()
+        work = asyncio.create_task(
+            run_strategy(
+                Arm(hang),
+                query=Query(id=DecisionId("d7"), text="q"),
+                budget=Budget(),
+                retriever=MemoryRetriever([]),
+                generator=ScriptedGenerator({"": "one"}),
+                stop=stop,
+            )
+        )
+        await asyncio.sleep(0.02)
+        work.cancel()
+        if asked:
+            stop.set_result(None)
+        await work
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cut_off())
+
+
+@pytest.mark.parametrize(("tokens", "cut"), [(4, ["p"]), (40, [])])
+def test_an_answer_that_the_tokens_cut_says_so(tokens, cut):
+    """A text that ends where the budget's tokens ended leaves a branch in the trace; one that had room leaves none."""
+
+    async def written():
+        generator = ScriptedGenerator(["one two three four five six"])
+        given = Run(
+            query=Query(text="q"), retriever=MemoryRetriever([]), generator=generator, budget=Budget(tokens=tokens)
+        )
+        await given.complete(Prompt(instructions="", body="b"), purpose="p", max_tokens=30)
+        return [event.value for event in given.trace if getattr(event, "rule", "") == "cut_by_budget_tokens"]
+
+    assert asyncio.run(written()) == cut

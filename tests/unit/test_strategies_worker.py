@@ -1,24 +1,36 @@
 """What a worker does around an arm: its event loop, its clients, and questions that kill workers."""
 
 import asyncio
+import shutil
 import signal
 import threading
+import time
+from concurrent.futures import CancelledError
+from dataclasses import replace
 
 import pytest
+from sqlalchemy import delete
 
+from router import cancellations
+from router.database import Database
 from router.errors import ConfigError, QueueError
 from router.settings import Settings
-from router.types import Cost, Decision, DecisionId, Query
+from router.store import Store
+from router.tables import outcomes
+from router.types import CallFailed, Cost, Decision, DecisionId, Query
 from strategies import make_arms
 from strategies.local import LocalGenerator
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 from workers import tasks
-from workers.main import check_arms, make_retriever, offered
+from workers.loop import LoopThread
+from workers.main import at_once, check_arms, make_retriever, offered
+from workers.running import Running
+from workers.takers import Signals
 
 
 @pytest.fixture
 def loop():
-    made = tasks.LoopThread()
+    made = LoopThread()
     yield made
     made.close()
 
@@ -70,7 +82,7 @@ def test_an_interrupted_wait_cancels_the_coroutine(loop):
 
 def test_closing_cancels_what_still_runs():
     """A coroutine left behind is cancelled, the thread ends, and closing again does nothing."""
-    loop, cancelled = tasks.LoopThread(), threading.Event()
+    loop, cancelled = LoopThread(), threading.Event()
 
     async def hang():
         try:
@@ -150,27 +162,11 @@ def decision_for(arm):
     )
 
 
-class Shelf:
-    """The store, as far as a worker sees it."""
-
-    def __init__(self, decision):
-        self.label, self.decision, self.outcomes = "main", decision, {}
-
-    def decisions_by_id(self, keys):
-        return {key: (self.decision, None) for key in keys if key == self.decision.id}
-
-    def outcomes_by_id(self, keys):
-        return {key: self.outcomes[key] for key in keys if key in self.outcomes}
-
-    def add_outcome(self, outcome):
-        return self.outcomes.setdefault(outcome.decision_id, outcome) is outcome
-
-
 class Bell:
     """Redis, as far as a worker sees it. broken: it cannot be reached."""
 
     def __init__(self, *, tries=0, broken=False):
-        self.tries, self.broken, self.forgotten, self.told = tries, broken, [], []
+        self.counted, self.broken, self.forgotten, self.told = tries, broken, [], []
 
     def _check(self):
         if self.broken:
@@ -182,10 +178,14 @@ class Bell:
     def unmark_running(self, key):
         self._check()
 
+    def tries(self, key):
+        self._check()
+        return self.counted
+
     def count_try(self, key):
         self._check()
-        self.tries += 1
-        return self.tries
+        self.counted += 1
+        return self.counted
 
     def forget_tries(self, key):
         self._check()
@@ -200,33 +200,61 @@ class Bell:
 
 
 @pytest.fixture
-def serve():
-    """A function that delivers a decision to a worker with this bell and these parts; gives outcome and context."""
+def work(tmp_path, sqlite_template):
+    """A function that makes a worker with one decision, this bell and these parts; gives its context."""
     contexts = []
 
-    def deliver(*, bell=None, generator=None, arm="single_step", deliveries=1):
-        decision = decision_for(arm)
+    def make(*, bell=None, generator=None, arm="single_step"):
+        file = tmp_path / f"worker-{len(contexts)}.db"
+        shutil.copyfile(sqlite_template, file)
+        store = Store(Database(f"sqlite:///{file}"), label="main")
+        store.add_decisions([decision_for(arm)])
         generator = generator or ScriptedGenerator({"": "So the answer is: Bram Stoker."})
         context = tasks.Context(
-            settings=Settings(budget={"seconds": 20}),
-            store=Shelf(decision),
+            settings=Settings(budget={"seconds": 20}, workers={"sweep_interval_s": 0.05}),
+            store=store,
             ledger=None,
             jobs=bell or Bell(),
             arms=make_arms({"single_step": {"passages": 2}}, capabilities=generator.capabilities),
             retriever=MemoryRetriever([]),
             generator=generator,
-            loop=tasks.LoopThread(),
+            loop=LoopThread(),
         )
         contexts.append(context)
         tasks.bind(context)
-        for _ in range(deliveries):
-            tasks.answer("d1")
-        return context.store.outcomes.get("d1"), context
+        return context
 
-    yield deliver
+    yield make
     for context in contexts:
         context.close()
+        context.store.database.close()
     tasks._bound.clear()
+
+
+@pytest.fixture
+def serve(work):
+    """A function that delivers a decision to such a worker; gives outcome and context."""
+
+    def deliver(*, deliveries=1, **parts):
+        context = work(**parts)
+        for _ in range(deliveries):
+            tasks.answer("d1")
+        return outcome_in(context), context
+
+    return deliver
+
+
+def outcome_in(context):
+    return context.store.outcomes_by_id(["d1"]).get("d1")
+
+
+def forget_outcomes(context):
+    with context.store.database.write() as connection:
+        connection.execute(delete(outcomes))
+
+
+def cancel(context):
+    return cancellations.ask(context.store.database, decision_id=DecisionId("d1"), now=time.time())
 
 
 def test_an_answered_question_is_forgotten_by_the_count(serve):
@@ -235,7 +263,7 @@ def test_an_answered_question_is_forgotten_by_the_count(serve):
 
     assert (outcome.status, outcome.answer, outcome.run_by) == ("answered", "Bram Stoker", "worker")
     assert (outcome.made_by["params"]["passages"], outcome.made_by["budget"]) == (2, {"seconds": 20})
-    assert (context.jobs.tries, context.jobs.forgotten, context.jobs.told) == (1, ["d1"], ["outcome:d1"])
+    assert (context.jobs.counted, context.jobs.forgotten, context.jobs.told) == (1, ["d1"], ["outcome:d1"])
 
 
 @pytest.mark.parametrize("tries", [0, tasks.MAX_TRIES - 1])
@@ -289,10 +317,232 @@ def test_clients_live_across_jobs_and_are_closed_on_their_loop(serve):
 
     generator = Bound({"": "x"})
     _, context = serve(generator=generator)
-    context.store.outcomes.clear()
+    forget_outcomes(context)
     tasks.answer("d1")
     context.close()
 
     assert len(loops) == 3
     assert len(set(loops)) == 1
     assert context.retriever.closed
+
+
+# ------------------------------------------------------------------------------------------ several at a time
+
+
+class Held(ScriptedGenerator):
+    """Holds every call until the test lets go, and counts how many it holds at most."""
+
+    def __init__(self):
+        super().__init__({"": "So the answer is: Bram Stoker."})
+        self.inside, self.most, self.entered, self.free = 0, 0, threading.Event(), threading.Event()
+
+    async def complete(self, request):
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self.entered.set()
+        try:
+            while not self.free.is_set():
+                await asyncio.sleep(0.005)
+            return await super().complete(request)
+        finally:
+            self.inside -= 1
+
+
+@pytest.fixture
+def together():
+    """A function that calls `answer` for these decisions at once, a thread each; they are joined at the end."""
+    threads = []
+
+    def start(*keys):
+        made = [threading.Thread(target=tasks.answer, args=(key,)) for key in keys]
+        threads.extend(made)
+        for thread in made:
+            thread.start()
+        return made
+
+    yield start
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_decision_delivered_twice_at_once_runs_once(work, together):
+    """While one thread runs a decision, another one that gets it too leaves it alone."""
+    generator = Held()
+    context = work(generator=generator)
+    first, *_ = together("d1")
+    assert generator.entered.wait(10)
+    tasks.answer("d1")
+    assert outcome_in(context) is None
+    generator.free.set()
+    first.join(20)
+    assert (outcome_in(context).status, len(generator.requests)) == ("answered", 1)
+
+
+@pytest.mark.parametrize(("tries", "most"), [(0, 3), (1, 1)])
+def test_questions_that_were_tried_before_run_one_at_a_time(work, together, tries, most):
+    """First tries overlap; of those that may have killed a worker one runs at a time: it takes no others along."""
+    generator = Held()
+    context = work(generator=generator, bell=Bell(tries=tries))
+    keys = ["d1", "d2", "d3"]
+    context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId(key)) for key in keys[1:]])
+    context.jobs.count_try = lambda key: tries + 1
+    threads = together(*keys)
+    assert until(lambda: generator.inside == most)
+    assert until(lambda: len(context.running.ids()) == 3)
+    generator.free.set()
+    for thread in threads:
+        thread.join(20)
+    assert (generator.most, len(context.store.outcomes_by_id(keys))) == (most, 3)
+
+
+def until(seen, *, seconds=10.0):
+    give_up = time.monotonic() + seconds
+    while not seen():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def test_a_blocked_loop_is_found(loop):
+    """A loop answers at once while its coroutines await; code that does not await keeps it from that, and is named."""
+    blocked = threading.Event()
+
+    async def block_the_loop():
+        blocked.set()
+        time.sleep(0.5)
+
+    assert loop.answers(within_s=5)
+    with pytest.raises(TimeoutError):
+        loop.run(block_the_loop(), timeout_s=0.1)
+    assert blocked.is_set()
+    assert not loop.answers(within_s=0.1)
+    assert "block_the_loop" in loop.position()
+    assert loop.answers(within_s=5)
+
+
+@pytest.mark.parametrize(
+    ("generator", "concurrency", "expected"),
+    [
+        ({"name": "scripted"}, None, 8),
+        ({"name": "openai", "openai": {"concurrency": 5}}, None, 5),
+        ({"name": "openai", "openai": {"concurrency": 5}}, 2, 2),
+        ({"name": "local"}, None, 3),
+    ],
+)
+def test_questions_at_once_follow_the_generator(generator, concurrency, expected):
+    """As many questions at once as configured, else as the generator takes: its own batch where it has one."""
+    settings = Settings(generator=generator, workers={"concurrency": concurrency})
+    made = ScriptedGenerator({"": ""})
+    made.max_batch = 3
+    assert at_once(settings, generator=made) == expected
+
+
+# ------------------------------------------------------------------------------------------ cancelling
+
+
+def test_what_was_cancelled_before_it_began_never_runs(work):
+    """A worker that is brought a cancelled decision fails it as cancelled, at no cost, and tells of it."""
+    context = work()
+    assert cancel(context).cancelled is None
+    tasks.answer("d1")
+
+    outcome = outcome_in(context)
+    assert (outcome.status, outcome.stop_reason, outcome.error) == ("failed", "cancelled", "cancelled by the caller")
+    assert (outcome.cost, outcome.trace, context.generator.requests) == (Cost(), (), [])
+    assert context.jobs.told == ["outcome:d1"]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_run_that_is_cancelled_ends_within_a_second(work, together, told):
+    """Told of it, or by looking when Redis says nothing, the worker cuts the arm off; the outcome has the true cost."""
+    generator = Held()
+    context = work(generator=generator, bell=Bell(broken=not told))
+    thread, *_ = together("d1")
+    assert generator.entered.wait(10)
+    began = time.monotonic()
+    cancel(context)
+    stop = threading.Event()
+    if told:
+        tasks.hear(context, "cancel:another")
+        tasks.hear(context, "cancel:d1")
+    else:
+        keeper = threading.Thread(target=tasks.housekeeping, args=(context, stop))
+        keeper.start()
+    thread.join(20)
+    stop.set()
+
+    outcome = outcome_in(context)
+    assert time.monotonic() - began < 1
+    assert (outcome.status, outcome.stop_reason) == ("failed", "cancelled")
+    assert (outcome.cost.retriever_calls, outcome.cost.llm_calls) == (1, 1)
+    assert outcome.cost.seconds_total >= outcome.cost.seconds_generate > 0
+    assert isinstance(outcome.trace[-1], CallFailed)
+    assert outcome.made_by["arm"] == "strategies.basic:SingleStep"
+    assert cancel(context).cancelled is True
+
+
+def test_the_news_of_a_cancellation_is_checked(work, together):
+    """News stops nothing that SQL does not say was cancelled."""
+    generator = Held()
+    context = work(generator=generator)
+    thread, *_ = together("d1")
+    assert generator.entered.wait(10)
+    tasks.hear(context, "cancel:d1")
+    generator.free.set()
+    thread.join(20)
+    assert outcome_in(context).status == "answered"
+
+
+def test_a_worker_that_is_cut_off_writes_no_outcome(work):
+    """A run that ends because its process ends has no outcome: another worker will run it."""
+    generator = Held()
+    context = work(generator=generator)
+    raised = []
+
+    def deliver():
+        try:
+            tasks.answer("d1")
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=deliver)
+    thread.start()
+    assert generator.entered.wait(10)
+    context.loop.interrupt()
+    thread.join(20)
+    assert [type(error) for error in raised] == [CancelledError]
+    assert outcome_in(context) is None
+    assert context.running.ids() == []
+
+
+def test_only_what_is_under_way_can_be_stopped():
+    """A stop comes once, to a run that is under way; a second delivery and a run that has ended have none."""
+    running, decision = Running(), decision_for("single_step")
+    assert not running.stop(decision.id)
+    stop = running.begin(decision)
+    assert running.begin(decision) is None
+    assert (running.ids(), running.arms(), stop.done()) == ([decision.id], ["single_step"], False)
+    assert running.stop(decision.id)
+    assert stop.done()
+    assert not running.stop(decision.id)
+    running.end(decision.id)
+    assert (running.ids(), running.stop(decision.id)) == ([], False)
+
+
+def test_signals_are_counted():
+    """The first signal is seen when it comes; one right after it is the same one, one a second later is another."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        signals = Signals()
+        assert not signals.first
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+            assert (signals.first, signals.second) == (True, False)
+        time.sleep(1.05)
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.second
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,66 @@
+"""Which decisions callers do not want answered any more. SQL is the truth: a worker that misses the news reads it here.
+
+Asking changes no outcome. The worker that has the decision, or takes it next, writes the outcome with what it cost.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from router.database import Database
+from router.errors import Conflict, NotFound
+from router.store import insert_new
+from router.tables import cancellations, decisions, outcomes
+from router.types import CANCELLED, DecisionId, OutcomeStatus
+
+__all__ = ["Cancellation", "ask", "asked"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cancellation:
+    """Where a decision stands that somebody wants cancelled."""
+
+    decision_id: DecisionId
+    #: whether it ended by being cancelled; None while a worker has still to end it
+    cancelled: bool | None
+    #: of its outcome; None while there is none
+    status: OutcomeStatus | None
+
+
+def ask(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
+    """Write down that nobody wants the answer, unless there is an outcome already. Again is harmless.
+
+    Raises NotFound, or Conflict for a decision that the caller's own stack runs.
+    """
+    with database.write() as connection:
+        run_by = connection.execute(select(decisions.c.run_by).where(decisions.c.id == decision_id)).scalar()
+        if run_by is None:
+            raise NotFound("no decision has this id", field="decision_id")
+        if run_by != "worker":
+            raise Conflict(
+                "your own stack runs this decision, not our workers",
+                field="decision_id",
+                remedy="stop it there, and report the outcome yourself",
+            )
+        ended = connection.execute(
+            select(outcomes.c.status, outcomes.c.stop_reason).where(outcomes.c.decision_id == decision_id)
+        ).first()
+        if ended is None:
+            row = {"decision_id": decision_id, "asked_at": now}
+            insert_new(connection, cancellations, [row], key="decision_id")
+            return Cancellation(decision_id=decision_id, cancelled=None, status=None)
+    cancelled = (ended.status, ended.stop_reason) == ("failed", CANCELLED)
+    return Cancellation(decision_id=decision_id, cancelled=cancelled, status=ended.status)
+
+
+def asked(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionId]:
+    """Those among these decisions that are to be cancelled."""
+    wanted = list(ids)
+    if not wanted:
+        return set()
+    with database.read() as connection:
+        found = connection.execute(
+            select(cancellations.c.decision_id).where(cancellations.c.decision_id.in_(wanted))
+        ).scalars()
+        return {DecisionId(key) for key in found}

@@ -1,0 +1,89 @@
+"""Sixteen questions at once in one answer process: killed or told to end it loses none, and one can be cancelled."""
+
+import signal
+import time
+
+import pytest
+from rq import Queue
+
+from router.bootstrap import open_database
+from router.jobs import ANSWER_QUEUE, RedisJobs, connect
+from router.store import Store
+
+
+@pytest.fixture
+def system(make_system):
+    return make_system(
+        arms={"single_step": {}, "multi_step": {"rounds": 10}},
+        policy={"name": "uniform", "fallback": "single_step"},
+        generator={
+            "name": "scripted",
+            "script": {"Brooding": "Paris lies on the Seine.", "": "So the answer is: Paris."},
+            "script_s": 0.6,
+        },
+        workers={"sweep_interval_s": 0.5, "retry_after_s": 2.0, "concurrency": 16},
+    )
+
+
+def test_cancel(system):
+    """A question that a worker process is at is cancelled over HTTP: it ends soon, with what it had cost until then."""
+    with system.client() as client:
+        asked = client.answer("Brooding: capital of France?", decision_id="slow", arms=["multi_step"], wait_s=1)
+        assert asked["status"] == "pending"
+        began = time.monotonic()
+        assert client.cancel("slow") == {"decision_id": "slow", "cancelled": None, "status": "pending"}
+        ended = client.answer("Brooding: capital of France?", decision_id="slow", arms=["multi_step"], wait_s=20)
+        assert time.monotonic() - began < 3
+        assert (ended["status"], ended["stop_reason"], ended["answer"]) == ("failed", "cancelled", None)
+        assert ended["cost"]["llm_calls"] >= 1
+        assert ended["cost"]["seconds_total"] > 0
+        assert client.cancel("slow") == {"decision_id": "slow", "cancelled": True, "status": "failed"}
+
+
+def test_sixteen_at_once(system):
+    """SIGTERM ends the process when its sixteen are answered, the rest stays queued; kill -9 only makes them late."""
+    store = Store(open_database(system.settings), label="main")
+    jobs = RedisJobs(connect(f"unix://{system.redis.socket}"))
+    ids = [f"q-{number}" for number in range(48)]
+
+    def running():
+        return [key.decode().rpartition(":")[2] for key in jobs.client.keys("ragbandit:running:*")]
+
+    def lost():
+        """Neither answered nor queued. A sweep may have queued twice what was being taken just then."""
+        return set(ids) - set(store.outcomes_by_id(ids)) - set(Queue(ANSWER_QUEUE, connection=jobs.client).job_ids)
+
+    def end():
+        system.processes["answer"].send_signal(signal.SIGTERM)
+        assert system.processes["answer"].wait(20) == 0
+        assert running() == []
+
+    end()
+    with system.client() as client:
+        for key in ids:
+            client.answer("Capital of France?", decision_id=key, arms=["single_step"], wait_s=0)
+    system.start_process("answer")
+    until(lambda: len(running()) == 16)
+    end()
+    assert 16 <= len(store.outcomes_by_id(ids)) <= 32
+    assert lost() == set()
+    system.start_process("answer")
+    until(lambda: len(running()) == 16)
+    system.kill("answer")
+    assert 0 < len(lost()) <= 16
+    for key in running():
+        jobs.unmark_running(key)  # what would fade by itself, a little later
+    system.start_process("answer")
+    until(lambda: len(store.outcomes_by_id(ids)) == 48)
+
+    assert {each.status for each in store.outcomes_by_id(ids).values()} == {"answered"}
+    until(lambda: jobs.client.keys("ragbandit:tries:*") == [])
+    store.database.close()
+    jobs.client.close()
+
+
+def until(seen, *, seconds=60.0):
+    give_up = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Figure", "print_figures", "timed", "times"]
+__all__ = ["Figure", "machine", "print_figures", "timed", "times"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +66,12 @@ def print_figures(title: str, figures: Sequence[Figure]) -> None:
         table.add_row(figure.name, f"{figure.ours:,.2f} {figure.unit}", baseline, ratio, figure.against)
     console = Console(width=130)
     console.print(table)
-    load = os.getloadavg()[0]
-    console.print(f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}")
+    console.print(machine())
+
+
+def machine() -> str:
+    """Where this runs, and how busy it is."""
+    return f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
 
 
 def _processor() -> str:

@@ -5,17 +5,30 @@ import subprocess
 import sys
 from pathlib import Path
 
+__all__ = ["put"]
+
 README = Path(__file__).parents[1] / "README.md"
 
 
 def main() -> None:
     """Replace the block."""
     printed = subprocess.run([sys.executable, "-m", "benchmarks"], check=True, capture_output=True, text=True).stdout
-    block = f"<!-- bench:begin -->\n```text\n{printed.strip()}\n```\n<!-- bench:end -->"
-    text = README.read_text(encoding="utf-8")
-    README.write_text(
-        re.sub(r"<!-- bench:begin -->.*<!-- bench:end -->", lambda _: block, text, flags=re.S), encoding="utf-8"
-    )
+    put("bench", printed)
+
+
+def put(name: str, printed: str, *, readme: Path = README) -> None:
+    """Replace what stands between the marks `<name>:begin` and `<name>:end` by what was printed.
+
+    Raises SystemExit where the marks are missing.
+    """
+    text = readme.read_text(encoding="utf-8")
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    lines = "\n".join(line.rstrip() for line in printed.strip("\n").splitlines())
+    block = f"{begin}\n```text\n{lines}\n```\n{end}"
+    text, count = re.subn(f"{re.escape(begin)}.*{re.escape(end)}", lambda _: block, text, flags=re.S)
+    if count != 1:
+        raise SystemExit(f"{readme} has the marks of {name!r} {count} times")
+    readme.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,28 +14,24 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from examples.handbook.command import DATA, HERE, ROOT, Row, environment_of, ragbandit, read_questions
 from examples.handbook.policies import PARAMS, prepared
 from examples.handbook.report import show, summarise
 from router.client import Client
 from router.errors import RagBanditError
 from router.reward import containment
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-DATA = ROOT / ".ragbandit" / "demo"  # --data puts it elsewhere
 #: questions answered at a time; the workers are fewer, so that there is always one waiting
 CONCURRENCY = 4
 #: share of questions whose judgement comes as a thumb instead of gold answers
@@ -46,7 +42,6 @@ TWICE, LATE = 8, 5
 UNJUDGED = 3
 
 console = Console()
-Row = dict[str, Any]
 
 
 def main() -> None:
@@ -61,18 +56,18 @@ def main() -> None:
     data: Path = chosen.data.absolute()
     began = time.monotonic()
     _clear(data)
-    base = _environment(chosen.config.absolute(), data=data)
-    questions = _questions()
+    base = environment_of(chosen.config.absolute(), data=data)
+    questions = read_questions()
     asked = _traffic(questions, passes=chosen.passes, limit=chosen.limit)
-    ragbandit = functools.partial(_ragbandit, environment=base)
-    ragbandit(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
-    ready = prepared(chosen.policy, environment=base, questions=questions, ragbandit=ragbandit, console=console)
+    run = functools.partial(ragbandit, environment=base)
+    run(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
+    ready = prepared(chosen.policy, environment=base, questions=questions, ragbandit=run, console=console)
     with ready as environment, _service(environment, data=data) as url, Client(url, timeout_s=120) as client:
         judged = _drive(client, asked)
         status = _settled(client, learned=judged["to_learn"])
         records = [client.decision(row["id"]) for row in asked]
         with console.status("verifying: every draw again, the ledger again, every pmf again"):
-            verdict = json.loads(_ragbandit(["verify", "--deep", "--json"], environment=environment))
+            verdict = json.loads(ragbandit(["verify", "--deep", "--json"], environment=environment))
     report = summarise(
         asked, records=records, status=status, verdict=verdict, judged=judged, seconds=time.monotonic() - began
     )
@@ -89,22 +84,6 @@ def _clear(data: Path) -> None:
     for pattern in ("ragbandit.db*", "*.log", "report.json", "table.jsonl"):
         for file in data.glob(pattern):
             file.unlink()
-
-
-def _environment(config: Path, *, data: Path) -> dict[str, str]:
-    """Ours, with the demo's configuration, a free port and no setting of somebody else's service."""
-    foreign = ("RAGBANDIT_", "DATABASE_URL", "REDIS_URL")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment |= {"RAGBANDIT_CONFIG": str(config), "RAGBANDIT_SERVER__PORT": str(port)}
-    return environment | {"RAGBANDIT_DATA_DIR": str(data)}
-
-
-def _questions() -> list[Row]:
-    lines = (HERE / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.strip()]
 
 
 def _traffic(questions: list[Row], *, passes: int, limit: int | None) -> list[Row]:
@@ -149,14 +128,6 @@ def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, data: Path, timeout_
                 said = (data / "up.log").read_text(errors="replace").strip() or "it said nothing"
                 raise SystemExit(f"the service did not start: {said}\n(logs: {data}/logs)")
             time.sleep(0.5)
-
-
-def _ragbandit(arguments: list[str], *, environment: dict[str, str]) -> str:
-    command = [sys.executable, "-m", "workers.cli", *arguments]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=1800)
-    if done.returncode != 0 and not (arguments[0] == "verify" and done.returncode == 1):  # 1: the report shows it
-        raise SystemExit(f"ragbandit {' '.join(arguments)} failed:\n{done.stderr or done.stdout}")
-    return done.stdout
 
 
 def _drive(client: Client, asked: list[Row]) -> Row:

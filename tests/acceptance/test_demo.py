@@ -11,6 +11,9 @@ import sys
 import pytest
 import yaml
 
+from examples.handbook.command import read_questions
+from examples.handbook.side_by_side import KINDS, sampled
+
 from .conftest import ROOT
 
 
@@ -64,3 +67,36 @@ def test_a_short_demo_of_another_policy(tmp_path, policy, said):
 
     assert report["policy"] == policy
     assert said in printed
+
+
+@pytest.mark.timeout(120)
+def test_all_arms_side_by_side(tmp_path):
+    """Every arm that the model can carry answers the same questions; the others are named with what they lack."""
+    asked = sampled(read_questions(), each=1, by="kind")
+    known = next(row for row in asked if row["kind"] == "none")
+    config = tmp_path / "config.yaml"
+    script = {known["question"]: f"So the answer is: {known['answers'][0]}.", "": "So the answer is: nobody knows."}
+    tree = {
+        "reward": {"quality": "containment"},
+        "encoder": {"model": "hashing"},
+        "generator": {"name": "scripted", "script": script},
+        "retriever": {"index": "handbook"},
+    }
+    config.write_text(yaml.safe_dump(tree, sort_keys=False))  # the first piece that matches wins
+    command = [sys.executable, "-m", "examples.handbook.strategies", "--each", "1", "--data", str(tmp_path)]
+
+    done = subprocess.run(
+        [*command, "--config", str(config)], cwd=ROOT, capture_output=True, text=True, encoding="utf-8", timeout=110
+    )
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    report = json.loads((tmp_path / "strategies.json").read_text())
+    rows = {row["strategy"]: row for row in report["strategies"]}
+    by_kind = {row["strategy"]: [row[kind] for kind in KINDS] for row in report["by_kind"]}
+    assert {"no_retrieval", "single_step", "multi_step", "react", "self_rag", "rq_rag", "adaptive_note"} <= set(rows)
+    assert {"dragin", "flare", "http", "seakr", "self_rag_trained"} == set(report["left_out"])
+    assert "left out: dragin: the generator lacks attention, entropy" in done.stdout
+    assert {row["questions"] for row in rows.values()} == {3}
+    assert by_kind["no_retrieval"] == by_kind["oracle"] == [1.0, 0.0, 0.0]
+    assert sum(report["policy"]["arms"].values()) == pytest.approx(1.0)
+    assert len((tmp_path / "strategies" / "answers.jsonl").read_text().splitlines()) == 3 * len(rows)

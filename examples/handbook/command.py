@@ -1,0 +1,55 @@
+"""What the demos have in common: where things lie, their settings, and running a verb of the command with them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["DATA", "HERE", "ROOT", "Row", "environment_of", "ragbandit", "read_questions"]
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parent.parent
+DATA: Final = ROOT / ".ragbandit" / "demo"  # --data puts it elsewhere
+Row = dict[str, Any]
+
+
+def environment_of(config: Path, *, data: Path) -> dict[str, str]:
+    """Ours, with this configuration, a free port and no setting of somebody else's service."""
+    foreign = ("RAGBANDIT_", "DATABASE_URL", "REDIS_URL")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment |= {"RAGBANDIT_CONFIG": str(config), "RAGBANDIT_SERVER__PORT": str(port)}
+    return environment | {"RAGBANDIT_DATA_DIR": str(data)}
+
+
+def read_questions(file: Path = HERE / "questions.jsonl") -> list[Row]:
+    """The labelled questions of the file."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.strip()]
+
+
+def ragbandit(
+    arguments: list[str], *, environment: dict[str, str], seen: bool = False, timeout_s: float | None = 1800
+) -> str:
+    """What the verb printed; with `seen` its progress and warnings go to the terminal as they come.
+
+    Raises SystemExit with what it said where it failed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "workers.cli", *arguments],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=None if seen else subprocess.PIPE,
+        text=True,
+        timeout=timeout_s,
+    )
+    if done.returncode != 0 and not (arguments[0] == "verify" and done.returncode == 1):  # 1: the report shows it
+        said = f":\n{done.stderr or done.stdout}" if done.stderr or done.stdout else ""
+        raise SystemExit(f"ragbandit {' '.join(arguments)} failed{said}")
+    return done.stdout

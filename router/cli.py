@@ -36,8 +36,8 @@ from router.policies.base import Policy
 from router.replies import arms_json
 from router.settings import Settings
 from router.snapshots import SnapshotFiles
-from router.types import ArmName, PolicyLabel
-from router.verify import IMPORTED, verify
+from router.types import IMPORTED, ArmName, PolicyLabel
+from router.verify import verify
 from router.watch import Watch
 
 __all__ = ["ConfigOption", "JsonOption", "add_verbs", "failing_well", "ledger_of", "print_json"]
@@ -210,7 +210,7 @@ def _add_facts(app: typer.Typer) -> None:
             serving = _serving(ledger, settings=settings)
             found = insights.status(ledger, serving=serving, wait_s=settings.learning.wait_s, now=time.time())
             facts = asdict(found) | {"balanced": found.counters.balanced}
-            watch = Watch(ledger.database, settings=settings.health)
+            watch = Watch(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
             healths = watch.read([ArmName(arm) for arm in settings.arms], now=time.time())
             facts["arms"] = arms_json(healths) if as_json else "\n".join(_health(one) for one in healths)
             _show(facts.pop("counters") | facts, as_json=as_json)

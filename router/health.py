@@ -5,17 +5,18 @@ An arm is *closed* (offered) until its last `failures` outcomes all failed. Then
 has drawn it; that trial's outcome, or another cool-down without one, decides how it goes on. One success closes it.
 (M. Nygard, Release It!, 2007, "Circuit Breaker"; the states are the same, the trial is drawn and not forced.)
 
-What is known of an arm follows from its outcomes alone, so routers that read the same outcomes agree. Only trials are
-each router's own.
+What is known of an arm follows from its outcomes of the last COUNTED_S seconds alone, so routers that read the same
+outcomes agree, however long they have been running. Only trials are each router's own.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from threading import Lock
 from typing import Final, Literal
 
-from router.settings import HealthSettings
+from router.settings import COUNTED_S, HealthSettings
 from router.types import CANCELLED, ArmName, DecisionId, OutcomeStatus
 
 __all__ = ["LEFT_OUT", "ArmHealth", "Breaker", "Ending", "Offer"]
@@ -26,19 +27,39 @@ CircuitState = Literal["closed", "open", "half_open"]
 LEFT_OUT: Final = "left_out"
 #: failures that say nothing of the arm: the caller did not want the answer, or the decision's row is broken
 NOT_COUNTED = frozenset({CANCELLED, "unreadable"})
+#: the stop reason of an arm whose seconds ran out
+OUT_OF_SECONDS: Final = "budget_seconds"
 #: outcomes of an arm that are remembered, or `failures` where that is more
 REMEMBERED = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """How one decision's outcome ended. "exhausted" is no failure: the arm works, the budget was too small."""
+    """How one decision's outcome ended."""
 
     arm: ArmName
     decision_id: DecisionId
     status: OutcomeStatus
     stop_reason: str
+    #: whether it has no answer, not even a draft
+    empty: bool
+    #: whether its query allowed fewer seconds than the service does
+    hurried: bool
     made_at: float
+
+    @property
+    def failed(self) -> bool | None:
+        """Whether the arm failed; None where that cannot be told.
+
+        A budget that ran out is no failure: the arm works. But a model or a search that hangs ends so too: where not
+        even the service's own seconds brought an answer, the arm failed. A query's fewer seconds prove nothing, or
+        one caller in a hurry could take an arm from all others.
+        """
+        if self.status == "failed":
+            return None if self.stop_reason in NOT_COUNTED else True
+        if self.status == "exhausted" and self.stop_reason == OUT_OF_SECONDS and self.empty:
+            return None if self.hurried else True
+        return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +70,7 @@ class ArmHealth:
     state: CircuitState
     #: whether a question may be offered it now; of a half-open arm False while its trial is on
     offered: bool
-    #: failures since the last outcome that was none, as far as they are remembered
+    #: failures of the last COUNTED_S since the last outcome that was none, as far as they are remembered
     failures: int
     #: when the first of these was made; None where there are none
     since: float | None
@@ -94,9 +115,8 @@ class Breaker:
                 trial = self._trials.get(ending.arm)
                 if trial is not None and trial.decision_id == ending.decision_id:
                     del self._trials[ending.arm]
-                failed = ending.status == "failed"
-                if not (failed and ending.stop_reason in NOT_COUNTED):
-                    self._remember(ending.arm, (ending.made_at, ending.decision_id, failed))
+                if ending.failed is not None:
+                    self._remember(ending.arm, (ending.made_at, ending.decision_id, ending.failed))
                     changed.add(ending.arm)
             for arm in changed:
                 past = self._past[arm]
@@ -142,6 +162,7 @@ class Breaker:
 
     def _health(self, arm: ArmName, *, now: float) -> ArmHealth:
         failing = self._failing.get(arm, [])
+        failing = failing[bisect_right(failing, now - COUNTED_S, key=itemgetter(0)) :]
         state: CircuitState = "closed"
         offered = True
         if 0 < self.settings.failures <= len(failing):

@@ -36,6 +36,10 @@ class Meters:
             "ragbandit_policy_swaps": ("Snapshots taken over", lambda: router.swaps),
             "ragbandit_snapshots_refused": ("Snapshots refused", lambda: len(router.refused)),
             "ragbandit_bells_not_rung": ("Times Redis could not be reached", lambda: router.unrung),
+            "ragbandit_decisions_forced": (
+                "Questions none of whose arms was healthy",
+                lambda: router.service.forced,
+            ),
             "ragbandit_route_queue": ("Requests that wait for their group", router.service.depth),
         }
         for name, (text, value) in gauges.items():

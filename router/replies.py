@@ -41,6 +41,7 @@ def status_json(router: Router) -> dict[str, Any]:
         "algorithm": router.settings.policy.name,
         "policy": router.store.label,
         "faults": router.service.faults,
+        "forced": router.service.forced,
         "arms": arms_json(router.service.healths()),
         "feedback_to_policy_ms": {"p50": percentiles[0], "p99": percentiles[1], "n": len(lags)},
     }

@@ -69,7 +69,7 @@ class RouteService:
         self.faults = 0
         #: questions none of whose arms was healthy
         self.forced = 0
-        self._watch = Watch(store.database, settings=settings.health)
+        self._watch = Watch(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._said = {"fault": -QUIET_S, "forced": -QUIET_S}
         self._grouped: Grouped[Asked, Decision] = Grouped(
             self._route_group, name="ragbandit-route", limit=settings.encoder.max_batch

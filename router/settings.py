@@ -2,13 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from router.types import Aggregate
 
 __all__ = [
+    "COUNTED_S",
     "BudgetSettings",
     "EncoderSettings",
     "GeneratorSettings",
@@ -22,6 +23,9 @@ __all__ = [
     "Settings",
     "WorkerSettings",
 ]
+
+#: for how long an outcome counts in the circuit breaker, seconds
+COUNTED_S: Final = 3600.0
 
 _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {}, "multi_step": {}}
 
@@ -217,8 +221,18 @@ class HealthSettings(_Section):
 
     #: outcomes of an arm that failed one after the other; 0: arms are offered however often they fail
     failures: Annotated[int, Field(ge=0, le=1000)] = 5
-    #: how long such an arm is left out before it is tried again
+    #: how long such an arm is left out before it is tried again, at most COUNTED_S
     cool_down_s: Seconds = 30.0
+
+    @field_validator("cool_down_s")
+    @classmethod
+    def _within_memory(cls, cool_down_s: float) -> float:
+        if cool_down_s > COUNTED_S:
+            raise ValueError(
+                f"{cool_down_s:g} s is longer than an outcome counts; set it to {COUNTED_S:g} at most, "
+                "or take the arm out of `arms`"
+            )
+        return cool_down_s
 
 
 class ServerSettings(_Section):

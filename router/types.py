@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 __all__ = [
     "CANCELLED",
+    "IMPORTED",
     "Aggregate",
     "ArmName",
     "Branch",
@@ -67,6 +68,10 @@ OutcomeStatus = Literal["answered", "exhausted", "failed"]
 
 #: stop reason of a failed outcome whose arm was cut off, or never began, because the caller asked for it
 CANCELLED: Final = "cancelled"
+
+#: stop reason of an outcome that came with a log; facts of a decision and made_by of an outcome have the log's format
+#: under this key where they were made elsewhere: such a draw cannot be made again
+IMPORTED: Final = "imported"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import func, select
 
@@ -20,12 +20,9 @@ from router.policies.base import RAISED, Drawn, Policy, PolicyOutput, apply, cho
 from router.rows import decision_value, snapshot_value
 from router.snapshots import SnapshotFiles, policy_sha256
 from router.tables import decisions, outcomes, snapshots
-from router.types import Decision, SnapshotInfo, Update
+from router.types import IMPORTED, Decision, SnapshotInfo, Update
 
-__all__ = ["IMPORTED", "Verdict", "draw_fault", "verify"]
-
-#: where a decision's facts say that it was made elsewhere, and the format it came in: its draw cannot be made again
-IMPORTED: Final = "imported"
+__all__ = ["Verdict", "draw_fault", "verify"]
 
 #: mismatches that are described; all are counted
 MOST_NAMED = 20

@@ -28,8 +28,8 @@ from router.logs.records import Logged
 from router.rows import decision_row, feedback_row, outcome_row, update_row
 from router.store import Store, insert_new
 from router.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
-from router.types import Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
-from router.verify import IMPORTED, draw_fault
+from router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
+from router.verify import draw_fault
 
 __all__ = ["Taken", "ledger_rows", "take_in"]
 

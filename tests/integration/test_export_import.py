@@ -23,8 +23,8 @@ from router.policies import make_policy
 from router.policies.base import choose, seed_of
 from router.snapshots import SnapshotFiles
 from router.tables import closures, decisions, feedback, outcomes, updates, waiting
-from router.types import Query
-from router.verify import IMPORTED, verify
+from router.types import IMPORTED, Query
+from router.verify import verify
 from tests.conftest import EPOCH
 from tests.log_rows import LEAST, plain_rows, write_json
 

@@ -3,11 +3,12 @@
 import json
 import logging
 import time
+from typing import Any
 
 import pytest
 import typer
 import yaml
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
 from router import watch
@@ -15,17 +16,19 @@ from router.cli import add_verbs
 from router.cli_replay import add_replay_verb
 from router.door import POLL_S
 from router.edge import made_outcome
-from router.health import LEFT_OUT
+from router.health import LEFT_OUT, REMEMBERED, ArmHealth
+from router.logs.store import ledger_rows, take_in
 from router.meters import Meters
 from router.replies import status_json
 from router.rows import decision_row, outcome_row
-from router.settings import HealthSettings
+from router.settings import COUNTED_S, HealthSettings
 from router.tables import decisions, outcomes
-from router.types import ArmName, Decision, Query
+from router.types import IMPORTED, ArmName, Budget, Decision, Query
 from tests.conftest import EPOCH, World
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 COOL_DOWN = 30.0
+SERVICE_S = 20.0
 
 
 @pytest.fixture
@@ -33,9 +36,10 @@ def world(make_world, database_url):
     return make_world(database_url=database_url)
 
 
-def end(world: World, decision: Decision, *, status: str = "failed") -> None:
-    """A caller's outcome, and the look that follows it."""
-    world.store.add_outcome(made_outcome(decision_id=decision.id, now=world.now, status=status, stop_reason="error"))
+def end(world: World, decision: Decision, *, ahead: float = 0.0, **changes: Any) -> None:
+    """A caller's outcome, made by a clock that is that much ahead, and the look that follows it."""
+    facts = {"status": "failed", "stop_reason": "error"} | changes
+    world.store.add_outcome(made_outcome(decision_id=decision.id, now=world.now + ahead, **facts))
     world.router.service.look()
 
 
@@ -44,12 +48,21 @@ def drawn(world: World, arm: str, *, most: int = 2000) -> Decision:
     return next(made for made in (world.route() for _ in range(most)) if made.arm == arm)
 
 
-def broken(world: World, *arms: str, failures: int = 5) -> None:
+def asked(world: World, arm: str, **more: Any) -> Decision:
+    """A decision that may draw this arm alone."""
+    return world.router.submit(Query(text="which?", arms=(ArmName(arm),), **more)).result(30)
+
+
+def broken(world: World, *arms: str, failures: int = 5, **changes: Any) -> None:
     """Make these arms fail that often, one after the other."""
     for arm in arms:
-        for number in range(failures):
-            made = world.router.submit(Query(text=f"which {number}?", arms=(arm,))).result(30)
-            end(world, made)
+        for _ in range(failures):
+            end(world, asked(world, arm), **changes)
+
+
+def health(world: World, arm: str) -> ArmHealth:
+    (found,) = [one for one in world.router.service.healths() if one.arm == arm]
+    return found
 
 
 def states(world: World) -> dict[str, str]:
@@ -138,7 +151,8 @@ def test_all_fail(world, caplog):
         made = [world.route() for _ in range(5)]
     assert {one.arms for one in made} == {ARMS}
     assert all(LEFT_OUT not in one.facts for one in made)
-    assert world.router.service.forced == 5
+    assert status_json(world.router)["forced"] == 5
+    assert "ragbandit_decisions_forced 5.0" in Meters(world.router).text(world.router).decode().splitlines()
     (said,) = [record for record in caplog.records if record.name == "ragbandit.service"]
     assert (said.action, said.arms) == ("forced", ", ".join(ARMS))
     assert world.router.verify(deep=True).ok
@@ -206,19 +220,133 @@ def test_outcome_committed_late(world):
     world.store.add_outcome(late)
     for _ in range(3):
         world.router.service.look()
-    (health,) = [one for one in world.router.service.healths() if one.arm == "multi_step"]
-    assert (health.state, health.failures) == ("open", 5)
+    found = health(world, "multi_step")
+    assert (found.state, found.failures) == ("open", 5)
+
+
+def test_writers_that_waited(world):
+    """Outcomes that lay behind a lock, or are stamped by a clock that is behind, are read within seconds."""
+    world.router.service.look()
+    made = [asked(world, "multi_step") for _ in range(5)]
+    late = [made_outcome(decision_id=one.id, now=world.now, status="failed") for one in made]
+    for _ in range(int(watch.LATE_S)):
+        world.now += 1.0
+        world.router.service.look()
+    for outcome in late:
+        world.store.add_outcome(outcome)
+    for _ in range(int(watch.THOROUGH_EVERY_S)):
+        world.now += 1.0
+        world.router.service.look()
+    assert health(world, "multi_step").failures == 5
+
+
+def test_clock_that_is_ahead(world):
+    """A worker whose clock is ahead keeps its arm open no longer than another, however often its outcomes are read."""
+    broken(world, "multi_step", ahead=120.0)
+    assert states(world)["multi_step"] == "open"
+    for _ in range(int(COOL_DOWN)):
+        assert states(world)["multi_step"] == "open"
+        world.now += 1.0
+        world.router.service.look()
+    assert states(world)["multi_step"] == "half_open"
+    end(world, drawn(world, "multi_step"), status="answered")
+    assert states(world)["multi_step"] == "closed"
+
+
+def test_many_outcomes_ahead(world):
+    """Old failures of a clock that is ahead do not come back when they are read again."""
+    for key in ("f1", "f2", "f3", "f4", "f5"):
+        end(world, world.router.submit(Query(text="?", id=key, arms=("multi_step",))).result(30), ahead=100.0)
+    world.now += 1.0
+    made = [world.router.submit(Query(text="?", id=f"a{n}", arms=("multi_step",))) for n in range(REMEMBERED)]
+    for one in made:
+        outcome = made_outcome(decision_id=one.result(30).id, now=world.now + 100.0, status="answered")
+        world.store.add_outcome(outcome)
+    for _ in range(12):
+        world.router.service.look()
+        assert health(world, "multi_step").failures == 0
+        world.now += 1.0
 
 
 def test_clock_that_was_set_back(world):
-    """Outcomes made after the router's clock was set back are read at the next look."""
+    """After the router's clock was set back, new outcomes are read and old ones do not outlast them."""
+    reader = watch.Watch(world.database, settings=HealthSettings(), seconds=120.0)
+    broken(world, "multi_step")
+    (found,) = reader.read([ArmName("multi_step")], now=EPOCH)
+    assert found.state == "open"
     world.now -= 1000.0
-    made = world.router.submit(Query(text="which?", arms=("multi_step",))).result(30)
-    reader = watch.Watch(world.database, settings=HealthSettings())
-    reader.read([], now=EPOCH)
+    made = asked(world, "multi_step")
     world.store.add_outcome(made_outcome(decision_id=made.id, now=world.now, status="failed"))
-    (health,) = reader.read([ArmName("multi_step")], now=world.now)
-    assert health.failures == 1
+    (found,) = reader.read([ArmName("multi_step")], now=world.now)
+    assert (found.state, found.failures) == ("closed", 1)
+
+
+def test_old_failures(make_world, database_url):
+    """A router that has run for days and one that starts say the same of failures that nothing came after."""
+    now = time.time()
+    one = make_world(database_url=database_url, now=now - 4 * 3600.0)
+    for _ in range(4):
+        broken(one, "multi_step", failures=1)
+        one.now += 3600.0
+    broken(one, "multi_step", failures=1)
+    other = make_world(database_url=database_url, now=one.now)
+    assert health(one, "multi_step") == health(other, "multi_step")
+    assert (health(one, "multi_step").state, health(one, "multi_step").failures) == ("closed", 1)
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "failures"), [(None, 5), (SERVICE_S, 5), (SERVICE_S + 1, 5), (SERVICE_S - 1, 0), (0.001, 0)]
+)
+def test_hanging_arm(make_world, asked_s, failures):
+    """No answer within the service's seconds is a failure; a caller who asks for fewer cannot leave an arm out."""
+    world = make_world(budget={"seconds": SERVICE_S})
+    for _ in range(5):
+        made = asked(world, "multi_step", budget=Budget(seconds=asked_s))
+        end(world, made, status="exhausted", stop_reason="budget_seconds")
+    found = health(world, "multi_step")
+    assert (found.failures, found.state) == (failures, "open" if failures else "closed")
+
+
+def test_trial_that_hangs(world):
+    """A trial that gets no answer in the few seconds of its query neither brings the arm back nor holds up the next."""
+    broken(world, "multi_step")
+    world.now += COOL_DOWN
+    trial = asked(world, "multi_step", budget=Budget(seconds=1.0))
+    assert not health(world, "multi_step").offered
+    end(world, trial, status="exhausted", stop_reason="budget_seconds")
+    found = health(world, "multi_step")
+    assert (found.state, found.offered, found.failures) == ("half_open", True, 5)
+
+
+def test_draft(world):
+    """An arm whose seconds ran out with a draft works."""
+    broken(world, "multi_step", status="exhausted", stop_reason="budget_seconds", answer="Paris, it seems")
+    assert health(world, "multi_step").failures == 0
+
+
+@pytest.mark.parametrize("budget", ["{", "[]", '{"seconds":"many"}'])
+def test_broken_row(world, budget):
+    """A decision whose row is broken proves nothing of its arm, and keeps nobody from reading the others."""
+    made = asked(world, "multi_step")
+    world.write(update(decisions).where(decisions.c.id == made.id).values(budget=budget))
+    end(world, made, status="exhausted", stop_reason="budget_seconds")
+    broken(world, "multi_step", failures=1)
+    assert health(world, "multi_step").failures == 1
+
+
+def test_imported(make_world, tmp_path):
+    """Outcomes that came with an imported log say nothing of how an arm is; what a caller names so does."""
+    now = time.time()
+    here = make_world(data_dir=str(tmp_path / "here"), now=now)
+    log = make_world(data_dir=str(tmp_path / "log"), now=now + 0.5)
+    for arm in ("multi_step", "single_step"):
+        log.feedback(asked(log, arm), reward=1.0)
+        broken(here, arm, failures=2)
+    log.learn()
+    here.now += 1.0
+    assert take_in(here.ledger, ledger_rows(log.ledger), origin="jsonl").added == 2
+    end(here, asked(here, "single_step"), status="answered", stop_reason=IMPORTED)
+    assert (health(here, "multi_step").failures, health(here, "single_step").failures) == (2, 0)
 
 
 def test_status(world):
@@ -280,7 +408,7 @@ def test_commands(make_world, tmp_path, monkeypatch):
 def test_reading_uses_the_index(database):
     """No database walks all outcomes to find the newest."""
     word = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"
-    query = watch.newest(after=1.0).compile(database.engine, compile_kwargs={"literal_binds": True})
+    query = watch.newest(after=1.0, until=2.0).compile(database.engine, compile_kwargs={"literal_binds": True})
     with database.read() as connection:
         if not database.is_sqlite:  # of an empty table PostgreSQL would rather walk all
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
@@ -299,6 +427,6 @@ def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures
         connection.execute(insert(decisions), [decision_row(made) | {"id": key} for key in keys])
         rows = [outcome_row(ended) | {"decision_id": key, "made_at": EPOCH + n} for n, key in enumerate(keys)]
         connection.execute(insert(outcomes), rows)
-    reader = watch.Watch(database, settings=HealthSettings())
-    (health,) = reader.read([ArmName("multi_step")], now=EPOCH + watch.FIRST_S + 1.0)
-    assert (health.failures, health.since) == (failures, since)
+    reader = watch.Watch(database, settings=HealthSettings(), seconds=120.0)
+    (found,) = reader.read([ArmName("multi_step")], now=EPOCH + COUNTED_S + 1.0)
+    assert (found.failures, found.since) == (failures, since)

@@ -7,27 +7,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.health import REMEMBERED, ArmHealth, Breaker, Ending
-from router.settings import HealthSettings
+from router.settings import COUNTED_S, HealthSettings
 
 FAILURES, COOL_DOWN = 3, 10.0
 SETTINGS = HealthSettings(failures=FAILURES, cool_down_s=COOL_DOWN)
 ARMS = ("one", "two", "three")
 
 endings = st.builds(
-    lambda place, arm, status, reason, at: Ending(
-        arm=arm, decision_id=f"d{place:03}", status=status, stop_reason=reason, made_at=at
+    lambda place, arm, status, reason, empty, hurried, at: Ending(
+        arm=arm,
+        decision_id=f"d{place:03}",
+        status=status,
+        stop_reason=reason,
+        empty=empty,
+        hurried=hurried,
+        made_at=at,
     ),
     st.integers(0, 400),
     st.sampled_from(ARMS),
-    st.sampled_from(["failed", "failed", "failed", "answered", "exhausted"]),
-    st.sampled_from(["error", "error", "cancelled", "unreadable", "worker_died"]),
-    st.integers(0, 60).map(float),
+    st.sampled_from(["failed", "failed", "failed", "answered", "exhausted", "exhausted"]),
+    st.sampled_from(["error", "error", "cancelled", "unreadable", "worker_died", "budget_seconds", "budget_seconds"]),
+    st.booleans(),
+    st.booleans(),
+    st.one_of(st.integers(0, 60), st.integers(3500, 3700)).map(float),
 )
 
 
 def failed(key: str, at: float, *, arm: str = "one", **changes: Any) -> Ending:
     values = {"arm": arm, "decision_id": key, "status": "failed", "stop_reason": "error", "made_at": at}
-    return Ending(**values | changes)
+    return Ending(**{"empty": True, "hurried": False} | values | changes)
+
+
+def hung(key: str, at: float, **changes: Any) -> Ending:
+    """An outcome whose seconds ran out without an answer."""
+    return failed(key, at, **{"status": "exhausted", "stop_reason": "budget_seconds"} | changes)
 
 
 def opened(*, settings: HealthSettings = SETTINGS) -> Breaker:
@@ -44,16 +57,19 @@ def health(breaker: Breaker, now: float, *, arm: str = "one") -> ArmHealth:
 
 def modelled(known: list[Ending], arm: str, now: float) -> tuple[str, int, float | None]:
     """State, failures and since, by walking back through all outcomes of the arm."""
-    counted = [
-        one
-        for one in known
-        if one.arm == arm and not (one.status == "failed" and one.stop_reason in ("cancelled", "unreadable"))
-    ]
     run: list[float] = []
-    for one in sorted(counted, key=lambda one: (one.made_at, one.decision_id), reverse=True):
-        if one.status != "failed":
+    for one in sorted(known, key=lambda one: (one.made_at, one.decision_id), reverse=True):
+        if one.arm != arm or one.made_at <= now - COUNTED_S:
+            continue
+        ran_out = (one.status, one.stop_reason, one.empty) == ("exhausted", "budget_seconds", True)
+        if one.status == "failed":
+            counts = one.stop_reason not in ("cancelled", "unreadable")
+        elif ran_out:
+            counts = not one.hurried
+        else:
             break
-        run.append(one.made_at)
+        if counts:
+            run.append(one.made_at)
     if len(run) < FAILURES:
         return "closed", len(run), run[-1] if run else None
     return "open" if now < run[0] + COOL_DOWN else "half_open", len(run), run[-1]
@@ -63,7 +79,7 @@ def modelled(known: list[Ending], arm: str, now: float) -> tuple[str, int, float
     st.lists(endings, max_size=60, unique_by=lambda one: one.decision_id),
     st.lists(st.integers(1, 20)),
     st.randoms(use_true_random=False),
-    st.floats(0, 90),
+    st.one_of(st.floats(0, 90), st.floats(3500, 3800)),
 )
 def test_model(known, cuts, random, now):
     """Whatever the order in which outcomes are read, and read again, the arms stand as all outcomes say."""
@@ -132,11 +148,19 @@ def test_opens_at_the_last_failure():
     assert health(breaker, 2.0) == ArmHealth(arm="one", state="open", offered=False, failures=3, since=0.0)
 
 
-@pytest.mark.parametrize("status", ["answered", "exhausted"])
-def test_no_failure(status):
-    """An answer, and a budget that was too small, end the run of failures."""
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "answered"},
+        {"status": "exhausted"},
+        {"status": "exhausted", "stop_reason": "budget_tokens"},
+        {"status": "exhausted", "stop_reason": "budget_seconds", "empty": False},
+    ],
+)
+def test_no_failure(changes):
+    """An answer, a draft, and a budget that was too small end the run of failures."""
     breaker = opened()
-    breaker.take([failed("s", 3.0, status=status, stop_reason="error")])
+    breaker.take([failed("s", 3.0, **changes)])
     assert health(breaker, 3.0) == ArmHealth(arm="one", state="closed", offered=True, failures=0, since=None)
 
 
@@ -156,6 +180,41 @@ def test_counted(reason):
     breaker = Breaker(SETTINGS)
     breaker.take([failed(f"f{n}", 0.0, stop_reason=reason) for n in range(FAILURES)])
     assert health(breaker, 0.0).state == "open"
+
+
+def test_hanging():
+    """An arm that gives no answer within the service's own seconds fails."""
+    breaker = Breaker(SETTINGS)
+    breaker.take([hung(f"h{n}", 0.0) for n in range(FAILURES)])
+    assert health(breaker, 0.0).state == "open"
+
+
+def test_callers_in_a_hurry():
+    """No answer within fewer seconds than the service's own neither fails an arm nor ends its run of failures."""
+    breaker = Breaker(SETTINGS)
+    breaker.take([hung(f"h{n}", float(n), hurried=True) for n in range(9)])
+    assert health(breaker, 9.0).failures == 0
+    breaker.take([failed("f0", 9.0), failed("f1", 10.0), hung("h9", 11.0, hurried=True), failed("f2", 12.0)])
+    assert health(breaker, 12.0).state == "open"
+
+
+def test_an_hour_counts():
+    """Failures count for an hour, whether or not anything came after them."""
+    breaker = Breaker(SETTINGS)
+    breaker.take([failed(f"f{n}", at) for n, at in enumerate((0.0, 1000.0, 2000.0))])
+    assert health(breaker, COUNTED_S - 1e-6).state == "half_open"
+    found = health(breaker, COUNTED_S)
+    assert (found.state, found.failures, found.since) == ("closed", 2, 1000.0)
+    breaker.take([failed("f3", COUNTED_S)])
+    assert health(breaker, COUNTED_S).state == "open"
+    assert health(breaker, 2 * COUNTED_S).failures == 0
+
+
+def test_cool_down_within_the_hour():
+    """A cool-down that is longer than an outcome counts is refused with what is allowed."""
+    assert HealthSettings(cool_down_s=COUNTED_S).cool_down_s == COUNTED_S
+    with pytest.raises(ValueError, match="3601 s is longer than an outcome counts; set it to 3600 at most"):
+        HealthSettings(cool_down_s=COUNTED_S + 1)
 
 
 def test_half_open_after_the_cool_down():
@@ -188,10 +247,16 @@ def test_drawn_once():
 
 @pytest.mark.parametrize(
     ("changes", "state"),
-    [({"status": "answered"}, "closed"), ({}, "open"), ({"stop_reason": "cancelled"}, "half_open")],
+    [
+        ({"status": "answered"}, "closed"),
+        ({}, "open"),
+        ({"stop_reason": "cancelled"}, "half_open"),
+        ({"status": "exhausted", "stop_reason": "budget_seconds"}, "open"),
+        ({"status": "exhausted", "stop_reason": "budget_seconds", "hurried": True}, "half_open"),
+    ],
 )
 def test_trial_ends(changes, state):
-    """A trial that succeeds closes the circuit, one that fails opens it, a cancelled one leaves it to the next."""
+    """A trial that succeeds closes the circuit, one that fails opens it, one that tells nothing leaves the next."""
     breaker = opened()
     breaker.drew("one", decision_id="t1", now=20.0)
     breaker.take([failed("t1", 21.0, **changes)])

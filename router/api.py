@@ -197,7 +197,9 @@ def _add_decisions(app: FastAPI) -> None:
         record = await asyncio.to_thread(_router(request).decision, decision_id)
         return JSONResponse(record_json(record), headers=headers(record.decision))
 
-    @app.post("/v1/decisions/{decision_id}/cancel", status_code=202)
+    ended = {"description": "It has its outcome: how it ended"}
+
+    @app.post("/v1/decisions/{decision_id}/cancel", status_code=202, responses={200: ended})
     async def cancel(decision_id: str, request: Request) -> Response:
         """Have no worker answer it; 202 while one has still to end it, 200 with how it ended."""
         found = await asyncio.to_thread(_router(request).cancel, decision_id)

@@ -49,9 +49,10 @@ class Bell:
     def cancel(self, decision_id: DecisionId) -> None:
         """This decision is to be stopped: soon, wherever it is."""
         try:
-            self._jobs.ask_answer(decision_id, timeout_s=self._answer_s)  # Redis may have forgotten it
-            self._jobs.hurry(decision_id)
+            # The worker that runs it first: Redis may have forgotten that it does, and then another one is asked.
             self._jobs.tell(f"cancel:{decision_id}")
+            self._jobs.ask_answer(decision_id, timeout_s=self._answer_s)
+            self._jobs.hurry(decision_id)
         except QueueError as error:
             self._not_rung("cancel", error)
 

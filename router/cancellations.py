@@ -1,6 +1,7 @@
 """Which decisions callers do not want answered any more. SQL is the truth: a worker that misses the news reads it here.
 
 Asking changes no outcome. The worker that has the decision, or takes it next, writes the outcome with what it cost.
+Only where the ledger has closed a decision that nobody answered, no worker will come: then the outcome is written here.
 """
 
 from collections.abc import Iterable
@@ -10,9 +11,9 @@ from sqlalchemy import select
 
 from router.database import Database
 from router.errors import Conflict, NotFound
-from router.store import insert_new
-from router.tables import cancellations, decisions, outcomes
-from router.types import CANCELLED, DecisionId, OutcomeStatus
+from router.store import Store, insert_new
+from router.tables import cancellations, decisions, outcomes, waiting
+from router.types import CANCELLED, Cost, DecisionId, Outcome, OutcomeStatus, PolicyLabel
 
 __all__ = ["Cancellation", "ask", "asked"]
 
@@ -34,10 +35,13 @@ def ask(database: Database, *, decision_id: DecisionId, now: float) -> Cancellat
     Raises NotFound, or Conflict for a decision that the caller's own stack runs.
     """
     with database.write() as connection:
-        run_by = connection.execute(select(decisions.c.run_by).where(decisions.c.id == decision_id)).scalar()
-        if run_by is None:
-            raise NotFound("no decision has this id", field="decision_id")
-        if run_by != "worker":
+        query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)
+        decision = connection.execute(query).first()
+        if decision is None:
+            raise NotFound(
+                "no decision has this id", field="decision_id", remedy="send the id that /v1/answer returned"
+            )
+        if decision.run_by != "worker":
             raise Conflict(
                 "your own stack runs this decision, not our workers",
                 field="decision_id",
@@ -49,9 +53,30 @@ def ask(database: Database, *, decision_id: DecisionId, now: float) -> Cancellat
         if ended is None:
             row = {"decision_id": decision_id, "asked_at": now}
             insert_new(connection, cancellations, [row], key="decision_id")
-            return Cancellation(decision_id=decision_id, cancelled=None, status=None)
+            open_here = waiting.c.decision_id == decision_id, waiting.c.policy == decision.policy
+            if connection.execute(select(waiting.c.decision_id).where(*open_here)).first():
+                return Cancellation(decision_id=decision_id, cancelled=None, status=None)
+    if ended is None:
+        Store(database, label=PolicyLabel(decision.policy)).add_outcome(_unanswered(decision_id, now=now))
+        return ask(database, decision_id=decision_id, now=now)
     cancelled = (ended.status, ended.stop_reason) == ("failed", CANCELLED)
     return Cancellation(decision_id=decision_id, cancelled=cancelled, status=ended.status)
+
+
+def _unanswered(decision_id: DecisionId, *, now: float) -> Outcome:
+    return Outcome(
+        decision_id=decision_id,
+        status="failed",
+        answer=None,
+        trace=(),
+        cost=Cost(),
+        steps=0.0,
+        stop_reason=CANCELLED,
+        error="cancelled by the caller after it had closed unanswered",
+        run_by="worker",
+        made_by={},
+        made_at=now,
+    )
 
 
 def asked(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionId]:

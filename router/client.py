@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -56,11 +57,11 @@ class Client:
 
     def decision(self, decision_id: str) -> Reply:
         """GET /v1/decisions/{id}."""
-        return self._get(f"/v1/decisions/{decision_id}")
+        return self._get(f"/v1/decisions/{quote(decision_id, safe='')}")
 
     def cancel(self, decision_id: str) -> Reply:
         """POST /v1/decisions/{id}/cancel; status "pending" while a worker has still to end it."""
-        return self._post(f"/v1/decisions/{decision_id}/cancel", {})
+        return self._post(f"/v1/decisions/{quote(decision_id, safe='')}/cancel", {})
 
     def status(self) -> Reply:
         """GET /v1/status."""

@@ -36,6 +36,12 @@ if redis.call('LREM', KEYS[1], 0, ARGV[1]) > 0 then
     redis.call('LPUSH', KEYS[1], ARGV[1])
 end
 """
+#: KEYS[1]: a count of tries; one step, so that a try that begins meanwhile is not taken away with it
+_TAKE_BACK = """
+if redis.call('DECR', KEYS[1]) <= 0 then
+    redis.call('DEL', KEYS[1])
+end
+"""
 
 
 class Jobs(Protocol):
@@ -154,6 +160,10 @@ class RedisJobs:
         """The worker is done."""
         self._reached(lambda: self.client.delete(_running_key(decision_id)))
 
+    def is_running(self, decision_id: DecisionId) -> bool:
+        """Whether a worker said within RUNNING_S that it is on it."""
+        return self._reached(lambda: bool(self.client.exists(_running_key(decision_id))))
+
     def count_try(self, decision_id: DecisionId) -> int:
         """A worker begins: how many have begun so far, this one included. Kept for a day."""
 
@@ -164,6 +174,10 @@ class RedisJobs:
             return tries
 
         return self._reached(work)
+
+    def uncount_try(self, decision_id: DecisionId) -> None:
+        """Take one try back: its end says nothing against the question."""
+        self._reached(lambda: self.client.eval(_TAKE_BACK, 1, _tries_key(decision_id)))
 
     def tries(self, decision_id: DecisionId) -> int:
         """How many workers have begun so far."""

@@ -27,7 +27,7 @@ from strategies.scripted import ScriptedGenerator
 from workers import tasks
 from workers.loop import LoopThread
 from workers.retrieval import RETRIEVERS, index_folder, make_retriever
-from workers.takers import Signals, Takers
+from workers.takers import LOOK_S, REPLY_S, Signals, Takers
 
 __all__ = [
     "QUEUES",
@@ -48,6 +48,8 @@ log = logging.getLogger("ragbandit.worker")
 QUEUES = {"answer": ANSWER_QUEUE, "learn": LEARN_QUEUE}
 #: questions at once where the generator is scripted and nobody said how many
 SCRIPTED_AT_ONCE = 8
+#: what a keeper is at is waited for that long
+KEEPER_S = 5.0
 
 
 def offered(settings: GeneratorSettings) -> frozenset[Need]:
@@ -151,38 +153,51 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     check_policy(settings)
     label = PolicyLabel(settings.policy.label)
     database = open_database(settings)
-    reach = partial(connect, redis_url(settings))
+    reach = partial(connect, redis_url(settings), timeout_s=float(LOOK_S + REPLY_S))
     jobs = RedisJobs(reach())
     context = tasks.Context(
         settings=settings, store=Store(database, label=label), ledger=Ledger(database, label=label), jobs=jobs
     )
-    threads = 1
-    if "answer" in queues and settings.worker_arms:
-        context.retriever = make_retriever(settings)
-        generator = _GENERATORS[settings.generator.name](settings.generator)
-        context.generator = _behind_cache(generator, settings=settings.generator)
-        context.arms = make_arms(arm_params(settings), capabilities=context.generator.capabilities)
-        context.loop = LoopThread()
-        threads = at_once(settings, generator=generator)
+    threads = _load_arms(context) if "answer" in queues and settings.worker_arms else 1
     if "learn" in queues:
         context.learner = make_learner(settings, database=database, jobs=jobs)
     tasks.bind(context)
     stop = threading.Event()
-    keeper = threading.Thread(target=tasks.housekeeping, args=(context, stop), name="ragbandit-keeper", daemon=True)
-    keeper.start()
+    keepers = [_started(keep, context, stop) for keep in (tasks.housekeeping, tasks.keep_marked)]
     listener = None if context.loop is None else Listener(reach(), partial(tasks.hear, context))
     log.info("ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": threads})
     try:
-        _work(Takers(reach), context, threads={"answer": threads, "learn": 1}, queues=queues, burst=burst)
+        takers = Takers(reach, stopping=context.ending)
+        _work(takers, context, threads={"answer": threads, "learn": 1}, queues=queues, burst=burst)
     finally:
         stop.set()
         if listener is not None:
             listener.close()
-        keeper.join(5)
+        for keeper in keepers:
+            keeper.join(KEEPER_S)
         context.close()
         if context.learner is not None:
             context.learner.close()
         database.close()
+
+
+def _load_arms(context: tasks.Context) -> int:
+    """Everything that answering needs; the number of questions to work on at once."""
+    settings = context.settings
+    generator = _GENERATORS[settings.generator.name](settings.generator)
+    context.retriever = make_retriever(settings)
+    context.generator = _behind_cache(generator, settings=settings.generator)
+    context.arms = make_arms(arm_params(settings), capabilities=context.generator.capabilities)
+    context.loop = LoopThread()
+    return at_once(settings, generator=generator)
+
+
+def _started(
+    keep: Callable[[tasks.Context, threading.Event], None], context: tasks.Context, stop: threading.Event
+) -> threading.Thread:
+    thread = threading.Thread(target=keep, args=(context, stop), name=f"ragbandit-{keep.__name__}", daemon=True)
+    thread.start()
+    return thread
 
 
 def _work(

@@ -1,7 +1,7 @@
 """`ragbandit up`: Redis, the HTTP service, answer workers and the learner, as children of one process.
 
 A child that dies is started again, at once the first time, then with growing pauses. Ctrl-C or SIGTERM ends all:
-the service first, so that nothing new comes in, then the workers, then Redis. SIGHUP reads the arms of the
+the service first, so that nothing new comes in, then the workers, all at once, then Redis. SIGHUP reads the arms of the
 configuration again: the answer workers are started anew, each when it has finished what it is at, then the service
 offers the arms.
 """
@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -27,12 +28,16 @@ from router.errors import ConfigError, NotReady, RagBanditError
 from router.settings import Settings
 from workers.main import check_arms
 
-__all__ = ["Child", "Supervisor"]
+__all__ = ["Child", "Supervisor", "end"]
 
 log = logging.getLogger("ragbandit.up")
 
 #: longest pause before a child is started again, seconds
 MAX_PAUSE_S = 5.0
+#: children that are to end finish what they are at for that long, seconds
+DRAIN_S = 15.0
+#: then it is cut off, and they get that long to say so
+CUT_OFF_S = 5.0
 #: a child that lived this long starts with a clean record
 STEADY_S = 30.0
 
@@ -87,21 +92,46 @@ class Child:
 
     def renew(self) -> None:
         """Have it end when it has finished what it is at; `tend` starts it anew."""
-        if self.process is not None and self.process.poll() is None:
+        if self.lives() and not self.renewing:  # a second SIGTERM would cut it off
             self.renewing = True
-            self.process.send_signal(signal.SIGTERM)
+            self.send(signal.SIGTERM)
 
-    def stop(self, *, timeout_s: float) -> None:
-        """SIGTERM, then SIGKILL after timeout_s."""
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            log.warning("killed", extra={"action": "kill", "child": self.name})
-            self.process.kill()
-            self.process.wait(5)
+    def lives(self) -> bool:
+        """Whether its process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send its process this signal, if it runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until its process has ended, for timeout_s at most."""
+        if self.process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout_s)
+
+
+def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float = CUT_OFF_S) -> None:
+    """SIGTERM to all at once; after drain_s a second one, which cuts off what they are at; SIGKILL after cut_off_s."""
+    for child in children:
+        if not child.renewing:  # it has had its first one
+            child.send(signal.SIGTERM)
+    _wait(children, timeout_s=drain_s)
+    for child in children:
+        child.send(signal.SIGTERM)
+    _wait(children, timeout_s=cut_off_s)
+    for child in children:
+        if child.lives():
+            log.warning("killed", extra={"action": "kill", "child": child.name})
+            child.send(signal.SIGKILL)
+            child.wait(5)
+
+
+def _wait(children: Sequence[Child], *, timeout_s: float) -> None:
+    give_up = time.monotonic() + timeout_s
+    for child in children:
+        child.wait(max(0.0, give_up - time.monotonic()))
 
 
 class Supervisor:
@@ -192,15 +222,14 @@ class Supervisor:
         return [child for child in self.children if child.name.startswith("answer-")]
 
     def _tell_api(self) -> None:
-        api = self.children[0].process
-        if api is not None and api.poll() is None:
-            api.send_signal(signal.SIGHUP)
+        self.children[0].send(signal.SIGHUP)
 
     def stop(self) -> None:
         """End everything that was started."""
         self._stop.set()
-        for child in self.children:
-            child.stop(timeout_s=15)
+        api, *workers = self.children
+        end([api])
+        end(workers)
         if self.redis is not None:
             self.redis.stop()
         if self._lock is not None:

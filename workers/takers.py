@@ -16,12 +16,14 @@ from rq.timeouts import BaseDeathPenalty
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["Signals", "Takers"]
+__all__ = ["LOOK_S", "REPLY_S", "Signals", "Takers"]
 
 log = logging.getLogger("ragbandit.worker")
 
 #: between two attempts to reach Redis, seconds
 REDIS_PAUSE_S = 0.5
+#: Redis is given up when a reply is so late, whole seconds
+REPLY_S = 2
 #: how often a thread that has no job looks whether to end, whole seconds
 LOOK_S = 1
 #: RQ waits for a job so much shorter than its workers' time to live
@@ -51,6 +53,11 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
         super().__init__([Queue(queue, connection=client)], connection=client, worker_ttl=LOOK_S + RQ_SPARE_S)
         self._stopping = stopping
 
+    @property
+    def connection_timeout(self) -> int:
+        """Seconds to wait for any reply, the one that no job has come among them; RQ's own is 10 s more than that."""
+        return LOOK_S + REPLY_S
+
     def _install_signal_handlers(self) -> None:
         """The main thread has them."""
 
@@ -79,12 +86,12 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
 class Takers:
     """Threads that take jobs from queues until told to stop, or until a queue is empty.
 
-    connect: makes a client of Redis; every thread has one of its own.
+    connect: makes a client of Redis; every thread has one of its own. stopping: set by `stop`.
     """
 
-    def __init__(self, connect: "Callable[[], redis.Redis]") -> None:
+    def __init__(self, connect: "Callable[[], redis.Redis]", *, stopping: threading.Event) -> None:
         self._connect = connect
-        self._stopping = threading.Event()
+        self._stopping = stopping
         self._threads: list[threading.Thread] = []
 
     def start(self, queue: str, *, threads: int, burst: bool = False) -> None:
@@ -113,8 +120,10 @@ class Takers:
                 self.stop()
             if asked.second:
                 log.warning("told again: what runs is cut off", extra={"action": "cut_off"})
+                give_up = time.monotonic() + FAREWELL_S
                 cut_off()
-                self.wait(FAREWELL_S)
+                while not self.wait(0.1) and time.monotonic() < give_up:
+                    cut_off()  # a thread may have begun something just then
                 return
 
     def _take(self, queue: str, *, burst: bool) -> None:

@@ -780,5 +780,23 @@ def test_cancel_is_refused(http):
     """What your own stack runs is a conflict with a remedy, an unknown id is 404, and no id is 422."""
     conflict = http.post(f"/v1/decisions/{routed(http)['decision_id']}/cancel")
     assert "report the outcome" in refused(conflict, 409, "CONFLICT", field="decision_id")["remedy"]
-    refused(http.post("/v1/decisions/nobody/cancel"), 404, "NOT_FOUND", field="decision_id")
+    unknown = refused(http.post("/v1/decisions/nobody/cancel"), 404, "NOT_FOUND", field="decision_id")
+    assert unknown["remedy"] == "send the id that /v1/answer returned"
     refused(http.post("/v1/decisions/a%20b/cancel"), 422, "INVALID_INPUT", field="decision_id")
+
+
+def test_both_replies_to_a_cancellation_are_described(http):
+    """The description of the surface has the reply that it is pending, and the one that it has ended."""
+    described = http.get("/openapi.json").json()["paths"]["/v1/decisions/{decision_id}/cancel"]["post"]
+    assert {"200", "202"} <= set(described["responses"])
+
+
+@pytest.mark.parametrize("key", ["{}?x=1", "{}#x"])
+def test_an_id_is_sent_as_it_is(service, http, key):
+    """The client asks for the very id it is given, also where a part of it alone would be that of a decision."""
+    sent = key.format(routed(http)["decision_id"])
+    with Client(service.url) as client:
+        for ask in (client.decision, client.cancel):
+            with pytest.raises(errors.InvalidInput) as caught:
+                ask(sent)
+            assert caught.value.field == "decision_id"

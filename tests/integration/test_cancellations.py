@@ -77,8 +77,9 @@ def test_what_cannot_be_cancelled(store, database, make_decision):
     with pytest.raises(Conflict, match="your own stack") as caught:
         cancellations.ask(database, decision_id="d1", now=5.0)
     assert "report the outcome yourself" in caught.value.remedy
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound) as unknown:
         cancellations.ask(database, decision_id="d2", now=5.0)
+    assert unknown.value.remedy == "send the id that /v1/answer returned"
     assert rows(database) == []
 
 
@@ -116,6 +117,31 @@ def test_the_door_without_redis(make_world):
     world.jobs.broken = True
     assert world.router.cancel(decision.id).status is None
     assert rows(world.database)[0].decision_id == decision.id
+
+
+def test_whoever_runs_it_hears_first(make_world, monkeypatch):
+    """The news of a cancellation goes out first, before another worker is asked to end the decision."""
+    world = make_world()
+    decision, told = world.route(ours=True), []
+    monkeypatch.setattr(world.jobs, "ask_answer", lambda *_, **__: told.extend(world.jobs.told))
+    world.router.cancel(decision.id)
+    assert told == [f"cancel:{decision.id}"]
+
+
+def test_what_closed_unanswered_is_cancelled_at_once(make_world):
+    """A decision that the ledger closed unanswered is waited for by no worker: cancelling it ends it, at no cost."""
+    world = make_world(learning={"expire_s": 10.0})
+    decision = world.route(ours=True)
+    world.now += 100
+    world.learn()
+    assert world.counters().waiting == 0
+    world.jobs.broken = True
+    for _ in range(2):
+        found = world.router.cancel(decision.id)
+        assert (found.cancelled, found.status) == (True, "failed")
+    outcome = world.store.outcomes_by_id([decision.id])[decision.id]
+    assert (outcome.run_by, outcome.stop_reason, outcome.cost) == ("worker", "cancelled", Cost())
+    assert world.counters().balanced
 
 
 def test_the_door_over_redis(redis_server, redis_client, settings):

@@ -103,8 +103,9 @@ def test_ask_answer_while_running(jobs):
     """Asking again for an answer that a worker is making queues nothing until that worker is gone."""
     jobs.mark_running("d1")
     jobs.ask_answer("d1", timeout_s=5.0)
-    assert jobs.depth()["answer"] == 0
+    assert (jobs.depth()["answer"], jobs.is_running("d1")) == (0, True)
     jobs.unmark_running("d1")
+    assert not jobs.is_running("d1")
     jobs.ask_answer("d1", timeout_s=5.0)
     assert jobs.depth()["answer"] == 1
 
@@ -156,6 +157,18 @@ def test_tries_are_counted(jobs, redis_client):
     jobs.forget_tries("d1")
     jobs.forget_tries("d1")
     assert (jobs.count_try("d1"), jobs.count_try("d2")) == (1, 2)
+
+
+def test_a_try_is_taken_back(jobs, redis_client):
+    """A try that is taken back does not count; the last one, and one that was never counted, leave nothing behind."""
+    jobs.count_try("d1")
+    jobs.count_try("d1")
+    jobs.uncount_try("d1")
+    assert jobs.tries("d1") == 1
+    assert redis_client.ttl("ragbandit:tries:d1") > 0
+    jobs.uncount_try("d1")
+    jobs.uncount_try("d2")
+    assert redis_client.keys("ragbandit:tries:*") == []
 
 
 def test_sweep_after_flush(make_world, jobs, redis_client):
@@ -263,6 +276,8 @@ def test_redis_down(own_redis):
         lambda: jobs.hurry("d1"),
         lambda: jobs.tries("d1"),
         lambda: jobs.count_try("d1"),
+        lambda: jobs.uncount_try("d1"),
+        lambda: jobs.is_running("d1"),
         lambda: jobs.forget_tries("d1"),
         lambda: jobs.tell("news"),
         jobs.depth,

@@ -25,7 +25,7 @@ from strategies.retrievers.bm25 import build_index
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 from workers import tasks
 from workers.loop import LoopThread
-from workers.takers import Takers
+from workers.takers import LOOK_S, REPLY_S, Takers
 
 ROOT = Path(__file__).parents[2]
 PASSAGES = [
@@ -48,7 +48,8 @@ class Worker:
 
     def __init__(self, router, url, *, arms, generator, retriever):
         self.router, self.url = router, url
-        self.client = connect(url)
+        reach = partial(connect, url, timeout_s=LOOK_S + REPLY_S)
+        self.client = reach()
         self.context = tasks.Context(
             settings=router.settings,
             store=router.store,
@@ -60,7 +61,7 @@ class Worker:
             loop=LoopThread(),
         )
         tasks.bind(self.context)
-        self.takers = Takers(partial(connect, url))
+        self.takers = Takers(reach, stopping=self.context.ending)
         self._stop = threading.Event()
         self._keeper = threading.Thread(target=tasks.housekeeping, args=(self.context, self._stop))
         self._keeper.start()
@@ -188,6 +189,56 @@ def test_threads_wait_for_redis(make_worker, own_redis):
     server.start()
     assert until(lambda: len(worker.router.store.outcomes_by_id(keys)) == 4)
     assert generator.most == 4
+
+
+def test_a_worker_ends_though_redis_hangs(make_worker, own_redis):
+    """Threads that wait for a reply of a Redis that hangs give it up after a few seconds, and end when told to."""
+    server, url = own_redis
+    worker = make_worker(arms={"single_step": {}}, generator=Gathering(1), url=url)
+    worker.takers.start(ANSWER_QUEUE, threads=2)
+    (first,) = ask(worker, 1)
+    assert until(lambda: worker.router.store.outcomes_by_id([first]) and not worker.client.exists(f"rq:job:{first}"))
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        time.sleep(0.1)
+        worker.takers.stop()
+        assert worker.takers.wait(12)  # at most four replies that do not come, one after the other
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, redis_client):
+    """A process that is told twice to end leaves no outcome, no try, and no mark of the questions it was at."""
+    made = settings(
+        arms={"single_step": {}},
+        policy={"name": "uniform", "fallback": "single_step"},
+        generator={"name": "scripted", "script": {"": "x"}, "script_s": 50.0},
+        redis_url=redis_server,
+        workers={"concurrency": 3, "sweep_interval_s": 0.2},
+    )
+    command = [sys.executable, "-m", "workers.cli", "worker", "--queue", "answer", "--config", written(made, tmp_path)]
+    with Router.open(made) as router:
+        decided = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(20) for n in range(3)]
+        for decision in decided:
+            router.request_answer(decision)
+        RedisJobs(redis_client).count_try(decided[0].id)  # another worker died of it
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)
+        try:
+            assert until(lambda: len(redis_client.keys("ragbandit:tries:*")) == 3, seconds=40)
+            redis_client.delete(*(f"ragbandit:running:{each.id}" for each in decided))
+            assert until(lambda: len(redis_client.keys("ragbandit:running:*")) == 3)  # its keeper says so again
+            process.send_signal(signal.SIGTERM)
+            time.sleep(1.1)
+            assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(15) == 0
+        finally:
+            process.kill()
+            process.wait(10)
+        assert [RedisJobs(redis_client).tries(each.id) for each in decided] == [1, 0, 0]
+        assert redis_client.keys("ragbandit:running:*") == []
+        assert router.store.outcomes_by_id([each.id for each in decided]) == {}
+    router.jobs.client.close()
 
 
 def test_a_burst_answers_and_then_learns(tmp_path, settings, redis_server, redis_client):

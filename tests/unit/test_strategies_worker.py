@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import signal
+import sqlite3
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -13,7 +14,7 @@ from sqlalchemy import delete
 
 from router import cancellations
 from router.database import Database
-from router.errors import ConfigError, QueueError
+from router.errors import ConfigError, QueueError, StoreError
 from router.settings import Settings
 from router.store import Store
 from router.tables import outcomes
@@ -167,16 +168,23 @@ class Bell:
 
     def __init__(self, *, tries=0, broken=False):
         self.counted, self.broken, self.forgotten, self.told = tries, broken, [], []
+        self.begun, self.calls, self.marked, self.elsewhere = 0, 0, [], False
 
     def _check(self):
+        self.calls += 1
         if self.broken:
             raise QueueError("Redis is down")
 
     def mark_running(self, key):
         self._check()
+        self.marked.append(key)
 
     def unmark_running(self, key):
         self._check()
+
+    def is_running(self, key):
+        self._check()
+        return self.elsewhere
 
     def tries(self, key):
         self._check()
@@ -185,7 +193,12 @@ class Bell:
     def count_try(self, key):
         self._check()
         self.counted += 1
+        self.begun += 1
         return self.counted
+
+    def uncount_try(self, key):
+        self._check()
+        self.counted -= 1
 
     def forget_tries(self, key):
         self._check()
@@ -263,7 +276,8 @@ def test_an_answered_question_is_forgotten_by_the_count(serve):
 
     assert (outcome.status, outcome.answer, outcome.run_by) == ("answered", "Bram Stoker", "worker")
     assert (outcome.made_by["params"]["passages"], outcome.made_by["budget"]) == (2, {"seconds": 20})
-    assert (context.jobs.counted, context.jobs.forgotten, context.jobs.told) == (1, ["d1"], ["outcome:d1"])
+    assert (context.jobs.begun, context.jobs.counted) == (1, 0)
+    assert (context.jobs.forgotten, context.jobs.told) == (["d1"], ["outcome:d1"])
 
 
 @pytest.mark.parametrize("tries", [0, tasks.MAX_TRIES - 1])
@@ -288,6 +302,16 @@ def test_a_question_that_kills_its_workers_is_given_up(serve):
 def test_without_redis_nothing_is_counted(serve):
     """With Redis down the question is answered all the same."""
     assert serve(bell=Bell(broken=True))[0].status == "answered"
+
+
+def test_redis_is_left_alone_after_a_failure(serve):
+    """Of all the calls around a question only the first waits for a Redis that hangs; later ones try again."""
+    outcome, context = serve(bell=Bell(broken=True))
+    assert (outcome.status, context.jobs.calls) == ("answered", 1)
+    context.jobs.broken, context.quiet_until = False, 0.0
+    forget_outcomes(context)
+    tasks.answer("d1")
+    assert context.jobs.told == ["outcome:d1"]
 
 
 def test_an_arm_taken_out_of_the_configuration_is_a_failure(serve):
@@ -495,11 +519,14 @@ def test_the_news_of_a_cancellation_is_checked(work, together):
     assert outcome_in(context).status == "answered"
 
 
-def test_a_worker_that_is_cut_off_writes_no_outcome(work):
-    """A run that ends because its process ends has no outcome: another worker will run it."""
+@pytest.mark.parametrize("ending", [True, False])
+def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
+    """A run cut off because its process ends has no outcome and was no try; an arm that cancels itself was one."""
     generator = Held()
-    context = work(generator=generator)
+    context = work(generator=generator, bell=Bell(tries=1))
     raised = []
+    if ending:
+        threading.Timer(0.1, context.ending.set).start()
 
     def deliver():
         try:
@@ -510,11 +537,119 @@ def test_a_worker_that_is_cut_off_writes_no_outcome(work):
     thread = threading.Thread(target=deliver)
     thread.start()
     assert generator.entered.wait(10)
+    assert not ending or context.ending.wait(10)
     context.loop.interrupt()
     thread.join(20)
-    assert [type(error) for error in raised] == [CancelledError]
+    assert [type(error) for error in raised] == ([] if ending else [CancelledError])
+    assert context.jobs.counted == (1 if ending else 2)
     assert outcome_in(context) is None
     assert context.running.ids() == []
+
+
+@pytest.mark.parametrize("ending", [True, False])
+def test_a_question_that_waits_for_its_turn_can_be_ended(work, together, ending):
+    """While one that was tried before runs, another one can be cancelled, and begins nothing once the worker ends."""
+    generator = Held()
+    context = work(generator=generator, bell=Bell(tries=1))
+    context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("d2"))])
+    first, *_ = together("d1")
+    assert generator.entered.wait(10)
+    second, *_ = together("d2")
+    assert until(lambda: len(context.running.ids()) == 2)
+    if ending:
+        context.ending.set()
+    else:
+        cancellations.ask(context.store.database, decision_id=DecisionId("d2"), now=1.0)
+        tasks.hear(context, "cancel:d2")
+    second.join(2)
+    assert not second.is_alive()
+    generator.free.set()
+    first.join(20)
+    found = context.store.outcomes_by_id(["d1", "d2"])
+    assert {key: each.stop_reason for key, each in found.items() if key == "d2"} == (
+        {} if ending else {"d2": "cancelled"}
+    )
+    assert (found["d1"].status, len(generator.requests), context.jobs.begun) == ("answered", 1, 1)
+
+
+# ------------------------------------------------------------------------------------------ a database that is away
+
+
+@pytest.fixture
+def locked(work, monkeypatch):
+    """A worker whose database somebody else is writing to, and that writer's connection."""
+    monkeypatch.setattr("router.database.LOCK_WAIT_S", 0.05)
+    context = work()
+    writer = sqlite3.connect(context.store.database.engine.url.database, isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")
+    yield context, writer
+    writer.close()
+
+
+def test_an_answer_waits_for_the_database(locked, together, caplog):
+    """An answer that the database does not take at once is offered again, with a warning, and not made anew."""
+    context, writer = locked
+    thread, *_ = together("d1")
+    assert until(lambda: "outcome not kept yet" in caplog.text)
+    assert context.running.ids() == ["d1"]
+    writer.execute("ROLLBACK")
+    thread.join(10)
+    assert (outcome_in(context).status, len(context.generator.requests)) == ("answered", 1)
+    assert context.jobs.told == ["outcome:d1"]
+
+
+@pytest.mark.parametrize(("ending", "counted"), [(True, 0), (False, 1)])
+def test_an_answer_waits_for_the_database_only_so_long(locked, monkeypatch, ending, counted):
+    """After KEEP_S the answer is given up and was a try; when the process ends it is given up at once and was none."""
+    context, _ = locked
+    monkeypatch.setattr(tasks, "KEEP_S", 60.0 if ending else 0.1)
+    threading.Timer(0.2, context.ending.set).start()
+    if not ending:
+        context.ending = threading.Event()
+    began = time.monotonic()
+    with pytest.raises(StoreError, match="locked"):
+        tasks.answer("d1")
+    assert time.monotonic() - began < 2
+    assert (context.jobs.counted, len(context.generator.requests)) == (counted, 1)
+
+
+def test_marks_do_not_depend_on_the_database(work, monkeypatch):
+    """What runs stays marked as running while the database is away."""
+    context = work()
+    context.running.begin(decision_for("single_step"))
+    monkeypatch.setattr(context, "store", None)
+    stop = threading.Event()
+    keeper = threading.Thread(target=tasks.keep_marked, args=(context, stop))
+    keeper.start()
+    context.jobs.broken = True
+    time.sleep(0.1)
+    context.jobs.broken, context.quiet_until = False, 0.0
+    assert until(lambda: len(context.jobs.marked) >= 3)
+    stop.set()
+    keeper.join(10)
+    monkeypatch.undo()
+    context.running.end(DecisionId("d1"))
+
+
+def test_what_another_worker_runs_is_left_to_it(work):
+    """A cancelled decision that another worker runs is not failed by whoever is brought it: its cost is not known."""
+    context = work()
+    cancel(context)
+    context.jobs.elsewhere = True
+    tasks.answer("d1")
+    assert outcome_in(context) is None
+    context.jobs.elsewhere = False
+    tasks.answer("d1")
+    assert outcome_in(context).stop_reason == "cancelled"
+
+
+def test_news_of_a_cancellation_renews_the_mark(work):
+    """Whoever runs a decision that is to be cancelled says so before anything else: Redis may have forgotten it."""
+    context = work()
+    context.running.begin(decision_for("single_step"))
+    tasks.hear(context, "cancel:d1")
+    assert context.jobs.marked == ["d1"]
+    context.running.end(DecisionId("d1"))
 
 
 def test_only_what_is_under_way_can_be_stopped():

@@ -42,7 +42,7 @@ bench-readme: install
 	$(BIN)/python -m benchmarks.publish
 
 bench-strategies: install
-	$(BIN)/python -m benchmarks.strategies --publish
+	$(BIN)/python -m benchmarks.strategies --concurrency 8 --publish
 
 clean:
 	rm -rf $(VENV) .ragbandit

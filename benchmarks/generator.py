@@ -39,11 +39,15 @@ def main(arguments: Sequence[str] = ()) -> None:
     callers, questions = asked.callers or SIZES[asked.device][0], asked.questions or SIZES[asked.device][1]
     calls = asyncio.run(recorded(questions))
 
+    tokens = 0
+
     def run(at_once: int, *, max_batch: int, prefix_mb: float) -> float:
         made = LocalGenerator(
             folder, device=asked.device, threads=asked.threads, max_batch=max_batch, prefix_mb=prefix_mb
         )
-        return asyncio.run(_rate(made, calls, callers=at_once))
+        nonlocal tokens
+        rate, tokens = asyncio.run(_rate(made, calls, callers=at_once))
+        return rate
 
     base = run(1, max_batch=1, prefix_mb=0)
     against = "one at a time, nothing kept"
@@ -62,7 +66,8 @@ def main(arguments: Sequence[str] = ()) -> None:
         name = f"{count} callers, {'prefixes' if kept else 'nothing'} kept"
         figures.append(Figure(name=name, unit="questions/s", ours=ours, baseline=base, against=against, rising=True))
     count = sum(map(len, calls))
-    print_figures(f"the local generator on {asked.device}: {questions} questions, {count} calls", figures)
+    written = f"{tokens / count:.1f} tokens written a call"
+    print_figures(f"the local generator on {asked.device}: {questions} questions, {count} calls, {written}", figures)
 
 
 def _asked(arguments: Sequence[str]) -> argparse.Namespace:
@@ -92,21 +97,23 @@ async def recorded(count: int) -> list[list[Request]]:
     return found
 
 
-async def _rate(generator: LocalGenerator, calls: list[list[Request]], *, callers: int) -> float:
-    """Questions a second; a question's calls follow one another."""
+async def _rate(generator: LocalGenerator, calls: list[list[Request]], *, callers: int) -> tuple[float, int]:
+    """(questions a second, tokens written); a question's calls follow one another."""
     waiting = iter(calls)
 
-    async def caller() -> None:
+    async def caller() -> int:
+        tokens = 0
         for requests in waiting:
             for request in requests:
-                await generator.complete(request)
+                tokens += (await generator.complete(request)).completion_tokens
+        return tokens
 
     await generator.complete(Request(prompt=calls[0][0].prompt, max_tokens=1))  # kernels are loaded at the first call
     began = time.perf_counter()
-    await asyncio.gather(*(caller() for _ in range(callers)))
+    tokens = sum(await asyncio.gather(*(caller() for _ in range(callers))))
     spent = time.perf_counter() - began
     await generator.close()
-    return len(calls) / spent
+    return len(calls) / spent, tokens
 
 
 if __name__ == "__main__":

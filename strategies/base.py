@@ -6,12 +6,13 @@ questions: everything it knows lives in local variables of `answer`.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from router.errors import ArmFailed, RagBanditError
+from router.errors import ArmFailed, InvalidInput, RagBanditError
 from router.types import (
     ArmName,
     Branch,
@@ -77,16 +78,17 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """How to draw tokens instead of taking the likeliest."""
+    """How to draw tokens instead of taking the likeliest. Raises InvalidInput for a number out of its range."""
 
-    #: above 0
-    temperature: float
-    #: the same seed, request and generator give the same text, as far as the generator can
-    seed: int
-    #: least set of likeliest tokens whose probability reaches this; 1.0 is all
-    top_p: float = 1.0
-    #: that many likeliest tokens; 0 is all
-    top_k: int = 0
+    temperature: float  #: above 0, finite
+    seed: int  #: the same seed, request and generator give the same text, as far as the generator can
+    top_p: float = 1.0  #: least set of likeliest tokens whose probability reaches this, above 0; 1.0 is all
+    top_k: int = 0  #: that many likeliest tokens; 0 is all
+
+    def __post_init__(self) -> None:
+        fit = {"temperature": 0 < self.temperature < math.inf, "top_p": 0 < self.top_p <= 1, "top_k": self.top_k >= 0}
+        if wrong := [name for name, right in fit.items() if not right]:
+            raise InvalidInput(f"{getattr(self, wrong[0])!r} is out of range", field=f"sampling.{wrong[0]}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,10 +6,9 @@ For laptops, tests and single machines: production runs a serving engine such as
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
-from itertools import pairwise
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -17,14 +16,15 @@ import numpy as np
 
 from router.errors import ArmFailed, ConfigError
 from strategies.base import Completion, Generator, Need, Prompt, Request
-from strategies.telling import Taken, looked
+from strategies.details import Attention
+from strategies.telling import Taken, looked, pieces
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from strategies.batching import Engine, Finish, Pace, Writing
+    from strategies.batching import Engine, Writing, Written
     from strategies.row_cache import KeyShape
 
 __all__ = ["LocalGenerator"]
@@ -37,8 +37,6 @@ _REMEMBERED: Final = 256
 _ROWS: Final = {"cpu": 8, "cuda": 64}
 #: tokens beyond those that a stop string may fill
 _TAIL: Final = 8
-#: part of CUDA's free memory that texts under way may fill; growing holds two copies for a moment
-_SHARE: Final = 0.4
 
 
 class LocalGenerator(Generator):
@@ -52,8 +50,10 @@ class LocalGenerator(Generator):
     memory for what was read before, so that prompts which begin alike are read once; 0: none is kept. In float32 a
     text is the same whatever else is being written or was read before; in bfloat16 both change roundings, and where
     two tokens are nearly as likely, the text.
+    context_tokens is lowered, with a line in the log, to the window of a model that looks back over one only, and to
+    the length up to which a model with two sets of positions (LongRoPE) takes the first.
     Raises ConfigError if the folder, a package or the device is missing, or if the model keeps more of a text than
-    keys and values. A model that looks back over a window only gets context_tokens of that size.
+    keys and values, or a window that its cache does not show (GPT-Neo).
     """
 
     #: texts that are written at once
@@ -92,17 +92,19 @@ class LocalGenerator(Generator):
         self._control_words = sorted({each.content for each in added if each.special} - self._trained.keys())
         self._tokenizer_lock = threading.Lock()
         self._remembered = lru_cache(maxsize=_REMEMBERED)(self._tokenized)
+        #: a token's own text; there are as many as words in the vocabulary
+        self._name = cache(lambda token: self._text([token], plain=False))
         self._engine, shape = self._made_engine(threads=threads, prefix_bytes=int(prefix_mb * 2**20))
         self.context_tokens = _context(self._model, asked=context_tokens, window=shape.window, name=name)
 
     def _made_engine(self, *, threads: int | None, prefix_bytes: int) -> tuple["Engine", "KeyShape"]:
-        from strategies.batching import Engine
+        from strategies.batching import Engine, pace_on
         from strategies.row_cache import Prefixes, RowCache, check_rows, key_shape
 
         shape = key_shape(self._model)
         check_rows(self._model, shape=shape)
         size = shape.bytes_per_token(self._model.dtype)
-        pace = _pace(self._torch, self._device, rows=self.max_batch, bytes_per_token=size, less=prefix_bytes)
+        pace = pace_on(self._device, rows=self.max_batch, bytes_per_token=size, less=prefix_bytes)
         self._cache = RowCache(
             shape, device=self._device, dtype=self._model.dtype, most_rows=self.max_batch, room=pace.room
         )
@@ -112,7 +114,7 @@ class LocalGenerator(Generator):
             prefixes=Prefixes(limit=prefix_bytes, bytes_per_token=size),
             pace=pace,
             ended=self._ended,
-            told=self._completion,
+            looked=self._looked,
             start=lambda: self._set_threads(threads),
         )
         return engine, shape
@@ -131,6 +133,8 @@ class LocalGenerator(Generator):
         """
         from strategies.batching import Writing
 
+        if request.max_tokens < 1:
+            return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="length")
         ids = self._ids(request.prompt)
         if not ids or len(ids) + request.max_tokens > self.context_tokens:
             raise ArmFailed(
@@ -143,11 +147,12 @@ class LocalGenerator(Generator):
         writing = Writing(request, ids=np.array(ids, dtype=np.int64), taken=taken)
         self._engine.submit(writing)
         outcome = asyncio.wrap_future(writing.future)
+        outcome.add_done_callback(_heard)
         try:
             done, _ = await asyncio.wait({outcome}, timeout=writing.seconds_left())
             if not done and writing.future.cancel():  # the deadline passed while others were being served
                 return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="deadline")
-            return await outcome  # a text under way sees its deadline at the next token
+            return self._completion(writing, await outcome)  # a text under way sees its deadline at the next token
         finally:
             writing.abandoned.set()
 
@@ -180,10 +185,13 @@ class LocalGenerator(Generator):
             text = text.replace(word, " ")
         return text.encode("utf-8", "replace").decode()
 
-    def _text(self, ids: list[int], *, plain: bool = True) -> str:
+    def _text(self, ids: Sequence[int], *, plain: bool = True) -> str:
         with self._tokenizer_lock:
-            text: str = self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False)
+            text = self._decoded(ids, plain=plain)
         return text.rstrip("\ufffd")  # the first bytes of a letter that the next token would have finished
+
+    def _decoded(self, ids: Sequence[int], *, plain: bool) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False))
 
     def _ended(self, writing: "Writing") -> bool:
         """Whether the last token ends the text: it is the model's end, or completes a stop string."""
@@ -193,46 +201,58 @@ class LocalGenerator(Generator):
         # A token has a byte at least: the tail is long enough for every stop string that ends in it, and most often
         # says without the whole text that there is none.
         tail = max(len(each.encode()) for each in writing.stop) + _TAIL
-        if len(tokens) > tail and _first_stop(self._text(tokens[-tail:]), writing.stop) is None:
+        text = partial(self._text, plain=writing.plain)
+        if len(tokens) > tail and _first_stop(text(tokens[-tail:]), writing.stop) is None:
             return False
-        return _first_stop(self._text(tokens), writing.stop) is not None
+        return _first_stop(text(tokens), writing.stop) is not None
 
-    def _completion(self, writing: "Writing", row: int, read: int, finish: "Finish") -> Completion:
-        """What the caller gets. Runs in the engine's thread, while the row holds the text."""
-        ids, request = writing.taken.tokens, writing.request
-        details = self._told(writing, row=row, read=read)
-        text = self._text(self._without_end(ids), plain="trained_tokens" not in request.want)
+    def _looked(self, writing: "Writing", row: int, read: int) -> Mapping[str, Any]:
+        """Attention and hidden states, if they are wanted, from the row that holds the text."""
+        written, want = self._without_end(writing.taken.tokens), writing.request.want
+        if not want & {"attention", "hidden_states"} or not written:
+            return {}
+        self._cache.lengths[row] = read
+        run = partial(self._cache.run, self._model, [written], first=row)
+        return looked(self._torch, self._model, run=run, tokens=read + len(written), want=want)
+
+    def _completion(self, writing: "Writing", written: "Written") -> Completion:
+        """What the caller gets, put into words by the caller: others are being written meanwhile."""
+        tokens = self._without_end(writing.taken.tokens)
+        text = self._text(tokens, plain=writing.plain)
         cut = _first_stop(text, writing.stop)
         return Completion(
             text=text if cut is None else text[:cut],
-            prompt_tokens=read,
-            completion_tokens=len(ids),
-            finish=finish,
-            details=details,
+            prompt_tokens=written.read,
+            completion_tokens=len(writing.taken.tokens),
+            finish=written.finish,
+            details={} if written.finish == "deadline" else self._details(writing, seen=written.seen),
         )
 
     def _without_end(self, ids: list[int]) -> list[int]:
         return ids[:-1] if ids and ids[-1] in self._ends else ids
 
-    def _told(self, writing: "Writing", *, row: int, read: int) -> dict[str, object]:
+    def _details(self, writing: "Writing", *, seen: Mapping[str, Any]) -> Mapping[str, object]:
         """What the request wants to know of the tokens written, the end token left out."""
-        want, written = writing.request.want, self._without_end(writing.taken.tokens)
-        if not want - {"completion", "stop"} or not written:
+        written = self._without_end(writing.taken.tokens)
+        if not writing.request.want - {"completion", "stop"} or not written:
             return {}
-        plain = "trained_tokens" not in want
-        whole = [self._text(written[:count], plain=plain) for count in range(len(written) + 1)]
-        texts = [after[len(before) :] for before, after in pairwise(whole)]
-        found = writing.taken.details(texts=texts, name=lambda place: self._text([place], plain=False))
-        if want & {"attention", "hidden_states"}:
-            names = [self._text([place], plain=False) for place in writing.ids.tolist()] + texts
-            self._cache.lengths[row] = read
-            run = partial(self._cache.run, self._model, [written], first=row)
-            found |= looked(self._torch, self._model, run=run, read=read, want=want, names=names)
+        with self._tokenizer_lock:
+            texts = pieces(written, text=partial(self._decoded, plain=writing.plain))
+        found = {**writing.taken.details(texts=texts, name=self._name), **seen}
+        if "attention" in seen:
+            names = [*map(self._name, writing.ids.tolist()), *texts]
+            found["attention"] = Attention(weights=seen["attention"], keys=tuple(names))
         return found
 
     def _set_threads(self, count: int | None) -> None:
         if count is not None:  # OpenMP keeps the number per thread: it is set in every thread that computes
             self._torch.set_num_threads(count)
+
+
+def _heard(outcome: "asyncio.Future[Written]") -> None:
+    """A failure is heard of: if its caller was cancelled in the same moment, asyncio need not complain."""
+    if not outcome.cancelled():
+        outcome.exception()
 
 
 def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
@@ -260,30 +280,29 @@ def _place(*, precision: str, device: str) -> tuple[Any, str, Any]:
     return torch, place, getattr(torch, precision)
 
 
-def _pace(torch: Any, device: str, *, rows: int, bytes_per_token: int, less: int) -> "Pace":
-    """A processor computes as long for two prompts as for one after the other; a graphics card is launched once."""
-    from strategies.batching import Pace
-
-    if device == "cpu":
-        return Pace(rows=rows, free=1, chunk=256, together=1, room=None)
-    free, _ = torch.cuda.mem_get_info()
-    room = max(0, int((free - less) * _SHARE)) // bytes_per_token
-    return Pace(rows=rows, free=max(1, rows // 8), chunk=2048, together=16384, room=room)
-
-
 def _context(model: "PreTrainedModel", *, asked: int, window: int | None, name: str) -> int:
-    """Tokens that fit in one call. Within a window, looking back over it is looking back over all."""
-    longest = getattr(model.config, "max_position_embeddings", None) or asked
-    if window is not None and window < min(asked, longest):
-        log.warning("%s looks back over %d tokens only: generator.context_tokens is lowered to that", name, window)
-        return window
-    return int(min(asked, longest))
+    """Tokens that fit in one call, so that no text is read otherwise than alone.
+
+    Within a window, looking back over it is looking back over all. LongRoPE (Ding et al. 2024) turns positions by one
+    set of factors up to a length and by another beyond; transformers chooses by the longest text of a step.
+    """
+    allowed = int(min(asked, getattr(model.config, "max_position_embeddings", None) or asked))
+    turns = getattr(model.config, "rope_parameters", None) or {}
+    long = [each for each in (turns, *turns.values()) if isinstance(each, dict) and each.get("rope_type") == "longrope"]
+    first = min((each["original_max_position_embeddings"] for each in long), default=None)
+    for limit, why in ((window, "looks back over"), (first, "keeps one set of positions for")):
+        if limit is not None and limit < allowed:
+            log.warning("%s %s %d tokens only: generator.context_tokens is lowered to that", name, why, limit)
+            allowed = limit
+    return allowed
 
 
 def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:
     """(tokenizer, model in evaluation mode)."""
     if not (folder / "config.json").is_file():
         raise ConfigError(f"no model in {folder}", field="generator.model", remedy="give a Hugging Face folder")
+    import torch
+
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
@@ -297,6 +316,11 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     model = model.to(device=device, dtype=dtype).eval()
     if device == "cpu":
         _pack(model)
+    else:
+        # torch prefers cuDNN's attention on Hopper and Blackwell, which plans anew for every shape: .4 s each has been
+        # reported (github.com/modelscope/FunASR/issues/3704), and ours change every few tokens. It is switched off for
+        # the process, an encoder on the same card included; flash and memory-efficient attention are left.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return tokenizer, model
 
 

@@ -24,12 +24,15 @@ __all__ = ["Kept", "KeyShape", "Prefixes", "RowCache", "TokenIds", "check_rows",
 #: shape (tokens,)
 TokenIds = npt.NDArray[np.int64]
 
-#: tokens by which the cache grows, a multiple of _ALIGNED
+#: tokens by which the cache grows, a multiple of those of _ALIGNED
 _BLOCK = 256
 #: rows by which it grows
 _ROWS = 4
-#: attention kernels of CUDA read masks whose last axis is a multiple of this without a copy
-_ALIGNED = 16
+#: device -> multiple of keys that a step sees. CUDA's attention reads masks of whole sixteens without a copy, and there
+#: a new shape may cost far more than the keys that round it up: a few shapes serve texts that grow by a token a step
+_ALIGNED = {"cpu": 16, "cuda": 64}
+#: part of the room that is not given back while no text is under way: it would be made anew for the next
+_AT_REST = 1 / 8
 #: a beginning shared by fewer tokens is read again: most prompts share their template's first words
 _LEAST_SHARED = 32
 
@@ -55,7 +58,8 @@ class KeyShape:
 def key_shape(model: PreTrainedModel) -> KeyShape:
     """What the model keeps, seen by letting it read two tokens.
 
-    Raises ConfigError for a model that keeps anything but keys and values of one shape: state space models, hybrids.
+    Raises ConfigError for a model that keeps anything but keys and values of one shape: state space models, hybrids;
+    and for one that looks back over a window which its cache does not know, as GPT-Neo does.
     """
     try:
         cache = DynamicCache(config=model.config)
@@ -72,6 +76,9 @@ def key_shape(model: PreTrainedModel) -> KeyShape:
     if tuple(keys[:1]) + tuple(keys[2:3]) != (1, 2):
         raise _refused(f"its keys have the shape {tuple(keys)}, not (1, heads, 2, d)")
     windows = [layer.sliding_window for layer in layers if isinstance(layer, DynamicSlidingWindowLayer)]
+    hidden = [name for name, value in model.config.to_dict().items() if name.endswith("window_size") and value]
+    if hidden and not windows:  # it cuts masks by the number of keys it is given, which are those of the longest text
+        raise _refused(f"it looks back over a window ({hidden[0]}) in a way of its own")
     return KeyShape(
         layers=len(layers),
         heads=keys[1],
@@ -142,6 +149,13 @@ class RowCache(Cache):  # type: ignore[misc] # transformers is not checked, see 
         self.lengths = []
         self._keys, self._values = self._made(rows=0, tokens=0)
 
+    def rest(self) -> bool:
+        """Give the memory back if it is much, while no text is under way; whether it was."""
+        much = self._room is not None and self._keys.shape[1] * self._keys.shape[3] > self._room * _AT_REST
+        if much:
+            self.clear()
+        return much
+
     def run(self, model: PreTrainedModel, tokens: Sequence[Sequence[int]], *, first: int = 0, **options: Any) -> Any:
         """The model's output over tokens[i] appended to row first + i, for rows that follow one another.
 
@@ -153,7 +167,8 @@ class RowCache(Cache):  # type: ignore[misc] # transformers is not checked, see 
         self._grow(rows=first + len(tokens), tokens=longest)
         ids, positions, given = _aligned(tokens, starts=starts)
         facts = torch.from_numpy(np.stack([ids, positions])).to(self._device)  # (2, rows, T): one transfer
-        columns = -(-longest // _ALIGNED) * _ALIGNED
+        aligned = _ALIGNED[self._keys.device.type]
+        columns = -(-longest // aligned) * aligned
         self._window = slice(first, first + len(tokens)), columns
         if len(tokens) == 1:
             self._places = None
@@ -200,6 +215,13 @@ class RowCache(Cache):  # type: ignore[misc] # transformers is not checked, see 
         """A new row without tokens."""
         self.lengths.append(0)
 
+    def empty(self, row: int) -> None:
+        """The row without tokens, and nothing of them left beyond: 0 times what is no number is none, masked or not."""
+        if row < self._keys.shape[1]:
+            for store in (self._keys, self._values):
+                store[:, row] = 0
+        self.lengths[row] = 0
+
     def pop(self) -> None:
         """Forget the last row."""
         self.lengths.pop()
@@ -213,11 +235,11 @@ class RowCache(Cache):  # type: ignore[misc] # transformers is not checked, see 
 
     def swap(self, one: int, other: int) -> None:
         """Exchange two rows."""
-        first, second = self.lengths[one], self.lengths[other]
-        for store in (self._keys, self._values):
-            kept = store[:, one, :, :first].clone()
-            store[:, one, :, :second] = store[:, other, :, :second]
-            store[:, other, :, :first] = kept
+        count = max(self.lengths[one], self.lengths[other])
+        for store in (self._keys, self._values) if count else ():  # an empty row may not have been made yet
+            kept = store[:, one, :, :count].clone()
+            store[:, one, :, :count] = store[:, other, :, :count]
+            store[:, other, :, :count] = kept
         self.lengths[one], self.lengths[other] = self.lengths[other], self.lengths[one]
 
     def taken(self, row: int) -> tuple[Tensor, Tensor]:
@@ -247,13 +269,12 @@ class RowCache(Cache):  # type: ignore[misc] # transformers is not checked, see 
         have_rows, have_tokens = self._keys.shape[1], self._keys.shape[3]
         if rows <= have_rows and tokens <= have_tokens:
             return
-        least = (
-            min(self._most_rows, -(-max(rows, len(self.lengths)) // _ROWS) * _ROWS),
-            -(-max(tokens, *self.lengths, 1) // _BLOCK) * _BLOCK,
-        )
-        made_rows, made_tokens = max(least[0], have_rows), max(least[1], have_tokens)
-        if self._room is not None and made_rows * made_tokens > self._room:
-            made_rows, made_tokens = least
+        rows = max(rows, len(self.lengths))
+        rounded = min(self._most_rows, -(-rows // _ROWS) * _ROWS)
+        tokens = -(-max(tokens, *self.lengths, 1) // _BLOCK) * _BLOCK
+        sizes = [(max(rounded, have_rows), max(tokens, have_tokens)), (rounded, tokens), (rows, tokens)]
+        fitting = (size for size in sizes if self._room is None or size[0] * size[1] <= self._room)
+        made_rows, made_tokens = next(fitting, sizes[-1])
         keys, values = self._made(rows=made_rows, tokens=made_tokens)
         rows, tokens = min(made_rows, have_rows), min(made_tokens, have_tokens)
         for new, old in ((keys, self._keys), (values, self._values)):

@@ -1,4 +1,4 @@
-"""What a local model tells beside its text: how sure it was, where it looked, what it had in mind.
+"""What a local model tells beside its text: how sure it was, where it looked, what it had in mind, token by token.
 
 Probabilities are taken while the text is written, from the distribution before any sampling. Attention and hidden
 states take one more pass over the tokens written, with attention computed in the open ("eager"): fast kernels do not
@@ -10,21 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from strategies.base import Need, Sampling
-from strategies.details import Attention, HiddenStates, Token
+from strategies.details import Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
+    import numpy.typing as npt
     from torch import Tensor
     from transformers import PreTrainedModel
 
-__all__ = ["Taken", "looked", "picked"]
+__all__ = ["Taken", "looked", "picked", "pieces"]
 
 #: other tokens that are told of every place
 OTHERS: Final = 5
+#: least temperature that is computed with: half precision tells no nearer logits apart, and float32 knows no 1e-46
+_COLDEST: Final = 1e-6
 
 
 class Taken:
@@ -118,15 +120,37 @@ def _drawn(torch: Any, logits: "Tensor", *, texts: Sequence[Taken]) -> "Tensor":
     how = [(text.sampling, text.draw()) for text in texts if text.sampling is not None]
     facts = [(each.temperature, each.top_k or width, each.top_p if each.top_p < 1.0 else 2.0, u) for each, u in how]
     temperature, top_k, top_p, number = torch.tensor(facts, device=logits.device).T[:, :, None]  # (rows, 1) each
-    ordered, places = (logits.float() / temperature).sort(descending=True)
+    logits = logits.float() - logits.float().amax(-1, keepdim=True)  # at most 0: no temperature makes them infinite
+    # Stable: among equals the first comes first, on every device and beside any other rows.
+    ordered, places = (logits / temperature.clamp(min=_COLDEST)).sort(descending=True, stable=True)
     late = torch.arange(width, device=logits.device) >= top_k
     shares = torch.softmax(ordered.masked_fill(late, -torch.inf), dim=-1)
-    # The token that reaches top_p stays, and so does the first one, whatever top_p is.
-    shares = shares.masked_fill(shares.cumsum(-1) - shares >= top_p, 0.0)
+    shares = shares.masked_fill(shares.cumsum(-1) - shares >= top_p, 0.0)  # the token that reaches top_p stays
     passed = shares.cumsum(-1)
     rank = (passed <= number * passed[:, -1:]).sum(-1, keepdim=True)
     rank = rank.minimum((shares > 0).sum(-1, keepdim=True) - 1)  # a number that rounds up to 1 passes all
-    return places.gather(1, rank)[:, 0]
+    # No share is above 0 where top_p is 0 in float32, or the model's numbers are none.
+    return places.gather(1, rank.clamp(min=0))[:, 0]
+
+
+def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> list[str]:
+    """The text that every token adds to those before it; "" for one that begins a letter only.
+
+    text: tokens -> theirs, U+FFFD for the bytes of half a letter. Joined the pieces are text(tokens) without such an
+    end. A token is read after those that made the piece before it, not after all: texts of n tokens take about 2 n.
+    """
+    found = []
+    begin = end = 0
+    before = ""
+    for count in range(1, len(tokens) + 1):
+        whole = text(tokens[begin:count])
+        after = whole.rstrip("\ufffd")
+        found.append(after[len(before) :])
+        before = after
+        if found[-1] and after == whole:
+            begin, end = end, count
+            before = text(tokens[begin:end])
+    return found
 
 
 def looked(
@@ -134,25 +158,20 @@ def looked(
     model: "PreTrainedModel",
     *,
     run: Callable[..., Any],
-    read: int,
+    tokens: int,
     want: frozenset[Need],
-    names: Sequence[str],
-) -> dict[str, object]:
-    """Attention of the last layer and hidden states of the last token, by need.
+) -> dict[str, "npt.NDArray[np.float32]"]:
+    """By need: attention of the last layer, shape (heads, written, tokens), and hidden states of the last token.
 
-    run(**options) is the model's output over the tokens written, after the `read` ones that came before; names: of all.
+    run(**options) is the model's output over the tokens written; tokens: those read before and those written.
     """
-    if not want & {"attention", "hidden_states"} or len(names) <= read:
-        return {}
     with _eager(model):
         output = run(output_attentions="attention" in want, output_hidden_states="hidden_states" in want)
-    found: dict[str, object] = {}
+    found = {}
     if "attention" in want:
-        weights = output.attentions[-1][0, :, :, : len(names)].float().cpu().numpy()  # (heads, written, all)
-        found["attention"] = Attention(weights=weights.astype(np.float32), keys=tuple(names))
+        found["attention"] = output.attentions[-1][0, :, :, :tokens].float().cpu().numpy()
     if "hidden_states" in want:
-        hidden: HiddenStates = torch.stack([state[0, -1] for state in output.hidden_states]).float().cpu().numpy()
-        found["hidden_states"] = hidden
+        found["hidden_states"] = torch.stack([state[0, -1] for state in output.hidden_states]).float().cpu().numpy()
     return found
 
 

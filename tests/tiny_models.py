@@ -54,12 +54,25 @@ def tiny_trained(algorithm: str, *, seed: int = 1) -> str:
     return str(_placed(files))
 
 
-#: architecture -> its config: grouped keys, learned positions, part of a rotation, a window, and three unfit for rows
+#: architecture -> its config: grouped keys, learned positions, part of a rotation, a window, two sets of positions, and
+#: four unfit for rows
 WRITERS = {
     "llama": {"num_key_value_heads": 2},
     "gpt2": {},
     "stablelm": {"num_key_value_heads": 1},
     "mistral": {"num_key_value_heads": 2, "sliding_window": 64},
+    "phi3": {
+        "num_key_value_heads": 4,
+        "original_max_position_embeddings": 48,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0] * 4,
+            "long_factor": [1.0, 2.0, 8.0, 32.0],
+            "original_max_position_embeddings": 48,
+        },
+    },
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 64, "num_layers": 2, "num_heads": 4},
     "mamba": {},
     "jamba": {"num_experts": 1, "num_experts_per_tok": 1},
     "bloom": {},

@@ -2,18 +2,23 @@
 
 import asyncio
 import functools
+import gc
 import time
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.errors import ArmFailed, ConfigError
+from router.errors import ArmFailed, ConfigError, InvalidInput
 from strategies import row_cache
 from strategies.base import Prompt, Request, Sampling
+from strategies.batching import pace_on
 from strategies.local import LocalGenerator
+from strategies.telling import Taken, picked, pieces
 from tests.tiny_models import tiny_writer
 
 #: as on a processor, and as on a graphics card with little memory, in small
@@ -176,6 +181,43 @@ def test_a_drawn_text_is_the_same_among_others():
     assert len({done.text for done in alone}) > 4
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": 0.0},
+        {"temperature": np.nan},
+        {"temperature": np.inf},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_k": -1},
+    ],
+)
+def test_a_way_to_draw_has_its_ranges(wrong):
+    """A temperature, top_p or top_k that no distribution follows is InvalidInput, which names it."""
+    with pytest.raises(InvalidInput) as caught:
+        Sampling(**({"temperature": 1.0, "seed": 1} | wrong))
+    assert caught.value.field == f"sampling.{next(iter(wrong))}"
+
+
+@pytest.mark.parametrize("least", [{"temperature": 1e-40}, {"temperature": 1e-46}, {"top_p": 5e-324}])
+def test_the_least_numbers_draw_the_likeliest(least):
+    """Numbers that single precision does not know give the greedy text, and disturb nobody beside."""
+    request = asked(SHARED[:9])
+    drawn = asked(SHARED[:9], sampling=Sampling(**({"temperature": 1.0, "seed": 1} | least)))
+    found = together(writer("llama"), [request, drawn, asked(SHARED[:5])])
+    assert [done.text for done in found[:2]] == [expected("llama", request)[0]] * 2
+    assert found[2].text == expected("llama", asked(SHARED[:5]))[0]
+
+
+def test_numbers_that_are_none_still_give_a_token():
+    """Logits without a number anywhere do not reach beyond the vocabulary."""
+    import torch
+
+    taken = Taken(want=frozenset(), sampling=Sampling(temperature=1.0, seed=1, top_p=0.5), special={})
+    picked(torch, torch.full((1, 7), torch.nan), texts=[taken])
+    assert 0 <= taken.tokens[0] < 7
+
+
 def test_the_draws_follow_the_distribution():
     """Over many seeds, first tokens come as often as their probabilities say."""
     generator = writer("llama", rows=16)
@@ -283,6 +325,270 @@ def test_a_fault_between_steps_leaves_nobody_waiting(monkeypatch):
     assert together(generator, [asked(["w1"])])[0].text == expected("gpt2", asked(["w1"]))[0]
 
 
+def fresh(architecture="gpt2", *, rows=4, **options):
+    """A generator of a test's own, to be broken."""
+    return LocalGenerator(
+        tiny_writer(architecture), device="cpu", precision="float32", threads=1, max_batch=rows, **options
+    )
+
+
+async def soon(generator, requests):
+    """What each call gives; TimeoutError for those that wait for ever."""
+    calls = [asyncio.wait_for(generator.complete(request), 5) for request in requests]
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def settle(generator):
+    """Wait until the engine has nothing to do: callers are told of a failure before it clears up."""
+    while generator._engine._serving:
+        time.sleep(0.001)
+
+
+def fails(*_, **__):
+    raise RuntimeError("for good")
+
+
+def test_a_failure_for_good_closes_the_engine(monkeypatch, caplog):
+    """Where nothing can be cleared up, those who wait are told, later calls too, and the log says why."""
+    generator = fresh(rows=2)
+    monkeypatch.setattr(generator._engine, "_admit", lambda: [][0])
+    monkeypatch.setattr(generator._cache, "clear", fails)
+    assert all(isinstance(each, ArmFailed) for each in asyncio.run(soon(generator, [asked(["w1"])] * 3)))
+    settle(generator)
+    later = asyncio.run(soon(generator, [asked(["w1"])]))[0]
+    assert isinstance(later, ArmFailed)
+    assert "it failed: for good" in str(later)
+    assert "could not be cleared up" in caplog.text
+
+
+def test_a_failure_amid_clearing_up_leaves_nobody_waiting(monkeypatch):
+    """Rows that cannot be freed after a failed step cost their texts, not their callers' time."""
+    generator = fresh(rows=4)
+    generator._ends = frozenset()
+    forward, swap, swaps = generator._model.forward, generator._cache.swap, []
+
+    def broken(**inputs):
+        if inputs["input_ids"].shape[0] == 4:
+            monkeypatch.setattr(generator._cache, "swap", swap_once)
+            raise RuntimeError("out of memory")
+        return forward(**inputs)
+
+    def swap_once(one, other):
+        swaps.append(one)
+        if len(swaps) == 2:
+            raise RuntimeError("cannot copy")
+        swap(one, other)
+
+    monkeypatch.setattr(generator._model, "forward", broken)
+    found = asyncio.run(soon(generator, [asked([f"w{number}"], max_tokens=60) for number in range(4)]))
+    assert all(isinstance(each, ArmFailed) for each in found)
+    settle(generator)
+    assert len(swaps) == 2
+    assert asyncio.run(soon(generator, [asked(["w3"])]))[0].text == expected("gpt2", asked(["w3"]))[0]
+
+
+def test_memory_too_short_to_keep_a_prefix_costs_no_text(monkeypatch, caplog):
+    """A text that was written is answered though what was read of it cannot be kept."""
+    generator = fresh()
+    monkeypatch.setattr(generator._engine._prefixes, "keep", fails)
+    done = together(generator, [asked(SHARED[:20])])[0]
+    assert done.text == expected("gpt2", asked(SHARED[:20]))[0]
+    assert "cannot be kept: for good" in caplog.text
+
+
+def test_a_failure_that_nobody_waits_for_is_no_news(monkeypatch):
+    """A step that fails after its caller was cancelled leaves no exception unheard of."""
+    generator, complaints = fresh(), []
+
+    def slow(**_):
+        time.sleep(0.1)
+        raise RuntimeError("out of memory")
+
+    async def cancelled_amid():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        task = asyncio.create_task(generator.complete(asked(["w1"])))
+        await asyncio.sleep(0.03)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.sleep(0.3)
+        del task
+        gc.collect()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(generator._model, "forward", slow)
+    asyncio.run(cancelled_amid())
+    assert complaints == []
+
+
+def test_an_ending_interpreter_is_not_kept(monkeypatch):
+    """Once the thread takes no more work, texts under way end at the next token, and later calls are ArmFailed."""
+    generator = fresh()
+    generator._ends = frozenset()
+    engine, forward, count = generator._engine, generator._model.forward, []
+
+    def counted(**inputs):
+        count.append(1)
+        if len(count) == 5:
+            monkeypatch.setattr(engine._thread, "submit", fails)
+        return forward(**inputs)
+
+    monkeypatch.setattr(generator._model, "forward", counted)
+    found = asyncio.run(soon(generator, [asked(["w1"], max_tokens=100)] * 2))
+    assert all(isinstance(each, ArmFailed) for each in found)
+    assert len(count) < 10
+    with pytest.raises(ArmFailed, match="thread has ended"):
+        asyncio.run(generator.complete(asked(["w1"])))
+
+
+def test_a_text_gone_wrong_poisons_no_other(monkeypatch):
+    """Keys and values that are no numbers leave their row with their text."""
+    generator = fresh(prefix_mb=0)
+    forward = generator._model.forward
+
+    def poisoned(**inputs):
+        output = forward(**inputs)
+        if 70 in inputs["input_ids"]:
+            generator._cache._values[:, 0] = np.nan
+        return output
+
+    monkeypatch.setattr(generator._model, "forward", poisoned)
+    together(generator, [asked(["w68", "w1"], max_tokens=2)])
+    assert together(generator, [asked(["w3"])])[0].text == expected("gpt2", asked(["w3"]))[0]
+
+
+def test_a_swap_leaves_nothing_beyond_a_text():
+    """Rows that are exchanged hold their texts and zeros, however long the other was."""
+    cache = small_cache(rows=2)
+    cache.lengths = [0, 0]
+    cache._grow(rows=2, tokens=16)
+    cache._values[:, 0, :, :10], cache._values[:, 1, :, :3] = 1.0, 2.0
+    cache.lengths = [10, 3]
+    cache.swap(0, 1)
+    assert cache._values[0, :, 0, :, 0].sum(-1).tolist() == [6.0, 10.0]
+    cache.empty(1)
+    cache.swap(0, 1)
+    assert (cache.lengths, cache._values.sum().item()) == ([0, 3], 12.0)
+
+
+def small_cache(*, rows, room=None):
+    shape = row_cache.KeyShape(layers=1, heads=1, key_width=2, value_width=2, window=None)
+    return row_cache.RowCache(shape, device="cpu", dtype=_float32(), most_rows=rows, room=room)
+
+
+@pytest.mark.parametrize(("room", "rows", "size"), [(100, 1, (1, 96)), (400, 1, (4, 96)), (200, 2, (2, 96))])
+def test_rows_keep_to_their_room(room, rows, size):
+    """Rows are made in fours where they fit, and one by one where they do not."""
+    cache = small_cache(rows=64, room=room)
+    cache._grow(rows=rows, tokens=90)
+    assert (cache._keys.shape[1], cache._keys.shape[3]) == size
+
+
+@pytest.mark.parametrize(("room", "given_back"), [(2000, False), (200, True), (None, False)])
+def test_much_memory_is_given_back_at_rest(room, given_back):
+    """When no text is under way, a cache that fills much of its room is emptied, and a small one is not."""
+    generator = fresh(prefix_mb=0)
+    generator._cache._room = room
+    for _ in range(2):
+        together(generator, [asked(["w3", "w4"])])
+    asyncio.run(generator.close())
+    generator._engine._thread.shutdown(wait=True)
+    assert (generator._cache._keys.numel() == 0) == given_back
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="Linux alone says how much memory is free")
+def test_a_processor_has_a_room():
+    """The tokens under way are bounded by the memory that is free, less what prefixes may take."""
+    paces = [pace_on("cpu", rows=4, bytes_per_token=1000, less=less) for less in (0, 2**20, 2**50)]
+    assert paces[0].room > paces[2].room == 0
+
+
+def test_a_free_row_does_not_wait_for_more_for_long(steps):
+    """Beside long texts a newcomer gets the one free row after a few steps, though reading waits for several."""
+    generator = fresh(rows=4, prefix_mb=0)
+    generator._ends = frozenset()
+    generator._engine.pace = replace(generator._engine.pace, **TOGETHER | {"room": None})
+    seen = steps(generator)
+
+    async def newcomer():
+        long = [asyncio.create_task(generator.complete(asked([f"w{n}"], max_tokens=300))) for n in range(3)]
+        while len(seen) < 3:
+            await asyncio.sleep(0.001)
+        before = len(seen)
+        await generator.complete(asked(["w5"], max_tokens=2))
+        waited = len(seen) - before
+        for task in long:
+            task.cancel()
+        await asyncio.gather(*long, return_exceptions=True)
+        return waited
+
+    assert asyncio.run(newcomer()) < 40
+
+
+def test_a_prompt_is_read_in_small_pieces_near_a_deadline(monkeypatch, steps):
+    """A prompt whose reading takes longer than there is time is not read in one piece."""
+    generator = fresh(prefix_mb=0)
+    forward = generator._model.forward
+
+    def slow(**inputs):
+        time.sleep(0.01 * inputs["input_ids"].numel())
+        return forward(**inputs)
+
+    monkeypatch.setattr(generator._model, "forward", slow)
+    seen = steps(generator)
+    done = together(generator, [asked([f"w{n % 70}" for n in range(200)], deadline=time.monotonic() + 0.3)])[0]
+    assert done.finish == "deadline"
+    assert max(tokens for _, tokens in seen) <= 30
+    assert together(generator, [asked(SHARED, max_tokens=1)])[0].prompt_tokens == 50
+    assert seen[-1] == (1, 50)
+
+
+def test_a_late_text_is_told_of_no_more(steps):
+    """After the deadline no pass is spent on attention and states."""
+    generator = fresh(prefix_mb=0)
+    generator._ends = frozenset()
+    seen = steps(generator)
+    want = frozenset({"attention", "hidden_states", "logprobs"})
+    done = together(generator, [asked(["w1"], max_tokens=400, want=want, deadline=time.monotonic() + 0.1)])[0]
+    assert (done.finish, done.details) == ("deadline", {})
+    assert all(tokens == 1 for _, tokens in seen)
+
+
+def test_a_trained_token_may_be_a_stop_string():
+    """A special token that is left in the text ends it where it is a stop string."""
+    generator = fresh("llama", trained_tokens=["</s>"])
+    generator._ends = frozenset()
+    generator._model.lm_head.weight.data[0] += 0.05  # </s> is likely among the first tokens
+    want = frozenset({"trained_tokens"})
+    free, stopped = together(
+        generator, [asked(SHARED[:9], max_tokens=60, want=want, stop=stop) for stop in ((), ("</s>",))]
+    )
+    assert stopped.finish == "stop"
+    assert stopped.completion_tokens < 60
+    assert stopped.text == free.text[: free.text.index("</s>")]
+
+
+def test_no_tokens_are_no_text():
+    """A call for no token is answered without the model."""
+    done = together(writer("llama"), [asked(["w1"], max_tokens=0)])[0]
+    assert (done.text, done.prompt_tokens, done.completion_tokens, done.finish) == ("", 0, 0, "length")
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.text(alphabet="aé€😀 \ufffd", max_size=12), st.data())
+def test_pieces_join_to_the_text(text, data):
+    """Whatever bytes tokens cut letters at, every piece is what its token adds to all before it."""
+    content = text.encode()
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(content)))))
+    bounds = [0, *cuts, len(content)]
+    tokens = [content[begin:end] for begin, end in pairwise(bounds)]
+
+    def decoded(some):
+        return b"".join(some).decode("utf-8", "replace")
+
+    whole = [decoded(tokens[:count]).rstrip("\ufffd") for count in range(len(tokens) + 1)]
+    assert pieces(tokens, text=decoded) == [after[len(before) :] for before, after in pairwise(whole)]
+
+
 def test_a_deadline_ends_its_own_row(monkeypatch):
     """A text whose time is over comes back as far as it is, and those beside it go on."""
     generator = writer("gpt2", rows=3)
@@ -324,7 +630,16 @@ def test_a_window_bounds_the_context(caplog):
         asyncio.run(made.complete(asked(SHARED[:50], max_tokens=20)))
 
 
-@pytest.mark.parametrize("architecture", ["mamba", "jamba", "bloom"])
+def test_two_sets_of_positions_bound_the_context(caplog):
+    """A model that turns positions otherwise in long texts gets none of them: its neighbours would be turned so too."""
+    made = LocalGenerator(tiny_writer("phi3"), device="cpu", precision="float32", threads=1)
+    assert made.context_tokens == 48
+    assert "one set of positions for 48 tokens" in caplog.text
+    requests = [asked(SHARED[:36]), asked(["w3", "w4"])]
+    assert [done.text for done in together(made, requests)] == [expected("phi3", each)[0] for each in requests]
+
+
+@pytest.mark.parametrize("architecture", ["mamba", "jamba", "bloom", "gpt_neo"])
 def test_a_model_unfit_for_rows_is_refused(architecture):
     """A model that keeps more than keys and values, or passes over positions, is a ConfigError that says why."""
     with pytest.raises(ConfigError, match="cannot carry this model") as caught:

@@ -24,8 +24,8 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest tests/unit tests/integration -m "not slow and not gpu" -n auto --maxprocesses 4 --dist loadfile
-	$(BIN)/python -m pytest tests/acceptance -m "not slow and not gpu"
+	$(BIN)/python -m pytest tests/acceptance tests/integration tests/unit -m "not slow and not gpu" \
+		-n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # POLICY=NAME: another policy; STRATEGIES=all or NAME,NAME...: the arms side by side instead, EACH=N questions of a kind
 demo: install

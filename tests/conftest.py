@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
@@ -35,6 +36,10 @@ from router.settings import Settings
 from router.snapshots import policy_sha256
 from router.tables import updates
 from router.types import Counters, Decision, DecisionId, Query, Receipt
+
+# Speed is shown by benchmarks: an example that a busy machine held up has not failed.
+hypothesis.settings.register_profile("ragbandit", deadline=None)
+hypothesis.settings.load_profile("ragbandit")
 
 #: uid and gid of "nobody" on every Linux we know
 NOBODY = 65534

@@ -38,7 +38,9 @@ from router.tables import updates
 from router.types import Counters, Decision, DecisionId, Query, Receipt
 
 # Speed is shown by benchmarks: an example that a busy machine held up has not failed.
-hypothesis.settings.register_profile("ragbandit", deadline=None)
+hypothesis.settings.register_profile(
+    "ragbandit", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("ragbandit")
 
 #: uid and gid of "nobody" on every Linux we know

@@ -25,8 +25,9 @@ CircuitState = Literal["closed", "open", "half_open"]
 
 #: where a decision's facts name the arms that it was not offered because they fail
 LEFT_OUT: Final = "left_out"
-#: failures that say nothing of the arm: the caller did not want the answer, or the decision's row is broken
-NOT_COUNTED = frozenset({CANCELLED, "unreadable"})
+#: failures that say nothing of the arm: the caller did not want the answer, asked more than the model can read, or the
+#: decision's row is broken
+NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "unreadable"})
 #: the stop reason of an arm whose seconds ran out
 OUT_OF_SECONDS: Final = "budget_seconds"
 #: outcomes of an arm that are remembered, or `failures` where that is more

@@ -37,6 +37,8 @@ __all__ = [
     "OutOfBudget",
     "Passage",
     "Prompt",
+    "PromptTooLong",
+    "QuestionTooLong",
     "Request",
     "Retriever",
     "Run",
@@ -149,6 +151,14 @@ class CallBroke(ArmFailed):
     def __init__(self, message: str, *, spent: Cost, remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
         self.spent = spent
+
+
+class PromptTooLong(ArmFailed):
+    """A prompt does not fit the model, not even without passages."""
+
+
+class QuestionTooLong(PromptTooLong):
+    """It would fit without its question: the arm works, the caller asked too much."""
 
 
 @runtime_checkable

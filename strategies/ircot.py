@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from router.types import ArmName, Json
-from strategies.base import Answer, Need, Run
+from strategies.base import Answer, Need, PromptTooLong, Run
 from strategies.basic import Style, gather, partial_kept, read, stop_reason
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, extract_answer, first_sentence, has_answer, last_query
@@ -68,8 +68,9 @@ class MultiStep:
 
     A round searches with the last sentence that states something (the question in the first), adds the hits to
     the pool and asks for the next sentence. The chain ends at a sentence with "answer is" ("answer_found"), at
-    an empty one ("empty_sentence"), or when the rounds are used up ("max_rounds", or "budget_rounds" where the
-    budget's cap was the smaller). The chain is thrown away: the reader sees the passages and the question only.
+    an empty one ("empty_sentence"), when its next prompt has no room for it ("thoughts_too_long"), or when the rounds
+    are used up ("max_rounds", or "budget_rounds" where the budget's cap was the smaller). The chain is thrown away:
+    the reader sees the passages and the question only.
     Until it has answered, the draft is the chain's own answer, or its latest sentence.
     """
 
@@ -105,7 +106,12 @@ class MultiStep:
         while run.begin_round(cap=self._params.rounds):
             query = last_query(question, sentences=sentences)
             await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
-            sentence = await self._think(question, sentences=sentences, run=run, pool=pool)
+            try:
+                sentence = await self._think(question, sentences=sentences, run=run, pool=pool)
+            except PromptTooLong:
+                if not sentences:
+                    raise
+                return "thoughts_too_long"
             if not sentence:
                 return "empty_sentence"
             sentences.append(sentence)

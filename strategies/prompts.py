@@ -13,17 +13,29 @@ part of the prompt), followed by sections. A section begins with its name in bra
 Only [body] must be there. Values are put in once and never read as templates: braces in a question are safe.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 
-from router.errors import ArmFailed, ConfigError
-from strategies.base import Completion, Generator, Need, Passage, Prompt, Run, Sampling
+from router.errors import ConfigError
+from strategies.base import (
+    Completion,
+    Generator,
+    Need,
+    Passage,
+    Prompt,
+    PromptTooLong,
+    QuestionTooLong,
+    Run,
+    Sampling,
+)
 from strategies.passages import PassagePool, cut_words
 
-__all__ = ["Fitted", "Template", "ask", "fit", "load_template", "load_templates", "shown_prompt"]
+__all__ = ["Fitted", "Template", "ask", "fit", "load_template", "load_templates", "shown_prompt", "templates_digest"]
 
 _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(r"\[(\w+)\]")
@@ -105,6 +117,19 @@ def load_template(
     return template
 
 
+def templates_digest(arm: object) -> str | None:
+    """12 hexadecimal digits over the texts of all templates that are the arm's attributes, or in a mapping that is one.
+
+    None for an arm without templates. Headers of the files do not count.
+    """
+    held: set[Template] = set()
+    for value in getattr(arm, "__dict__", {}).values():
+        several = value.values() if isinstance(value, Mapping) else (value,)
+        held.update(each for each in several if isinstance(each, Template))
+    said = "\n".join(sorted(json.dumps(asdict(each), sort_keys=True) for each in held))
+    return sha256(said.encode()).hexdigest()[:12] if held else None
+
+
 def _read_own(name: str, *, where: str) -> str:
     folder = resources.files("strategies") / _FOLDER
     file = folder / f"{name}.txt"
@@ -171,7 +196,8 @@ def fit(
     A passage longer than `passage_words` words is cut to them. While the prompt is too long, demonstrations are
     dropped from the first (as the papers do), then whole passages from the last (unlike the papers, whose code
     cuts lines from the top, where the best evidence stands). Whatever was lost is in `losses`.
-    Raises ArmFailed naming the longest field if not even the bare question fits.
+    Raises PromptTooLong naming the longest field if not even the bare question fits; QuestionTooLong where that field
+    has the question in it and the prompt would fit without.
     """
     losses: list[str] = []
     demonstrations = list(template.demonstrations)
@@ -191,14 +217,22 @@ def fit(
             texts.pop()
             losses.append(f"passage {kept.pop().id} dropped")
         else:
-            raise _too_long(fields, size=size, room=room)
+            raise _too_long(template, fields=fields, generator=generator, size=size, room=room)
 
 
-def _too_long(fields: Mapping[str, str], *, size: int, room: int) -> ArmFailed:
+def _too_long(
+    template: Template, *, fields: Mapping[str, str], generator: Generator, size: int, room: int
+) -> PromptTooLong:
+    question = fields.get("question", "")
     longest = max(fields, key=lambda name: len(fields[name]), default=None)
-    return ArmFailed(
+    # An arm may have it in another field too: as a query that was tried.
+    without = {name: value.replace(question, "", 1) for name, value in fields.items()}
+    bare = generator.count_tokens(_fill(template, fields=without, demonstrations=(), passages=(), texts=()))
+    asked_too_much = longest is not None and question in fields[longest] and bare <= room
+    kind = QuestionTooLong if asked_too_much else PromptTooLong
+    return kind(
         f"the prompt has {size} tokens without any passage, and the model has room for {room}",
-        field=longest,
+        field="question" if asked_too_much else longest,
         remedy="shorten it, lower the arm's max_tokens, or raise the generator's context_tokens",
     )
 

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, replace
 
 from router.errors import ArmFailed, InvalidInput, RagBanditError
 from router.types import CANCELLED, Budget, Json, Outcome, OutcomeStatus, Query, count_steps
-from strategies.base import Answer, Generator, OutOfBudget, Retriever, Run, Strategy, error_text
+from strategies.base import Answer, Generator, OutOfBudget, QuestionTooLong, Retriever, Run, Strategy, error_text
+from strategies.prompts import templates_digest
 
 __all__ = ["CANCELLED_ERROR", "GRACE_SECONDS", "STOP_REASON_LENGTH", "made_by", "run_strategy"]
 
@@ -45,7 +46,8 @@ async def run_strategy(
     """The outcome of the arm for the query, with the cost it really had; `budget` is the caps in force.
 
     "answered": the arm ended by itself. "exhausted": a cap of the budget ended it; the answer is its draft or None
-    and the stop reason "budget_<cap>". "failed": it raised; the stop reason is "error" and `error` the message. Or
+    and the stop reason "budget_<cap>". "failed": it raised; `error` is the message, the stop reason is "error", or
+    "question_too_long" where no prompt has room for the question. Or
     somebody, in whichever thread, completed `stop`: the arm is cut off where it is, the stop reason is CANCELLED.
     Seconds are enforced twice: by the Run before and during every call, and here, GRACE_SECONDS late, for an arm
     that hangs elsewhere. Code that blocks the event loop cannot be cut off.
@@ -79,12 +81,14 @@ async def run_strategy(
 def made_by(strategy: Strategy, *, budget: Budget, retriever: Retriever, generator: Generator) -> Mapping[str, Json]:
     """What tells two versions of an arm apart, as plain JSON values: `Outcome.made_by`.
 
-    "arm": "module:Class"; "params"; the names of "generator" and "retriever"; "budget": the caps in force, by name.
+    "arm": "module:Class"; "params"; of an arm with templates "templates", a digest of their texts, so that an edited
+    file is another version; the names of "generator" and "retriever"; "budget": the caps in force, by name.
     """
-    kind = type(strategy)
+    kind, digest = type(strategy), templates_digest(strategy)
     return {
         "arm": f"{kind.__module__}:{kind.__qualname__}",
         "params": dict(strategy.params),
+        **({} if digest is None else {"templates": digest}),
         "generator": generator.name,
         "retriever": retriever.name,
         "budget": {cap: value for cap, value in asdict(budget).items() if value is not None},
@@ -150,4 +154,5 @@ def _exhausted(run: Run, *, cap: str) -> _End:
 
 
 def _failed(error: BaseException) -> _End:
-    return _End(status="failed", answer=None, stop_reason="error", error=error_text(error))
+    reason = "question_too_long" if isinstance(error, QuestionTooLong) else "error"
+    return _End(status="failed", answer=None, stop_reason=reason, error=error_text(error))

@@ -45,7 +45,7 @@ class SeakrParams(ArmParams):
     layer: Annotated[int | None, Field(ge=0)] = None
     samples: Annotated[int, Field(ge=2)] = 4
     #: of the samples
-    temperature: Annotated[float, Field(gt=0.0)] = 1.0
+    temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     #: of the samples
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
     #: of the samples; 0: all tokens

@@ -40,9 +40,12 @@ class Kept:
     made_at: float
 
 
-def key_of(question: str, *, arm: str, made_by: Mapping[str, Json]) -> str:
-    """What tells one piece of work from another: 64 hexadecimal digits over question, arm, params, models and caps."""
-    said = json.dumps([question, arm, made_by], sort_keys=True, default=str)
+def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str) -> str:
+    """What tells one piece of work from another: 64 hexadecimal digits over question, arm, what made it, and version.
+
+    `version` is that of the generator, see workers.main.generator_version.
+    """
+    said = json.dumps([question, arm, made_by, version], sort_keys=True, default=str)
     return sha256(said.encode()).hexdigest()
 
 
@@ -84,6 +87,10 @@ class Answers:
 
     def __getitem__(self, key: str) -> Kept:
         return self._found[key]
+
+    def forget_failed(self) -> None:
+        """Take answers that failed for missing. Their lines stay in the file: of one key the last line counts."""
+        self._found = {key: kept for key, kept in self._found.items() if kept.status != "failed"}
 
     def add(self, outcome: Outcome, *, key: str, arm: str, question: str) -> None:
         """Keep the answer; it is with the operating system when this returns."""

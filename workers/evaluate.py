@@ -45,7 +45,7 @@ from workers.judging import (
     log_records,
     table_records,
 )
-from workers.main import arm_params, index_folder, make_generator, make_retriever, offered
+from workers.main import arm_params, generator_version, index_folder, make_generator, make_retriever, offered
 from workers.questions import read_asked
 from workers.quizzing import quizzed_answers
 
@@ -75,6 +75,9 @@ def add_evaluate_verb(app: typer.Typer) -> None:
         concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
         answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
         resume: Annotated[bool, typer.Option("--resume", help="go on with the answers that are there")] = False,
+        retry_failed: Annotated[
+            bool, typer.Option("--retry-failed", help="as --resume, and ask again where the answer failed")
+        ] = False,
         table: Annotated[Path | None, typer.Option(help="write what `simulate` and `train` read")] = None,
         log: Annotated[Path | None, typer.Option(help="write what `import` reads, to start a policy warm")] = None,
         config: ConfigOption = None,
@@ -92,12 +95,15 @@ def add_evaluate_verb(app: typer.Typer) -> None:
                 )
             _tell_lacking(lacking)
             file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
-            with Answers(file, resume=resume) as kept:
+            with Answers(file, resume=resume or retry_failed) as kept:
+                if retry_failed:
+                    kept.forget_failed()
                 answered = _run(rows, arms=arms, settings=settings, answers=kept, concurrency=concurrency)
+                judging_model = None if judging is None else _loaded(judging, what="judge")
                 judged_as = (
                     judgements(rows, answered=answered, family=family)
-                    if judging is None
-                    else _quiz(rows, answered=answered, settings=judging, answers=kept, concurrency=concurrency)
+                    if judging_model is None
+                    else _quiz(rows, answered=answered, judge=judging_model, answers=kept, concurrency=concurrency)
                 )
             found = evaluated(rows, answered=answered, judged_as=judged_as)
             if table is not None:
@@ -105,7 +111,7 @@ def add_evaluate_verb(app: typer.Typer) -> None:
             if log is not None:
                 records = log_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward)
                 _write(log, _encoded(records, asked=rows, settings=settings))
-            _show(found, file=file, judge=None if judging is None else judging.model, as_json=as_json)
+            _show(found, file=file, judge=None if judging_model is None else judging_model.name, as_json=as_json)
 
 
 def _judge_settings(settings: Settings, *, family: str, judge: str | None) -> GeneratorSettings | None:
@@ -194,6 +200,8 @@ class Bench:
     arms: Mapping[str, Strategy]
     retriever: Retriever
     generator: Generator
+    #: of the generator, see workers.main.generator_version
+    version: str
     #: caps on every answer
     budget: Budget
 
@@ -202,7 +210,11 @@ class Bench:
         parts = {"budget": self.budget, "retriever": self.retriever, "generator": self.generator}
         making = {name: made_by(arm, **parts) for name, arm in self.arms.items()}  # type: ignore[arg-type]
         return [
-            Work(key=key_of(row.question, arm=name, made_by=making[name]), arm=name, question=row.question)
+            Work(
+                key=key_of(row.question, arm=name, made_by=making[name], version=self.version),
+                arm=name,
+                question=row.question,
+            )
             for row in asked
             for name in self.arms
         ]
@@ -244,10 +256,13 @@ def _run(
     asked: Sequence[Asked], *, arms: Mapping[str, Strategy], settings: Settings, answers: Answers, concurrency: int
 ) -> Answered:
     """Answers per arm in the order of the questions. Ctrl-C ends the command; what was answered is kept."""
-    retriever = make_retriever(settings)
-    with errors.status("loading the model"):
-        generator = make_generator(settings.generator)
-    bench = Bench(arms=arms, retriever=retriever, generator=generator, budget=capped(Budget(), limits=settings.budget))
+    bench = Bench(
+        arms=arms,
+        retriever=make_retriever(settings),
+        generator=_loaded(settings.generator, what="model"),
+        version=generator_version(settings.generator),
+        budget=capped(Budget(), limits=settings.budget),
+    )
     work = bench.work(asked)
     todo = list({each.key: each for each in work if each.key not in answers}.values())
     count = itertools.count(1)
@@ -263,12 +278,15 @@ def _run(
     return {name: [answers[each.key] for each in work if each.arm == name] for name in arms}
 
 
+def _loaded(settings: GeneratorSettings, *, what: str) -> Generator:
+    with errors.status(f"loading the {what}"):
+        return make_generator(settings)
+
+
 def _quiz(
-    asked: Sequence[Asked], *, answered: Answered, settings: GeneratorSettings, answers: Answers, concurrency: int
+    asked: Sequence[Asked], *, answered: Answered, judge: Generator, answers: Answers, concurrency: int
 ) -> Judgements:
     """Judgements by the judge. Ctrl-C ends the command; what was judged is in the judge's cache."""
-    with errors.status("loading the judge"):
-        judge = make_generator(settings)
     count = itertools.count(1)
     with bars(errors) as progress, _interruptible(answers):
         return asyncio.run(

@@ -35,6 +35,7 @@ __all__ = [
     "at_once",
     "check_arms",
     "die_with_parent",
+    "generator_version",
     "index_folder",
     "make_generator",
     "make_retriever",
@@ -48,6 +49,19 @@ log = logging.getLogger("ragbandit.worker")
 QUEUES = {"answer": ANSWER_QUEUE, "learn": LEARN_QUEUE}
 #: questions at once where the generator is scripted and nobody said how many
 SCRIPTED_AT_ONCE = 8
+#: settings of a server that change only whether and when it answers
+_PATIENCE = {
+    "attempt_s",
+    "concurrency",
+    "connect_s",
+    "longest_pause_s",
+    "pause_s",
+    "probe",
+    "read_s",
+    "requests_per_minute",
+    "retries",
+    "tokens_per_minute",
+}
 #: what a keeper is at is waited for that long
 KEEPER_S = 5.0
 
@@ -72,8 +86,13 @@ def make_generator(settings: GeneratorSettings) -> Generator:
 def _behind_cache(generator: Generator, *, settings: GeneratorSettings) -> Generator:
     if settings.cache is None:
         return generator
-    version = settings.model_dump_json(exclude={"cache", "threads", "max_batch", "prefix_mb"})
-    return CachedGenerator(generator, folder=settings.cache, version=version)
+    return CachedGenerator(generator, folder=settings.cache, version=generator_version(settings))
+
+
+def generator_version(settings: GeneratorSettings) -> str:
+    """The settings that decide what is answered at what price, as JSON: those of speed and patience are not in it."""
+    beside: dict[str, bool | set[str]] = dict.fromkeys(("cache", "threads", "max_batch", "prefix_mb"), True)
+    return settings.model_dump_json(exclude=beside | {"openai": _PATIENCE})
 
 
 def _make_scripted(settings: GeneratorSettings) -> Generator:

@@ -11,6 +11,7 @@ alias, so that searches see the old passages or the new ones, whole. What the in
 import asyncio
 import hashlib
 import itertools
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -48,6 +49,9 @@ _LONGEST_ID = 512
 _BUSY = frozenset({429, 502, 503, 504})
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 _Result = TypeVar("_Result")
+
+# It warns of every failed try with a traceback of a hundred lines; our error says the same in one.
+logging.getLogger("elastic_transport").setLevel(logging.ERROR)
 
 
 def connect(url: str, *, api_key: str | None = None, timeout_s: float = 30.0) -> Elasticsearch:

@@ -1,7 +1,8 @@
 """Two retrievers searched at once, their lists joined by rank."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from router.errors import ArmFailed, InvalidInput
 from strategies.base import Hit, Passage, Retriever
@@ -11,8 +12,16 @@ __all__ = ["CONSTANT", "HybridRetriever", "Reranker", "fuse"]
 #: of reciprocal rank fusion, as its authors set it
 CONSTANT = 60
 
-#: (query, hits) -> the same hits with other scores, best first
-Reranker = Callable[[str, tuple[Hit, ...]], Awaitable[tuple[Hit, ...]]]
+
+class Reranker(Protocol):
+    """Puts hits in a better order."""
+
+    #: tells two rerankers apart: it is kept with every outcome
+    name: str
+
+    async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
+        """The same hits with other scores, best first."""
+        ...
 
 
 def fuse(lists: Sequence[Sequence[Hit]], *, k: int, constant: int = CONSTANT) -> tuple[Hit, ...]:
@@ -39,13 +48,14 @@ class HybridRetriever(Retriever):
     the joined one. Both must index the same corpus, for passages are joined by id. rerank: puts the joined `depth`
     hits in a better order before they are cut to k.
     A search fails if either retriever fails: half an answer under the name of both would mislead whoever compares.
+    `name` is "hybrid:", both names with "+" between them, and where there is a reranker ":reranked:" and its name.
     Raises InvalidInput for a depth below 1.
     """
 
     def __init__(self, first: Retriever, *, second: Retriever, depth: int = 50, rerank: Reranker | None = None) -> None:
         if depth < 1:
             raise InvalidInput(f"{depth} is below 1", field="depth", remedy="give at least 1")
-        self.name = f"hybrid:{first.name}+{second.name}"
+        self.name = f"hybrid:{first.name}+{second.name}" + (f":reranked:{rerank.name}" if rerank else "")
         self._pair = (first, second)
         self._depth = depth
         self._rerank = rerank

@@ -205,10 +205,11 @@ def test_meaning_needs_the_encoder_of_the_index(client, url, name, encoder):
         es.ElasticsearchRetriever(url, index=name, search="meaning", encoder=encoder)
 
 
-def test_a_server_that_is_down_is_said():
-    """Nobody listening is a ConfigError at the start, naming the setting."""
+def test_a_server_that_is_down_is_said(caplog):
+    """Nobody listening is a ConfigError at the start, naming the setting; the client logs no traceback beside it."""
     with pytest.raises(ConfigError, match=r"retriever\.url: Elasticsearch does not answer"):
         es.ElasticsearchRetriever("http://127.0.0.1:9", index="any")
+    assert not caplog.records
     with pytest.raises(ConfigError, match="is no url"):
         es.connect("nonsense")
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from router.cli_logs import add_log_verbs
 from router.config import load
-from router.errors import InvalidInput
+from router.errors import ArmFailed, InvalidInput
 from router.evaluation.table import read_table
 from router.logs import Defaults, read_rows
 from router.types import Budget
@@ -59,6 +59,21 @@ class Needy:
 
     async def answer(self, question, *, run):
         return Answer(text="", stop_reason="never")
+
+
+class Ailing:
+    """An arm that fails until there is a file named "healthy" in the working directory."""
+
+    needs = frozenset()
+
+    def __init__(self, *, name):
+        self.name = name
+        self.params = {}
+
+    async def answer(self, question, *, run):
+        if not Path("healthy").exists():
+            raise ArmFailed("ailing")
+        return Answer(text="well", stop_reason="answered")
 
 
 def write_lines(path, rows):
@@ -246,16 +261,68 @@ def test_one_strategy_gives_no_table(run, tmp_path, option):
 
 
 def test_resume_runs_only_what_is_missing(run, tmp_path):
-    """What is answered is not run again: with another script the old answers stay and the new ones are appended."""
+    """What is answered is not run again: the old answers stay and count, and the new ones are appended."""
     report(run("--json", "--limit", "2"))
-    before = kept(tmp_path)
-    write_config(tmp_path, generator={"name": "scripted", "script": {"": "So the answer is: new."}})
-    report(run("--json", "--resume"))
+    before = [row | {"answer": "old"} for row in kept(tmp_path)]
+    write_lines(tmp_path / "answers.jsonl", before)
+    row = report(run("--json", "--resume"))["single_step"]
     after = kept(tmp_path)
 
     assert len(before) == 4
     assert after[:4] == before
-    assert [row["answer"] for row in after[4:]] == ["new"] * 4
+    assert [row["answer"] for row in after[4:]] == [None, None, "no", "no"]
+    assert row["accuracy"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        ({"script": {"": "So the answer is: new."}}, 16),
+        ({"openai": {"base_url": "http://127.0.0.1:9/v1"}}, 16),
+        ({"openai": {"fields": {"temperature": 0.7}}}, 16),
+        ({"openai": {"prices": {"m": [1.0, 2.0]}}}, 16),
+        ({"threads": 1, "cache": "cache", "openai": {"retries": 9, "requests_per_minute": 60, "read_s": 5}}, 8),
+    ],
+)
+def test_other_settings_of_the_generator_are_other_work(run, tmp_path, change, lines):
+    """Another server, temperature or price has every question asked again; speed and patience have none."""
+    report(run("--json"))
+    write_config(tmp_path, generator=BASE["generator"] | change)
+    report(run("--json", "--resume"))
+
+    assert len(kept(tmp_path)) == lines
+
+
+def test_edited_template_is_other_work(run, tmp_path):
+    """After its own prompt file was edited an arm answers again; other arms do not."""
+    prompt = "[body]\n{passages}\n{question}\n[prefix]\n"
+    (tmp_path / "mine.txt").write_text(prompt)
+    write_config(tmp_path, arms={"single_step": {"templates": {"read_direct": "mine.txt"}}, "no_retrieval": {}})
+    report(run("--json"))
+    (tmp_path / "mine.txt").write_text("# the same prompt under a title\n" + prompt)
+    report(run("--json", "--resume"))
+    assert len(kept(tmp_path)) == 8
+
+    (tmp_path / "mine.txt").write_text(prompt + "Capital of Ohio?")
+    report(run("--json", "--resume"))
+    arms = [row["arm"] for row in kept(tmp_path)]
+    assert (arms.count("single_step"), arms.count("no_retrieval")) == (8, 4)
+
+
+def test_failed_answers_are_asked_again_on_request(run, tmp_path):
+    """--resume leaves failures as they are; --retry-failed asks again for them alone, and the later line counts."""
+    ailing = {"class": f"{__name__}:Ailing"}
+    write_config(tmp_path, arms={"ailing": ailing, "no_retrieval": {}, "single_step": {}})
+
+    def failures(word):
+        rows = report(run("--json", word, strategy="ailing,no_retrieval"))
+        return rows["ailing"]["failed"], rows["no_retrieval"]["failed"], len(kept(tmp_path))
+
+    assert failures("--resume") == (4, 1, 8)
+    (tmp_path / "healthy").touch()
+    assert failures("--resume") == (4, 1, 8)
+    assert failures("--retry-failed") == (0, 1, 13)
+    assert failures("--resume") == (0, 1, 13)
 
 
 def test_other_params_are_other_work(run, tmp_path):
@@ -356,8 +423,7 @@ def test_interrupt_keeps_what_was_answered(run, tmp_path):
     assert process.returncode == 130, said
     assert "--resume" in said
     assert 3 <= len(before) < 30
-    write_config(tmp_path)
-    report(run("--json", "--resume", strategy="single_step"))
+    report(run("--json", "--resume", "--concurrency", "9", strategy="single_step"))
     assert kept(tmp_path)[: len(before)] == before
     assert len({row["key"] for row in kept(tmp_path)}) == len(kept(tmp_path)) == 30
 
@@ -460,7 +526,7 @@ def test_no_more_answers_at_a_time_than_asked(tmp_path, concurrency):
     generator = Counting({"": "So the answer is: x."}, seconds=0.01)
     retriever = MemoryRetriever([Passage(**CORPUS[0])])
     arms = make_arms({"single_step": {}}, capabilities=generator.capabilities)
-    bench = Bench(arms=arms, retriever=retriever, generator=generator, budget=Budget())
+    bench = Bench(arms=arms, retriever=retriever, generator=generator, version="1", budget=Budget())
     work = bench.work([Asked(id=str(n), question=f"Jaws {n}?", answers=["x"]) for n in range(9)])
     done = []
     with Answers(tmp_path / "a.jsonl", resume=False) as answers:
@@ -477,7 +543,7 @@ def test_disk_that_is_full_ends_the_evaluation(tmp_path):
     """An answer that cannot be kept is an error of ours, not a traceback of many."""
     generator = ScriptedGenerator({"": "x"})
     arms = make_arms({"no_retrieval": {}}, capabilities=generator.capabilities)
-    bench = Bench(arms=arms, retriever=MemoryRetriever([]), generator=generator, budget=Budget())
+    bench = Bench(arms=arms, retriever=MemoryRetriever([]), generator=generator, version="1", budget=Budget())
     work = bench.work([Asked(id="1", question="?", answers=["x"])])
     answers = Answers(tmp_path / "a.jsonl", resume=False)
     with Path("/dev/full").open("wb", buffering=0) as answers._stream, pytest.raises(InvalidInput, match="No space"):

@@ -138,6 +138,17 @@ def test_endless_text_is_cut_and_paid_for(text, stream):
         assert outcome.cost.completion_tokens == sum(event.completion_tokens for event in written) > 0, name
 
 
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_question_beyond_the_model_is_no_fault_of_the_arm(name, settings):
+    """Every arm says "question_too_long" where the question alone fills the model, and "error" where the arm does."""
+    long = run(make(name, settings), question="long " * 5_000)
+    narrow = run(make(name, settings), generator_=generator(context_tokens=3))
+
+    assert (long.status, long.stop_reason, long.cost.llm_calls) == ("failed", "question_too_long", 0)
+    assert "question: the prompt has" in long.error
+    assert (narrow.status, narrow.stop_reason) == ("failed", "error")
+
+
 class FakeElasticsearch:
     """Says what a start needs to hear, then replies to searches as told: (status, body), or seconds of silence."""
 
@@ -201,8 +212,8 @@ def searching():
     ],
     ids=["busy", "refused", "gone", "half_json", "cut", "other_json", "down"],
 )
-def test_an_elasticsearch_that_fails_fails_every_arm_that_searches(reply, said):
-    """Down, busy, refusing, or half an answer: the arm fails with the reason, and the search counts."""
+def test_an_elasticsearch_that_fails_fails_every_arm_that_searches(reply, said, caplog):
+    """Down, busy, refusing, or half an answer: the arm fails with the reason, the search counts, no client logs."""
     elasticsearch = pytest.importorskip("strategies.retrievers.elasticsearch")
     with FakeElasticsearch(reply) as server:
         retriever = elasticsearch.ElasticsearchRetriever(server.url, index="any")
@@ -211,6 +222,7 @@ def test_an_elasticsearch_that_fails_fails_every_arm_that_searches(reply, said):
         names = searching()
         found = outcomes(names, retriever=retriever)
     assert len(names) >= 9
+    assert not [each for each in caplog.records if each.name.startswith("elastic_transport")]
     for name, outcome in found.items():
         assert (outcome.status, outcome.stop_reason, outcome.cost.retriever_calls) == ("failed", "error", 1), name
         assert said in outcome.error, name

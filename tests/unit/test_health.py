@@ -26,7 +26,7 @@ endings = st.builds(
     st.integers(0, 400),
     st.sampled_from(ARMS),
     st.sampled_from(["failed", "failed", "failed", "answered", "exhausted", "exhausted"]),
-    st.sampled_from(["error", "error", "cancelled", "unreadable", "worker_died", "budget_seconds", "budget_seconds"]),
+    st.sampled_from(["error", "cancelled", "question_too_long", "unreadable", "worker_died", *["budget_seconds"] * 2]),
     st.booleans(),
     st.booleans(),
     st.one_of(st.integers(0, 60), st.integers(3500, 3700)).map(float),
@@ -63,7 +63,7 @@ def modelled(known: list[Ending], arm: str, now: float) -> tuple[str, int, float
             continue
         ran_out = (one.status, one.stop_reason, one.empty) == ("exhausted", "budget_seconds", True)
         if one.status == "failed":
-            counts = one.stop_reason not in ("cancelled", "unreadable")
+            counts = one.stop_reason not in ("cancelled", "question_too_long", "unreadable")
         elif ran_out:
             counts = not one.hurried
         else:
@@ -164,9 +164,9 @@ def test_no_failure(changes):
     assert health(breaker, 3.0) == ArmHealth(arm="one", state="closed", offered=True, failures=0, since=None)
 
 
-@pytest.mark.parametrize("reason", ["cancelled", "unreadable"])
+@pytest.mark.parametrize("reason", ["cancelled", "question_too_long", "unreadable"])
 def test_not_counted(reason):
-    """What was cancelled or could not be read neither fails an arm nor ends its run of failures."""
+    """What was cancelled, too long or could not be read neither fails an arm nor ends its run of failures."""
     breaker = Breaker(SETTINGS)
     breaker.take([failed(f"c{n}", float(n), stop_reason=reason) for n in range(9)])
     assert health(breaker, 9.0).failures == 0

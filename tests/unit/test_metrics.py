@@ -63,6 +63,48 @@ def test_accuracy_follows_the_family(family, prediction, gold, value):
     assert judged(prediction, gold=[gold], family=family)["accuracy"] == value
 
 
+#: (prediction, gold, measure) of what tells the families of short answers apart
+FLAGS = [
+    ("yes it is", ["yes"], "f1"),
+    ("The", ["a"], "f1"),
+    ("north dakota", ["no"], "accuracy"),
+    ("the U.S. Army", ["US Army"], "accuracy"),
+    ("NYC", ["New York", "NYC"], "exact_match"),
+    ("So the answer is: Ohio.", ["Ohio"], "exact_match"),
+    ("[Ohio, Iowa]", ["Ohio"], "exact_match"),
+    ("schön", ["schÃ¶n"], "exact_match"),
+    ("Ohio\nIowa", ["Ohio"], "exact_match"),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "values"),
+    [
+        ("2wiki", [0, 0, 1, 1, 1, 0, 0, 0, 0]),
+        ("adaptive_note", [0.5, 0, 1, 0, 1, 0, 0, 0, 0]),
+        ("hotpotqa", [0, 0, 1, 1, 0, 0, 0, 0, 0]),
+        ("musique", [0.5, 1, 1, 1, 1, 0, 0, 0, 0]),
+        ("nq", [0.5, 1, 1, 1, 1, 1, 1, 1, 0]),
+        ("ours", [0.5, 1, 0, 1, 1, 0, 0, 0, 0]),
+        ("squad", [0.5, 1, 1, 1, 1, 1, 1, 1, 0]),
+        ("triviaqa", [0.5, 1, 1, 1, 1, 1, 1, 1, 0]),
+    ],
+)
+def test_every_family_keeps_its_flags(family, values):
+    """What each family of short answers gives where the families differ."""
+    found = [judged(prediction, gold=gold, family=family)[measure] for prediction, gold, measure in FLAGS]
+
+    assert found == pytest.approx(values)
+
+
+@pytest.mark.parametrize(("family", "values"), [("asqa", [0, 1]), ("asqa_adaptive_note", [1, 0])])
+def test_every_family_of_readings_keeps_its_flags(family, values):
+    """ALCE judges the first line without citation marks, Adaptive-Note everything with them."""
+    cases = [("It sank in\n1912", "1912"), ("nineteen [1] 12", "nineteen 12")]
+
+    assert [judged(said, gold=[[gold]], family=family)["str_hit"] for said, gold in cases] == values
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [

@@ -93,6 +93,25 @@ def test_multi_step_stops_when_the_budget_has_no_more_rounds():
     assert (outcome.status, outcome.stop_reason, outcome.steps) == ("answered", "budget_rounds", 1)
 
 
+class Endless(ScriptedGenerator):
+    """Heeds neither stop nor length: "shark" for ever where it is to think."""
+
+    async def complete(self, request):
+        done = await super().complete(request)
+        return replace(done, text="shark " * 150) if "passages say" in request.prompt.prefix else done
+
+
+def test_multi_step_reads_what_it_holds_when_its_thoughts_fill_the_context():
+    """A chain that leaves no room for its next prompt ends, and the reader answers from the passages."""
+    model = Endless({"passages say": "shark", "": "Ohio"}, context_tokens=200)
+    outcome = outcome_of(MultiStep(), model)
+
+    assert (outcome.status, outcome.answer, outcome.stop_reason) == ("answered", "Ohio", "thoughts_too_long")
+    assert branches(outcome, "chain_ended") == ["thoughts_too_long"]
+    assert purposes(outcome) == ["think", "read"]
+    assert "Jaws was made by Spielberg." in model.prompts[-1].body
+
+
 def test_multi_step_reasoning_searches_with_the_sentence_before():
     """A sentence that only reasons is not searched for."""
     outcome = outcome_of(MultiStep(rounds=2), ["So it must be Ohio.", "Hence Ohio.", "Ohio"])
@@ -162,8 +181,6 @@ def test_what_the_reader_had_written_at_the_deadline_is_the_draft(arm, answers, 
         (SingleStep(preset="flan"), {"style": "direct", "passages": 15}),
         (SingleStep(preset="gpt"), {"style": "reasoned", "passages": 6}),
         (SingleStep(preset="gpt", passages=4), {"style": "reasoned", "passages": 4}),
-        (MultiStep(preset="flan"), {"rounds": 10, "passages_per_round": 6, "passages": 15}),
-        (MultiStep(preset="gpt"), {"rounds": 10, "passages_per_round": 3, "passages": 15, "style": "reasoned"}),
     ],
 )
 def test_presets_give_the_numbers_of_the_paper(arm, expected):
@@ -175,3 +192,19 @@ def test_params_cannot_be_changed():
     """An arm's params are read-only."""
     with pytest.raises(TypeError):
         SingleStep().params["passages"] = 9
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        ("flan", ("direct", "reasoned", 10, 6, 15, 350, 200, 200)),
+        ("gpt", ("reasoned", "reasoned", 10, 3, 15, 350, 300, 300)),
+        ("small", ("direct", "quoted", 3, 2, 6, 350, 48, 32)),
+    ],
+)
+def test_presets_of_multi_step_are_whole(preset, expected):
+    """Every number of a preset of multi_step stands, not only the ones that are changed most."""
+    names = ("style", "think", "rounds", "passages_per_round", "passages", "passage_words", "sentence_tokens")
+    wanted = dict(zip((*names, "max_tokens"), expected, strict=True))
+
+    assert MultiStep(preset=preset).params == {"preset": preset, "templates": {}, **wanted}

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from router.errors import ConfigError, InvalidInput
@@ -89,6 +90,14 @@ def test_k_limits_and_may_exceed_the_corpus(folder):
 def test_passages_come_back_as_they_went_in(folder):
     """The index opens without the corpus and returns titles and texts unchanged."""
     assert [hit.passage for hit in search(folder, "Joan")] == [ROWS[3]]
+
+
+def test_an_index_is_mapped_and_not_read(folder):
+    """The arrays of both fields stay in their files, so that several processes share the pages."""
+    fields = Bm25Retriever(folder)._indices
+
+    assert len(fields) == 2
+    assert all(isinstance(each.scores[part], np.memmap) for each in fields for part in ("data", "indices", "indptr"))
 
 
 def test_searches_may_run_at_the_same_time(folder):

@@ -2,18 +2,23 @@
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from concurrent.futures import Future
 from dataclasses import replace
+from importlib import import_module
 from types import MappingProxyType
+from typing import get_args
 
 import pytest
 
 from router.errors import ArmFailed, InvalidInput
 from router.types import Budget, CallFailed, DecisionId, Generated, Query, Retrieved, Round, count_steps
-from strategies.base import Answer, Completion, Generator, OutOfBudget, Prompt, Request, Retriever, Run
-from strategies.runner import run_strategy
+from strategies import ARMS, make_arms
+from strategies.base import Answer, Completion, Generator, Need, OutOfBudget, Prompt, Request, Retriever, Run
+from strategies.prompts import load_templates
+from strategies.runner import made_by, run_strategy
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 
 
@@ -212,6 +217,28 @@ def test_the_outcome_says_what_made_it():
         "retriever": "memory",
         "budget": {"tokens": 50, "seconds": 60.0},
     }
+
+
+@pytest.mark.parametrize("name", sorted(ARMS.keys() - {"http"}))
+def test_what_made_an_outcome_includes_the_texts_of_every_template(name, monkeypatch):
+    """An edit in any one of the templates that an arm loads makes it another version; the same texts do not."""
+
+    def digest(edited=""):
+        def load(wanted, **given):
+            loaded.update(wanted)
+            found = dict(load_templates(wanted, **given))
+            return found | {each: replace(found[each], body="edited") for each in wanted if each == edited}
+
+        monkeypatch.setattr(import_module(ARMS[name].partition(":")[0]), "load_templates", load)
+        (arm,) = make_arms({name: {}}, capabilities=frozenset(get_args(Need))).values()
+        parts = {"retriever": MemoryRetriever([]), "generator": ScriptedGenerator([])}
+        return made_by(arm, budget=Budget(), **parts)["templates"]
+
+    loaded = set()
+    first = digest()
+    assert re.fullmatch("[0-9a-f]{12}", first)
+    assert digest() == first
+    assert len({first, *map(digest, sorted(loaded))}) == 1 + len(loaded) > 1
 
 
 def test_a_long_stop_reason_is_cut():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from router.errors import ArmFailed
+from router.errors import ArmFailed, ConfigError
 from router.types import Budget, CallFailed, DecisionId, Query
 from strategies.base import Prompt, Run
 from strategies.basic import together
@@ -368,3 +368,10 @@ def test_the_first_failure_ends_the_calls_beside_it():
     assert "fails at call 2" in str(error)
     assert run.cost.llm_calls == 4 == len(run.trace)
     assert any(isinstance(event, CallFailed) and event.error == str(error) for event in run.trace)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_temperature_that_no_model_can_use_is_refused(value):
+    """The temperature of the samples is a finite number above 0."""
+    with pytest.raises(ConfigError, match=r"arms\.seakr\.temperature"):
+        Seakr(temperature=value)

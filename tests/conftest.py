@@ -37,6 +37,10 @@ from router.snapshots import policy_sha256
 from router.tables import updates
 from router.types import Counters, Decision, DecisionId, Query, Receipt
 
+# A shell's background job ignores SIGINT, and so would every process that a test starts and then interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Speed is shown by benchmarks: an example that a busy machine held up has not failed.
 hypothesis.settings.register_profile(
     "ragbandit", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

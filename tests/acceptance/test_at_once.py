@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from rq import Queue
+from rq import Queue, Worker
 
 from router.bootstrap import open_database
 from router.jobs import ANSWER_QUEUE, RedisJobs, connect
@@ -58,6 +58,7 @@ def test_sixteen_at_once(system):
         assert system.processes["answer"].wait(20) == 0
         assert running() == []
 
+    until(lambda: Worker.count(queue=Queue(ANSWER_QUEUE, connection=jobs.client)) == 16)  # before, a signal just kills
     end()
     with system.client() as client:
         for key in ids:

@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from router.database import Database
+from router.edge import unrun_outcome
 from router.errors import Conflict, NotFound
 from router.store import Store, insert_new
 from router.tables import cancellations, decisions, outcomes, waiting
-from router.types import CANCELLED, Cost, DecisionId, Outcome, OutcomeStatus, PolicyLabel
+from router.types import CANCELLED, DecisionId, OutcomeStatus, PolicyLabel
 
 __all__ = ["Cancellation", "ask", "asked"]
+
+
+_CLOSED = "cancelled by the caller after it had closed unanswered"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,26 +61,12 @@ def ask(database: Database, *, decision_id: DecisionId, now: float) -> Cancellat
             if connection.execute(select(waiting.c.decision_id).where(*open_here)).first():
                 return Cancellation(decision_id=decision_id, cancelled=None, status=None)
     if ended is None:
-        Store(database, label=PolicyLabel(decision.policy)).add_outcome(_unanswered(decision_id, now=now))
+        Store(database, label=PolicyLabel(decision.policy)).add_outcome(
+            unrun_outcome(decision_id, stop_reason=CANCELLED, error=_CLOSED, now=now)
+        )
         return ask(database, decision_id=decision_id, now=now)
     cancelled = (ended.status, ended.stop_reason) == ("failed", CANCELLED)
     return Cancellation(decision_id=decision_id, cancelled=cancelled, status=ended.status)
-
-
-def _unanswered(decision_id: DecisionId, *, now: float) -> Outcome:
-    return Outcome(
-        decision_id=decision_id,
-        status="failed",
-        answer=None,
-        trace=(),
-        cost=Cost(),
-        steps=0.0,
-        stop_reason=CANCELLED,
-        error="cancelled by the caller after it had closed unanswered",
-        run_by="worker",
-        made_by={},
-        made_at=now,
-    )
 
 
 def asked(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionId]:

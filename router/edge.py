@@ -22,12 +22,22 @@ from router.types import (
     Feedback,
     FeedbackId,
     FeedbackSource,
+    Json,
     Outcome,
     OutcomeStatus,
     Query,
 )
 
-__all__ = ["capped", "checked_id", "checked_query", "checked_text", "made_feedback", "made_outcome", "new_id"]
+__all__ = [
+    "capped",
+    "checked_id",
+    "checked_query",
+    "checked_text",
+    "made_feedback",
+    "made_outcome",
+    "new_id",
+    "unrun_outcome",
+]
 
 #: what an id may look like; also what RQ accepts for a job
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -210,6 +220,25 @@ def _number(value: object, *, field: str, low: float, high: float, hint: str = "
     if not low <= value <= high:
         raise InvalidInput(f"{value!r} is out of range", field=field, remedy=f"send a number in [{low}, {high}]{hint}")
     return float(value)
+
+
+def unrun_outcome(
+    decision_id: DecisionId, *, stop_reason: str, error: str, now: float, made_by: Mapping[str, Json] | None = None
+) -> Outcome:
+    """The failure of a decision whose arm our workers did not run: it cost nothing."""
+    return Outcome(
+        decision_id=decision_id,
+        status="failed",
+        answer=None,
+        trace=(),
+        cost=Cost(),
+        steps=0.0,
+        stop_reason=stop_reason,
+        error=error,
+        run_by="worker",
+        made_by=made_by or {},
+        made_at=now,
+    )
 
 
 def made_outcome(

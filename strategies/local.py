@@ -6,8 +6,7 @@ For laptops, tests and single machines: production runs a serving engine such as
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -17,6 +16,7 @@ import numpy as np
 from router.errors import ArmFailed, ConfigError
 from strategies.base import Completion, Generator, Need, Prompt, Request
 from strategies.details import Attention
+from strategies.loading import without_bar
 from strategies.telling import Taken, looked, pieces
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     except ImportError as error:
         raise ConfigError("the package transformers is missing", remedy="pip install 'ragbandit[models]'") from error
     try:
-        with _quiet():
+        with without_bar():
             tokenizer = AutoTokenizer.from_pretrained(str(folder))
             model = AutoModelForCausalLM.from_pretrained(str(folder), use_safetensors=True)
     except (OSError, ValueError, KeyError) as error:
@@ -322,20 +322,6 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
         # the process, an encoder on the same card included; flash and memory-efficient attention are left.
         torch.backends.cuda.enable_cudnn_sdp(False)
     return tokenizer, model
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars from transformers inside."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _end_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:

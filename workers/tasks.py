@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from router import cancellations
-from router.edge import capped
+from router.edge import capped, unrun_outcome
 from router.errors import NotReady, QueueError, StoreError
 from router.jobs import RUNNING_S, RedisJobs
 from router.learner import Learner
@@ -22,7 +22,7 @@ from router.ledger import Ledger
 from router.settings import Settings
 from router.store import Store
 from router.sweep import sweep
-from router.types import CANCELLED, ArmName, Cost, Decision, DecisionId, Json, Outcome, PolicyLabel
+from router.types import CANCELLED, ArmName, Decision, DecisionId, Json, Outcome, PolicyLabel
 from strategies.base import Generator, Retriever, Strategy
 from strategies.runner import CANCELLED_ERROR, made_by, run_strategy
 from workers.loop import CLOSE_S, LoopThread
@@ -129,7 +129,7 @@ def answer(decision_id: str) -> None:
     decision, _ = found[key]
     if isinstance(decision, StoreError):
         log.error("decision unreadable", extra={"action": "answer", "decision": key, "reason": str(decision)})
-        context.store.add_outcome(_unrun(key, stop_reason="unreadable", error=str(decision)))
+        context.store.add_outcome(unrun_outcome(key, now=time.time(), stop_reason="unreadable", error=str(decision)))
         return
     stop = None if _ends_elsewhere(context, key) else context.running.begin(decision)
     if stop is None:
@@ -169,7 +169,7 @@ def _answer(context: Context, decision: Decision, *, stop: "Future[None]") -> No
 def _outcome(context: Context, decision: Decision, *, stop: "Future[None]") -> Outcome | None:
     """None where this process ends and another one has to run it."""
     if cancellations.asked(context.store.database, ids=[decision.id]):
-        return _unrun(decision.id, stop_reason=CANCELLED, error=CANCELLED_ERROR)
+        return unrun_outcome(decision.id, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
     # A question that killed its worker may do so again, and what runs beside it then counts a try as well. At most
     # one such question runs at a time, so that the others do not come to MAX_TRIES along with it.
     if not _told(context, lambda: context.jobs.tries(decision.id)):
@@ -179,7 +179,7 @@ def _outcome(context: Context, decision: Decision, *, stop: "Future[None]") -> O
         held = context.again.acquire(timeout=LOOK_S)
     try:
         if stop.done():
-            return _unrun(decision.id, stop_reason=CANCELLED, error=CANCELLED_ERROR)
+            return unrun_outcome(decision.id, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
         return None if context.ending.is_set() else _counted_run(context, decision, stop=stop)
     finally:
         if held:
@@ -228,7 +228,9 @@ def _run(context: Context, decision: Decision, *, stop: "Future[None]") -> Outco
     arm = context.arms.get(decision.arm)
     if arm is None:
         # Taken out of the configuration after the draw: an outcome like any other failure, never a lost row.
-        return _unrun(decision.id, stop_reason="unknown_arm", error=f"this worker has no arm {decision.arm!r}")
+        return unrun_outcome(
+            decision.id, now=time.time(), stop_reason="unknown_arm", error=f"this worker has no arm {decision.arm!r}"
+        )
     assert context.retriever is not None
     assert context.generator is not None
     assert context.loop is not None
@@ -266,30 +268,12 @@ def _given_up(context: Context, decision: Decision, *, tries: int) -> Outcome:
     if arm is not None and context.retriever is not None and context.generator is not None:
         budget = capped(decision.query.budget, limits=context.settings.budget)
         known = made_by(arm, budget=budget, retriever=context.retriever, generator=context.generator)
-    return _unrun(
+    return unrun_outcome(
         decision.id,
+        now=time.time(),
         stop_reason="worker_died",
         error=f"{tries - 1} workers died or ran out of time over this question with the arm {decision.arm!r}",
         made_by=known,
-    )
-
-
-def _unrun(
-    decision_id: DecisionId, *, stop_reason: str, error: str, made_by: Mapping[str, Json] | None = None
-) -> Outcome:
-    """The failure of a decision whose arm did not run: it cost nothing."""
-    return Outcome(
-        decision_id=decision_id,
-        status="failed",
-        answer=None,
-        trace=(),
-        cost=Cost(),
-        steps=0.0,
-        stop_reason=stop_reason,
-        error=error,
-        run_by="worker",
-        made_by=made_by or {},
-        made_at=time.time(),
     )
 
 

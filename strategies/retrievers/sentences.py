@@ -3,8 +3,7 @@
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import AutoModel, AutoTokenizer
-from transformers.utils import logging
 
 from router.errors import ConfigError
+from strategies.loading import without_bar
 
 __all__ = ["SentenceEncoder"]
 
@@ -42,7 +41,7 @@ class SentenceEncoder:
         place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(str(self._folder), local_files_only=True)
-            with _without_bar():
+            with without_bar():
                 model = AutoModel.from_pretrained(str(self._folder), local_files_only=True)
             self._model: Any = model.float().eval().to(place)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -81,18 +80,6 @@ class SentenceEncoder:
             pooled = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
         unit: npt.NDArray[np.float32] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
         return unit
-
-
-@contextmanager
-def _without_bar() -> Iterator[None]:
-    """The loader of transformers draws a progress bar over ours."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _clean(text: str) -> str:

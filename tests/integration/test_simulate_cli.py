@@ -402,8 +402,6 @@ def test_ctrl_c_ends_all_processes(tmp_path):
             stdout=said,
             stderr=said,
             start_new_session=True,
-            # Where the tests themselves run in the background, a shell has had them ignore it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     try:
         wait_until(lambda: sum("spawn_main" in command for command in group_of(process.pid)) == 2)

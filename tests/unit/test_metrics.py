@@ -21,11 +21,14 @@ SHORT = sorted(name for name, rules in FAMILIES.items() if isinstance(rules, Rul
         ("1,450 miles", "1450 miles"),
         ("twenty-one", "twentyone"),
         ("“quoted”", "“quoted”"),
+        ("Dracula\u2019s", "dracula\u2019s"),
         ("a b c", "b c"),
+        ("  A  big\tthe\nhouse ", "big house"),
+        ("", ""),
     ],
 )
 def test_normalises_like_squad(text, normal):
-    """Lower case, then ASCII punctuation without a space left, then articles, then spaces."""
+    """Lower case, then ASCII punctuation without a space left, then articles, then spaces; curly quotes stay."""
     assert normalise(text) == normal
 
 
@@ -203,13 +206,14 @@ GOLD = st.lists(WORDS.filter(str.strip), min_size=1, max_size=3)
 
 @given(prediction=WORDS, gold=GOLD, family=st.sampled_from(SHORT))
 def test_measures_are_shares_and_an_exact_match_is_one_by_all(prediction, gold, family):
-    """Every measure is in [0, 1]; F1 of two texts with words is 1 where exact match is."""
+    """Every measure is in [0, 1]; where exact match is 1 and words are left, so are F1 and an accuracy of words."""
     found = judged(prediction, gold=gold, family=family)
 
     assert all(0.0 <= value <= 1.0 for value in found.values())
     if found["exact_match"] and normalise(prediction):
         assert found["f1"] == 1.0
-        assert found["accuracy"] == 1.0
+        # The raw substring of Adaptive-Note does not see that "no the" and "no" are the same answer.
+        assert FAMILIES[family].accuracy == "raw" or found["accuracy"] == 1.0
 
 
 @given(prediction=WORDS, gold=GOLD, more=WORDS.filter(str.strip))

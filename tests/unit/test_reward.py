@@ -54,26 +54,6 @@ def explicit(*feedback, outcome=None, how="first", **settings):
     return explicit_reward(feedback, outcome=outcome, settings=RewardSettings(**settings), how=how)
 
 
-@pytest.mark.parametrize(
-    ("text", "normal"),
-    [
-        ("The U.S.A.'s", "usas"),
-        ("an A-Team", "ateam"),
-        ("The", ""),
-        ("1,450 miles", "1450 miles"),
-        ("twenty-one", "twentyone"),
-        ("Dracula\u2019s", "dracula\u2019s"),
-        ("\u201cParis\u201d", "\u201cparis\u201d"),
-        ("a b c", "b c"),
-        ("  A  big\tthe\nhouse ", "big house"),
-        ("", ""),
-    ],
-)
-def test_normalise_vectors(text, normal):
-    """Lower case, ASCII punctuation out, articles out, spaces joined, in SQuAD's order; curly quotes stay."""
-    assert normalise(text) == normal
-
-
 @steady
 @given(text=words)
 def test_normalised_text_has_single_spaces(text):

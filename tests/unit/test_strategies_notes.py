@@ -1,16 +1,15 @@
 """adaptive_note, chain_of_note, self_refine and self_rerank, with a scripted model."""
 
-import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from router.types import Budget, DecisionId, Query
 from strategies.adaptive_note import AdaptiveNote
 from strategies.base import Passage
 from strategies.notes import ChainOfNote, SelfRefine, SelfRerank, one_line
-from strategies.runner import run_strategy
-from strategies.scripted import MemoryRetriever, ScriptedGenerator
+from strategies.scripted import ScriptedGenerator
+from tests import arm_runs
 from tests.arm_runs import branches, purposes, queries
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")
@@ -22,17 +21,7 @@ BOTH = "Where does the man who made Jaws come from?"
 BETTER, WORSE = ' true, "why": "more facts"}', '{"status": false}'
 
 
-def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN, STATE), **budget):
-    generator = answers if isinstance(answers, ScriptedGenerator) else ScriptedGenerator(answers)
-    return asyncio.run(
-        run_strategy(
-            arm,
-            query=Query(id=DecisionId("d"), text=question),
-            budget=Budget(**budget),
-            retriever=MemoryRetriever(corpus),
-            generator=generator,
-        )
-    )
+outcome_of = partial(arm_runs.outcome_of, question=QUESTION, corpus=(JAWS, MAN, TOWN, STATE))
 
 
 def update(asks, note, verdict):

@@ -1,17 +1,16 @@
 """react with a scripted model: what it searches, looks up, repairs, and how it ends."""
 
-import asyncio
+from functools import partial
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from router.types import Budget, DecisionId, Query
 from strategies.base import Need, Passage
 from strategies.react import Action, React, parsed_action
-from strategies.runner import run_strategy
-from strategies.scripted import MemoryRetriever, ScriptedGenerator
+from strategies.scripted import ScriptedGenerator
+from tests import arm_runs
 from tests.arm_checks import ARM_CHECKS
 from tests.arm_runs import branches, purposes, queries
 
@@ -21,17 +20,7 @@ TOWN = Passage(id="town", title="Cincinnati", text="Cincinnati lies in Ohio.")
 QUESTION = "Where is the maker of Jaws from?"
 
 
-def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN), **budget):
-    generator = answers if isinstance(answers, ScriptedGenerator) else ScriptedGenerator(answers)
-    return asyncio.run(
-        run_strategy(
-            arm,
-            query=Query(id=DecisionId("d"), text=question),
-            budget=Budget(**budget),
-            retriever=MemoryRetriever(corpus),
-            generator=generator,
-        )
-    )
+outcome_of = partial(arm_runs.outcome_of, question=QUESTION, corpus=(JAWS, MAN, TOWN))
 
 
 def asked(prompt):

@@ -14,6 +14,7 @@ __all__ = [
     "EncoderSettings",
     "GeneratorSettings",
     "HealthSettings",
+    "JudgeSettings",
     "LearningSettings",
     "OpenAiSettings",
     "PolicySettings",
@@ -50,8 +51,8 @@ class PolicySettings(_Section):
     #: data floor: least probability of an arm until the policy has learned newcomer_outcomes of it; 0 is none
     newcomer_share: Annotated[float, Field(ge=0, le=0.5)] = 0.05
     newcomer_outcomes: Annotated[int, Field(ge=0)] = 30
-    #: arm played when the policy breaks its contract
-    fallback: str = "single_step"
+    #: arm played when the policy breaks its contract; None: single_step. The first arm where it is not offered
+    fallback: str | None = None
 
 
 class RewardSettings(_Section):
@@ -134,6 +135,11 @@ class RetrieverSettings(_Section):
     #: of "hybrid"
     first: Literal["bm25", "elasticsearch", "dense"] = "bm25"
     second: Literal["bm25", "elasticsearch", "dense"] = "dense"
+    #: what puts the hits of any of them in a better order: a cross-encoder, by folder or hub name, or a class of your
+    #: own as "package.module:Class"; None: nothing
+    rerank: Annotated[str, Field(min_length=1)] | None = None
+    #: hits that are reranked for a search, however few are asked for; 10,000 is the most that Elasticsearch gives
+    rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50
 
 
 class OpenAiSettings(_Section):
@@ -206,6 +212,13 @@ class GeneratorSettings(_Section):
     openai: OpenAiSettings = OpenAiSettings()
 
 
+class JudgeSettings(_Section):
+    """How a model judges answers of family "crud" in `ragbandit evaluate`; nothing else reads it."""
+
+    #: own prompts: crud_questions and crud_answer -> text, or path of a file
+    templates: dict[str, str] = Field(default_factory=dict)
+
+
 class BudgetSettings(_Section):
     """Caps on every answer; a query may ask for less, never for more."""
 
@@ -273,6 +286,7 @@ class Settings(_Section):
     encoder: EncoderSettings = EncoderSettings()
     retriever: RetrieverSettings = RetrieverSettings()
     generator: GeneratorSettings = GeneratorSettings()
+    judge: JudgeSettings = JudgeSettings()
     budget: BudgetSettings = BudgetSettings()
     health: HealthSettings = HealthSettings()
     server: ServerSettings = ServerSettings()
@@ -301,10 +315,6 @@ class Settings(_Section):
             raise ValueError(
                 f"learning.aggregate: {self.learning.aggregate!r} has nothing to aggregate while the first feedback "
                 "closes a decision; set learning.wait_s above 0"
-            )
-        if self.policy.fallback not in self.arms:
-            raise ValueError(
-                f"policy.fallback: {self.policy.fallback!r} is not among the arms; set it to one of {sorted(self.arms)}"
             )
         if self.policy.floor * len(self.arms) > 1:
             raise ValueError(f"policy.floor: {self.policy.floor} for {len(self.arms)} arms exceeds 1 in sum")

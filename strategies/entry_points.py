@@ -1,7 +1,8 @@
-"""Arms that installed packages offer, by entry points of the group "ragbandit.strategies"."""
+"""Classes of others: by import path, and the arms that installed packages offer by entry points of our group."""
 
 import functools
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,27 @@ from router.errors import ConfigError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["GROUP", "installed", "load"]
+__all__ = ["GROUP", "import_class", "installed", "load"]
 
 GROUP = "ragbandit.strategies"
+
+
+def import_class(path: object, *, where: str) -> Any:
+    """What "package.module:Class" names.
+
+    Raises ConfigError, with field `where`, for what is no such path, or if it cannot be imported.
+    """
+    module, colon, attribute = path.partition(":") if isinstance(path, str) else ("", "", "")
+    if not (module and colon and attribute):
+        raise ConfigError(f"{path!r} is no import path", field=where, remedy='write it as "package.module:Class"')
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:  # whatever a module of others does when it is imported
+        raise ConfigError(
+            f"{path!r} cannot be imported: {type(error).__name__}: {error}",
+            field=where,
+            remedy="mend it, install it, or put it on PYTHONPATH",
+        ) from error
 
 
 @functools.cache

@@ -1,9 +1,11 @@
-"""Loading models of transformers without its progress bars, which would be drawn over ours."""
+"""Models in folders: loaded without the progress bars of transformers, which would be drawn over ours, and named."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-__all__ = ["without_bar"]
+__all__ = ["weights_sha256", "without_bar"]
 
 
 @contextmanager
@@ -18,3 +20,12 @@ def without_bar() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+def weights_sha256(folder: Path) -> str:
+    """Over the folder's safetensors files, in the order of their names."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()

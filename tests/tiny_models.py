@@ -1,4 +1,4 @@
-"""A DistilBERT of two layers, classifiers trained on it, and language models, as folders: all of it in milliseconds.
+"""A DistilBERT of two layers, classifiers trained on it, pair models and language models, as folders, in milliseconds.
 
 The encoders are written without torch and in plain view of the formats, at a place that their bytes alone decide: the
 params of a policy name it, so it must be known before any test runs and be the same in every process.
@@ -14,11 +14,23 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers.models import WordLevel, WordPiece
+from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-__all__ = ["ARMS", "COSTS", "WIDTH", "WRITERS", "tiny_encoder", "tiny_trained", "tiny_writer"]
+__all__ = [
+    "ARMS",
+    "COSTS",
+    "PAIR_MODELS",
+    "PAIR_TOKENS",
+    "WIDTH",
+    "WRITERS",
+    "tiny_cross_encoder",
+    "tiny_encoder",
+    "tiny_trained",
+    "tiny_writer",
+]
 
 WIDTH, HIDDEN, LAYERS, HEADS, LONGEST = 32, 64, 2, 2, 40
 ARMS = ["no_retrieval", "single_step", "multi_step"]
@@ -118,6 +130,90 @@ def tiny_writer(architecture: str, *, seed: int = 0) -> str:
         "tokenizer_config.json": json.dumps(
             {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "unk_token": "<unk>"}
         ).encode(),
+    }
+    return str(_placed(files))
+
+
+#: tokens that a tiny cross-encoder reads of a pair: BERT gives both texts the same half of what is left beside three
+PAIR_TOKENS = 49
+#: architecture -> its config, how a pair is laid out, its tokenizer's settings: the texts are marked, or are not, or
+#: positions count from behind the padding's number, or the length is any, and the padding on the left
+PAIR_MODELS = {
+    "bert": (
+        {"type_vocab_size": 2, "max_position_embeddings": PAIR_TOKENS},
+        "[CLS] $A [SEP] $B:1 [SEP]:1",
+        {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
+    ),
+    "distilbert": (
+        {"max_position_embeddings": PAIR_TOKENS},
+        "[CLS] $A [SEP] $B [SEP]",
+        {"model_input_names": ["input_ids", "attention_mask"]},
+    ),
+    "roberta": (
+        {"type_vocab_size": 1, "max_position_embeddings": PAIR_TOKENS + 2},
+        "[CLS] $A [SEP] [SEP] $B [SEP]",
+        {"model_input_names": ["input_ids", "attention_mask"]},
+    ),
+    "xlnet": (
+        {"d_inner": HIDDEN, "d_head": WIDTH // HEADS},
+        "$A [SEP] $B:1 [SEP]:1 [CLS]:2",
+        {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], "padding_side": "left"},
+    ),
+}
+
+
+@functools.cache
+def tiny_cross_encoder(architecture: str = "bert", *, outputs: int = 1, told: bool = True, seed: int = 0) -> str:
+    """The path of a Hugging Face folder of a random model that scores pairs of texts.
+
+    Words are letters, some of them whole, and four Chinese characters. told: the tokenizer knows PAIR_TOKENS, and not
+    only the model, if at all.
+    """
+    import torch
+    from safetensors.torch import save as saved
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    own, pair, settings = PAIR_MODELS[architecture]
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    whole = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", *_SENTENCE.split(), *"北京上海.,-'"]
+    vocabulary = dict.fromkeys([*whole, *letters, *(f"##{each}" for each in letters)])
+    vocabulary = {word: number for number, word in enumerate(vocabulary)}
+    config = AutoConfig.for_model(
+        architecture,
+        vocab_size=len(vocabulary),
+        hidden_size=WIDTH,
+        intermediate_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        pad_token_id=vocabulary["[PAD]"],
+        num_labels=outputs,
+        **own,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForSequenceClassification.from_config(config)
+        for weight in model.parameters():
+            if weight.dim() >= 2:
+                torch.nn.init.normal_(weight, std=0.4)
+    config.architectures = [type(model).__name__]
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = BertNormalizer()
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair=pair, special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
+    )
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{f"{name}_token": f"[{name.upper()}]" for name in ("cls", "pad", "sep", "unk")},
+        **settings,
+        **({"model_max_length": PAIR_TOKENS} if told else {}),
+    }
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    files = {
+        "config.json": config.to_json_string(use_diff=False).encode(),
+        "model.safetensors": saved(weights, metadata={"format": "pt"}),
+        "tokenizer.json": tokenizer.to_str().encode(),
+        "tokenizer_config.json": json.dumps(described).encode(),
     }
     return str(_placed(files))
 

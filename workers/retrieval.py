@@ -1,27 +1,42 @@
-"""The retrievers that can be configured: how each is opened, built and described."""
+"""The retrievers that can be configured: how each is opened, built and described, and what reranks its hits."""
 
 import asyncio
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from router.errors import ConfigError
 from router.settings import Settings
 from router.types import Json
 from router.weights import resolve
 from strategies.base import Hit, Passage, Retriever
+from strategies.entry_points import import_class
 from strategies.retrievers.hybrid import HybridRetriever
+from strategies.retrievers.reranking import RerankedRetriever, Reranker
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
 
     from strategies.retrievers.sentences import SentenceEncoder
 
-__all__ = ["RETRIEVERS", "Kind", "index_folder", "kind_of", "make_retriever", "search_once", "with_choice"]
+__all__ = [
+    "RETRIEVERS",
+    "Kind",
+    "check_reranker",
+    "index_folder",
+    "kind_of",
+    "make_retriever",
+    "search_once",
+    "with_choice",
+]
+
+#: the setting, for messages
+_RERANK = "retriever.rerank"
 
 #: the passages, anew at every call; a number of passages done -> None
 Rows = Callable[[], Iterable[Passage]]
@@ -41,8 +56,55 @@ class Kind:
 
 
 def make_retriever(settings: Settings) -> Retriever:
-    """The configured retriever, opened. Raises ConfigError if it is unknown or its index is missing."""
-    return kind_of(settings).open(settings)
+    """The configured retriever, opened, its hits reranked if that is set.
+
+    Raises ConfigError if it is unknown or its index is missing, or if the reranker cannot be made.
+    """
+    chosen, retriever = settings.retriever, kind_of(settings).open(settings)
+    if chosen.rerank is None:
+        return retriever
+    rerank = _own_reranker(chosen.rerank) if ":" in chosen.rerank else _cross_encoder(chosen.rerank)
+    return RerankedRetriever(retriever, rerank=rerank, depth=chosen.rerank_depth)
+
+
+def check_reranker(settings: Settings) -> None:
+    """Refuse a reranker of the user's own that cannot be imported; none is made. Raises ConfigError."""
+    if ":" in (settings.retriever.rerank or ""):
+        import_class(settings.retriever.rerank, where=_RERANK)
+
+
+def _own_reranker(path: str) -> Reranker:
+    factory = import_class(path, where=_RERANK)
+    try:
+        made = factory()
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a class of others does when it is made
+        fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
+        raise ConfigError(fault, field=_RERANK, remedy="it is called without arguments") from error
+    name, close = getattr(made, "name", None), getattr(made, "close", None)
+    faults = [] if isinstance(name, str) and name else ["has no name"]
+    if not inspect.iscoroutinefunction(getattr(type(made), "__call__", None)):  # noqa: B004 - not whether, but which
+        faults.append("has no `async def __call__`")
+    if close is not None and not inspect.iscoroutinefunction(close):
+        faults.append("has a close that is not async")
+    if faults:
+        remedy = "follow strategies.retrievers.reranking.Reranker"
+        raise ConfigError(f"{path!r} {', '.join(faults)}", field=_RERANK, remedy=remedy)
+    return cast(Reranker, made)
+
+
+def _cross_encoder(model: str) -> Reranker:
+    try:
+        from strategies.retrievers.cross_encoder import CrossEncoder
+    except ImportError as error:
+        raise ConfigError(f"a package is missing: {error}", remedy="pip install 'ragbandit[models]'") from error
+    return CrossEncoder(resolve(model, setting=_RERANK).folder, name=_short(model))
+
+
+def _short(model: str) -> str:
+    """A hub name as it is, and of a path the last part."""
+    return Path(model).name if Path(model).exists() else model
 
 
 def kind_of(settings: Settings) -> Kind:
@@ -102,7 +164,7 @@ def _loaded_encoder(model: str) -> "SentenceEncoder":
     except ImportError as error:
         raise ConfigError(f"a package is missing: {error}", remedy="pip install 'ragbandit[models]'") from error
     weights = resolve(model, setting="retriever.model")
-    return SentenceEncoder(weights.folder, name=model if not Path(model).exists() else Path(model).name)
+    return SentenceEncoder(weights.folder, name=_short(model))
 
 
 def _open_dense(settings: Settings) -> Retriever:
@@ -196,7 +258,7 @@ def _halves(settings: Settings) -> tuple[Settings, Settings]:
 
 def _open_hybrid(settings: Settings) -> Retriever:
     first, second = _halves(settings)
-    return HybridRetriever(make_retriever(first), second=make_retriever(second))
+    return HybridRetriever(kind_of(first).open(first), second=kind_of(second).open(second))
 
 
 def _build_hybrid(settings: Settings, rows: Rows, progress: Progress) -> Facts:

@@ -32,6 +32,7 @@ from strategies.retrievers.corpus import (
     PassageFile,
     build_command,
     check_target,
+    model_text,
     passage_line,
     read_json,
 )
@@ -140,7 +141,7 @@ def _write(
         vectors.seek(0, os.SEEK_END)
         rest = iter(rest)
         while batch := list(islice(rest, _BATCH)):
-            made = encoder.encode([f"{passage.title}\n{passage.text}".strip() for passage, _ in batch])
+            made = encoder.encode([model_text(passage.text, title=passage.title) for passage, _ in batch])
             for _, line in batch:
                 digest.update(line)
                 lines.write(line)

@@ -24,8 +24,9 @@ from elasticsearch.helpers import BulkIndexError, bulk
 
 from router.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError
 from router.types import Json
+from strategies.addresses import check_address, shown_address
 from strategies.base import Hit, Passage, Retriever
-from strategies.retrievers.corpus import build_command, passage_line
+from strategies.retrievers.corpus import build_command, model_text, passage_line
 
 if TYPE_CHECKING:  # searching by words needs no torch
     from strategies.retrievers.sentences import SentenceEncoder
@@ -47,6 +48,7 @@ _BULK_BYTES = 10 * 1024 * 1024
 #: bytes, a limit of the server
 _LONGEST_ID = 512
 _BUSY = frozenset({429, 502, 503, 504})
+_URL_REMEDY = "write http://host:9200"
 _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
 _Result = TypeVar("_Result")
 
@@ -56,6 +58,7 @@ logging.getLogger("elastic_transport").setLevel(logging.ERROR)
 
 def connect(url: str, *, api_key: str | None = None, timeout_s: float = 30.0) -> Elasticsearch:
     """A client for building, which waits for its replies. Raises ConfigError for a url that is none."""
+    check_address(url, field="retriever.url", remedy=_URL_REMEDY)
     try:
         return Elasticsearch(url, api_key=api_key, request_timeout=timeout_s, max_retries=3, retry_on_timeout=True)
     except ValueError as error:
@@ -180,7 +183,7 @@ def _load(
             documents.append(_document(passage, number=len(seen), line=line))
         missing = _missing(documents, client=client, index=index) if resumed else documents
         if encoder is not None and missing:
-            vectors = encoder.encode([f"{row['title']}\n{row['text']}".strip() for row in missing])
+            vectors = encoder.encode([model_text(row["text"], title=row["title"]) for row in missing])
             missing = [{**row, "vector": vector.tolist()} for row, vector in zip(missing, vectors, strict=True)]
         actions = ({"_index": index, "_id": row["id"], "_source": row} for row in missing)
         bulk(client, actions, max_retries=5, initial_backoff=1, max_chunk_bytes=_BULK_BYTES)
@@ -367,4 +370,4 @@ def _unusable(index: str, *, fault: str) -> ConfigError:
 
 
 def _bad_url(url: str, *, fault: Exception) -> ConfigError:
-    return ConfigError(f"{url!r} is no url: {fault}", field="retriever.url", remedy="write http://host:9200")
+    return ConfigError(f"{shown_address(url)!r} is no url: {fault}", field="retriever.url", remedy=_URL_REMEDY)

@@ -2,26 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 from router.errors import ArmFailed, InvalidInput
 from strategies.base import Hit, Passage, Retriever
 
-__all__ = ["CONSTANT", "HybridRetriever", "Reranker", "fuse"]
+__all__ = ["CONSTANT", "HybridRetriever", "fuse"]
 
 #: of reciprocal rank fusion, as its authors set it
 CONSTANT = 60
-
-
-class Reranker(Protocol):
-    """Puts hits in a better order."""
-
-    #: tells two rerankers apart: it is kept with every outcome
-    name: str
-
-    async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
-        """The same hits with other scores, best first."""
-        ...
 
 
 def fuse(lists: Sequence[Sequence[Hit]], *, k: int, constant: int = CONSTANT) -> tuple[Hit, ...]:
@@ -45,30 +33,24 @@ class HybridRetriever(Retriever):
     """Asks two retrievers at the same time and fuses what they find.
 
     Each is asked for `depth` hits, or for k where that is more: a passage that is tenth in both lists may be first in
-    the joined one. Both must index the same corpus, for passages are joined by id. rerank: puts the joined `depth`
-    hits in a better order before they are cut to k.
+    the joined one. Both must index the same corpus, for passages are joined by id.
     A search fails if either retriever fails: half an answer under the name of both would mislead whoever compares.
-    `name` is "hybrid:", both names with "+" between them, and where there is a reranker ":reranked:" and its name.
+    `name` is "hybrid:" and both names with "+" between them.
     Raises InvalidInput for a depth below 1.
     """
 
-    def __init__(self, first: Retriever, *, second: Retriever, depth: int = 50, rerank: Reranker | None = None) -> None:
+    def __init__(self, first: Retriever, *, second: Retriever, depth: int = 50) -> None:
         if depth < 1:
             raise InvalidInput(f"{depth} is below 1", field="depth", remedy="give at least 1")
-        self.name = f"hybrid:{first.name}+{second.name}" + (f":reranked:{rerank.name}" if rerank else "")
+        self.name = f"hybrid:{first.name}+{second.name}"
         self._pair = (first, second)
         self._depth = depth
-        self._rerank = rerank
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """The at most k best of both, best first. Raises ArmFailed if one of them fails."""
         if k < 1:
             return ()
-        depth = max(k, self._depth)
-        lists = await self._search_both(query, k=depth)
-        if self._rerank is None:
-            return fuse(lists, k=k)
-        return (await self._rerank(query, fuse(lists, k=depth)))[:k]
+        return fuse(await self._search_both(query, k=max(k, self._depth)), k=k)
 
     async def _search_both(self, query: str, *, k: int) -> list[tuple[Hit, ...]]:
         """Both lists. The one that is still under way when the other fails is cancelled."""

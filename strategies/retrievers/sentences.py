@@ -1,6 +1,5 @@
 """Texts to vectors whose inner product is their likeness: any folder in the layout of sentence-transformers."""
 
-import hashlib
 import json
 import threading
 from collections.abc import Sequence
@@ -13,9 +12,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from router.errors import ConfigError
-from strategies.loading import without_bar
+from strategies.loading import weights_sha256, without_bar
 
-__all__ = ["SentenceEncoder"]
+__all__ = ["SentenceEncoder", "clean"]
 
 #: tokens read of a text where the folder does not say
 _TOKENS = 256
@@ -53,7 +52,7 @@ class SentenceEncoder:
         self._place, self._lock = place, threading.Lock()
         self._tokens = min(self._tokens, int(getattr(model.config, "max_position_embeddings", self._tokens)))
         self.width: int = int(model.config.hidden_size)
-        self.name = f"{name or self._folder.name}:{_weights_sha256(self._folder)[:12]}"
+        self.name = f"{name or self._folder.name}:{weights_sha256(self._folder)[:12]}"
 
     def encode(self, texts: Sequence[str], *, batch: int = 32) -> npt.NDArray[np.float32]:
         """(texts, width), each row of length 1. Tokens beyond the model's are not read, as when it was trained.
@@ -66,7 +65,7 @@ class SentenceEncoder:
         with self._lock, torch.inference_mode():
             for start in range(0, len(order), batch):
                 places = order[start : start + batch]
-                vectors[places] = self._encode_batch([_clean(texts[place]) for place in places])
+                vectors[places] = self._encode_batch([clean(texts[place]) for place in places])
         return vectors
 
     def _encode_batch(self, texts: list[str]) -> npt.NDArray[np.float32]:
@@ -82,7 +81,7 @@ class SentenceEncoder:
         return unit
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Half a surrogate pair cannot be tokenised. What no model reads to its end is not tokenised whole either."""
     return text[:100_000].encode("utf-8", "replace").decode()
 
@@ -113,11 +112,3 @@ def _read(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read: {error}", field="retriever.model") from error
-
-
-def _weights_sha256(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()

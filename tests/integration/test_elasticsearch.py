@@ -210,8 +210,28 @@ def test_a_server_that_is_down_is_said(caplog):
     with pytest.raises(ConfigError, match=r"retriever\.url: Elasticsearch does not answer"):
         es.ElasticsearchRetriever("http://127.0.0.1:9", index="any")
     assert not caplog.records
-    with pytest.raises(ConfigError, match="is no url"):
-        es.connect("nonsense")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "nonsense",
+        "host:9200",
+        "http://",
+        "http://:9200",
+        "ftp://host:9200",
+        "http://me:word@host:99999",
+        "http://me:word@h",
+    ],
+)
+def test_a_url_that_is_none_is_refused_before_anybody_is_asked(wrong):
+    """A url without scheme, host or possible port is a ConfigError that names the setting and shows no password."""
+    for make in (es.connect, lambda given: es.ElasticsearchRetriever(given, index="any")):
+        with pytest.raises(ConfigError, match="is no url") as caught:
+            make(wrong)
+        assert caught.value.field == "retriever.url"
+        assert "http://host:9200" in caught.value.remedy
+        assert "word" not in str(caught.value)
 
 
 class Flaky:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from router.types import Budget, CallFailed, DecisionId, Generated, Query, Retrieved
+from strategies.arm_checks import PASSAGES
 from strategies.ircot import MultiStep
 from strategies.runner import run_strategy
 from strategies.scripted import ScriptedGenerator
-from tests.arm_checks import PASSAGES
 
 es = pytest.importorskip("strategies.retrievers.elasticsearch", reason="pip install 'ragbandit[elasticsearch]'")
 

@@ -1,9 +1,6 @@
 """Two retrievers joined by rank."""
 
 import asyncio
-import re
-import textwrap
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -95,42 +92,9 @@ def test_a_search_fails_if_one_fails(failing):
         found(HybridRetriever(pair[0], second=pair[1]), "river")
 
 
-def test_a_reranker_orders_what_was_joined():
-    """It sees the query and the joined hits, more than k, and its order is kept."""
-
-    class Backwards:
-        name = "backwards"
-
-        async def __call__(self, query, hits):
-            assert query == "river Poland"
-            return hits[::-1]
-
-    pair = [MemoryRetriever(PASSAGES) for _ in range(2)]
-    plain = found(HybridRetriever(pair[0], second=pair[1]), "river Poland", k=9)[0]
-    turned = found(HybridRetriever(pair[0], second=pair[1], rerank=Backwards()), "river Poland", k=1)[0]
-
-    assert len(plain) > 1
-    assert turned == (plain[-1],)
-
-
 def test_the_name_tells_both_and_a_depth_is_positive():
     """The name holds both names; a depth below 1 is refused."""
     one, two = MemoryRetriever([], name="one"), MemoryRetriever([], name="two")
     assert HybridRetriever(one, second=two).name == "hybrid:one+two"
     with pytest.raises(InvalidInput, match="depth"):
         HybridRetriever(one, second=two, depth=0)
-
-
-def test_the_reranker_on_the_page_reranks_and_is_in_the_name():
-    """The lines of docs/strategies.md give a hybrid that puts short texts first and says so in its name."""
-    page = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding="utf-8")
-    (lines,) = re.findall(r"(    class Shortest:\n.*?rerank=Shortest\(\)\))\n", page, flags=re.DOTALL)
-    names = {"HybridRetriever": HybridRetriever, "first": MemoryRetriever(PASSAGES, name="one")}
-    names["second"] = MemoryRetriever(PASSAGES, name="two")
-    exec(textwrap.dedent(lines), names)
-
-    lengths = [len(hit.passage.text) for hit in found(names["retriever"], "river Poland", k=9)[0]]
-
-    assert lengths == sorted(lengths)
-    assert len(set(lengths)) > 1
-    assert names["retriever"].name == "hybrid:one+two:reranked:shortest"

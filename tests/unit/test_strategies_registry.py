@@ -60,9 +60,15 @@ def test_the_door_is_sorted_and_true():
     assert all(hasattr(strategies, name) for name in strategies.__all__)
 
 
+def test_a_name_that_is_not_there():
+    """A name that the door does not have is an AttributeError that says so."""
+    with pytest.raises(AttributeError, match="no attribute 'oracle'"):
+        _ = strategies.oracle
+
+
 def test_importing_strategies_is_light():
-    """`import strategies` loads no model library, no search library and no HTTP client."""
-    heavy = ("bm25s", "torch", "transformers", "openai", "httpx", "redis", "sqlalchemy")
+    """`import strategies` loads no model library, no search library, no HTTP client, and none of our arms."""
+    heavy = ("pydantic", "strategies.basic", "bm25s", "torch", "transformers", "openai", "httpx", "redis", "sqlalchemy")
     code = f"import sys, strategies; print([name for name in {heavy!r} if name in sys.modules])"
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -105,11 +111,12 @@ def test_one_of_our_arms_can_be_had_twice():
     [
         ({}, "arms", ["known: adaptive_note, ", "multi_step, no_retrieval"]),
         ({"singel": {}}, "arms.singel", ["'singel'", "known: adaptive_note"]),
-        ({"multi_step": {"round": 3}}, "arms.multi_step.round", ["3", "known: max_tokens", "rounds"]),
+        ({"multi_step": {"round": 3}}, "arms.multi_step.round", ["3", "known: keep, max_tokens", "rounds"]),
         ({"multi_step": {"rounds": "3"}}, "arms.multi_step.rounds", ["'3'", "valid integer"]),
         ({"multi_step": {"rounds": True}}, "arms.multi_step.rounds", ["True", "valid integer"]),
         ({"multi_step": {"rounds": 0}}, "arms.multi_step.rounds", ["0", "greater than or equal to 1"]),
         ({"multi_step": {"preset": "llama"}}, "arms.multi_step.preset", ["'llama'", "'flan'"]),
+        ({"multi_step": {"keep": "oldest"}}, "arms.multi_step.keep", ["'oldest'", "'first', 'latest' or 'best'"]),
         ({"multi_step": {"templates": {"think_quoted": 4}}}, "arms.multi_step.templates.think_quoted", ["4", "string"]),
         ({"multi_step": {"templates": {"thnk": "x"}}}, "arms.multi_step.templates.thnk", ["think_quoted, read_direct"]),
         ({"no_retrieval": {"templates": {"recall_direct": "x"}}}, "arms.no_retrieval.templates.recall_direct", ["'x'"]),
@@ -118,6 +125,7 @@ def test_one_of_our_arms_can_be_had_twice():
         ({"own": {"class": 5}}, "arms.own.class", ["5", "package.module:Class"]),
         ({"own": {"class": "no_such_module:X"}}, "arms.own.class", ["no_such_module", "PYTHONPATH"]),
         ({"own": {"class": here("Nobody")}}, "arms.own.class", ["Nobody"]),
+        ({"own": {"class": ".relative:Arm"}}, "arms.own.class", ["'.relative:Arm' cannot be imported: TypeError"]),
         ({"own": {"class": here("OwnArm"), "volume": 3}}, "arms.own", ["'volume': 3", "keywords"]),
         ({"own": {"class": here("SyncArm")}}, "arms.own", ["async def answer", "strategies.base.Strategy"]),
         ({"own": {"class": here("NamelessArm")}}, "arms.own", ["has no name"]),
@@ -151,3 +159,10 @@ def test_an_unmet_need_names_what_would_meet_it():
     assert caught.value.field == "arms.own"
     assert "needs entropy, logprobs, and the generator offers completion, stop" in message
     assert "logprobs: use a local model, or an OpenAI-compatible server" in message
+    assert "generator.openai.logprobs: true" in message
+
+
+def test_an_untrained_model_is_told_the_setting():
+    """Tokens of a model that was trained for an arm are named in a setting, and the refusal names it."""
+    with pytest.raises(ConfigError, match=r"trained_tokens: use .*generator\.trained_tokens"):
+        make_arms({"self_rag_trained": {}}, capabilities=EVERYTHING - {"trained_tokens"})

@@ -15,6 +15,7 @@ import uuid_utils
 from router.errors import InvalidInput
 from router.settings import BudgetSettings, Settings
 from router.types import (
+    MAX_TEXT,
     ArmName,
     Budget,
     Cost,
@@ -41,8 +42,6 @@ __all__ = [
 
 #: what an id may look like; also what RQ accepts for a job
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: longest question, in characters
-MAX_TEXT = 100_000
 MAX_ANSWERS = 100
 #: largest cap or count that makes sense
 MAX_CAP = 1e9
@@ -53,8 +52,11 @@ def new_id() -> DecisionId:
     return DecisionId(str(uuid_utils.uuid7()))
 
 
-def checked_query(query: Query, *, arms: Sequence[ArmName]) -> Query:
-    """The query, its context sorted by key, or InvalidInput naming field and remedy."""
+def checked_query(query: Query, *, arms: Sequence[ArmName], configured: Sequence[ArmName] = ()) -> Query:
+    """The query, its context sorted by key, or InvalidInput naming field and remedy.
+
+    arms: those that may be drawn. configured: all there are; the others among them are run by the caller's own stack.
+    """
     checked_text(query.text, field="question")
     if query.id is not None:
         checked_id(query.id, field="decision_id")
@@ -62,21 +64,27 @@ def checked_query(query: Query, *, arms: Sequence[ArmName]) -> Query:
     if not arms:
         raise InvalidInput("no arm of this service is run by workers", field="arms", remedy="use /v1/route")
     if query.arms is not None:
-        _checked_arms(query.arms, known=arms)
+        _checked_arms(query.arms, known=arms, configured=configured)
     _checked_context(query.context)
     _checked_budget(query.budget)
     # In one order, as the log keeps it: a policy that reads the context must see the same again in a replay.
     return replace(query, context=dict(sorted(query.context.items())))
 
 
-def _checked_arms(arms: Sequence[ArmName], *, known: Sequence[ArmName]) -> None:
+def _checked_arms(arms: Sequence[ArmName], *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> None:
     if not arms:
         raise InvalidInput("no arm is allowed", field="arms", remedy="name at least one, or leave it out")
     if len(set(arms)) != len(arms):
         raise InvalidInput("an arm is named twice", field="arms", remedy="name each arm once")
     for arm in arms:
-        if arm not in known:
-            raise InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=f"known here: {', '.join(known)}")
+        if arm in known:
+            continue
+        if arm in configured:
+            remedy = f"use /v1/route (Router.route) for it; our workers run {', '.join(known)}"
+            raise InvalidInput(
+                f"the arm {arm!r} is run by your own stack (run_by: caller)", field="arms", remedy=remedy
+            )
+        raise InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=f"known here: {', '.join(known)}")
 
 
 def _checked_budget(budget: Budget) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 __all__ = [
     "CANCELLED",
     "IMPORTED",
+    "MAX_TEXT",
     "Aggregate",
     "ArmName",
     "Branch",
@@ -72,6 +73,9 @@ CANCELLED: Final = "cancelled"
 #: stop reason of an outcome that came with a log; facts of a decision and made_by of an outcome have the log's format
 #: under this key where they were made elsewhere: such a draw cannot be made again
 IMPORTED: Final = "imported"
+
+#: longest question, answer or error that is kept, in characters
+MAX_TEXT: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

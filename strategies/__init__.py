@@ -11,11 +11,12 @@ An installed package brings arms under names of its own, by entry points of the 
 A class is called with name=<key> and the other params as keywords, and must follow `strategies.base.Strategy`.
 """
 
+import difflib
 import inspect
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from router.errors import ConfigError
 from router.types import ArmName
@@ -30,11 +31,16 @@ from strategies.base import (
     Prompt,
     Request,
     Retriever,
-    Run,
     Strategy,
 )
-from strategies.entry_points import installed, load
+from strategies.entry_points import import_class, installed, load
+from strategies.passages import PassagePool
+from strategies.prompts import ask, parsed_template
+from strategies.run import Run
 from strategies.runner import run_strategy
+
+if TYPE_CHECKING:
+    from strategies.basic import gather, read
 
 __all__ = [
     "ARMS",
@@ -45,15 +51,30 @@ __all__ = [
     "Need",
     "OutOfBudget",
     "Passage",
+    "PassagePool",
     "Prompt",
     "Request",
     "Retriever",
     "Run",
     "Strategy",
+    "ask",
+    "gather",
     "known_arms",
     "make_arms",
+    "parsed_template",
+    "read",
     "run_strategy",
 ]
+
+#: parts of our arms that yours may use; they bring pydantic
+_LAZY = {"gather": "strategies.basic", "read": "strategies.basic"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'strategies' has no attribute {name!r}")
+
 
 #: our arms: name -> class; imported when made, so that `import strategies` stays light
 ARMS: Mapping[str, str] = MappingProxyType(
@@ -81,11 +102,12 @@ _MET_BY: Mapping[Need, str] = MappingProxyType(
     {
         "completion": "any generator",
         "stop": "any generator of ours, or an OpenAI-compatible server",
-        "logprobs": "a local model, or an OpenAI-compatible server that returns logprobs (vLLM, OpenAI)",
+        "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), and say so with "
+        "generator.openai.logprobs: true",
         "entropy": "a local model",
         "attention": "a local model loaded with eager attention",
         "hidden_states": "a local model",
-        "trained_tokens": "a local model trained for this arm, its tokens named in generator.trained_tokens",
+        "trained_tokens": "a local model trained for this arm, with its tokens named in generator.trained_tokens",
     }
 )
 
@@ -134,29 +156,19 @@ def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
 def _class_of(name: str, *, path: object) -> Any:
     """The class that the param names, else the installed one of that name, else ours."""
     if path is not None:
-        return _import(path, where=f"arms.{name}.class")
+        return import_class(path, where=f"arms.{name}.class")
     factory = load(name, ours=name in ARMS)
     if factory is not None:
         return factory
     if name in ARMS:
-        return _import(ARMS[name], where=f"arms.{name}.class")
+        return import_class(ARMS[name], where=f"arms.{name}.class")
+    alike = difflib.get_close_matches(name, known_arms())
+    meant = f"did you mean {' or '.join(alike)}? " if alike else ""
     raise ConfigError(
         f"{name!r} is not an arm we know",
         field=f"arms.{name}",
-        remedy=f'known: {", ".join(known_arms())}; for your own give class: "package.module:Class"',
+        remedy=f'{meant}known: {", ".join(known_arms())}; for your own give class: "package.module:Class"',
     )
-
-
-def _import(path: object, *, where: str) -> Any:
-    module, colon, attribute = path.partition(":") if isinstance(path, str) else ("", "", "")
-    if not (module and colon and attribute):
-        raise ConfigError(f"{path!r} is no import path", field=where, remedy='write it as "package.module:Class"')
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{path!r} cannot be imported: {error}", field=where, remedy="install it, or put it on PYTHONPATH"
-        ) from error
 
 
 def _checked(arm: Any, *, name: str, path: str) -> Strategy:

@@ -7,13 +7,14 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from router.types import ArmName, Json
-from strategies.base import Answer, Need, Passage, Run
+from strategies.base import Answer, Need, Passage
 from strategies.basic import gather, stop_reason
 from strategies.notes import AnswerStyle, answer_from, one_line
 from strategies.params import ArmParams, public_params, read_params
 from strategies.parsing import parsed_items, parsed_json, parsed_yes_no
 from strategies.passages import PassagePool
 from strategies.prompts import ask, load_templates
+from strategies.run import Run
 
 __all__ = ["AdaptiveNote", "AdaptiveNoteParams"]
 
@@ -50,7 +51,7 @@ class AdaptiveNoteParams(ArmParams):
     question_tokens: Annotated[int, Field(ge=1)] = 48
     #: tokens of the answer
     max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {

@@ -1,31 +1,21 @@
 """The contracts of answering: what an arm is given, what it must return, what it may ask of others.
 
-An arm is a small loop over a `Run`. The Run carries the retriever and the generator, counts what every call
-costs, writes the trace and holds the budget, so that no arm can forget to. An arm keeps nothing between
-questions: everything it knows lives in local variables of `answer`.
+An arm is a small loop over a `strategies.run.Run`. The Run carries the retriever and the generator, counts what every
+call costs, writes the trace and holds the budget, so that no arm can forget to. An arm keeps nothing between questions:
+everything it knows lives in local variables of `answer`.
 """
 
 import asyncio
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from router.errors import ArmFailed, InvalidInput, RagBanditError
-from router.types import (
-    ArmName,
-    Branch,
-    Budget,
-    CallFailed,
-    Cost,
-    Generated,
-    Json,
-    Query,
-    Retrieved,
-    Round,
-    TraceEvent,
-)
+from router.types import ArmName, Cost, Json
+
+if TYPE_CHECKING:
+    from strategies.run import Run
 
 __all__ = [
     "Answer",
@@ -41,7 +31,6 @@ __all__ = [
     "QuestionTooLong",
     "Request",
     "Retriever",
-    "Run",
     "Sampling",
     "Strategy",
     "error_text",
@@ -226,178 +215,6 @@ class Strategy(Protocol):
         OutOfBudget and ArmFailed pass through: the runner turns them into Outcomes with the cost so far.
         """
         ...
-
-
-@dataclass(kw_only=True, slots=True)
-class Run:
-    """One question's way through an arm: the only door to retriever and model, with the meter running.
-
-    Every call that began is in the cost, and has one event in the trace: Retrieved, Generated, or CallFailed.
-    """
-
-    #: the whole question, with id, context, tenant and the budget as it was asked for
-    query: Query
-    retriever: Retriever
-    generator: Generator
-    #: the caps in force
-    budget: Budget
-    started: float = field(default_factory=time.monotonic)
-    trace: list[TraceEvent] = field(default_factory=list)
-    cost: Cost = field(default_factory=Cost)
-    #: best answer so far, used if the budget ends the arm
-    draft: str | None = None
-    #: what the last call had written when the deadline cut it short, else ""; an arm may make a draft of it
-    partial: str = ""
-
-    @property
-    def deadline(self) -> float | None:
-        """time.monotonic() at which the seconds run out, or None."""
-        return None if self.budget.seconds is None else self.started + self.budget.seconds
-
-    def begin_round(self, *, cap: int) -> bool:
-        """Begin a retrieve-and-generate round; False when `cap` or the budget's rounds are used up."""
-        done = sum(isinstance(event, Round) for event in self.trace)
-        limit = cap if self.budget.rounds is None else min(cap, self.budget.rounds)
-        if done >= limit:
-            return False
-        self.trace.append(Round(number=done + 1))
-        return True
-
-    def note_branch(self, rule: str, value: object) -> None:
-        """Write down a branch taken."""
-        self.trace.append(Branch(rule=rule, value=str(value)))
-
-    def passage_cap(self, cap: int) -> int:
-        """The smaller of the arm's own cap and the budget's."""
-        return cap if self.budget.passages is None else min(cap, self.budget.passages)
-
-    def show(self, passages: int) -> None:
-        """Record how many distinct passages the model has been shown so far."""
-        if passages > self.cost.passages:
-            self.cost += Cost(passages=passages - self.cost.passages)
-
-    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """Search and account for it. Raises OutOfBudget("seconds")."""
-        self._check_time()
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(self._left()) as limit:
-                hits = await self.retriever.search(query, k=k)
-        except BaseException as error:
-            late = isinstance(error, TimeoutError) and limit.expired()
-            shown = OutOfBudget("seconds") if late else error
-            self._account_failure(shown, purpose="search", began=began, cost=Cost(retriever_calls=1))
-            if late:
-                raise shown from error
-            raise  # A TimeoutError of the retriever's own too: it failed, our seconds did not run out.
-        spent = time.monotonic() - began
-        self.cost += Cost(retriever_calls=1, seconds_retrieve=spent)
-        ids = tuple(hit.passage.id for hit in hits)
-        self.trace.append(Retrieved(query=query, ids=ids, scores=tuple(h.score for h in hits), seconds=spent))
-        return hits
-
-    async def complete(
-        self,
-        prompt: Prompt,
-        *,
-        purpose: str,
-        max_tokens: int,
-        stop: tuple[str, ...] = (),
-        want: frozenset[Need] = frozenset(),
-        sampling: Sampling | None = None,
-    ) -> Completion:
-        """Generate and account for it; max_tokens shrinks to what the budget leaves, and the trace says if that cut it.
-
-        A text that the deadline cut short is accounted for, kept in `partial`, and ends in OutOfBudget("seconds").
-        Raises OutOfBudget("seconds"), ("tokens") or ("dollars"); the last before a call once that much is spent.
-        Raises ArmFailed if the prompt does not fit the model, or if the generator does not offer what is wanted.
-        """
-        self.partial = ""
-        self._check_time()
-        if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
-            raise OutOfBudget("dollars")
-        if missing := sorted(want - self.generator.capabilities):
-            raise ArmFailed(
-                f"the call for {purpose} wants {', '.join(missing)}, which {self.generator.name} does not offer",
-                remedy="declare it in the arm's needs, so that this is found at the start",
-            )
-        request = Request(
-            prompt=prompt,
-            max_tokens=self._tokens_for(prompt, purpose=purpose, max_tokens=max_tokens),
-            stop=stop,
-            deadline=self.deadline,
-            want=want,
-            sampling=sampling,
-        )
-        began = time.monotonic()
-        try:
-            done = await self.generator.complete(request)
-        except BaseException as error:
-            # A call that broke counts as a call and its seconds; with tokens where the generator knows of any.
-            spent_on = error.spent if isinstance(error, CallBroke) else Cost()
-            self._account_failure(error, purpose=purpose, began=began, cost=Cost(llm_calls=1) + spent_on)
-            raise
-        spent = time.monotonic() - began
-        if done.seconds is not None:
-            # The clock goes on as if the call had been made: a cache must not make an arm look faster than it is.
-            self.started -= done.seconds - spent
-            self.note_branch("response_cached", purpose)
-        self._account(done, purpose=purpose, seconds=spent if done.seconds is None else done.seconds)
-        if done.finish == "length" and request.max_tokens < max_tokens:
-            self.note_branch("cut_by_budget_tokens", purpose)
-        if done.finish == "deadline":
-            self.partial = done.text
-            raise OutOfBudget("seconds")
-        if done.seconds is not None:
-            self._check_time()
-        return done
-
-    def _tokens_for(self, prompt: Prompt, *, purpose: str, max_tokens: int) -> int:
-        """How many tokens may be written: max_tokens, or what the budget leaves."""
-        size = self.generator.count_tokens(prompt)
-        if size + max_tokens > self.generator.context_tokens:
-            raise ArmFailed(
-                f"the prompt for {purpose} has {size} tokens; with {max_tokens} to write it exceeds the model's "
-                f"{self.generator.context_tokens}",
-                remedy="lower the arm's passages or raise the generator's context_tokens",
-            )
-        if self.budget.tokens is None:
-            return max_tokens
-        left = self.budget.tokens - self.cost.prompt_tokens - self.cost.completion_tokens - size
-        if left < 1:
-            raise OutOfBudget("tokens")
-        return min(max_tokens, left)
-
-    def _account(self, done: Completion, *, purpose: str, seconds: float) -> None:
-        self.cost += Cost(
-            llm_calls=1,
-            prompt_tokens=done.prompt_tokens,
-            completion_tokens=done.completion_tokens,
-            seconds_generate=seconds,
-            dollars=done.dollars,
-        )
-        self.trace.append(
-            Generated(
-                purpose=purpose,
-                text=done.text,
-                prompt_tokens=done.prompt_tokens,
-                completion_tokens=done.completion_tokens,
-                seconds=seconds,
-            )
-        )
-
-    def _account_failure(self, error: BaseException, *, purpose: str, began: float, cost: Cost) -> None:
-        """`cost` is the one call; its seconds go where they belong."""
-        spent = time.monotonic() - began
-        self.cost += cost + (Cost(seconds_generate=spent) if cost.llm_calls else Cost(seconds_retrieve=spent))
-        self.trace.append(CallFailed(purpose=purpose, error=error_text(error), seconds=spent))
-
-    def _left(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-
-    def _check_time(self) -> None:
-        if self.deadline is not None and time.monotonic() >= self.deadline:
-            raise OutOfBudget("seconds")
 
 
 def error_text(error: BaseException) -> str:

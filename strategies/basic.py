@@ -9,10 +9,11 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from pydantic import Field
 
 from router.types import ArmName, Json, Retrieved
-from strategies.base import Answer, Need, OutOfBudget, Passage, Run
+from strategies.base import Answer, Need, OutOfBudget, Passage
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, clean_query, extract_answer, has_answer
 from strategies.prompts import Template, ask, load_templates
+from strategies.run import Run
 
 __all__ = [
     "NoRetrieval",
@@ -44,7 +45,7 @@ class NoRetrievalParams(ArmParams):
     style: Style = "direct"
     #: tokens of the answer
     max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
@@ -66,7 +67,7 @@ class SingleStepParams(ArmParams):
     passage_words: Annotated[int, Field(ge=1)] = 350
     #: tokens of the answer
     max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
@@ -154,7 +155,7 @@ async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> None:
 
 async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: int = 1) -> None:
     """`gather` in a round of its own, the last of `cap`; a budget without that round is told to the trace."""
-    if run.begin_round(cap=cap):
+    if not run.rounds_over and run.begin_round(cap=cap):
         await gather(run, query=query, pool=pool, k=k)
     else:
         run.note_branch("search_skipped", "the budget has no round")

@@ -11,13 +11,14 @@ from pydantic import Field
 
 from router.errors import ArmFailed
 from router.types import ArmName, Json
-from strategies.base import Answer, Completion, Need, Run
+from strategies.base import Answer, Completion, Need
 from strategies.basic import gather, partial_kept, stop_reason
 from strategies.details import Attention
 from strategies.flare import LatestPool, conclude
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, extract_answer, first_sentence, has_answer
 from strategies.prompts import ask, load_templates
+from strategies.run import Run
 
 __all__ = ["Dragin", "DraginParams", "Word", "attention_received", "is_content", "merge_words", "sentence_spans"]
 
@@ -62,7 +63,7 @@ class DraginParams(ArmParams):
     text_tokens: Annotated[int, Field(ge=1)] = 48
     #: tokens of the answer, where the text does not announce one
     max_tokens: Annotated[int, Field(ge=1)] = 24
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
@@ -205,7 +206,7 @@ class Dragin:
             if not hits:
                 continue
             run.note_branch("uncertain_words", ", ".join(word.text for word in hits))
-            if run.begin_round(cap=self._params.rounds):
+            if not run.rounds_over and run.begin_round(cap=self._params.rounds):
                 return _Trigger(begin=begin, hits=hits)
             run.note_branch("search_skipped", "no round is left")
             return None

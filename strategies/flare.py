@@ -10,12 +10,13 @@ from pydantic import Field
 
 from router.errors import ArmFailed
 from router.types import ArmName, Json
-from strategies.base import Answer, Completion, Hit, Need, Run
+from strategies.base import Answer, Completion, Hit, Need
 from strategies.basic import gather, partial_kept, stop_reason
 from strategies.details import Token
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, Sifted, clean_query, extract_answer, first_sentence, has_answer
 from strategies.prompts import Template, ask, load_templates
+from strategies.run import Run
 
 __all__ = [
     "Flare",
@@ -58,7 +59,7 @@ class FlareParams(ArmParams):
     sentence_tokens: Annotated[int, Field(ge=1)] = 40
     #: tokens of the answer, where the text does not announce one
     max_tokens: Annotated[int, Field(ge=1)] = 24
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
@@ -82,8 +83,7 @@ class LatestPool(PassagePool):
     """
 
     def __init__(self, *, cap: int, distinct: int | None = None) -> None:
-        super().__init__(cap=cap if distinct is None else min(cap, distinct))
-        self._distinct = distinct
+        super().__init__(cap=cap if distinct is None else min(cap, distinct), most_shown=distinct)
 
     def clear(self) -> None:
         """Hold nothing; what was shown stays counted."""
@@ -92,18 +92,10 @@ class LatestPool(PassagePool):
     def add(self, hits: Iterable[Hit]) -> Sifted:
         """Hold these instead; says which came in, which did not and why."""
         before, self._held = self._held, []
-        admitted: list[Hit] = []
-        refused: list[tuple[str, str]] = []
-        for hit in hits:
-            seen = self._shown | {each.passage.id for each in admitted} | {hit.passage.id}
-            if self._distinct is not None and len(seen) > self._distinct:
-                refused.append((hit.passage.id, f"the budget allows {self._distinct} passages"))
-            else:
-                admitted.append(hit)
-        sifted = super().add(admitted)
+        sifted = super().add(hits)
         if not sifted.added:
             self._held = before
-        return Sifted(added=sifted.added, skipped=(*refused, *sifted.skipped))
+        return sifted
 
 
 class Flare:
@@ -189,7 +181,7 @@ class Flare:
 
     async def _search(self, query: str, *, run: Run, pool: PassagePool) -> bool:
         """Fill the pool anew; False if no round is left."""
-        if not run.begin_round(cap=self._params.rounds):
+        if run.rounds_over or not run.begin_round(cap=self._params.rounds):
             run.note_branch("search_skipped", "no round is left")
             return False
         await gather(run, query=query, pool=pool, k=self._params.passages)

@@ -7,13 +7,28 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from router.types import ArmName, Json
-from strategies.base import Answer, Need, PromptTooLong, Run
+from strategies.base import Answer, Need, PromptTooLong
 from strategies.basic import Style, gather, partial_kept, read, stop_reason
 from strategies.params import ArmParams, public_params, read_params
-from strategies.passages import PassagePool, extract_answer, first_sentence, has_answer, last_query
+from strategies.passages import (
+    CapPolicy,
+    PassagePool,
+    extract_answer,
+    first_sentence,
+    has_answer,
+    keep_best,
+    keep_first,
+    keep_latest,
+    last_query,
+)
 from strategies.prompts import ask, load_templates
+from strategies.run import Run
 
 __all__ = ["MultiStep", "MultiStepParams"]
+
+Keep = Literal["first", "latest", "best"]
+
+_POLICIES: Mapping[Keep, CapPolicy] = {"first": keep_first, "latest": keep_latest, "best": keep_best}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,15 +45,18 @@ class MultiStepParams(ArmParams):
     rounds: Annotated[int, Field(ge=1)] = 3
     #: passages searched for in each round
     passages_per_round: Annotated[int, Field(ge=1)] = 2
-    #: passages held over all rounds; when full, the first ones stay (IRCoT's cap)
+    #: passages held over all rounds
     passages: Annotated[int, Field(ge=1)] = 6
+    #: which of them stay when there are more: the "first" (IRCoT), the "latest" (AutoRAG-Research), or the "best" by
+    #: score, which is sensible only where the scores of different searches compare: those of `dense` do
+    keep: Keep = "first"
     #: words of one passage in a prompt
     passage_words: Annotated[int, Field(ge=1)] = 350
     #: tokens of one sentence of the chain
     sentence_tokens: Annotated[int, Field(ge=1)] = 48
     #: tokens of the answer
     max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
@@ -70,7 +88,8 @@ class MultiStep:
     the pool and asks for the next sentence. The chain ends at a sentence with "answer is" ("answer_found"), at
     an empty one ("empty_sentence"), when its next prompt has no room for it ("thoughts_too_long"), or when the rounds
     are used up ("max_rounds", or "budget_rounds" where the budget's cap was the smaller). The chain is thrown away:
-    the reader sees the passages and the question only.
+    the reader sees the passages and the question only. A passage that was shown counts even where `keep` gave
+    it up since: once those shown and those held are as many as the budget's passages, no new one comes in.
     Until it has answered, the draft is the chain's own answer, or its latest sentence.
     """
 
@@ -86,7 +105,11 @@ class MultiStep:
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Interleave, then read."""
-        pool = PassagePool(cap=run.passage_cap(self._params.passages))
+        pool = PassagePool(
+            cap=run.passage_cap(self._params.passages),
+            policy=_POLICIES[self._params.keep],
+            most_shown=run.budget.passages,
+        )
         ended = await self._gather_by_thinking(question, run=run, pool=pool)
         run.note_branch("chain_ended", ended)
         answer = await read(
@@ -103,9 +126,12 @@ class MultiStep:
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
         """Fill the pool; the rule that ended the chain."""
         sentences: list[str] = []
+        k = self._params.passages_per_round
+        if self._params.keep == "latest":
+            k = min(k, pool.cap)  # more hits of one search would push out its own best
         while run.begin_round(cap=self._params.rounds):
             query = last_query(question, sentences=sentences)
-            await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
+            await gather(run, query=query, pool=pool, k=k)
             try:
                 sentence = await self._think(question, sentences=sentences, run=run, pool=pool)
             except PromptTooLong:

@@ -12,12 +12,13 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from router.types import ArmName, Json
-from strategies.base import Answer, Need, OutOfBudget, Passage, Run
+from strategies.base import Answer, Need, OutOfBudget, Passage
 from strategies.basic import gather_once, stop_reason
 from strategies.params import ArmParams, public_params, read_params
 from strategies.parsing import parsed_numbered_labels
 from strategies.passages import PassagePool, extract_answer, has_answer
 from strategies.prompts import Template, ask, load_templates
+from strategies.run import Run
 
 __all__ = [
     "AnswerStyle",
@@ -53,7 +54,7 @@ class NoteParams(ArmParams):
     note_tokens: Annotated[int, Field(ge=1)] = 96
     #: tokens of the answer
     max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {

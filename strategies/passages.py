@@ -202,12 +202,16 @@ def keep_first(held: Sequence[Hit], new: Hit) -> int | None:  # noqa: ARG001 the
 
 
 def keep_latest(held: Sequence[Hit], new: Hit) -> int | None:  # noqa: ARG001 the signature of every CapPolicy
-    """Give up the oldest passage: first in, first out."""
+    """Give up the oldest passage: first in, first out. One that is found again while it is held gets no younger."""
     return 0
 
 
 def keep_best(held: Sequence[Hit], new: Hit) -> int | None:
-    """Give up the lowest score if the new one is higher; sensible only if all searches score alike."""
+    """Give up the lowest score if the new one is higher.
+
+    Sensible only where the scores of different searches compare, as cosines of vectors do: sums over the words of a
+    query grow with it, and what was joined by rank tells nothing but ranks.
+    """
     lowest = min(range(len(held)), key=lambda position: held[position].score)
     return lowest if held[lowest].score < new.score else None
 
@@ -230,10 +234,22 @@ class PassagePool:
     A hit is skipped if its id is held already, if its text or title has more than `words` words (see `cut_words`),
     if both its title and its text resemble a held passage by at least `similarity` (rapidfuzz ratio, 0..100), or if
     the pool is full and `policy` refuses it. Caps and numbers are IRCoT's.
+    `most_shown` caps the distinct passages that the model is ever shown (None: no cap), which a pool that gives
+    passages up may exceed: a hit is skipped, too, if with it those shown and those held would be more. One that was
+    shown before costs nothing new when it comes back.
     """
 
-    def __init__(self, *, cap: int, words: int = 600, similarity: float = 90.0, policy: CapPolicy = keep_first) -> None:
+    def __init__(
+        self,
+        *,
+        cap: int,
+        words: int = 600,
+        similarity: float = 90.0,
+        policy: CapPolicy = keep_first,
+        most_shown: int | None = None,
+    ) -> None:
         self.cap = cap
+        self._most_shown = most_shown
         self._words = words
         self._similarity = similarity
         self._policy = policy
@@ -251,18 +267,18 @@ class PassagePool:
         skipped: list[tuple[str, str]] = []
         evicted: list[str] = []
         for hit in hits:
-            reason = self._refusal(hit.passage)
+            reason, place = self._refusal(hit.passage), None
             if reason is None and len(self._held) >= self.cap:
                 place = self._policy(tuple(self._held), hit) if self._held and self.cap > 0 else None
-                if place is None:
-                    reason = f"pool full at {self.cap}"
-                else:
-                    evicted.append(self._held.pop(place).passage.id)
-            if reason is None:
-                self._held.append(hit)
-                added.append(hit.passage.id)
-            else:
+                reason = f"pool full at {self.cap}" if place is None else None
+            reason = reason or self._excess(hit.passage, instead_of=place)
+            if reason is not None:
                 skipped.append((hit.passage.id, reason))
+                continue
+            if place is not None:
+                evicted.append(self._held.pop(place).passage.id)
+            self._held.append(hit)
+            added.append(hit.passage.id)
         return Sifted(added=tuple(added), skipped=tuple(skipped), evicted=tuple(evicted))
 
     def note_shown(self, passages: Iterable[Passage]) -> int:
@@ -278,6 +294,16 @@ class PassagePool:
             return f"{words} words, more than {self._words}"
         twin = next((hit.passage.id for hit in self._held if self._alike(hit.passage, passage)), None)
         return None if twin is None else f"near duplicate of {twin}"
+
+    def _excess(self, passage: Passage, *, instead_of: int | None) -> str | None:
+        """Why the model must not be shown this one. Those held count as shown: any prompt may show them."""
+        if self._most_shown is None:
+            return None
+        held = [hit.passage.id for hit in self._held]
+        if instead_of is not None:
+            del held[instead_of]
+        fits = len(self._shown | {*held, passage.id}) <= self._most_shown
+        return None if fits else f"the budget allows {self._most_shown} passages"
 
     def _alike(self, one: Passage, other: Passage) -> bool:
         # The title first: it is short, and most pairs end there.

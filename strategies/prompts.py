@@ -22,27 +22,30 @@ from importlib import resources
 from pathlib import Path
 
 from router.errors import ConfigError
-from strategies.base import (
-    Completion,
-    Generator,
-    Need,
-    Passage,
-    Prompt,
-    PromptTooLong,
-    QuestionTooLong,
-    Run,
-    Sampling,
-)
+from strategies.base import Completion, Generator, Need, Passage, Prompt, PromptTooLong, QuestionTooLong, Sampling
 from strategies.passages import PassagePool, cut_words
+from strategies.run import Run
 
-__all__ = ["Fitted", "Template", "ask", "fit", "load_template", "load_templates", "shown_prompt", "templates_digest"]
+__all__ = [
+    "Fitted",
+    "Template",
+    "ask",
+    "fit",
+    "load_template",
+    "load_templates",
+    "parsed_template",
+    "shown_prompt",
+    "templates_digest",
+]
 
 _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(r"\[(\w+)\]")
-_FIELD = re.compile(r"\{([a-z_]+)\}")
+#: one word in braces, in whatever letters: {Question} is a field that nobody fills in; {"a": 1} is text
+_FIELD = re.compile(r"\{([^\W\d]\w*)\}")
 _FOLDER = "templates"
 #: filled by `fit`, not by the arm
 _OWN_FIELDS = frozenset({"demonstrations", "passages"})
+_PASSAGE_FIELDS = ("number", "title", "text")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,13 +84,13 @@ class Fitted:
 def load_templates(
     names: Sequence[str], *, overrides: Mapping[str, str | Path], field: str = "templates"
 ) -> Mapping[str, Template]:
-    """All templates that an arm uses, by name; an override for any other name is an error, not forgotten.
+    """All templates of these names, as an arm uses them; an override for any other is an error, not forgotten.
 
     `field` is the setting to name in a ConfigError.
     """
     for name in overrides:
         if name not in names:
-            raise ConfigError("is not used by this arm", field=f"{field}.{name}", remedy=f"used: {', '.join(names)}")
+            raise ConfigError("is not used here", field=f"{field}.{name}", remedy=f"used: {', '.join(names)}")
     return {name: load_template(name, overrides=overrides, field=field) for name in names}
 
 
@@ -96,8 +99,8 @@ def load_template(
 ) -> Template:
     """The template of that name: ours from `strategies/templates`, or the caller's own from `overrides`.
 
-    An override is the text of a template, or a Path, or a one-line string ending in ".txt" that is a path. It must
-    use the same fields as ours: an override that forgets {question} would answer another question.
+    An override is the text of a template, which has two lines at least, or a path: a Path, or any string of one line.
+    It must use the same fields as ours: an override that forgets {question} would answer another question.
     Raises ConfigError naming `<field>.<name>`.
     """
     where = f"{field}.{name}"
@@ -115,6 +118,11 @@ def load_template(
             remedy=f"use exactly these: {', '.join('{' + each + '}' for each in needed)}",
         )
     return template
+
+
+def parsed_template(text: str, *, name: str) -> Template:
+    """The template that an arm of your own asks with, out of the text of one. Raises ConfigError."""
+    return _parse(name, text=text, where=f"templates.{name}")
 
 
 def templates_digest(arm: object) -> str | None:
@@ -140,14 +148,14 @@ def _read_own(name: str, *, where: str) -> str:
 
 
 def _read_given(given: str | Path, *, where: str) -> str:
-    if isinstance(given, str) and ("\n" in given or not given.endswith(".txt")):
+    if isinstance(given, str) and "\n" in given:
         return given
+    remedy = "one line is the path of a UTF-8 text file; the text of a template has two lines at least"
     try:
         return Path(given).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{str(given)!r} cannot be read: {error}", field=where, remedy="give a UTF-8 text file"
-        ) from error
+    except (OSError, ValueError) as error:
+        why = f"there is no {Path(given).absolute()}" if isinstance(error, FileNotFoundError) else str(error)
+        raise ConfigError(f"{str(given)!r} cannot be read: {why}", field=where, remedy=remedy) from error
 
 
 def _parse(name: str, *, text: str, where: str) -> Template:
@@ -172,11 +180,15 @@ def _parse(name: str, *, text: str, where: str) -> Template:
             raise ConfigError(f"has {len(blocks)} sections [{section}]", field=where, remedy="keep one")
     if not parts["body"]:
         raise ConfigError("has no section [body]", field=where, remedy="add one with {question} in it")
+    passage = "".join(parts["passage"]) or "{title}\n{text}"
+    if unknown := [each for each in _FIELD.findall(passage) if each not in _PASSAGE_FIELDS]:
+        known = ", ".join(f"{{{each}}}" for each in _PASSAGE_FIELDS)
+        raise ConfigError(f"[passage] has the field {{{unknown[0]}}}", field=where, remedy=f"it may have {known}")
     return Template(
         name=name,
         instructions="".join(parts["instructions"]),
         demonstrations=tuple(parts["demonstration"]),
-        passage="".join(parts["passage"]) or "{title}\n{text}",
+        passage=passage,
         body=parts["body"][0],
         prefix="".join(parts["prefix"]),
     )

@@ -9,11 +9,12 @@ from pydantic import Field
 
 from router.errors import ArmFailed
 from router.types import ArmName, Json
-from strategies.base import Answer, Completion, Need, Run
+from strategies.base import Answer, Completion, Need
 from strategies.basic import Style, find, gather_once, read, stop_reason
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, extract_answer, first_sentence, has_answer
 from strategies.prompts import Template, ask, fit, load_templates
+from strategies.run import Run
 
 __all__ = ["Action", "React", "ReactParams", "parsed_action"]
 
@@ -74,7 +75,7 @@ class ReactParams(ArmParams):
     turn_tokens: Annotated[int, Field(ge=1)] = 64
     #: tokens of the reader's answer
     max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {

@@ -10,9 +10,13 @@ where the budget's seconds are those that are left and caps that are not set are
 
 of which only `answer` must be there; `cost` has any of the counts, seconds and dollars of `router.types.Cost` but the
 total, which is measured here. The decision's id is sent as `Idempotency-Key` too: a call may come twice.
+
+The pipeline must heed the budget itself: only its seconds can be held here. A reply that says it spent more than a cap
+is an outcome "exhausted", stop reason "budget_<cap>", with its answer.
 """
 
 import asyncio
+import json
 import os
 import random
 import time
@@ -25,8 +29,11 @@ from pydantic import Field
 
 from router.errors import ArmFailed, ConfigError
 from router.types import ArmName, CallFailed, Cost, Json, Round
-from strategies.base import Answer, Need, OutOfBudget, Run, error_text
+from strategies.addresses import check_address, shown_address
+from strategies.base import Answer, Need, OutOfBudget, error_text
+from strategies.openai_faults import without_keys
 from strategies.params import ArmParams, public_params, read_params
+from strategies.run import Run
 
 __all__ = ["Http", "HttpParams"]
 
@@ -36,6 +43,8 @@ _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _PAUSE_S = 0.2
 #: longest pause that a server may ask for by Retry-After, seconds
 _LONGEST_S = 30.0
+#: characters of a refusal's body that are shown
+_SHOWN = 200
 #: every step has an event in the trace
 _MOST_STEPS = 1000
 #: of any count, seconds or dollars: what a database's integer holds, and no sum of a day comes near
@@ -53,6 +62,8 @@ class HttpParams(ArmParams):
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
     #: tries after the first one
     retries: Annotated[int, Field(ge=0, le=10)] = 2
+    #: of a reply's body: a larger one is a failure, and not read to its end
+    max_bytes: Annotated[int, Field(ge=1)] = 1_000_000
     #: header -> name of the environment variable that holds its value: secrets do not stand in a file
     headers_env: dict[str, str] = field(default_factory=dict)
 
@@ -61,8 +72,8 @@ class Http:
     """Asks a pipeline elsewhere; stops with what it says, "answered" if it says nothing.
 
     A reply of 408, 425, 429 or 5xx and a broken connection are tried again, after the pause that the server asks for
-    or a growing one; any other reply, and one that is not as above, is a failure. What failed tries cost elsewhere
-    nobody tells: they count their seconds only.
+    or a growing one; any other reply but 2xx, and one that is not as above, is a failure. What failed tries cost
+    elsewhere nobody tells: they count their seconds only.
     """
 
     needs: frozenset[Need] = frozenset()
@@ -71,10 +82,8 @@ class Http:
         self.name = ArmName(name)
         self._params = read_params(HttpParams, given=params, arm=self.name)
         self.params = public_params(self._params)
-        if not self._params.url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"{self._params.url!r} is no URL", field=f"arms.{name}.url", remedy="for example http://localhost:9000"
-            )
+        check_address(self._params.url, field=f"arms.{name}.url", remedy="for example http://localhost:9000/answer")
+        self._shown = shown_address(self._params.url)
         self._headers = {}
         for header, variable in self._params.headers_env.items():
             if variable not in os.environ:
@@ -84,7 +93,10 @@ class Http:
             self._headers[header] = os.environ[variable]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """The reply's answer, its cost and steps accounted for. Raises ArmFailed, OutOfBudget("seconds")."""
+        """The reply's answer, its cost and steps accounted for.
+
+        Raises ArmFailed, OutOfBudget("seconds"); OutOfBudget of a cap that the reply overran, its answer the draft.
+        """
         query = run.query
         body = {
             "question": question,
@@ -98,6 +110,9 @@ class Http:
         reply = _Reply(found, arm=self.name)
         run.cost += reply.cost
         run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
+        if cap := _overrun(run, steps=reply.steps):
+            run.draft = reply.answer
+            raise OutOfBudget(cap)
         return Answer(text=reply.answer, stop_reason=reply.stop_reason)
 
     async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
@@ -114,36 +129,63 @@ class Http:
             try:
                 # httpx's own timeout is of one read: a reply that drips would never end.
                 async with asyncio.timeout(timeout):
-                    response = await client.post(self._params.url, json={**body, "budget": caps}, timeout=timeout)
+                    response = await self._reply(client, body={**body, "budget": caps}, timeout=timeout)
                 if response.status_code not in _AGAIN:
                     return self._read(response)
-                error: Exception = ArmFailed(f"{self._params.url} replied {response.status_code}")
+                error: Exception = ArmFailed(self._said(response), remedy="see the pipeline's own log")
                 asked = _retry_after(response)
             except (httpx.HTTPError, TimeoutError) as broken:
-                late = ArmFailed(f"{self._params.url} took longer than {timeout:g} s")
-                error, asked = (late if isinstance(broken, TimeoutError) else broken), None
+                error, asked = self._broken(broken, timeout=timeout), None
                 if _seconds_left(run) == 0.0:
                     self._note(run, error, began=began)
                     raise OutOfBudget("seconds") from broken
             self._note(run, error, began=began)
             if not left:
-                raise ArmFailed(
-                    f"{self._params.url} cannot be asked: {error_text(error)}", remedy="see the pipeline's own log"
-                ) from error
+                raise ArmFailed(f"{self._shown} cannot be asked: {error_text(error)}") from error
             await _pause(pause * (1.0 + random.random()) if asked is None else asked, run=run)  # noqa: S311 - no secret
             pause *= 2.0
         raise AssertionError("the last try returns or raises")
 
+    async def _reply(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], timeout: float) -> httpx.Response:
+        """The reply, its body read up to `max_bytes`. Raises ArmFailed where it is larger."""
+        read, most = bytearray(), self._params.max_bytes
+        async with client.stream("POST", self._params.url, json=body, timeout=timeout) as response:
+            async for piece in response.aiter_bytes():
+                read += piece
+                if len(read) > most:
+                    raise ArmFailed(
+                        f"{self._shown} replied more than {most} bytes",
+                        field=f"arms.{self.name}.max_bytes",
+                        remedy="reply with the answer alone, or raise it",
+                    )
+        kept = {name: value for name, value in response.headers.items() if name == "retry-after"}
+        return httpx.Response(response.status_code, headers=kept, content=bytes(read))
+
+    def _broken(self, error: Exception, *, timeout: float) -> Exception:
+        """What ended a try that brought no reply, with what to do about it."""
+        if isinstance(error, TimeoutError | httpx.TimeoutException):
+            return ArmFailed(f"it took longer than {timeout:g} s", remedy=f"raise arms.{self.name}.timeout_s")
+        if isinstance(error, httpx.ConnectError):
+            remedy = f"start the pipeline, or mend arms.{self.name}.url"
+            return ArmFailed(f"it cannot be reached ({error})", remedy=remedy)
+        return ArmFailed(error_text(error), remedy="see the pipeline's own log")
+
     def _read(self, response: httpx.Response) -> object:
-        if response.status_code != httpx.codes.OK:
-            raise ArmFailed(
-                f"{self._params.url} replied {response.status_code}: {response.text[:200]}",
-                remedy="see the pipeline's own log",
-            )
+        url, said = self._shown, self._said(response)
+        if not response.is_success:
+            raise ArmFailed(f"{url} cannot be asked: {said}", remedy="see the pipeline's own log")
         try:
-            return response.json()
+            return json.loads(response.content)
         except (ValueError, RecursionError) as error:
-            raise ArmFailed(f"{self._params.url} replied no JSON: {response.text[:200]!r}") from error
+            raise ArmFailed(f"{url} gave no JSON: {said}", remedy='reply with {"answer": "..."}') from error
+
+    def _said(self, response: httpx.Response) -> str:
+        """Status and begin of the body, without the headers' secrets: some servers repeat what they were sent."""
+        body = " ".join(response.text.split())
+        for value in self._headers.values():
+            for secret in (value, *value.split()[-1:]):  # of "Bearer ..." the token alone, too
+                body = without_keys(body, key=secret)
+        return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
 
     def _note(self, run: Run, error: Exception, *, began: float) -> None:
         run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))
@@ -183,6 +225,19 @@ class _Reply:
 
     def _wrong(self, name: str, value: object, wanted: str) -> ArmFailed:
         return ArmFailed(f"the reply's {name} is {value!r:.80}, not {wanted}", field=f"arms.{self._arm}")
+
+
+def _overrun(run: Run, *, steps: int) -> str | None:
+    """The cap of the budget that was overrun, None if none was; seconds are measured elsewhere."""
+    cost = run.cost
+    spent = {
+        "rounds": steps,
+        "passages": cost.passages,
+        "tokens": cost.prompt_tokens + cost.completion_tokens,
+        "dollars": cost.dollars,
+    }
+    caps = asdict(run.budget)
+    return next((cap for cap, amount in spent.items() if caps[cap] is not None and amount > caps[cap]), None)
 
 
 def _seconds_left(run: Run) -> float | None:

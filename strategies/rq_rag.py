@@ -10,13 +10,14 @@ from typing import Annotated, ClassVar, Literal, cast
 from pydantic import Field
 
 from router.types import ArmName, Json
-from strategies.base import Answer, Completion, Need, Passage, Run
+from strategies.base import Answer, Completion, Need, Passage
 from strategies.basic import Style, find, partial_kept, read, stop_reason
 from strategies.details import Token
 from strategies.params import ArmParams, public_params, read_params
 from strategies.parsing import parsed_label
 from strategies.passages import PassagePool, extract_answer
 from strategies.prompts import ask, load_templates
+from strategies.run import Run
 
 __all__ = ["PathAnswer", "RqRag", "RqRagParams", "chosen_answer", "mean_logprob", "parsed_queries"]
 
@@ -56,7 +57,7 @@ class RqRagParams(ArmParams):
     query_tokens: Annotated[int, Field(ge=1)] = 64
     #: tokens of the answer
     max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from router.errors import ArmFailed, InvalidInput, RagBanditError
-from router.types import CANCELLED, Budget, Json, Outcome, OutcomeStatus, Query, count_steps
-from strategies.base import Answer, Generator, OutOfBudget, QuestionTooLong, Retriever, Run, Strategy, error_text
+from router.types import CANCELLED, MAX_TEXT, Budget, Json, Outcome, OutcomeStatus, Query, count_steps
+from strategies.base import Answer, Generator, OutOfBudget, QuestionTooLong, Retriever, Strategy, error_text
 from strategies.prompts import templates_digest
+from strategies.run import Run
 
 __all__ = ["CANCELLED_ERROR", "GRACE_SECONDS", "STOP_REASON_LENGTH", "made_by", "run_strategy"]
 
@@ -46,11 +47,12 @@ async def run_strategy(
     """The outcome of the arm for the query, with the cost it really had; `budget` is the caps in force.
 
     "answered": the arm ended by itself. "exhausted": a cap of the budget ended it; the answer is its draft or None
-    and the stop reason "budget_<cap>". "failed": it raised; `error` is the message, the stop reason is "error", or
-    "question_too_long" where no prompt has room for the question. Or
+    and the stop reason "budget_<cap>". "failed": it raised, or its answer has more than MAX_TEXT characters; `error` is
+    the message, the stop reason is "error", or "question_too_long" where no prompt has room for the question. Or
     somebody, in whichever thread, completed `stop`: the arm is cut off where it is, the stop reason is CANCELLED.
     Seconds are enforced twice: by the Run before and during every call, and here, GRACE_SECONDS late, for an arm
-    that hangs elsewhere. Code that blocks the event loop cannot be cut off.
+    that hangs elsewhere. Code that blocks the event loop cannot be cut off: what it brings so late is an answer of
+    status "exhausted", with the stop reason "budget_seconds" and a warning in the log.
     Raises InvalidInput for a query without an id; of the arm's run nothing but cancellation
     (asyncio.CancelledError), which passes through.
     """
@@ -59,7 +61,7 @@ async def run_strategy(
     run = Run(query=query, retriever=retriever, generator=generator, budget=budget)
     try:
         with _stopped_by(stop):
-            end = await _end_of(strategy, question=query.text, run=run)
+            end = _kept(await _end_of(strategy, question=query.text, run=run), arm=strategy.name)
     except _Stopped:
         end = _End(status="failed", answer=None, stop_reason=CANCELLED, error=CANCELLED_ERROR)
     trace = tuple(run.trace)
@@ -108,7 +110,14 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
                     f"the arm {strategy.name} returned {answer!r:.200}",
                     remedy="return a strategies.base.Answer of two strings",
                 )
-            return _End(status="answered", answer=answer.text, stop_reason=answer.stop_reason)
+        if run.deadline is not None and (late := time.monotonic() - run.deadline) > GRACE_SECONDS:
+            # It was not cut off above: nobody could while the event loop stood still, or it would not be cut off.
+            facts = {"action": "arm_late", "arm": strategy.name, "late_s": round(late, 2)}
+            logger.warning(
+                "an arm returned after its seconds: it must await, and not block the event loop", extra=facts
+            )
+            return _End(status="exhausted", answer=answer.text, stop_reason="budget_seconds")
+        return _End(status="answered", answer=answer.text, stop_reason=answer.stop_reason)
     except OutOfBudget as error:
         return _exhausted(run, cap=error.cap)
     except RagBanditError as error:
@@ -149,10 +158,18 @@ def _stopped_by(stop: "Future[None] | None") -> Iterator[None]:
         asked.remove_done_callback(cut_off)
 
 
+def _kept(end: _End, *, arm: str) -> _End:
+    """The end as it can be kept: an answer that is too long to be one is a failure."""
+    if end.answer is None or len(end.answer) <= MAX_TEXT:
+        return end
+    said = f"the answer of the arm {arm} has {len(end.answer)} characters"
+    return _failed(ArmFailed(said, remedy=f"answer with at most {MAX_TEXT}"))
+
+
 def _exhausted(run: Run, *, cap: str) -> _End:
     return _End(status="exhausted", answer=run.draft, stop_reason=f"budget_{cap}")
 
 
 def _failed(error: BaseException) -> _End:
     reason = "question_too_long" if isinstance(error, QuestionTooLong) else "error"
-    return _End(status="failed", answer=None, stop_reason=reason, error=error_text(error))
+    return _End(status="failed", answer=None, stop_reason=reason, error=error_text(error)[:MAX_TEXT])

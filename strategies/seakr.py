@@ -12,13 +12,14 @@ from pydantic import Field
 
 from router.errors import ArmFailed
 from router.types import ArmName, Json
-from strategies.base import Answer, Completion, Need, Passage, Prompt, Run, Sampling
+from strategies.base import Answer, Completion, Need, Passage, Prompt, Sampling
 from strategies.basic import gather, gather_once, read, stop_reason, together
 from strategies.dragin import is_content, merge_words
 from strategies.flare import LatestPool, sentence_tokens
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import extract_answer, first_sentence, has_answer
 from strategies.prompts import Template, load_templates, shown_prompt
+from strategies.run import Run
 
 __all__ = ["Seakr", "SeakrParams", "uncertainty"]
 
@@ -68,7 +69,7 @@ class SeakrParams(ArmParams):
     sample_tokens: Annotated[int, Field(ge=1)] = 24
     #: tokens of the answer
     max_tokens: Annotated[int, Field(ge=1)] = 24
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {

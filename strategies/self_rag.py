@@ -7,12 +7,13 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from router.types import ArmName, Json
-from strategies.base import Answer, Hit, Need, Passage, Run
+from strategies.base import Answer, Hit, Need, Passage
 from strategies.basic import Style, gather, read, stop_reason
 from strategies.params import ArmParams, public_params, read_params
 from strategies.parsing import parsed_yes_no
 from strategies.passages import PassagePool, extract_answer
 from strategies.prompts import ask, load_templates
+from strategies.run import Run
 
 __all__ = ["SelfRag", "SelfRagParams"]
 
@@ -42,7 +43,7 @@ class SelfRagParams(ArmParams):
     query_tokens: Annotated[int, Field(ge=1)] = 32
     #: tokens of the answer
     max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {

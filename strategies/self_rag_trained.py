@@ -11,12 +11,13 @@ from pydantic import Field
 
 from router.errors import ArmFailed
 from router.types import ArmName, Json
-from strategies.base import Answer, Completion, Need, OutOfBudget, Passage, Run
+from strategies.base import Answer, Completion, Need, OutOfBudget, Passage
 from strategies.basic import gather_once, stop_reason, together
 from strategies.details import Token
 from strategies.params import ArmParams, public_params, read_params
 from strategies.passages import PassagePool, extract_answer
 from strategies.prompts import ask, load_templates
+from strategies.run import Run
 
 __all__ = ["SelfRagTrained", "SelfRagTrainedParams", "share"]
 
@@ -58,7 +59,7 @@ class SelfRagTrainedParams(ArmParams):
     utility_tokens: Annotated[list[str], Field(min_length=5, max_length=5)] = field(
         default_factory=lambda: [f"[Utility:{level}]" for level in range(1, 6)]
     )
-    #: own prompts: template name -> text, or path of a .txt file
+    #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {"paper": {"passages": 10, "max_tokens": 100}}

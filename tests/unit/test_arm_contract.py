@@ -4,9 +4,10 @@ from typing import get_args
 
 import pytest
 
+from router.types import Budget
 from strategies import ARMS, make_arms
+from strategies.arm_checks import ARM_CHECKS, generator, run
 from strategies.base import Need
-from tests.arm_checks import ARM_CHECKS
 from tests.unit import (
     test_strategies_dragin,
     test_strategies_flare,
@@ -37,12 +38,14 @@ SETTINGS = {
             "rounds": 2,
             "passages_per_round": 1,
             "passages": 2,
+            "keep": "latest",
             "passage_words": 5,
             "sentence_tokens": 7,
             "max_tokens": 20,
             "templates": {"read_reasoned": "[body]\n{passages}{question}"},
         },
         {"preset": "flan"},
+        {"passages": 1, "keep": "best"},
     ],
     "adaptive_note": [
         {
@@ -145,6 +148,16 @@ def make(name, settings):
 def test_every_arm_keeps_the_contract(check, name, settings):
     """The arm passes the check named in the test's id."""
     check(lambda: make(name, settings))
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda value: value if isinstance(value, str) else "")
+def test_caps_on_rounds_and_passages_end_none_of_our_arms(name, settings):
+    """Each asks before it spends, and answers with what it has; so it does where every text makes it search."""
+    for allowed in (0, 1, 2):
+        for budget in (Budget(rounds=allowed), Budget(passages=allowed), Budget(rounds=allowed, passages=allowed)):
+            for text in (None, "Jaws was born somewhere. " * 3, "Jaws was born near " * 50, "Action 1: search[jaws]"):
+                outcome = run(make(name, settings), budget=budget, generator_=generator(text=text))
+                assert outcome.status == "answered", (outcome.stop_reason, outcome.error)
 
 
 @pytest.mark.parametrize("name", sorted(set(ARMS) - ELSEWHERE))

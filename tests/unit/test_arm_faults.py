@@ -14,6 +14,7 @@ import pytest
 
 from router.types import Branch, Budget, CallFailed, Generated, Retrieved
 from strategies import parsing, passages, react, rq_rag
+from strategies.arm_checks import PASSAGES, generator, outcome_of, run
 from strategies.base import Need, Passage
 from strategies.dragin import Dragin, sentence_spans
 from strategies.flare import Flare
@@ -22,9 +23,8 @@ from strategies.openai_generator import OpenAiGenerator
 from strategies.openai_wire import OpenAiOptions
 from strategies.retrievers.bm25 import Bm25Retriever, build_index
 from strategies.rq_rag import RqRag
-from strategies.scripted import MemoryRetriever, ScriptedGenerator
+from strategies.scripted import LateGenerator, MemoryRetriever, ScriptedGenerator, telling
 from strategies.scripted_server import Reply, ScriptedServer
-from tests.arm_checks import PASSAGES, LateGenerator, generator, outcome_of, run, telling
 from tests.unit.test_arm_contract import CASES, make
 from tests.unit.test_strategies_remote import run as run_remote
 

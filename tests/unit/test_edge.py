@@ -123,6 +123,16 @@ def test_unknown_arm_is_told_the_known_ones():
     assert all(arm in error.remedy for arm in ARMS)
 
 
+def test_the_callers_own_arm_is_not_called_unknown():
+    """An arm that is there, but not run by workers, is refused as what it is, with the way to it."""
+    asked = Query(text="who?", arms=("multi_step", "mine"))
+    error = refused("arms", checked_query, asked, arms=ARMS, configured=(*ARMS, "mine"))
+    assert "'mine' is run by your own stack" in error.message
+    assert "/v1/route" in error.remedy
+    assert "Router.route" in error.remedy
+    assert checked_query(asked, arms=(*ARMS, "mine")) == asked
+
+
 def test_service_without_arms_is_refused():
     """Where no arm is run by workers the caller is sent to /v1/route."""
     assert "/v1/route" in refused("arms", checked_query, Query(text="who?"), arms=()).remedy

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from strategies.arm_checks import ARM_CHECKS
 from strategies.details import Attention
 from strategies.dragin import Dragin, attention_received, is_content, merge_words, sentence_spans
 from strategies.scripted import Scripted, ScriptedGenerator
-from tests.arm_checks import ARM_CHECKS
 from tests.unit.test_strategies_arms import branches, outcome_of, purposes, queries
 
 SETTINGS = {

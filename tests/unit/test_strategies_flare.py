@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from strategies.arm_checks import ARM_CHECKS
 from strategies.base import Hit, Passage
 from strategies.details import Token
 from strategies.flare import Flare, LatestPool, masked_query, tokens_between
 from strategies.scripted import Scripted, ScriptedGenerator
-from tests.arm_checks import ARM_CHECKS
 from tests.unit.test_strategies_arms import branches, outcome_of, purposes, queries
 
 SETTINGS = {

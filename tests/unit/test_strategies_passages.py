@@ -12,6 +12,7 @@ from strategies.passages import (
     first_sentence,
     has_answer,
     keep_best,
+    keep_first,
     keep_latest,
     last_query,
 )
@@ -212,6 +213,66 @@ def test_a_pool_never_exceeds_its_cap(cap, names, policy):
     assert len(set(held)) == len(held)
     assert len(sifted.added) + len(sifted.skipped) == len(names)
     assert len(sifted.added) - len(sifted.evicted) == len(held)
+
+
+HITS = [hit(name, score=score) for name in "abcdefgh" for score in (1, 2, 3)]
+
+
+@given(
+    cap=st.integers(0, 4),
+    most=st.none() | st.integers(0, 6),
+    policy=st.sampled_from([keep_first, keep_latest, keep_best]),
+    steps=st.lists(st.sampled_from(HITS) | st.integers(0, 4), max_size=60),
+)
+def test_a_pool_never_has_more_shown_than_the_budget_allows(cap, most, policy, steps):
+    """Whatever is offered and shown, in any order, the budget of distinct passages holds, and nothing else is refused.
+
+    A step is a hit that is offered, or the number of held passages that a prompt had room for.
+    """
+    pool = PassagePool(cap=cap, policy=policy, most_shown=most)
+    shown, held = set(), {}
+    for step in steps:
+        if isinstance(step, int):
+            shown |= {passage.id for passage in pool.passages[:step]}
+            assert pool.note_shown(pool.passages[:step]) == len(shown)
+            assert most is None or len(shown) <= most
+            continue
+        name, wanted = step.passage.id, dict(held)
+        if cap > 0 and len(held) == cap and name not in held:
+            place = policy(list(held.values()), step)
+            if place is not None:
+                del wanted[list(held)[place]]
+        may = cap > 0 and name not in held and len(wanted) < cap
+        fits = most is None or len(shown | {*wanted, name}) <= most
+        sifted = pool.add([step])
+        assert sifted.added == ((name,) if may and fits else ())
+        assert any("the budget allows" in reason for _, reason in sifted.skipped) == (may and not fits)
+        assert sifted.evicted == tuple(each for each in held if may and fits and each not in wanted)
+        held = {**wanted, name: step} if may and fits else held
+        assert [passage.id for passage in pool.passages] == list(held)
+
+
+def test_what_a_pool_gave_up_unshown_leaves_room_in_the_budget():
+    """Passages that the model never saw do not count once they are given up; those held count, shown or not."""
+    pool = PassagePool(cap=2, policy=keep_latest, most_shown=2)
+
+    assert pool.add([hit("a"), hit("b"), hit("c"), hit("d")]).evicted == ("a", "b")
+    pool.note_shown(pool.passages[:1])
+    assert pool.add([hit("e")]).skipped == (("e", "the budget allows 2 passages"),)
+    assert [passage.id for passage in pool.passages] == ["c", "d"]
+
+
+def test_what_a_pool_gave_up_shown_counts_and_may_come_back():
+    """A passage that the model saw stays counted once it is given up, so that it costs nothing new when it returns."""
+    pool = PassagePool(cap=2, policy=keep_latest, most_shown=3)
+    pool.add([hit("a"), hit("b")])
+    pool.note_shown(pool.passages)
+    pool.add([hit("c")])
+    pool.note_shown(pool.passages)
+
+    assert pool.add([hit("d")]).skipped == (("d", "the budget allows 3 passages"),)
+    assert pool.add([hit("a")]).evicted == ("b",)
+    assert pool.note_shown(pool.passages) == 3
 
 
 def test_a_pool_counts_the_passages_the_model_has_seen():

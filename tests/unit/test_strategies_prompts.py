@@ -6,9 +6,10 @@ import pytest
 
 from router.errors import ArmFailed, ConfigError
 from router.types import Branch, Budget, Query
-from strategies.base import Hit, Passage, Run
+from strategies.base import Hit, Passage
 from strategies.passages import PassagePool
-from strategies.prompts import ask, fit, load_template, load_templates
+from strategies.prompts import ask, fit, load_template, load_templates, parsed_template
+from strategies.run import Run
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 
 OWN = """# header
@@ -107,12 +108,43 @@ def test_braces_in_values_are_plain_text():
 
 
 def test_an_override_may_be_a_file(tmp_path):
-    """A Path, or a string that ends in .txt, names a file."""
-    file = tmp_path / "mine.txt"
-    file.write_text(OWN, encoding="utf-8")
+    """A Path, or any string of one line, names a file, whatever its suffix."""
+    for name in ("mine.txt", "mine.md", "mine"):
+        file = tmp_path / name
+        file.write_text(OWN, encoding="utf-8")
 
-    for given in (file, str(file)):
-        assert load_template("read_direct", overrides={"read_direct": given}) == own_template()
+        for given in (file, str(file)):
+            assert load_template("read_direct", overrides={"read_direct": given}) == own_template()
+
+
+@pytest.mark.parametrize(
+    "given", ["my.md", "my prompt", "[body]{passages}{question}", "tp/my", "a\x00b", "x" * 5000, "."]
+)
+def test_one_line_that_is_no_file_is_said_to_be_none(given, tmp_path, monkeypatch):
+    """A template has two lines at least: what has one is a path, and the error says where nothing was found."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        own_template(given)
+    assert caught.value.field == "templates.read_direct"
+    assert f"{given!r} cannot be read: " in str(caught.value)
+    assert "one line is the path" in caught.value.remedy
+    if given == "tp/my":
+        assert f"there is no {tmp_path}/tp/my" in str(caught.value)
+
+
+def test_braces_of_an_example_are_text():
+    """What is no single word in braces is shown as it stands: JSON, numbers, empty braces."""
+    text = '[instructions]\nReply {"answer": 1}, {0}, {}, { question }.\n[body]\n{passages}{question}'
+    assert own_template(text).fields == {"question"}
+
+
+def test_an_own_template_may_have_fields_of_its_own():
+    """An arm that is not ours asks with whatever fields it fills in; a broken text names the template."""
+    template = parsed_template("[body]\n{passages}{question} {Hint}", name="mine")
+    prompt = fit(template, fields={"question": "q", "Hint": "h"}, generator=ScriptedGenerator([]), max_tokens=5).prompt
+    assert (template.name, template.fields, prompt.body) == ("mine", {"question", "Hint"}, "q h")
+    with pytest.raises(ConfigError, match=r"templates\.mine: has no section \[body\]"):
+        parsed_template("[instructions]\nx", name="mine")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +153,14 @@ def test_an_override_may_be_a_file(tmp_path):
         ("[body]\n{passages}no field", r"templates\.read_direct: has the fields \[\].*\{passages\}, \{question\}"),
         ("[body]\n{question}", "has the fields"),
         ("[body]\n{passages}{question}{extra}", "extra"),
+        ("[body]\n{passages}{question}{Question}", r"has the fields \['Question', 'question'\] \(use exactly these"),
+        ("[body]\n{passages}{question}{q1}", r"\['q1', 'question'\]"),
+        ("[body]\n{passages}{question}{frage_ü}", "'frage_ü'"),
+        (
+            "[passage]\n{text}{url}\n[body]\n{passages}{question}",
+            r"\[passage\] has the field \{url\} .*\{title\}, \{text\}",
+        ),
+        ("[passage]\n{Text}\n[body]\n{passages}{question}", r"\[passage\] has the field \{Text\}"),
         ("[instructions]\nx", "no section"),
         ("stray\n[body]\n{passages}{question}", "line 1 stands before"),
         ("[body]\n{passages}{question}\n[body]\nagain", "has 2 sections"),

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from strategies.arm_checks import ARM_CHECKS
 from strategies.base import Need, Passage
 from strategies.react import Action, React, parsed_action
 from strategies.scripted import ScriptedGenerator
 from tests import arm_runs
-from tests.arm_checks import ARM_CHECKS
 from tests.arm_runs import branches, purposes, queries
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg. It came out in 1975. It has a shark.")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+from contextlib import suppress
 from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -39,7 +40,8 @@ class Pipeline:
                 for name, value in {"Content-Length": str(len(data)), **headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(data)
+                with suppress(BrokenPipeError, ConnectionResetError):  # who asked has read enough
+                    self.wfile.write(data)
 
             def log_message(self, *_words):
                 pass
@@ -103,6 +105,69 @@ def test_answer_alone_is_enough():
     assert (outcome.stop_reason, outcome.steps, outcome.cost.llm_calls) == ("answered", 0, 0)
 
 
+@pytest.mark.parametrize("status", [200, 201, 202])
+def test_any_success_with_a_body_is_a_reply(status):
+    """A pipeline that creates or accepts answers as well as one that is merely content."""
+    with Pipeline((status, {}, GOOD)) as pipeline:
+        assert run(pipeline.url).answer == "Bram Stoker"
+
+
+@pytest.mark.parametrize("status", [200, 204])
+def test_a_success_without_a_body_is_a_failure(status):
+    """Nothing is no answer: the error says so, once, and what a reply looks like."""
+    with Pipeline((status, {}, b"")) as pipeline:
+        outcome = run(pipeline.url)
+    assert outcome.status == "failed"
+    assert (
+        outcome.error
+        == f'{pipeline.url} gave no JSON: it replied {status} without a body (reply with {{"answer": "..."}})'
+    )
+
+
+@pytest.mark.parametrize(
+    ("cap", "reply"),
+    [
+        ("rounds", {"steps": 3}),
+        ("passages", {"cost": {"passages": 3}}),
+        ("tokens", {"cost": {"prompt_tokens": 2, "completion_tokens": 1}}),
+        ("dollars", {"cost": {"dollars": 2.5}}),
+    ],
+)
+def test_a_reply_that_overran_a_cap_is_exhausted(cap, reply):
+    """What a pipeline says it spent is held against the budget after the fact; the answer is kept, and the cost."""
+    with Pipeline(*[ok({"answer": "x", **reply})] * 2) as pipeline:
+        over, within = (run(pipeline.url, budget=Budget(**{cap: most})) for most in (2, 3))
+    assert (over.status, over.stop_reason, over.answer) == ("exhausted", f"budget_{cap}", "x")
+    assert (within.status, within.stop_reason, within.answer) == ("answered", "answered", "x")
+    assert (over.cost.passages, over.cost.prompt_tokens, over.cost.dollars, over.steps) == (
+        within.cost.passages,
+        within.cost.prompt_tokens,
+        within.cost.dollars,
+        within.steps,
+    )
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_a_reply_that_is_too_large_is_not_read_to_its_end(status):
+    """A body beyond `max_bytes` is a failure at once that names the param, whatever was replied."""
+    endless = b'{"answer": "' + b"x" * 50_000_000
+    with Pipeline((status, {"Content-Length": "900000000"}, endless)) as pipeline:
+        began = time.monotonic()
+        outcome = run(pipeline.url, max_bytes=1000)
+        assert time.monotonic() - began < 5.0
+    assert (outcome.status, len(pipeline.asked)) == ("failed", 1)
+    assert outcome.error.startswith("arms.mine.max_bytes: ")
+    assert f"{pipeline.url} replied more than 1000 bytes" in outcome.error
+
+
+def test_a_reply_of_just_max_bytes_is_read():
+    """The limit is the largest body that is taken."""
+    body = json.dumps(GOOD).encode()
+    with Pipeline(*[ok(body)] * 2) as pipeline:
+        assert run(pipeline.url, max_bytes=len(body)).status == "answered"
+        assert run(pipeline.url, max_bytes=len(body) - 1).status == "failed"
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_tries_again(status):
     """A server that is busy or broken is asked again, after the pause that it asks for; the failure is in the trace."""
@@ -117,10 +182,14 @@ def test_tries_again(status):
 def test_gives_up(monkeypatch):
     """After its tries the arm fails, with every one of them in the trace and a reason that names the URL."""
     monkeypatch.setattr(remote, "_PAUSE_S", 0.01)
-    with Pipeline(*[(503, {}, {})] * 3) as pipeline:
+    with Pipeline(*[(503, {}, {"detail": "the index\nis gone" + " now" * 100})] * 3) as pipeline:
         outcome = run(pipeline.url, retries=2)
     assert (outcome.status, len(pipeline.asked), len(failures(outcome))) == ("failed", 3, 3)
-    assert pipeline.url in outcome.error
+    assert outcome.error.count(pipeline.url) == 1
+    assert "it replied 503: " in outcome.error
+    assert "the index" in outcome.error
+    assert len(outcome.error) < 400
+    assert outcome.error.endswith("(see the pipeline's own log)")
 
 
 def test_server_is_down(monkeypatch):
@@ -128,6 +197,18 @@ def test_server_is_down(monkeypatch):
     monkeypatch.setattr(remote, "_PAUSE_S", 0.01)
     outcome = run("http://127.0.0.1:9/answer", retries=1)
     assert (outcome.status, len(failures(outcome))) == ("failed", 2)
+    assert "http://127.0.0.1:9/answer cannot be asked: it cannot be reached (" in outcome.error
+    assert outcome.error.endswith("(start the pipeline, or mend arms.mine.url)")
+
+
+def test_a_broken_connection_says_so(monkeypatch):
+    """A server that hangs up in the midst of a reply is no missing one: the remedy is another."""
+    monkeypatch.setattr(remote, "_PAUSE_S", 0.01)
+    with Pipeline(*[(200, {"Content-Length": "500"}, b"{")] * 2) as pipeline:
+        outcome = run(pipeline.url, retries=1)
+    assert (outcome.status, len(pipeline.asked)) == ("failed", 2)
+    assert "RemoteProtocolError: " in outcome.error
+    assert outcome.error.endswith("(see the pipeline's own log)")
 
 
 def test_other_replies_are_not_tried_again():
@@ -203,6 +284,17 @@ def test_secrets_come_from_the_environment(monkeypatch):
     [
         ({}, "arms.mine.url"),
         ({"url": "localhost:9"}, "arms.mine.url"),
+        ({"url": "ftp://localhost/x"}, "arms.mine.url"),
+        ({"url": "http://"}, "arms.mine.url"),
+        ({"url": "http:///answer"}, "arms.mine.url"),
+        ({"url": "http://:80/answer"}, "arms.mine.url"),
+        ({"url": "http://localhost:99999/x"}, "arms.mine.url"),
+        ({"url": "http://localhost:0/x"}, "arms.mine.url"),
+        ({"url": "http://localhost:port/x"}, "arms.mine.url"),
+        ({"url": "http://[::1/x"}, "arms.mine.url"),
+        ({"url": "http://a b/x"}, "arms.mine.url"),
+        ({"url": "http://a\x00b/x"}, "arms.mine.url"),
+        ({"url": "http://x", "max_bytes": 0}, "arms.mine.max_bytes"),
         ({"url": "http://x", "headers_env": {"A": "NOT_THERE"}}, "arms.mine.headers_env.A"),
         ({"url": "http://x", "retries": -1}, "arms.mine.retries"),
     ],
@@ -212,6 +304,32 @@ def test_wrong_settings_are_refused(params, where):
     with pytest.raises(ConfigError) as caught:
         Http(name="mine", **params)
     assert caught.value.field == where
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("status", [200, 401, 500])
+def test_secrets_that_a_refusal_repeats_are_in_no_error(status, monkeypatch):
+    """A body that says back what the headers held is shown without it, the token of a bearer alone included."""
+    monkeypatch.setenv("MY_TOKEN", "Bearer s3cretvalue")
+    with Pipeline((status, {}, b"Bearer s3cretvalue is wrong, or s3cretvalue is")) as pipeline:
+        outcome = run(pipeline.url, retries=0, headers_env={"Authorization": "MY_TOKEN"})
+    assert f"it replied {status}: [key] is wrong, or [key] is" in outcome.error
+    assert "s3cret" not in repr(outcome)
+
+
+def test_secrets_of_the_url_are_in_no_error():
+    """Errors are kept and shown to callers: they name the address without user, password and query."""
+    with Pipeline((404, {}, {})) as pipeline:
+        url = pipeline.url.replace("127", "me:s3cret@127") + "?key=s3cret"
+        outcome = run(url)
+    assert pipeline.url in outcome.error
+    assert "s3cret" not in outcome.error
+
+
+@pytest.mark.parametrize("url", ["http://x", "https://rag.internal:8443/answer?k=v", "http://[::1]:80/x", "HTTP://X/"])
+def test_urls_that_are_right_are_taken(url):
+    """Hosts by name and by address, ports, paths and queries are left as they are."""
+    assert Http(name="mine", url=url).params["url"] == url
 
 
 def test_every_cost_can_be_told():

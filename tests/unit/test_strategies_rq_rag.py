@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from router.errors import ConfigError
+from strategies.arm_checks import ARM_CHECKS
 from strategies.base import Completion, Need
 from strategies.details import Token
 from strategies.rq_rag import PathAnswer, RqRag, chosen_answer, mean_logprob, parsed_queries
 from strategies.scripted import Scripted, ScriptedGenerator
-from tests.arm_checks import ARM_CHECKS
 from tests.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
 
 

@@ -14,10 +14,11 @@ from typing import get_args
 import pytest
 
 from router.errors import ArmFailed, InvalidInput
-from router.types import Budget, CallFailed, DecisionId, Generated, Query, Retrieved, Round, count_steps
+from router.types import MAX_TEXT, Budget, CallFailed, DecisionId, Generated, Query, Retrieved, Round, count_steps
 from strategies import ARMS, make_arms
-from strategies.base import Answer, Completion, Generator, Need, OutOfBudget, Prompt, Request, Retriever, Run
+from strategies.base import Answer, Completion, Generator, Need, OutOfBudget, Passage, Prompt, Request, Retriever
 from strategies.prompts import load_templates
+from strategies.run import Run
 from strategies.runner import made_by, run_strategy
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 
@@ -484,6 +485,168 @@ def test_a_cancellation_from_outside_passes_through(asked):
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cut_off())
+
+
+# ------------------------------------------------------------------------------------------ rounds and passages
+
+PROMPT = Prompt(instructions="", body="b")
+TITLES = ("one", "two", "three")
+
+
+def caps_run(act, *, generator=None, **budget):
+    """The outcome of an arm that does `act` and then answers, over three passages that "the" finds."""
+
+    async def end(run):
+        await act(run)
+        return Answer(text="yes", stop_reason="rule")
+
+    corpus = MemoryRetriever([Passage(id=each, title=each, text=f"the {each}") for each in TITLES])
+    return asyncio.run(outcome_of(Own(end), retriever=corpus, generator=generator, **budget))
+
+
+async def searching(run):
+    for _ in range(50):
+        run.begin_round(cap=100)
+        await run.search("the", k=1)
+
+
+async def thinking(run):
+    for _ in range(50):
+        run.draft = "draft"
+        run.begin_round(cap=100)
+        await run.complete(PROMPT, purpose="p", max_tokens=3)
+
+
+@pytest.mark.parametrize(("rounds", "found"), [(0, 0), (2, 2), (50, 50)])
+def test_an_arm_that_goes_on_searching_is_ended_by_its_rounds(rounds, found):
+    """Searches after the refused round are not made: no search is had without a step."""
+    outcome = caps_run(searching, rounds=rounds)
+
+    assert (outcome.steps, outcome.cost.retriever_calls) == (found, found)
+    ended = ("answered", "rule") if rounds == 50 else ("exhausted", "budget_rounds")
+    assert (outcome.status, outcome.stop_reason) == ended
+
+
+def test_an_arm_that_asks_for_rounds_again_and_again_is_ended_by_its_rounds():
+    """Where the budget has refused a round, another one may not be asked for; the draft is the answer."""
+    outcome = caps_run(thinking, rounds=2)
+
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_rounds", "draft")
+    assert (outcome.steps, outcome.cost.llm_calls) == (2, 3)
+
+
+def test_an_arm_that_was_refused_a_round_may_read_and_answer():
+    """The first refusal is an answer to a question: what was found may still be read, as often as the arm likes."""
+
+    async def reading(run):
+        said = [run.begin_round(cap=9), run.rounds_over, run.begin_round(cap=9), run.rounds_over]
+        for _ in range(3):
+            await run.complete(PROMPT, purpose="p", max_tokens=3)
+        seen.append(said)
+
+    seen = []
+    outcome = caps_run(reading, rounds=1)
+    assert seen == [[True, False, False, True]]
+    assert (outcome.status, outcome.steps, outcome.cost.llm_calls) == ("answered", 1, 3)
+
+
+def test_the_cap_of_the_arm_may_be_asked_for_again():
+    """A refusal by the arm's own cap stays one, ends nothing, and gives way to a higher cap."""
+
+    async def asking(run):
+        seen.extend([*(run.begin_round(cap=1) for _ in range(4)), run.rounds_over, run.begin_round(cap=2)])
+        await run.search("the", k=1)
+
+    for budget in ({}, {"rounds": 9}):
+        seen = []
+        outcome = caps_run(asking, **budget)
+        assert seen == [True, False, False, False, False, True]
+        assert (outcome.status, outcome.steps) == ("answered", 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"), [((), "outside any round (call run.begin_round first)"), ((1, 1), "its own cap refused")]
+)
+def test_a_search_without_a_round_is_a_failure(asked, message):
+    """A search before the first round, or in one that the arm's own cap refused, would be one that no step pays for."""
+
+    async def cheating(run):
+        for cap in asked:
+            run.begin_round(cap=cap)
+        await run.search("the", k=1)
+
+    outcome = caps_run(cheating)
+    assert (outcome.status, outcome.cost.retriever_calls) == ("failed", 0)
+    assert message in outcome.error
+
+
+@pytest.mark.parametrize(("shown", "status", "reason"), [(2, "answered", "rule"), (3, "exhausted", "budget_passages")])
+def test_an_arm_that_shows_too_much_is_ended_by_its_passages(shown, status, reason):
+    """More passages than the budget allows are in the cost, as they were shown, and end the arm."""
+
+    async def showing(run):
+        run.show(1)
+        run.show(shown)
+
+    outcome = caps_run(showing, passages=2)
+    assert (outcome.status, outcome.stop_reason, outcome.cost.passages) == (status, reason, shown)
+
+
+# ------------------------------------------------------------------------------------------ late, and too long
+
+
+def blocking(seconds):
+    async def block():
+        time.sleep(seconds)  # it does not await: nobody can cut it off
+        return Answer(text="late", stop_reason="rule")
+
+    return block
+
+
+def test_an_arm_that_blocked_past_its_seconds_is_exhausted(caplog):
+    """What it brings is kept as the answer of an arm that its seconds ended, and the log names the arm."""
+    outcome = run(blocking(0.4), seconds=0.1)
+
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_seconds", "late")
+    (line,) = caplog.records
+    assert (line.levelname, line.action, line.arm) == ("WARNING", "arm_late", "arm")
+    assert line.late_s >= 0.25
+    assert "must await" in line.message
+
+
+@pytest.mark.parametrize("budget", [{}, {"seconds": 0.2}])
+def test_an_arm_that_is_a_little_late_is_answered(budget, caplog):
+    """An arm has the same grace for its end as its calls; without seconds none is late."""
+    outcome = run(blocking(0.25), **budget)
+
+    assert (outcome.status, outcome.answer, caplog.records) == ("answered", "late", [])
+
+
+@pytest.mark.parametrize(("characters", "status"), [(MAX_TEXT, "answered"), (MAX_TEXT + 1, "failed")])
+def test_an_answer_that_is_too_long_is_a_failure(characters, status):
+    """As many characters are kept as callers may send, and more are none of an answer."""
+
+    async def much():
+        return Answer(text="x" * characters, stop_reason="rule")
+
+    outcome = run(much)
+    assert outcome.status == status
+    if status == "failed":
+        assert (outcome.answer, outcome.stop_reason) == (None, "error")
+        assert outcome.error == "the answer of the arm arm has 100001 characters (answer with at most 100000)"
+
+
+def test_a_draft_that_is_too_long_and_an_endless_message_are_not_kept():
+    """Neither what an exhausted arm leaves nor what a raised one says fills the store."""
+
+    async def much(run):
+        run.draft = "x" * (MAX_TEXT + 1)
+        raise OutOfBudget("tokens")
+
+    outcome = asyncio.run(outcome_of(Own(much)))
+    assert (outcome.status, outcome.answer) == ("failed", None)
+    assert "100001 characters" in outcome.error
+    assert len(run(raising(ValueError("x" * 10 * MAX_TEXT))).error) == MAX_TEXT
 
 
 @pytest.mark.parametrize(("tokens", "cut"), [(4, ["p"]), (40, [])])

@@ -11,12 +11,13 @@ from hypothesis import strategies as some
 
 from router.errors import ArmFailed, ConfigError
 from router.types import Budget, CallFailed, DecisionId, Query
-from strategies.base import Prompt, Run
+from strategies.arm_checks import ARM_CHECKS, PASSAGES
+from strategies.base import Prompt
 from strategies.basic import together
 from strategies.details import Token
+from strategies.run import Run
 from strategies.scripted import MemoryRetriever, Scripted, ScriptedGenerator
 from strategies.seakr import Seakr, uncertainty
-from tests.arm_checks import ARM_CHECKS, PASSAGES
 from tests.unit.test_strategies_arms import branches, outcome_of, purposes, queries
 
 SETTINGS = {

@@ -4,10 +4,10 @@ from typing import get_args
 
 import pytest
 
+from strategies.arm_checks import ARM_CHECKS
 from strategies.base import Need
 from strategies.scripted import ScriptedGenerator
 from strategies.self_rag import SelfRag
-from tests.arm_checks import ARM_CHECKS
 from tests.arm_runs import JAWS, TOWN, branches, outcome_of, purposes, queries
 
 

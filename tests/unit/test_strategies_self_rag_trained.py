@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from router.errors import ConfigError
+from strategies.arm_checks import ARM_CHECKS
 from strategies.details import Token
 from strategies.scripted import Scripted, ScriptedGenerator
 from strategies.self_rag_trained import SelfRagTrained, share
-from tests.arm_checks import ARM_CHECKS
 from tests.unit.test_strategies_arms import MAN, branches, outcome_of, purposes, queries
 
 SETTINGS = {

@@ -1,13 +1,19 @@
 """What a worker does around an arm: its event loop, its clients, and questions that kill workers."""
 
 import asyncio
+import io
+import logging
+import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import delete
@@ -24,7 +30,7 @@ from strategies.local import LocalGenerator
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 from workers import tasks
 from workers.loop import LoopThread
-from workers.main import at_once, check_arms, make_retriever, offered
+from workers.main import _Plain, at_once, check_arms, check_generator, make_generator, make_retriever, offered
 from workers.running import Running
 from workers.takers import Signals
 
@@ -104,6 +110,13 @@ def test_closing_cancels_what_still_runs():
     assert "ragbandit-loop" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_the_scripted_generator_has_the_room_that_is_configured():
+    """What an error about a prompt that is too long advises, helps: more context_tokens."""
+    for room in (300, 9000):
+        settings = Settings(generator={"name": "scripted", "context_tokens": room}).generator
+        assert make_generator(settings).context_tokens == room
+
+
 def test_a_bare_arm_check_loads_no_model():
     """What a generator can do is read from its class; an arm that needs more is refused before anything is loaded."""
     settings = Settings(generator={"name": "local", "model": "no/such-model"})
@@ -114,6 +127,70 @@ def test_a_bare_arm_check_loads_no_model():
     needy = {"needy": {"class": f"{__name__}:NeedyArm"}}
     with pytest.raises(ConfigError, match="needs trained_tokens"):
         check_arms(settings.model_copy(update={"arms": needy}))
+
+
+PROGRAM = """
+import sys
+from router.errors import ConfigError
+from router.settings import Settings
+from workers.main import check_generator
+if __name__ == "__main__":
+    try:
+        check_generator(Settings(generator={"model": sys.argv[1]}), fetch=True)
+    except ConfigError as error:
+        print(error)
+    print("torch" in sys.modules)
+"""
+
+
+def test_no_model_is_loaded_to_check_it(tmp_path):
+    """Weights are looked for, and the hub is asked, in a process of its own; what was wrong there is said here."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / name).write_text("{}")
+    here = {"XDG_CACHE_HOME": str(tmp_path), "HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"} | here
+
+    def said(model):
+        command = [sys.executable, str(tmp_path / "program.py"), model]
+        environ = environment | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    assert said(str(folder)) == ["False"]
+    (word, torch) = said("no/such-model")
+    assert word.startswith("generator.model: found no weights for 'no/such-model'")
+    assert "http://127.0.0.1:9 did not answer" in word
+    assert torch == "False"
+
+
+def test_a_machine_without_the_packages_is_no_workers(monkeypatch):
+    """Where the generator's package is missing a check says nothing, and a start says what to install."""
+    monkeypatch.setattr("workers.main.importlib.util.find_spec", lambda name: None)
+    settings = Settings(generator={"model": "/no/such/model"})
+    check_generator(settings, fetch=False)
+    with pytest.raises(ConfigError, match=r"torch is missing \(pip install 'ragbandit\[models\]'\)"):
+        check_generator(settings, fetch=True)
+
+
+def test_facts_come_before_the_traceback():
+    """A line of the log with an exception has its facts in the line, and the traceback below it."""
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    handler.setFormatter(_Plain("%(levelname)s: %(message)s"))
+    log = logging.Logger("test", level=logging.INFO)
+    log.addHandler(handler)
+    try:
+        raise ValueError("of mine")
+    except ValueError:
+        log.exception("it broke", extra={"action": "broke", "reason": "two words"})
+    first, second, *_, last = said.getvalue().splitlines()
+    assert first == "ERROR: it broke action=broke reason='two words'"
+    assert second.startswith("Traceback")
+    assert last == "ValueError: of mine"
 
 
 class NeedyArm:

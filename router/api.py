@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
@@ -14,10 +14,11 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
+from router.bodies import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody, complaint, identity
 from router.door import SERVE_S, Router
 from router.edge import checked_id, made_feedback, made_outcome
 from router.errors import InvalidInput, NotReady, QueueError, RagBanditError, StoreError
@@ -34,7 +35,8 @@ from router.replies import (
     record_json,
     status_json,
 )
-from router.types import ArmName, Budget, Decision, DecisionId, Feedback, OutcomeStatus, Query, Receipt, RunBy
+from router.schemas import ERRORS, REPLIES
+from router.types import ArmName, Budget, Decision, DecisionId, Feedback, Query, Receipt, RunBy
 
 __all__ = ["create_app"]
 
@@ -44,76 +46,6 @@ log = logging.getLogger("ragbandit.api")
 
 #: most items in one /v1/feedback/batch
 MAX_BATCH = 1000
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class BudgetBody(_Body):
-    """Caps on one answer; left out: the service's own."""
-
-    rounds: int | None = None
-    passages: int | None = None
-    tokens: int | None = None
-    seconds: int | float | None = None
-    dollars: int | float | None = None
-
-
-class RouteBody(_Body):
-    """A question to route."""
-
-    question: str
-    decision_id: str | None = Field(None, description="your own id: makes the request idempotent")
-    context: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
-    arms: list[str] | None = Field(None, description="the arms that may be drawn; left out: all")
-    budget: BudgetBody = BudgetBody()
-    tenant: str = "default"
-
-
-class FeedbackBody(_Body):
-    """One judgement: exactly one of label, rating and reward."""
-
-    decision_id: str
-    feedback_id: str | None = Field(None, description="your own id: makes the feedback idempotent")
-    label: str | list[str] | None = Field(None, description="gold answers, any is right")
-    rating: bool | int | float | None = None
-    scale: str = Field("0-1", description='of a number in rating: "0-1" or "1-5"')
-    reward: int | float | None = Field(None, description="the reward itself, cost included")
-    source: str = "human"
-
-
-class FeedbackBatchBody(_Body):
-    """Up to a thousand judgements; each is accepted or refused for itself."""
-
-    items: list[dict[str, Any]] = Field(description="each as the body of /v1/feedback")
-
-
-class ErrorDetail(BaseModel):
-    """`code` is stable; `field` and `remedy` say what to change."""
-
-    code: str
-    message: str
-    field: str | None
-    remedy: str | None
-
-
-class ErrorReply(BaseModel):
-    """Every error has this shape."""
-
-    error: ErrorDetail
-
-
-class OutcomeBody(_Body):
-    """What your own stack did with a decision."""
-
-    decision_id: str
-    status: OutcomeStatus = "answered"
-    answer: str | None = None
-    steps: int | float = 0.0
-    cost: dict[str, int | float] = Field(default_factory=dict)
-    stop_reason: str = ""
-    error: str | None = None
 
 
 def create_app(open_router: Callable[[], Router]) -> FastAPI:
@@ -128,8 +60,7 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
         finally:
             await asyncio.to_thread(router.close)
 
-    shapes: dict[int | str, dict[str, Any]] = {code: {"model": ErrorReply} for code in (400, 404, 409, 413, 422, 503)}
-    app = FastAPI(title="RagBandit", version="1", lifespan=lifespan, responses=shapes, docs_url=None, redoc_url=None)
+    app = FastAPI(title="RagBandit", version="1", lifespan=lifespan, responses=ERRORS, docs_url=None, redoc_url=None)
     app.openapi_version = "3.0.3"  # what the bundled Swagger UI reads
     _add_decisions(app)
     _add_feedback(app)
@@ -146,7 +77,7 @@ def _router(request: Request) -> Router:
 
 
 def _add_decisions(app: FastAPI) -> None:
-    @app.post("/v1/route", status_code=200)
+    @app.post("/v1/route", status_code=200, responses=REPLIES["/v1/route"])
     async def route(
         body: RouteBody, request: Request, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
@@ -154,7 +85,7 @@ def _add_decisions(app: FastAPI) -> None:
         decision, seconds = await _decide(request, body, idempotency_key, run_by="caller")
         return JSONResponse(decision_json(decision, seconds=seconds), headers=headers(decision))
 
-    @app.post("/v1/answer", status_code=200)
+    @app.post("/v1/answer", status_code=200, responses=REPLIES["/v1/answer"])
     async def answer(
         body: RouteBody,
         request: Request,
@@ -181,7 +112,7 @@ def _add_decisions(app: FastAPI) -> None:
             router.forget(decision.id, waiting)
         return JSONResponse(decision_json(decision, seconds=seconds) | outcome_json(outcome), headers=headers(decision))
 
-    @app.post("/v1/outcomes", status_code=202)
+    @app.post("/v1/outcomes", status_code=202, responses=REPLIES["/v1/outcomes"])
     async def outcomes(body: OutcomeBody, request: Request) -> Response:
         """Report what your own stack did with a decision."""
         router = _router(request)
@@ -190,16 +121,16 @@ def _add_decisions(app: FastAPI) -> None:
         reply = {"decision_id": body.decision_id, "duplicate": not new}
         return JSONResponse(reply, status_code=202 if new else 200)
 
-    @app.get("/v1/decisions/{decision_id}")
+    @app.get("/v1/decisions/{decision_id}", responses=REPLIES["/v1/decisions/{decision_id}"])
     async def decision(decision_id: str, request: Request) -> Response:
         """Everything known of a decision."""
         checked_id(decision_id, field="decision_id")
         record = await asyncio.to_thread(_router(request).decision, decision_id)
         return JSONResponse(record_json(record), headers=headers(record.decision))
 
-    ended = {"description": "It has its outcome: how it ended"}
+    cancelling = "/v1/decisions/{decision_id}/cancel"
 
-    @app.post("/v1/decisions/{decision_id}/cancel", status_code=202, responses={200: ended})
+    @app.post(cancelling, status_code=202, responses=REPLIES[cancelling])
     async def cancel(decision_id: str, request: Request) -> Response:
         """Have no worker answer it; 202 while one has still to end it, 200 with how it ended."""
         found = await asyncio.to_thread(_router(request).cancel, decision_id)
@@ -207,7 +138,7 @@ def _add_decisions(app: FastAPI) -> None:
 
 
 def _add_feedback(app: FastAPI) -> None:
-    @app.post("/v1/feedback", status_code=202)
+    @app.post("/v1/feedback", status_code=202, responses=REPLIES["/v1/feedback"])
     async def feedback(
         body: FeedbackBody, request: Request, idempotency_key: Annotated[str | None, Header()] = None
     ) -> Response:
@@ -215,7 +146,7 @@ def _add_feedback(app: FastAPI) -> None:
         receipt = await _keep(request, body, key=idempotency_key)
         return JSONResponse(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
 
-    @app.post("/v1/feedback/batch", status_code=202)
+    @app.post("/v1/feedback/batch", status_code=202, responses=REPLIES["/v1/feedback/batch"])
     async def batch(body: FeedbackBatchBody, request: Request) -> Response:
         """Keep many judgements; the reply has one entry per item, in order, a receipt or an error."""
         if not body.items or len(body.items) > MAX_BATCH:
@@ -244,16 +175,8 @@ async def _keep_item(request: Request, item: dict[str, Any]) -> Receipt:
     try:
         body = FeedbackBody.model_validate(item)
     except ValidationError as error:
-        raise _as_input(error.errors()[0], skip="") from error
+        raise complaint(error.errors()[0]) from error
     return await _keep(request, body, key=None)
-
-
-def _as_input(fault: Mapping[str, Any], *, skip: str) -> InvalidInput:
-    """One complaint of pydantic as ours."""
-    kinds = {"str", "int", "float", "bool", "list[str]"}  # the members of a union are no fields
-    where = [str(part) for part in fault["loc"] if part != skip and part not in kinds]
-    remedy = "remove it; see /docs" if fault["type"] == "extra_forbidden" else "see /docs for what is accepted"
-    return InvalidInput(fault["msg"], field=".".join(where) or "body", remedy=remedy)
 
 
 async def _awaited(future: "Future[Reply]", *, what: str) -> Reply:
@@ -265,12 +188,12 @@ async def _awaited(future: "Future[Reply]", *, what: str) -> Reply:
 
 
 def _add_operations(app: FastAPI) -> None:
-    @app.get("/health")
+    @app.get("/health", responses=REPLIES["/health"])
     async def health() -> Response:
         """The process is alive."""
         return JSONResponse({"status": "ok"})
 
-    @app.get("/ready")
+    @app.get("/ready", responses=REPLIES["/ready"])
     async def ready(request: Request) -> Response:
         """Everything a request needs is there; 503 names what is not."""
         router = _router(request)
@@ -280,12 +203,12 @@ def _add_operations(app: FastAPI) -> None:
         hard = set(missing) - {"redis"}
         return JSONResponse({"status": "not ready" if hard else "ok", "parts": parts}, status_code=503 if hard else 200)
 
-    @app.get("/v1/status")
+    @app.get("/v1/status", responses=REPLIES["/v1/status"])
     async def status(request: Request) -> Response:
         """Counters, lag, snapshot."""
         return JSONResponse(await asyncio.to_thread(status_json, _router(request)))
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=Response, responses=REPLIES["/metrics"])
     async def metrics(request: Request) -> Response:
         """Prometheus text."""
         return Response(
@@ -315,12 +238,13 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse(error_json(error), status_code=error.status, headers=headers)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             body = error_body("INVALID_JSON", "the body is not JSON", remedy="send a JSON object in UTF-8")
             return JSONResponse(body, status_code=400)
-        return JSONResponse(error_json(_as_input(first, skip="body")), status_code=422)
+        said = complaint(first, skip=1, content_type=request.headers.get("content-type"))
+        return JSONResponse(error_json(said), status_code=said.status)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
@@ -343,9 +267,9 @@ async def _decide(
     request: Request, body: RouteBody, idempotency_key: str | None, *, run_by: RunBy
 ) -> tuple[Decision, float]:
     router, meters = _router(request), request.app.state.meters
-    identity = body.decision_id if body.decision_id is not None else idempotency_key
+    key = identity(body.decision_id, key=idempotency_key, field="decision_id")
     query = Query(
-        id=None if identity is None else DecisionId(identity),
+        id=None if key is None else DecisionId(key),
         text=body.question,
         context=body.context,
         arms=None if body.arms is None else tuple(ArmName(arm) for arm in body.arms),
@@ -367,7 +291,7 @@ def _feedback(router: Router, body: FeedbackBody, *, key: str | None) -> Feedbac
         decision_id=body.decision_id,
         settings=router.settings,
         now=time.time(),
-        feedback_id=body.feedback_id if body.feedback_id is not None else key,
+        feedback_id=identity(body.feedback_id, key=key, field="feedback_id"),
         label=body.label,
         rating=body.rating,
         scale=body.scale,

@@ -98,7 +98,7 @@ class Router:
         self._closed = threading.Event()
         self._follower = threading.Thread(target=self._follow, name="ragbandit-follow", daemon=True)
         self._follower.start()
-        self._listener = Listener(jobs.client, self._hear) if isinstance(jobs, RedisJobs) else None
+        self._listener = Listener(jobs.client, self._hear, alarm=jobs.alarm) if isinstance(jobs, RedisJobs) else None
 
     @classmethod
     def open(

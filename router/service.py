@@ -81,7 +81,7 @@ class RouteService:
         The Future raises Conflict if the query's id was used for another request.
         """
         offered = self._offered(run_by)
-        query = checked_query(query, arms=offered)
+        query = checked_query(query, arms=offered, configured=self.arms)
         return self._grouped.submit(Asked(query=query, run_by=run_by, offered=offered))
 
     def offer(self, settings: Settings) -> None:

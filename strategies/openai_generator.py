@@ -1,19 +1,20 @@
 """Any OpenAI-compatible server as a generator: streamed, retried, paced, priced."""
 
 import asyncio
-import email.utils
 import logging
 import os
 import random
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from router.errors import ArmFailed, ConfigError
 from router.types import Cost
+from strategies.addresses import check_address, shown_address
 from strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
-from strategies.openai_wire import BrokenReply, OpenAiOptions, Reading, TokenCounter, request_fields
+from strategies.openai_faults import cause_of, is_passing, is_too_long, is_unreachable, retry_after
+from strategies.openai_wire import OpenAiOptions, Reading, TokenCounter, request_fields
 from strategies.rate_limits import RateLimit
 
 if TYPE_CHECKING:
@@ -23,10 +24,8 @@ __all__ = ["OpenAiGenerator"]
 
 logger = logging.getLogger(__name__)
 
-#: answers below 500 that another attempt may change
-_PASSING: Final = frozenset({408, 409, 425, 429})
-#: longest piece of a server's message that is passed on, in characters
-_MESSAGE: Final = 200
+#: the environment variable of the openai package, read where no base_url is set
+_BASE_URL = "OPENAI_BASE_URL"
 
 
 class OpenAiGenerator(Generator):
@@ -40,7 +39,8 @@ class OpenAiGenerator(Generator):
 
     Completion.details holds, beside what was wanted, "attempts" if there was more than one; "usage": "estimated" if
     the server did not count all tokens (text that broke off and was written again is in the count); and "model" if the
-    server names another. Raises ConfigError if the package is missing or the options cannot be used.
+    server names another. No error repeats the key. Raises ConfigError if the package is missing or the options, or the
+    variables of the environment that they name, cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
@@ -61,6 +61,7 @@ class OpenAiGenerator(Generator):
             self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
         self._model = model
         self._key = _key(self._options)
+        self._address = shown_address(self._options.base_url or os.environ.get(_BASE_URL) or "OpenAI")
         self._counter = TokenCounter(self._options)
         self._client: openai.AsyncOpenAI | None = None
         self._closed = False
@@ -150,7 +151,7 @@ class OpenAiGenerator(Generator):
         if self._client is None:
             self._client = openai.AsyncOpenAI(
                 base_url=self._options.base_url,
-                api_key=self._key,
+                api_key=self._key or "none",
                 default_headers=dict(self._options.headers),
                 max_retries=0,  # ours know the deadline
                 timeout=openai.Timeout(self._options.read_s, connect=self._options.connect_s),
@@ -161,9 +162,9 @@ class OpenAiGenerator(Generator):
 
     def _pause(self, error: Exception, *, call: "_Call") -> float | None:
         """Seconds until the next attempt, or None if there is to be none."""
-        if not _passing(error) or call.attempts > self._options.retries:
+        if not is_passing(error) or call.attempts > self._options.retries:
             return None
-        asked = _retry_after(error)
+        asked = retry_after(error)
         if asked > self._options.longest_pause_s:
             return None
         # Full jitter (M. Brooker, "Exponential Backoff and Jitter", 2015): those who failed together come back apart.
@@ -234,20 +235,39 @@ class OpenAiGenerator(Generator):
         return (read * per_read + written * per_written) / 1e6
 
     def _failed(self, error: Exception, *, call: "_Call") -> ArmFailed:
-        status = getattr(error, "status_code", None)
-        remedy = {
-            400: "the server does not take the request: see generator.openai.fields and max_tokens_field",
-            401: f"put a valid key into the environment variable {self._options.api_key_env}",
-            403: f"put a key that may do this into the environment variable {self._options.api_key_env}",
-            404: "check generator.model and generator.openai.base_url",
-        }.get(status or 0)
         tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""
-        said, read, written = f"{self.name} did not answer{tries}: {_cause(error)}", call.lost_prompt, call.lost_written
+        said = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, key=self._key)}"
+        remedy = self._remedy(error)
+        if (unwaited := self._unwaited(error, call=call)) is not None:
+            said, remedy = f"{said}; {unwaited[0]}", unwaited[1]
+        read, written = call.lost_prompt, call.lost_written
         if not read + written:
             return ArmFailed(said, remedy=remedy)
         dollars = self._dollars(read, written, model=None)
         spent = Cost(prompt_tokens=read, completion_tokens=written, dollars=dollars)
         return CallBroke(said, spent=spent, remedy=remedy)
+
+    def _remedy(self, error: Exception) -> str | None:
+        if is_too_long(error):
+            return "set generator.context_tokens to what the server takes, or less"
+        if is_unreachable(error):
+            return "is the server running? else mend generator.openai.base_url"
+        return {
+            400: "the server does not take the request: see generator.openai.fields and max_tokens_field",
+            401: f"put a valid key into the environment variable {self._options.api_key_env}",
+            403: f"put a key that may do this into the environment variable {self._options.api_key_env}",
+            404: "check generator.model and generator.openai.base_url",
+        }.get(getattr(error, "status_code", None) or 0)
+
+    def _unwaited(self, error: Exception, *, call: "_Call") -> tuple[str, str] | None:
+        """Why what may pass was not tried again while there were attempts left, and the remedy; see _pause."""
+        if not is_passing(error) or call.attempts > self._options.retries:
+            return None
+        asked, longest = retry_after(error), self._options.longest_pause_s
+        pause = f"it asks for a pause of {asked:.4g} s" if asked else "another attempt needs a pause"
+        if asked > longest:
+            return f"{pause}, and none may be longer than {longest:g} s", "see generator.openai.longest_pause_s"
+        return f"{pause}, and the question has {_left(call.request):.1f} s left", "give it more budget.seconds"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -276,57 +296,23 @@ def _left(request: Request) -> float | None:
     return None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
 
 
-def _passing(error: Exception) -> bool:
-    """Whether another attempt may go better."""
-    status = getattr(error, "status_code", None)
-    if status is None:
-        return True
-    # A quota that is used up has the status of a limit that passes.
-    return getattr(error, "code", None) != "insufficient_quota" and (status in _PASSING or status >= 500)
-
-
-def _retry_after(error: Exception) -> float:
-    """Seconds that the server asks for: a number or a date; 0 if it asks for none."""
-    response = getattr(error, "response", None)
-    said = None if response is None else response.headers.get("retry-after")
-    if said is None:
-        return 0.0
-    try:
-        seconds = float(said)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(said).timestamp() - time.time()
-        except ValueError:
-            return 0.0
-    return seconds if seconds > 0 else 0.0
-
-
-def _cause(error: Exception) -> str:
-    """The error in words, without the server's whole page."""
-    import openai
-
-    if isinstance(error, openai.APIStatusError):
-        said = error.message.removeprefix(f"Error code: {error.status_code} - ")
-        return f"status {error.status_code}: {said[:_MESSAGE]}"
-    if isinstance(error, openai.APITimeoutError | TimeoutError):
-        return "it was silent or slow for longer than allowed"
-    if isinstance(error, openai.APIConnectionError):
-        return f"it cannot be reached, or hung up: {error.__cause__ or error}"
-    if isinstance(error, BrokenReply):
-        return str(error)
-    return f"the reply cannot be read: {type(error).__name__}: {str(error)[:_MESSAGE]}"
-
-
-def _key(options: OpenAiOptions) -> str:
-    """The key, or "none" for a server of one's own."""
-    key = os.environ.get(options.api_key_env)
-    if not key and options.base_url is None and not os.environ.get("OPENAI_BASE_URL"):
+def _key(options: OpenAiOptions) -> str | None:
+    """The key, or None for a server of one's own."""
+    key = os.environ.get(options.api_key_env) or None
+    if key is None and options.base_url is None and not os.environ.get(_BASE_URL):
         raise ConfigError(
             f"OpenAI wants a key, and {options.api_key_env} is not set",
             field="generator.openai.api_key_env",
             remedy="set that variable, or generator.openai.base_url for a server of your own",
         )
-    return key or "none"
+    # Else the error of every call would be that of a header, with the key in it.
+    if key is not None and (key != key.strip() or not (key.isascii() and key.isprintable())):
+        raise ConfigError(
+            f"{options.api_key_env} holds a line break, a space at an end, or what is not ASCII",
+            field="generator.openai.api_key_env",
+            remedy="set that variable to the key alone",
+        )
+    return key
 
 
 def _check(model: str, *, options: OpenAiOptions) -> None:
@@ -334,13 +320,7 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
         import openai  # noqa: F401 - a missing package stops the start, not the first question
     except ImportError as error:
         raise ConfigError("the package openai is missing", remedy="pip install 'ragbandit[openai]'") from error
-    url = urlsplit(options.base_url or "https://")
-    if url.scheme not in {"http", "https"} or "@" in url.netloc:
-        raise ConfigError(
-            "this is no HTTP address without a password",
-            field="generator.openai.base_url",
-            remedy=f"for example http://127.0.0.1:8000/v1, with the key in {options.api_key_env}",
-        )
+    _check_address(options)
     if any(name.lower() == "authorization" for name in options.headers):
         raise ConfigError(
             "the key does not belong here",
@@ -359,3 +339,16 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
         raise ConfigError(
             f"{model!r} has no price", field="generator.openai.prices", remedy="add it, [0.0, 0.0] if it is free"
         )
+
+
+def _check_address(options: OpenAiOptions) -> None:
+    """That of the options, or else that of the environment."""
+    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {options.api_key_env}"
+    if options.base_url is None:
+        if (found := os.environ.get(_BASE_URL)) is not None:
+            check_address(found, field=_BASE_URL, remedy="for example http://127.0.0.1:8000/v1")
+        return
+    field = "generator.openai.base_url"
+    check_address(options.base_url, field=field, remedy=remedy)
+    if "@" in urlsplit(options.base_url).netloc:
+        raise ConfigError("this is no address without a password", field=field, remedy=remedy)

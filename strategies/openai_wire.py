@@ -134,7 +134,7 @@ class Reading:
         for choice in part.choices[:1]:
             said = _text_of(choice)
             if not isinstance(said, str):
-                raise BrokenReply(f"the text is {said!r:.80}")
+                raise BrokenReply(f"the text is {said!r}")
             self.text += said
             self.parts += bool(said)
             self.tokens += _tokens_of(getattr(choice, "logprobs", None))

@@ -14,6 +14,7 @@ import pytest
 import typer
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
 from router import Client, errors
@@ -22,6 +23,7 @@ from router.cli import add_verbs
 from router.door import Router
 from router.edge import made_outcome
 from router.jobs import MemoryJobs, RedisJobs, connect
+from router.schemas import REPLIES
 from router.settings import Settings
 
 QUESTION = "Who wrote Dracula?"
@@ -177,6 +179,33 @@ def test_idempotent(http, how):
     refused(other, 409, "CONFLICT", field="decision_id")
 
 
+@pytest.mark.parametrize("path", ["/v1/route", "/v1/answer?wait_s=0"])
+def test_two_ids(unmoved, path):
+    """A header and a body that name two ids are refused, and nothing is decided under either."""
+    body, headers = {"question": QUESTION, "decision_id": "mine-1"}, {"Idempotency-Key": "mine-2"}
+    error = refused(unmoved.post(path, json=body, headers=headers), 422, "INVALID_INPUT", field="Idempotency-Key")
+    assert all(said in error["message"] for said in ("mine-1", "mine-2", "decision_id"))
+    for key in ("mine-1", "mine-2"):
+        assert unmoved.get(f"/v1/decisions/{key}").status_code == 404
+
+
+def test_the_same_id_twice(http):
+    """A header and a body that name the same id are one id."""
+    body, headers = {"question": QUESTION, "decision_id": "mine-1"}, {"Idempotency-Key": "mine-1"}
+    assert http.post("/v1/route", json=body, headers=headers).json()["decision_id"] == "mine-1"
+
+
+@pytest.mark.parametrize("key", ["", "no spaces", "x" * 65])
+def test_a_key_that_is_no_id(unmoved, key):
+    """A header that is no id is refused by its own name."""
+    headers = {"Idempotency-Key": key}
+    for path, body in (
+        ("/v1/route", {"question": QUESTION}),
+        ("/v1/feedback", {"decision_id": "any", "rating": True}),
+    ):
+        refused(unmoved.post(path, json=body, headers=headers), 422, "INVALID_INPUT", field="Idempotency-Key")
+
+
 def test_same_id_for_route_and_answer(http):
     """A decision to be run by the caller is another request than one to be run by workers."""
     routed(http, decision_id="mine-1")
@@ -265,10 +294,25 @@ def test_answer_without_arms(serve):
     assert "/v1/route" in refused(response, 422, "INVALID_INPUT", field="arms")["remedy"]
 
 
+def test_answer_by_the_callers_arm(serve):
+    """An arm that the caller's own stack runs is no unknown one to /v1/answer: the error leads to /v1/route."""
+    http = serve(arms={"single_step": {}, "mine": {"run_by": "caller"}}).http
+    for arms in (["mine"], ["single_step", "mine"]):
+        response = http.post("/v1/answer?wait_s=0", json={"question": QUESTION, "arms": arms})
+        error = refused(response, 422, "INVALID_INPUT", field="arms")
+        assert "'mine' is run by your own stack" in error["message"]
+        assert "/v1/route" in error["remedy"]
+        assert "single_step" in error["remedy"]
+    unknown = http.post("/v1/answer?wait_s=0", json={"question": QUESTION, "arms": ["nobody"]})
+    assert "unknown arm 'nobody'" in refused(unknown, 422, "INVALID_INPUT", field="arms")["message"]
+    assert routed(http, arms=["mine"])["arm"] == "mine"
+
+
 @pytest.mark.parametrize("wait", ["-1", "601", "nan", "soon"])
 def test_answer_bad_wait(unmoved, wait):
     """A wait that is no number in [0, 600] is refused, and nothing is decided."""
-    refused(unmoved.post(f"/v1/answer?wait_s={wait}", json={"question": QUESTION}), 422, "INVALID_INPUT")
+    response = unmoved.post(f"/v1/answer?wait_s={wait}", json={"question": QUESTION})
+    refused(response, 422, "INVALID_INPUT", field="wait_s")
 
 
 # -------------------------------------------------------------------------------------------- outcomes and feedback
@@ -334,6 +378,15 @@ def test_feedback_by_header(http):
     key = routed(http)["decision_id"]
     sent = {"json": {"decision_id": key, "rating": True}, "headers": {"Idempotency-Key": "f1"}}
     assert [http.post("/v1/feedback", **sent).status_code for _ in range(2)] == [202, 200]
+
+
+def test_feedback_with_two_ids(shared):
+    """A header that names another id than the body's feedback_id is refused, and nothing is kept."""
+    key = routed(shared.http)["decision_id"]
+    body, headers = {"decision_id": key, "feedback_id": "f1", "rating": True}, {"Idempotency-Key": "f2"}
+    response = shared.http.post("/v1/feedback", json=body, headers=headers)
+    assert "feedback_id" in refused(response, 422, "INVALID_INPUT", field="Idempotency-Key")["message"]
+    assert shared.router.decision(key).feedback == ()
 
 
 def test_feedback_late(http, service):
@@ -529,11 +582,60 @@ def test_not_an_object(unmoved, body):
     refused(response, 422, "INVALID_INPUT")
 
 
-def test_wrong_content(unmoved):
-    """A form instead of JSON is a 4xx of the usual shape."""
-    response = unmoved.post("/v1/route", data={"question": QUESTION})
-    assert response.status_code in (400, 415, 422)
-    assert set(response.json()["error"]) == {"code", "message", "field", "remedy"}
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+@pytest.mark.parametrize("path", ["/v1/route", "/v1/feedback", "/v1/feedback/batch", "/v1/outcomes"])
+def test_json_that_is_not_said_to_be(unmoved, path, kind):
+    """JSON without its content type, as `curl -d` sends it, is refused by the header's name and what it must be."""
+    headers = {} if kind is None else {"content-type": kind}
+    response = unmoved.post(path, content=json.dumps({"question": QUESTION}), headers=headers)
+    error = refused(response, 422, "INVALID_INPUT", field="content-type")
+    assert (kind or "without a content type") in error["message"]
+    assert "content-type: application/json" in error["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "wanted"),
+    [
+        ("/v1/route", '{"budget": {"seconds": "3"}}', "budget.seconds", 'a finite number or null, not "3"'),
+        ("/v1/route", '{"budget": {"seconds": 1e400}}', "budget.seconds", "a finite number or null, not Infinity"),
+        ("/v1/route", '{"budget": {"dollars": true}}', "budget.dollars", "a finite number or null, not true"),
+        ("/v1/route", '{"budget": {"rounds": 1.5}}', "budget.rounds", "a whole number or null, not 1.5"),
+        ("/v1/route", '{"budget": [1]}', "budget", "an object, not this list"),
+        (
+            "/v1/route",
+            '{"context": {"a": [1]}}',
+            "context.a",
+            "text, a finite number, true, false or null, not this list",
+        ),
+        ("/v1/route", '{"context": {"a": NaN}}', "context.a", "text, a finite number, true, false or null, not NaN"),
+        ("/v1/route", '{"context": 7}', "context", "an object, not 7"),
+        ("/v1/route", '{"arms": ["single_step", 7]}', "arms.1", "text, not 7"),
+        ("/v1/route", '{"arms": "single_step"}', "arms", 'a list, not "single_step"'),
+        ("/v1/route", '{"decision_id": 7}', "decision_id", "text or null, not 7"),
+        ("/v1/feedback", '{"rating": "good"}', "rating", 'true, false, a finite number or null, not "good"'),
+        ("/v1/feedback", '{"label": 7}', "label", "text, a list of texts or null, not 7"),
+        ("/v1/feedback", '{"reward": {"is": 1}}', "reward", "a finite number or null, not this object"),
+        ("/v1/outcomes", '{"steps": null}', "steps", "a finite number, not null"),
+        ("/v1/outcomes", '{"cost": {"llm_calls": "1"}}', "cost.llm_calls", 'a finite number, not "1"'),
+        ("/v1/outcomes", '{"status": "done"}', "status", "'answered', 'exhausted' or 'failed', not \"done\""),
+    ],
+)
+def test_a_wrong_type_is_told_all_right_ones(unmoved, path, body, field, wanted):
+    """A value of a wrong type is refused once, with every type that would have been right and with what was sent."""
+    needed = {"question": QUESTION} if path == "/v1/route" else {"decision_id": "any"}
+    sent = json.dumps(needed)[:-1] + ", " + body[1:]
+    response = unmoved.post(path, content=sent, headers={"content-type": "application/json"})
+    error = refused(response, 422, "INVALID_INPUT", field=field)
+    assert error["message"] == f"must be {wanted}"
+    assert error["remedy"]
+
+
+def test_a_long_or_deep_wrong_value_is_not_repeated(unmoved):
+    """What is wrong is shown in a few words, however long or deep it is."""
+    deep = json.loads("[" * 400 + "]" * 400)
+    for value in ("x" * 10_000, ["x"] * 10_000, deep, {"a": deep}):
+        response = unmoved.post("/v1/route", json={"question": QUESTION, "budget": {"seconds": value}})
+        assert len(refused(response, 422, "INVALID_INPUT", field="budget.seconds")["message"]) < 150
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -562,6 +664,52 @@ def test_health_and_docs(unmoved):
     paths = set(unmoved.get("/openapi.json").json()["paths"])
     assert {"/v1/route", "/v1/answer", "/v1/outcomes", "/v1/feedback", "/v1/feedback/batch"} <= paths
     assert {"/v1/decisions/{decision_id}", "/v1/status", "/health", "/ready", "/metrics"} <= paths
+
+
+def test_every_reply_is_described(unmoved):
+    """/openapi.json has a schema for every reply, the 202 of /v1/answer among them, and a budget with all its caps."""
+    described = unmoved.get("/openapi.json").json()
+    schemas = described["components"]["schemas"]
+    for path, calls in described["paths"].items():
+        for call in calls.values():
+            for status, reply in call["responses"].items():
+                assert [body["schema"] for body in reply["content"].values()] != [{}], (path, status)
+    answers = described["paths"]["/v1/answer"]["post"]["responses"]
+    named = {status: answers[status]["content"]["application/json"]["schema"]["$ref"] for status in ("200", "202")}
+    whole, pending = (schemas[named[status].rpartition("/")[2]] for status in ("200", "202"))
+    assert {"decision_id", "arm", "propensity", "answer", "steps", "cost", "stop_reason"} <= set(whole["required"])
+    assert "cost" not in pending["properties"]
+    assert set(schemas["BudgetBody"]["properties"]) == {"rounds", "passages", "tokens", "seconds", "dollars"}
+
+
+def as_described(path: str, response) -> None:
+    """The reply has the fields and the types of its schema, no others, and none is missing."""
+    model = TypeAdapter(REPLIES[path][response.status_code]["model"])
+    assert model.dump_python(model.validate_python(response.json()), mode="json") == response.json()
+
+
+def test_replies_are_as_described(http, service):
+    """What each call really replies is what its schema says, field by field."""
+    key = routed(http, decision_id="mine-1", context={"a": 1}, budget={"rounds": 2})["decision_id"]
+    as_described("/v1/route", http.post("/v1/route", json={"question": QUESTION}))
+    asked = {"question": QUESTION, "decision_id": "mine-2"}
+    as_described("/v1/answer", http.post("/v1/answer?wait_s=0", json=asked))
+    as_described("/v1/decisions/{decision_id}/cancel", http.post("/v1/decisions/mine-2/cancel"))
+    worker_answers(service, "mine-2", "Bram Stoker")
+    as_described("/v1/answer", http.post("/v1/answer?wait_s=0", json=asked))
+    as_described("/v1/decisions/{decision_id}/cancel", http.post("/v1/decisions/mine-2/cancel"))
+    as_described("/v1/decisions/{decision_id}", http.get(f"/v1/decisions/{key}"))
+    for _ in range(2):
+        as_described("/v1/outcomes", http.post("/v1/outcomes", json={"decision_id": key, "answer": "Bram Stoker"}))
+        judged = {"decision_id": key, "feedback_id": "f1", "label": ["Bram Stoker"]}
+        as_described("/v1/feedback", http.post("/v1/feedback", json=judged))
+    items = [{"decision_id": key, "rating": True}, {"decision_id": "nobody", "rating": True}]
+    as_described("/v1/feedback/batch", http.post("/v1/feedback/batch", json={"items": items}))
+    assert service.router.learn() > 0
+    for decision_id in (key, "mine-2"):
+        as_described("/v1/decisions/{decision_id}", http.get(f"/v1/decisions/{decision_id}"))
+    for path in ("/health", "/ready", "/v1/status"):
+        as_described(path, http.get(path))
 
 
 def test_ready(http):

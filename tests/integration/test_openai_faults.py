@@ -1,17 +1,22 @@
 """The generator "openai" where the server fails, dawdles or is to be spared: tries, seconds, cost, connections."""
 
 import asyncio
+import contextlib
 import email.utils
+import re
+import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from router.errors import ArmFailed
 from router.types import Budget, CallFailed, DecisionId, Generated, Query
-from strategies.base import OutOfBudget, Request, Run
+from strategies.base import OutOfBudget, Request
 from strategies.basic import NoRetrieval
 from strategies.openai_generator import OpenAiGenerator
 from strategies.openai_wire import OpenAiOptions
+from strategies.run import Run
 from strategies.runner import run_strategy
 from strategies.scripted import MemoryRetriever
 from strategies.scripted_server import Reply, ScriptedServer
@@ -79,9 +84,9 @@ def test_an_arm_on_a_slow_server_ends_in_time():
     assert outcome.cost.seconds_total < 1.5
 
 
-def answered(server, *, seconds):
+def answered(server, *, seconds, retries=1, **more):
     async def run_it():
-        options = OpenAiOptions(base_url=server.url, retries=1, pause_s=0.01)
+        options = OpenAiOptions(base_url=server.url, retries=retries, pause_s=0.01, **more)
         generator = OpenAiGenerator("gpt", options=options)
         try:
             return await run_strategy(
@@ -158,14 +163,125 @@ def test_retry_after_is_honoured(dated):
     assert seconds >= (0.7 if dated else 0.4)  # a date has whole seconds
 
 
-@pytest.mark.parametrize(("retry_after", "deadline_s"), [(20.0, 1.0), (3600.0, None)])
-def test_a_pause_too_long_is_not_begun(retry_after, deadline_s):
-    """A Retry-After beyond the deadline, or beyond longest_pause_s, ends the call at once."""
-    with ScriptedServer([Reply(status=429, retry_after=retry_after), "Paris"]) as server:
+@pytest.mark.parametrize(
+    ("retry_after", "deadline_s", "said", "setting"),
+    [
+        (20.0, 1.0, r"pause of 20 s, and the question has (0\.\d|1\.0) s left", "budget.seconds"),
+        (3600.0, None, "pause of 3600 s, and none may be longer than 30 s", "generator.openai.longest_pause_s"),
+        (3600.0, 1.0, "pause of 3600 s, and none may be longer than 30 s", "generator.openai.longest_pause_s"),
+    ],
+)
+def test_a_pause_too_long_is_not_begun(retry_after, deadline_s, said, setting):
+    """A Retry-After beyond the deadline, or beyond longest_pause_s, ends the call at once, and the error says why."""
+    with ScriptedServer([Reply(status=429, retry_after=retry_after, text="slow down"), "Paris"]) as server:
         error, seconds = ask(server, deadline_s=deadline_s)
         assert len(server.requests) == 1
     assert isinstance(error, ArmFailed)
     assert seconds < 0.9
+    assert error.message.startswith("gpt did not answer: status 429: slow down; ")
+    assert re.search(said, error.message)
+    assert setting in error.remedy
+
+
+def test_a_pause_without_time_for_it():
+    """A fault that passes, with too little time left for another attempt, says that too."""
+    with ScriptedServer([Reply(status=500, text="oops"), "Paris"]) as server:
+        error, _ = ask(server, deadline_s=5.0, pause_s=1e6, longest_pause_s=1e6)
+        assert len(server.requests) == 1
+    assert re.search(
+        r"status 500: oops; another attempt needs a pause, and the question has \d\.\d s left", error.message
+    )
+
+
+def test_a_pause_that_was_waited_for_is_no_cause():
+    """Where all attempts were made, how long the server asked to wait is not the cause of the failure."""
+    with ScriptedServer([Reply(status=429, retry_after=0.05, text="slow down")] * 2) as server:
+        error, _ = ask(server, retries=1)
+    assert error.message == "gpt did not answer after 2 attempts: status 429: slow down"
+
+
+#: of OpenAI and vLLM, of older versions of vLLM, and of llama.cpp
+LONG_PROMPTS = [
+    Reply(status=400, code="context_length_exceeded", text="This model takes 10 tokens."),
+    Reply(status=400, body=b'{"object": "error", "message": "The maximum context length is 10 tokens.", "code": 400}'),
+    Reply(status=400, body=b'{"error": {"code": 400, "message": "too long", "type": "exceed_context_size_error"}}'),
+    Reply(status=400, body=b'{"error": {"code": {"odd": 1}, "message": "beyond the Context Window"}}'),
+]
+
+
+@pytest.mark.parametrize("fault", LONG_PROMPTS)
+def test_a_prompt_beyond_the_servers_context_names_the_setting(fault):
+    """A prompt that is too long by any server's words leads to generator.context_tokens, and is not sent again."""
+    with ScriptedServer([fault, "Paris"]) as server:
+        error, _ = ask(server)
+        assert len(server.requests) == 1
+    assert "generator.context_tokens" in error.remedy
+
+
+KEY = "configured-key-0123456789"
+TOKEN = "sk-proj-Abc_123-xyzXYZ789"
+
+#: name -> (reply, stream)
+LEAKS = {
+    "401": (Reply(status=401, text=f"Incorrect API key provided: {KEY}, {TOKEN}."), True),
+    "masked": (Reply(status=401, text=f"{KEY}; or sk-abcd1234**********wxyz."), True),
+    "500": (Reply(status=500, text=f"upstream said {KEY} {TOKEN}"), True),
+    "cut": (Reply(status=400, text="x" * 190 + KEY + " " + TOKEN), True),
+    "cut token": (Reply(status=400, text="x" * 190 + " " + TOKEN + " " + KEY), True),
+    "event": (Reply(body=b'data: {"error": {"message": "' + f"{KEY} {TOKEN}".encode() + b'"}}\n\n'), True),
+    "text": (
+        Reply(
+            body=b'{"choices": [{"message": {"content": {"a": "' + b"y" * 50 + f"{KEY} {TOKEN}".encode() + b'"}}, '
+            b'"finish_reason": "stop"}]}'
+        ),
+        False,
+    ),
+    "header": (Reply(status=429, retry_after=3600.0, text=f"{KEY} {TOKEN}"), True),
+}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_no_error_repeats_the_key(name, monkeypatch):
+    """The configured key, and what looks like one of OpenAI's, is kept in no outcome, wherever the server writes it."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    fault, stream = LEAKS[name]
+    with ScriptedServer([fault]) as server:
+        outcome = answered(server, seconds=10.0, retries=0, stream=stream)
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert outcome.status == "failed"
+    assert "[key" in outcome.error
+    kept = f"{outcome.error} {outcome.trace}"
+    for secret in (KEY, TOKEN, "wxyz"):
+        assert not any(secret[start : start + 6] in kept for start in range(max(1, len(secret) - 5)))
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("the key 'tiny' is wrong: tiny", "the key '[key]' is wrong: [key]"),
+        ("密钥tiny和sk-abcd12345678", "密钥[key]和[key]"),
+        ("a tinyurl, Tiny and a destiny", "a tinyurl, Tiny and a destiny"),
+        (
+            "a risk-management-system, task-forces-united, sk-short",
+            "a risk-management-system, task-forces-united, sk-short",
+        ),
+    ],
+)
+def test_words_that_hold_a_short_key_stay(text, kept, monkeypatch):
+    """A key of a few letters is hidden where it stands alone, and no other word is taken for a key."""
+    monkeypatch.setenv("OPENAI_API_KEY", "tiny")
+    with ScriptedServer([Reply(status=400, text=text)]) as server:
+        error, _ = ask(server)
+    assert error.message == f"gpt did not answer: status 400: {kept}"
+
+
+def test_a_server_without_a_key_may_say_none(monkeypatch):
+    """Where no key is set, the word that is sent in its place is a word like any other."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with ScriptedServer([Reply(status=400, text="none of these")]) as server:
+        error, _ = ask(server)
+        assert server.requests[0].headers["authorization"] == "Bearer none"
+    assert "none of these" in error.message
 
 
 def test_deadline_leaves_the_text_so_far():
@@ -215,8 +331,43 @@ def test_nobody_there():
     error, seconds = ask(server, retries=1)
     assert isinstance(error, ArmFailed)
     assert "after 2 attempts" in error.message
-    assert "cannot be reached" in error.message
+    assert f"{server.url} cannot be reached" in error.message
+    assert "generator.openai.base_url" in error.remedy
     assert seconds < 10
+
+
+def test_nobody_there_by_the_environment(monkeypatch):
+    """The address of OPENAI_BASE_URL is named without its password."""
+    with ScriptedServer([]) as server:
+        pass
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url.replace("//", "//me:word@"))
+
+    async def call():
+        generator = OpenAiGenerator("gpt", options=OpenAiOptions(retries=0))
+        try:
+            await generator.complete(Request(prompt=CAPITAL, max_tokens=4))
+        finally:
+            await generator.close()
+
+    with pytest.raises(ArmFailed, match="cannot be reached") as caught:
+        asyncio.run(asyncio.wait_for(call(), 20))
+    assert server.url in caught.value.message
+    assert "word" not in str(caught.value)
+
+
+def test_nobody_takes_the_connection():
+    """A server that lets connections wait is named as one that cannot be reached, once connect_s is over."""
+    with socket.socket() as full, contextlib.ExitStack() as waiting:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(8):  # the queue is full, and who comes now is not answered
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        address = SimpleNamespace(url=f"http://127.0.0.1:{full.getsockname()[1]}/v1")
+        error, seconds = ask(address, retries=0, connect_s=0.3)
+    assert f"{address.url} cannot be reached" in error.message
+    assert 0.2 < seconds < 5
 
 
 def test_requests_per_minute():

@@ -224,6 +224,10 @@ def test_after_close():
     ("options", "field"),
     [
         ({"base_url": "ftp://host/v1"}, "generator.openai.base_url"),
+        ({"base_url": "host:8000/v1"}, "generator.openai.base_url"),
+        ({"base_url": "http://"}, "generator.openai.base_url"),
+        ({"base_url": ""}, "generator.openai.base_url"),
+        ({"base_url": "http://host:99999/v1"}, "generator.openai.base_url"),
         ({"base_url": "http://user:word@host/v1"}, "generator.openai.base_url"),
         ({"base_url": None}, "generator.openai.api_key_env"),
         ({"base_url": "http://host/v1", "headers": {"authorization": "Bearer x"}}, "generator.openai.headers"),
@@ -242,3 +246,24 @@ def test_wrong_options(options, field, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         OpenAiGenerator("gpt", options=OpenAiOptions(**options))
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("url", ["host:8000/v1", "http://me:word@host:99999/v1", ""])
+def test_the_environments_address_is_checked_too(url, monkeypatch):
+    """An OPENAI_BASE_URL at which nobody can be is refused by that name, without its password."""
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    monkeypatch.setenv("OPENAI_API_KEY", "any-key")
+    with pytest.raises(ConfigError, match="is no url") as caught:
+        OpenAiGenerator("gpt")
+    assert caught.value.field == "OPENAI_BASE_URL"
+    assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["secret-key\n", " secret-key", "secret\nkey", "sécret-key", "   "])
+def test_a_key_that_no_header_can_carry(key, monkeypatch):
+    """A key with a line break, a space at an end or a letter beyond ASCII is refused at the start, and not shown."""
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY holds") as caught:
+        OpenAiGenerator("gpt", options=OpenAiOptions(base_url="http://host/v1"))
+    assert caught.value.field == "generator.openai.api_key_env"
+    assert "cret" not in str(caught.value)

@@ -10,10 +10,11 @@ import pytest
 
 from router.errors import ArmFailed, ConfigError
 from router.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
-from strategies.base import Completion, Generator, OutOfBudget, Prompt, Request, Run, Sampling
+from strategies.base import Completion, Generator, OutOfBudget, Prompt, Request, Sampling
 from strategies.basic import NoRetrieval
 from strategies.cached import CachedGenerator, request_key
 from strategies.details import Token
+from strategies.run import Run
 from strategies.runner import run_strategy
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 

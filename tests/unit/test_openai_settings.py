@@ -13,7 +13,7 @@ from strategies.cached import CachedGenerator
 from strategies.openai_generator import OpenAiGenerator
 from strategies.openai_wire import OpenAiOptions
 from strategies.scripted_server import Reply, ScriptedServer
-from workers.main import check_arms, make_generator, offered
+from workers.main import check_arms, check_generator, make_generator, offered
 
 
 def settings(**openai):
@@ -63,6 +63,30 @@ def test_probe_stops_the_start():
     """With the probe on, a server that refuses is found when the worker starts."""
     with ScriptedServer([Reply(status=404, text="no such model")]) as server, pytest.raises(ConfigError, match="404"):
         make_generator(settings(base_url=server.url, probe=True, retries=0))
+
+
+@pytest.mark.parametrize("fetch", [False, True])
+def test_a_generator_that_cannot_be_made_is_refused(monkeypatch, fetch):
+    """A key that is missing is said before any worker starts, unless no arm is ours to run."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    given = Settings(generator={"name": "openai", "model": "gpt"})
+    with pytest.raises(ConfigError) as caught:
+        check_generator(given, fetch=fetch)
+    assert caught.value.field == "generator.openai.api_key_env"
+    check_generator(given.model_copy(update={"arms": {"mine": {"run_by": "caller"}}}), fetch=fetch)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    check_generator(given, fetch=fetch)
+
+
+def test_the_server_is_asked_where_that_is_allowed():
+    """With the probe on the server is asked by who may fetch, and by nobody else."""
+    with ScriptedServer([Reply(status=404, text="no such model")]) as server:
+        given = Settings(generator=settings(base_url=server.url, probe=True, retries=0).model_dump())
+        check_generator(given, fetch=False)
+        assert server.requests == []
+        with pytest.raises(ConfigError, match="404"):
+            check_generator(given, fetch=True)
 
 
 def test_cache_goes_around_any_generator(tmp_path):

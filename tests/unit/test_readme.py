@@ -1,13 +1,16 @@
 """What the README shows must run."""
 
+import logging
 import re
 from pathlib import Path
+
+from router.bodies import FeedbackBody, RouteBody
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_library_example_runs(tmp_path, monkeypatch, capsys):
-    """The README's Python runs as it stands, here with the encoder that needs no model."""
+def test_the_library_example_runs(tmp_path, monkeypatch, capsys, caplog):
+    """The README's Python runs as it stands, and warns of nothing; here with the encoder that needs no model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAGBANDIT_ENCODER__MODEL", "hashing")
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.S)
@@ -17,6 +20,16 @@ def test_the_library_example_runs(tmp_path, monkeypatch, capsys):
 
     assert len(blocks) == 1
     assert "learned" in capsys.readouterr().out
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_the_http_examples_are_taken():
+    """Every body that the README sends by curl is one that the service takes, a budget among them."""
+    sent = re.findall(r"/v1/(answer|feedback) -H 'content-type: application/json'[\s\\]+-d '(.*?)'\n", README)
+    bodies = [(RouteBody if path == "answer" else FeedbackBody).model_validate_json(body) for path, body in sent]
+
+    assert len(bodies) == README.count("curl -s localhost:8100/v1/") - 1
+    assert [body.budget.rounds for body in bodies if isinstance(body, RouteBody)] == [None, 2]
 
 
 def test_every_verb_and_path_is_there():

@@ -62,4 +62,4 @@ class Bell:
         if time.monotonic() > self._said + QUIET_S:  # once in a while: an outage has thousands of these
             self._said = time.monotonic()
             facts = {"action": "ring", "queue": what, "times": self.unrung, "reason": str(error)}
-            log.warning("bell not rung: the sweep will", extra=facts)
+            log.log(self._jobs.alarm, "bell not rung: the sweep will", extra=facts)

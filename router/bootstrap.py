@@ -1,9 +1,10 @@
 """The one place that picks concrete classes: from settings to databases, encoders, policies, queues and learners."""
 
+import difflib
 import logging
 
 from router.database import Database, check_schema
-from router.embedded import redis_url
+from router.embedded import redis_runs, redis_url
 from router.encoder import DistilBertEncoder, Encoder, HashingEncoder
 from router.errors import ConfigError, QueueError
 from router.jobs import Jobs, RedisJobs, connect
@@ -41,11 +42,25 @@ def check_policy(settings: Settings) -> None:
 
     Raises ConfigError.
     """
+    _check_fallback(settings)
     policy = make_policy(settings.policy.name, params=settings.policy.params)
     _check_params(policy, settings=settings, at="policy.params")
     inner = getattr(policy, "inner", None)  # of a policy that wraps another one
     if inner is not None:
         _check_params(inner, settings=settings, at="policy.params.params")
+
+
+def _check_fallback(settings: Settings) -> None:
+    fallback = settings.policy.fallback
+    if fallback is None or fallback in settings.arms:
+        return
+    alike = difflib.get_close_matches(fallback, settings.arms, n=1)
+    raise ConfigError(
+        f"{fallback!r} is not among the arms {sorted(settings.arms)}",
+        field="policy.fallback",
+        # Not to be named as the remedy: the arm's own name may be the wrong one.
+        remedy=f"is it the arm {alike[0]!r}? Correct one of the two" if alike else "name one of them, or leave it out",
+    )
 
 
 def _check_params(policy: Policy, *, settings: Settings, at: str) -> None:
@@ -90,8 +105,15 @@ def make_encoder(settings: EncoderSettings) -> Encoder:
 
 
 def make_jobs(settings: Settings) -> RedisJobs:
-    """The configured Redis, reachable or not; no caller waits for it longer than a second."""
-    return RedisJobs(connect(redis_url(settings), timeout_s=1.0))
+    """The configured Redis, reachable or not; no caller waits for it longer than a second.
+
+    A library that nobody has given a Redis, and that finds none of its folder, does without: that is no alarm.
+    """
+    wanted = settings.redis_url is not None or redis_runs(settings)
+    if not wanted:
+        log.info("no Redis here: workers and learner find what there is to do by their sweep", extra={"action": "jobs"})
+    client = connect(redis_url(settings), timeout_s=1.0)
+    return RedisJobs(client, alarm=logging.WARNING if wanted else logging.DEBUG)
 
 
 def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learner:
@@ -102,6 +124,7 @@ def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learn
         try:
             jobs.tell("snapshot")
         except QueueError as error:
-            log.warning("snapshot not announced", extra={"action": "announce", "reason": str(error), "info": str(info)})
+            facts = {"action": "announce", "reason": str(error), "info": str(info)}
+            log.log(jobs.alarm, "snapshot not announced", extra=facts)
 
     return Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings, announce=announce)

@@ -54,7 +54,7 @@ log = logging.getLogger("ragbandit.cli")
 # Without emoji: rich would turn the line number in file.jsonl:100: into a picture.
 console = Console(emoji=False)
 errors = Console(stderr=True, emoji=False)
-#: settings -> None, raises ConfigError: what the root knows to check and the router does not (arms)
+#: settings -> None, raises ConfigError: what the root knows to check and the router does not (arms, prompts)
 Check = Callable[[Settings], None]
 
 
@@ -70,23 +70,26 @@ def failing_well() -> Iterator[None]:
 
 def print_json(value: object) -> None:
     """JSON on standard output, for pipes."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    said = json.dumps(value, indent=2, ensure_ascii=False)
+    # Half a surrogate pair cannot be written, and what "backslashreplace" makes of it is its escape in JSON.
+    sys.stdout.write(said.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
-def add_verbs(app: typer.Typer, *, check: Check) -> None:
-    """Put the router's verbs on the command."""
-    _add_service(app, check=check)
+def add_verbs(app: typer.Typer, *, check: Check, check_more: Check = lambda _: None) -> None:
+    """Put the router's verbs on the command. `check_more` is for `validate` alone: what no service needs."""
+    _add_service(app, check=check, check_more=check_more)
     _add_calls(app)
     _add_facts(app)
 
 
-def _add_service(app: typer.Typer, *, check: Check) -> None:
+def _add_service(app: typer.Typer, *, check: Check, check_more: Check) -> None:
     @app.command()
     def serve(config: ConfigOption = None) -> None:
         """Run the HTTP service alone (Redis, workers and the learner run elsewhere). SIGHUP reads the arms again."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # too early is no reason to die
         with failing_well():
-            settings = configuration.load(config).settings
+            loaded = configuration.load(config)
+            settings = loaded.settings
             check(settings)
             check_policy(settings)
             die_with_parent()
@@ -98,8 +101,7 @@ def _add_service(app: typer.Typer, *, check: Check) -> None:
             router = Router.open(settings)
             # The file that was read, so that one that has gone since is missed; in a thread, since a signal's handler
             # would hold up every request.
-            file = config or ("config.yaml" if Path("config.yaml").is_file() else None)
-            take_over = partial(_take_over_arms, router, config=file, check=check)
+            take_over = partial(_take_over_arms, router, config=loaded.file, check=check)
             signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=take_over, daemon=True).start())
             server = settings.server
             uvicorn.run(
@@ -124,6 +126,7 @@ def _add_service(app: typer.Typer, *, check: Check) -> None:
         with failing_well():
             loaded = configuration.load(config)
             check(loaded.settings)
+            check_more(loaded.settings)
             check_policy(loaded.settings)
             rows = configuration.effective(loaded)
             if as_json:
@@ -135,7 +138,7 @@ def _add_service(app: typer.Typer, *, check: Check) -> None:
             console.print(table)
 
 
-def _take_over_arms(router: Router, *, config: str | None, check: Check) -> None:
+def _take_over_arms(router: Router, *, config: Path | None, check: Check) -> None:
     """Read the arms again and offer them; a configuration that cannot be used changes nothing."""
     try:
         settings = configuration.load(config).settings

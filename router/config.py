@@ -7,6 +7,7 @@ Environment: DATABASE_URL, REDIS_URL, and RAGBANDIT_<SECTION>__<KEY> for any lea
 Values are read as YAML scalars. Secrets belong in the environment: a URL with a password is refused in the file.
 """
 
+import copy
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ class Loaded:
 
     settings: Settings
     sources: Mapping[str, str]
+    #: that was read; None: there is none
+    file: Path | None
+    #: what the file alone says
+    tree: Mapping[str, Any]
 
 
 def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> Loaded:
@@ -45,10 +50,12 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     environ = os.environ if environ is None else environ
     given = path or environ.get("RAGBANDIT_CONFIG")
     file = Path(given) if given else Path("config.yaml")
-    if given and not file.is_file():
+    there = file.is_file()
+    if given and not there:
         raise ConfigError(f"the file {file} does not exist", field="config", remedy="give --config an existing file")
-    tree = _read(file) if file.is_file() else {}
+    tree = _read(file) if there else {}
     _refuse_secrets(tree)
+    written = copy.deepcopy(tree)
     sources = dict.fromkeys(_leaves(tree), f"file {file}")
     for variable, keys, value in _from_environment(environ):
         _put(tree, keys, value, variable=variable)
@@ -59,7 +66,7 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
         raise _explained(error, sources) from error
     _check_database(settings)
     _check_redis(settings)
-    return Loaded(settings=settings, sources=sources)
+    return Loaded(settings=settings, sources=sources, file=file if there else None, tree=written)
 
 
 def with_arms(settings: Settings, arms: Mapping[str, Mapping[str, object]]) -> Settings:

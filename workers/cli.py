@@ -1,5 +1,6 @@
 """The command's root: the router's verbs and those that need arms."""
 
+import asyncio
 import contextlib
 import importlib.metadata
 import os
@@ -15,13 +16,25 @@ from router.cli_logs import add_log_verbs
 from router.cli_offline import add_offline_verbs
 from router.cli_replay import add_replay_verb
 from router.errors import ConfigError
+from router.settings import Settings
+from strategies.crud import judge_templates
 from workers.evaluate import add_evaluate_verb
 from workers.index import index
-from workers.main import QUEUES, check_arms, make_retriever, run_worker, set_up_log
+from workers.main import QUEUES, check_arms, check_generator, make_retriever, run_worker, set_up_log
 
 __all__ = ["app", "main"]
 
 console = Console(emoji=False)
+
+
+def _check_more(settings: Settings) -> None:
+    """Refuse a generator that no worker could make, and prompts that no judge of `evaluate` could use.
+
+    Raises ConfigError.
+    """
+    check_generator(settings, fetch=False)
+    judge_templates(settings.judge.templates)
+
 
 app = typer.Typer(
     name="ragbandit",
@@ -31,7 +44,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(index, name="index")
-add_verbs(app, check=check_arms)
+add_verbs(app, check=check_arms, check_more=_check_more)
 add_offline_verbs(app)
 add_log_verbs(app)
 add_replay_verb(app)
@@ -54,13 +67,16 @@ def up(config: ConfigOption = None) -> None:
     from workers.supervisor import Supervisor
 
     with failing_well():
-        settings = configuration.load(config).settings
+        loaded = configuration.load(config)
+        settings = loaded.settings
         check_arms(settings)
         check_policy(settings)
         if settings.worker_arms and settings.workers.answer:
-            make_retriever(settings)  # a missing index is said here, not in a worker's log
+            # What would end every worker is said here, not in their logs.
+            asyncio.run(make_retriever(settings).close())
+            check_generator(settings, fetch=True)
         open_database(settings).close()
-        supervisor = Supervisor(settings, config=config)
+        supervisor = Supervisor(loaded)
         try:
             supervisor.start()
             with console.status("starting: the first time weights are fetched and converted"):

@@ -1,10 +1,14 @@
 """A worker process: load everything once, take jobs, drain on SIGTERM."""
 
 import asyncio
+import importlib.util
 import logging
+import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from types import MappingProxyType
 
@@ -16,7 +20,7 @@ from router.ledger import Ledger
 from router.settings import GeneratorSettings, Settings
 from router.store import Store
 from router.types import PolicyLabel
-from router.weights import resolve
+from router.weights import at_hand, resolve
 from strategies import make_arms
 from strategies.base import Generator, Need
 from strategies.cached import CachedGenerator
@@ -26,7 +30,7 @@ from strategies.openai_wire import OpenAiOptions
 from strategies.scripted import ScriptedGenerator
 from workers import tasks
 from workers.loop import LoopThread
-from workers.retrieval import RETRIEVERS, index_folder, make_retriever
+from workers.retrieval import RETRIEVERS, check_reranker, index_folder, make_retriever
 from workers.takers import LOOK_S, REPLY_S, Signals, Takers
 
 __all__ = [
@@ -34,6 +38,7 @@ __all__ = [
     "RETRIEVERS",
     "at_once",
     "check_arms",
+    "check_generator",
     "die_with_parent",
     "generator_version",
     "index_folder",
@@ -62,6 +67,8 @@ _PATIENCE = {
     "retries",
     "tokens_per_minute",
 }
+#: generator.name -> the packages that it cannot do without; another name needs none
+_PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType({"local": ("torch", "transformers"), "openai": ("openai",)})
 #: what a keeper is at is waited for that long
 KEEPER_S = 5.0
 
@@ -96,7 +103,7 @@ def generator_version(settings: GeneratorSettings) -> str:
 
 
 def _make_scripted(settings: GeneratorSettings) -> Generator:
-    return ScriptedGenerator(settings.script, seconds=settings.script_s)
+    return ScriptedGenerator(settings.script, seconds=settings.script_s, context_tokens=settings.context_tokens)
 
 
 def _make_local(settings: GeneratorSettings) -> Generator:
@@ -140,7 +147,10 @@ def arm_params(settings: Settings) -> dict[str, dict[str, object]]:
 
 
 def check_arms(settings: Settings) -> None:
-    """Refuse unknown arms, wrong params and unmet needs, without loading a model. Raises ConfigError."""
+    """Refuse unknown arms, wrong params, unmet needs and a reranker that is not there, without loading a model.
+
+    Raises ConfigError.
+    """
     for name, params in settings.arms.items():
         if params.get("run_by", "worker") not in ("worker", "caller"):
             raise ConfigError(
@@ -148,6 +158,37 @@ def check_arms(settings: Settings) -> None:
             )
     if settings.worker_arms:
         make_arms(arm_params(settings), capabilities=offered(settings.generator))
+        check_reranker(settings)
+
+
+def check_generator(settings: Settings, *, fetch: bool) -> None:
+    """Refuse a generator that no worker here could make, without loading a model. Raises ConfigError.
+
+    fetch: weights that are not at hand are fetched and converted, and generator.openai.probe asks the server. Without,
+    nobody is asked, and nothing is said of a machine that has not got the generator's packages: no worker runs there.
+    """
+    chosen = settings.generator
+    missing = [name for name in _PACKAGES.get(chosen.name, ()) if importlib.util.find_spec(name) is None]
+    if not settings.worker_arms or (missing and not fetch):
+        return
+    if missing:
+        extra = "models" if chosen.name == "local" else chosen.name
+        raise ConfigError(f"the package {missing[0]} is missing", remedy=f"pip install 'ragbandit[{extra}]'")
+    if chosen.name != "local":
+        quiet = chosen.openai.model_copy(update={"probe": chosen.openai.probe and fetch})
+        _GENERATORS[chosen.name](chosen.model_copy(update={"openai": quiet}))
+    elif not at_hand(chosen.model, setting="generator.model") and fetch:
+        # In a process of its own: what conversion takes of memory goes with it.
+        spawned = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=spawned, initializer=set_up_log) as fetching:
+            try:
+                fetching.submit(resolve, chosen.model, setting="generator.model").result()
+            except BrokenProcessPool as error:
+                raise ConfigError(
+                    f"the process that made {chosen.model!r} ready was killed",
+                    field="generator.model",
+                    remedy="most often memory ran out: give a model that is in safetensors already, or a smaller one",
+                ) from error
 
 
 def at_once(settings: Settings, *, generator: Generator) -> int:
@@ -239,8 +280,9 @@ def _work(
 class _Plain(logging.Formatter):
     """time level logger: message, then action and the other facts as key=value."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        """The line without the traceback, which comes below it."""
+        line = super().formatMessage(record)
         known = logging.LogRecord("", 0, "", 0, "", (), None).__dict__.keys() | {"message", "asctime"}
         facts = " ".join(
             f"{k}={v!r}" if " " in str(v) else f"{k}={v}" for k, v in vars(record).items() if k not in known

@@ -4,6 +4,9 @@ A child that dies is started again, at once the first time, then with growing pa
 the service first, so that nothing new comes in, then the workers, all at once, then Redis. SIGHUP reads the arms of the
 configuration again: the answer workers are started anew, each when it has finished what it is at, then the service
 offers the arms.
+
+The children read a copy of the configuration as it was accepted last, so that one which is started again comes back
+whatever the file says by then.
 """
 
 import fcntl
@@ -15,14 +18,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import yaml
 
 from router.bootstrap import check_policy
+from router.cache import put
 from router.client import Client
-from router.config import load, with_arms
+from router.config import Loaded, load, with_arms
 from router.embedded import PARENT_VARIABLE, RedisServer
 from router.errors import ConfigError, NotReady, RagBanditError
 from router.settings import Settings
@@ -40,6 +46,13 @@ DRAIN_S = 15.0
 CUT_OFF_S = 5.0
 #: a child that lived this long starts with a clean record
 STEADY_S = 30.0
+#: deaths one after the other after which it is said that a child does not come up
+DEATHS = 3
+#: the end of a child's log that is read for its last line, bytes, and what is shown of that line, characters
+TAIL_BYTES = 16_384
+SHOWN = 500
+#: the configuration that the children read, under data_dir
+ACCEPTED = "accepted.yaml"
 
 
 class Child:
@@ -50,7 +63,11 @@ class Child:
         self.arguments = list(arguments)
         self.log_file = log_folder / f"{name}.log"
         self.restarts = 0
+        #: the last line that it logged before it died last; None: it never did
+        self.last_words: str | None = None
         self._deaths = 0
+        #: bytes that its log had when it was started last
+        self._logged = 0
         self._started = 0.0
         self._due = 0.0
         self.process: subprocess.Popen[bytes] | None = None
@@ -61,6 +78,7 @@ class Child:
         """Start the process."""
         environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
         with self.log_file.open("ab") as output:
+            self._logged = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - our own command
                 [sys.executable, "-m", "workers.cli", *self.arguments],
                 stdout=output,
@@ -84,11 +102,23 @@ class Child:
             self._deaths = 1 if now - self._started > STEADY_S else self._deaths + 1
             pause = 0.0 if self._deaths == 1 else min(MAX_PAUSE_S, 0.25 * 2**self._deaths)
             self._due = now + pause
-            log.warning("died", extra={"action": "died", "child": self.name, "code": self.process.returncode})
+            self._say_died(self.process.returncode)
         if now >= self._due:
             self._due = 0.0
             self.restarts += 1
             self.start()
+
+    def _say_died(self, code: int) -> None:
+        self.last_words = self.last_line()
+        facts = {"action": "died", "child": self.name, "code": code}
+        if self._deaths == DEATHS:
+            log.error("cannot start or stay up; see %s: %s", self.log_file, self.last_words, extra=facts)
+        else:
+            log.warning("died", extra=facts | {"log": str(self.log_file), "reason": self.last_words})
+
+    def last_line(self) -> str:
+        """The last line that it logged since it was started."""
+        return _last_line(self.log_file, after=self._logged)
 
     def renew(self) -> None:
         """Have it end when it has finished what it is at; `tend` starts it anew."""
@@ -137,12 +167,17 @@ def _wait(children: Sequence[Child], *, timeout_s: float) -> None:
 class Supervisor:
     """The whole service on one machine."""
 
-    def __init__(self, settings: Settings, *, config: str | None, log_folder: Path | None = None) -> None:
-        self.settings = settings
-        folder = log_folder or Path(settings.data_dir) / "logs"
+    def __init__(self, loaded: Loaded) -> None:
+        self.settings = settings = loaded.settings
+        data = Path(settings.data_dir)
+        folder = data / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         self.redis = RedisServer(settings) if settings.redis_url is None else None
-        more = ["--config", config] if config else []
+        # The file that was read, so that one that has gone since is missed.
+        self._file = loaded.file
+        self._tree = loaded.tree
+        self._accepted = data / ACCEPTED
+        more = ["--config", str(self._accepted)]
         commands = [("api", ["serve", *more])]
         commands += [
             (f"answer-{number}", ["worker", "--queue", "answer", *more])
@@ -152,8 +187,6 @@ class Supervisor:
         self.children = [Child(name, arguments=arguments, log_folder=folder) for name, arguments in commands]
         self._stop = threading.Event()
         self._reload = threading.Event()
-        # The file that was read, so that one that has gone since is missed.
-        self._file = config or ("config.yaml" if Path("config.yaml").is_file() else None)
         self._tell_last = False
         self._lock: IO[bytes] | None = None
 
@@ -169,6 +202,7 @@ class Supervisor:
             raise ConfigError("0 lets the system choose, and then nobody knows", field="server.port", remedy="name one")
         self._lock = _locked(Path(self.settings.data_dir) / "up.lock")
         _check_port(self.settings)
+        self._hand_on(self._tree)
         if self.redis is not None:
             self.redis.start()
         for child in self.children:
@@ -181,7 +215,8 @@ class Supervisor:
             while not client.ready():
                 api = self.children[0]
                 if api.restarts >= 3 or time.monotonic() > give_up:
-                    raise NotReady(f"the service did not come up: {_tail(api.log_file)}", remedy=f"see {api.log_file}")
+                    said = api.last_words or api.last_line()
+                    raise NotReady(f"the service did not come up: {said}", remedy=f"see {api.log_file}")
                 self._tend()
                 self._stop.wait(0.2)
 
@@ -199,24 +234,52 @@ class Supervisor:
         """Have the children read the arms of the configuration again; queued answers wait for a worker as ever.
 
         Arms that go leave the service before the workers, arms that come reach the workers before the service. A
-        configuration that cannot be used is logged, and everything stays as it is.
+        configuration that cannot be used is logged, and everything stays as it is. Settings other than the arms stay
+        as they were at the start, which is logged too.
         """
         try:
-            settings = load(self._file).settings
-            check_arms(settings)
-            taken = with_arms(self.settings, settings.arms)
+            loaded = load(self._file)
+            self._say_what_waits(loaded.settings)
+            taken = with_arms(self.settings, loaded.settings.arms)
+            check_arms(taken)
             check_policy(taken)
             if taken.worker_arms and not self._workers():
                 raise ConfigError("no answer workers run here", field="arms", remedy="start `ragbandit up` again")
+            self._file = loaded.file
+            tree = {key: value for key, value in self._tree.items() if key != "arms"}
+            self._hand_on(tree | {key: value for key, value in loaded.tree.items() if key == "arms"})
         except RagBanditError as error:
             log.error("arms not taken over", extra={"action": "offer", "reason": str(error)})
             return
         self._tell_last = bool(set(taken.worker_arms) - set(self.settings.worker_arms))
         self.settings = taken
+        log.info("arms taken over", extra={"action": "offer", "arms": ", ".join(taken.arms)})
         if not self._tell_last:
             self._tell_api()
         for child in self._workers():
             child.renew()
+
+    def _say_what_waits(self, found: Settings) -> None:
+        changed = [name for name, value in found if name != "arms" and value != getattr(self.settings, name)]
+        if changed:
+            facts = {"action": "offer", "changed": ", ".join(changed)}
+            log.warning("arms alone are taken over: the rest waits for the next `ragbandit up`", extra=facts)
+
+    def _hand_on(self, tree: Mapping[str, Any]) -> None:
+        """Write what the children read. Nothing of the environment is in it: they have that themselves."""
+        origin = "no file" if self._file is None else ascii(str(self._file.absolute()))
+        head = f"# `ragbandit up` took this over from {origin}: edit that.\n"
+        # In ASCII: there are letters that PyYAML reads otherwise than it writes them.
+        text = (head + yaml.safe_dump(dict(tree), sort_keys=False)).encode("ascii")
+        try:
+            put(self._accepted, text, durable=False)
+        except OSError as error:
+            raise ConfigError(
+                f"{self._accepted} cannot be written: {error.strerror}",
+                field="data_dir",
+                remedy="give a folder that can be written",
+            ) from error
+        self._tree = tree
 
     def _workers(self) -> list[Child]:
         return [child for child in self.children if child.name.startswith("answer-")]
@@ -237,13 +300,27 @@ class Supervisor:
 
     def _tend(self) -> None:
         if self.redis is not None and self.redis.pid is None and not self._stop.is_set():
-            log.warning("died", extra={"action": "died", "child": "redis"})
+            file = self.redis.log_file
+            facts = {"action": "died", "child": "redis", "log": str(file), "reason": _last_line(file)}
+            log.warning("died", extra=facts)
             self.redis.start()
         for child in self.children:
             child.tend()
         if self._tell_last and not any(child.renewing for child in self._workers()):
             self._tell_last = False
             self._tell_api()
+
+
+def _last_line(file: Path, *, after: int = 0) -> str:
+    """The last line of a log, read from this byte on."""
+    try:
+        with file.open("rb") as opened:
+            size = opened.seek(0, os.SEEK_END)
+            opened.seek(max(after, size - TAIL_BYTES))
+            lines = opened.read().decode("utf-8", "replace").strip().splitlines()
+    except FileNotFoundError:
+        lines = []
+    return lines[-1][:SHOWN] if lines else "it has logged nothing"
 
 
 def _locked(file: Path) -> IO[bytes]:
@@ -273,8 +350,3 @@ def _check_port(settings: Settings) -> None:
                 field="server.port",
                 remedy="choose another port, or stop what listens there",
             ) from error
-
-
-def _tail(file: Path) -> str:
-    lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
-    return lines[-1] if lines else "it has logged nothing"

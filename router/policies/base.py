@@ -50,6 +50,8 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 #: where a decision's facts keep the raised floors of its draw: arm -> floor
 RAISED: Final = "data_floor"
+#: the arm that plays where the settings name none
+_FALLBACK: Final = "single_step"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,15 +226,15 @@ def draw(
     *,
     arms: Sequence[ArmName],
     floor: float,
-    fallback: str,
+    fallback: str | None,
     seed: int,
     raised: Mapping[ArmName, float] | None = None,
 ) -> Drawn:
     """Gate, floor, draw: the whole way from a policy's word on a question to the arm it gets.
 
     raised: the arms whose floor is higher, with that floor; it goes into the facts, so that the row tells it.
-    Where the policy raised, or what it said fails the gate, the fallback arm (the first one where that is not
-    offered) has all the probability but the floor, and the fault says why.
+    Where the policy raised, or what it said fails the gate, the fallback arm (None: single_step; the first one where
+    that is not offered) has all the probability but the floor, and the fault says why.
     """
     scores: tuple[float, ...] | None = None
     facts: dict[str, Json] = {}
@@ -243,7 +245,8 @@ def draw(
         pmf, scores, facts = gate(output, arms=arms), output.scores, dict(output.facts)
     except Exception as error:  # a policy must never cost a caller the answer
         fault = str(error) if isinstance(error, PolicyFault) else f"{type(error).__name__}: {error}"
-        played = fallback if fallback in arms else arms[0]
+        wanted = _FALLBACK if fallback is None else fallback
+        played = wanted if wanted in arms else arms[0]
         pmf = tuple(float(arm == played) for arm in arms)
     pmf = with_floor(pmf, floor=floor, raised=raised, arms=arms)
     if raised:

@@ -48,8 +48,8 @@ def test_wheel_migrates_outside_a_checkout(tmp_path):
 
 @pytest.mark.timeout(120)
 def test_up_and_ctrl_c(tmp_path):
-    """`ragbandit up` serves an answer, restarts each of its four children, takes over other arms on SIGHUP, and
-    ctrl-C leaves no process behind.
+    """`ragbandit up` serves an answer, restarts each of its four children, takes over other arms on SIGHUP but not from
+    a broken file, which its children survive being killed beside, and ctrl-C leaves no process behind.
     """
     port = free_port()
     (tmp_path / "corpus.jsonl").write_text(
@@ -86,6 +86,17 @@ def test_up_and_ctrl_c(tmp_path):
         up.send_signal(signal.SIGHUP)
         _wait(lambda: set(_answer(command, run, port, up, tmp_path)["pmf"]) == {"single_step"})
         assert _answer(command, run, port, up, tmp_path)["status"] == "answered"
+        (tmp_path / "config.yaml").write_text("arms: [")
+        up.send_signal(signal.SIGHUP)
+        log = tmp_path / "up.log"
+        _wait(lambda: "arms not taken over" in log.read_text())
+        for victim in _children(up.pid):
+            os.kill(victim, signal.SIGKILL)
+            _wait(lambda gone=victim: gone not in _children(up.pid) and len(_children(up.pid)) == 4)
+        after = _answer(command, run, port, up, tmp_path)
+        assert (after["status"], set(after["pmf"])) == ("answered", {"single_step"})
+        assert "arms taken over action=offer arms=single_step" in log.read_text()
+        assert f"child=answer-1 code=-9 log={tmp_path}/data/logs/answer-1.log reason=" in log.read_text()
         children = _children(up.pid)
     finally:
         up.send_signal(signal.SIGINT)

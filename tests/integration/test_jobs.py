@@ -312,6 +312,44 @@ def test_router_without_redis(own_redis, settings):
     router.jobs.client.close()
 
 
+@pytest.mark.parametrize("configured", [False, True])
+def test_a_redis_that_nobody_expects_is_not_missed(own_redis, tmp_path, settings, caplog, configured):
+    """A library without a configured Redis finds none and says so once, below a warning; one that has one warns."""
+    server, url = own_redis
+    server.stop()
+    given = {"redis_url": url} if configured else {"data_dir": str(tmp_path / "redis")}
+    with caplog.at_level("INFO", logger="ragbandit"), Router.open(settings(**given)) as router:
+        decision = router.route("Who wrote Dracula?")
+        router.outcome(decision.id, answer="Bram Stoker")
+        router.feedback(decision.id, rating=True)
+        assert router.learn() == 1
+        time.sleep(0.1)  # for the listener
+    lines = {record.getMessage().partition(":")[0]: record.levelname for record in caplog.records}
+    troubles = {"no news from Redis", "bell not rung", "snapshot not announced"}
+    assert troubles & set(lines) == (troubles if configured else set())
+    assert lines.get("no Redis here") == (None if configured else "INFO")
+    router.jobs.client.close()
+
+
+def test_a_redis_that_was_there_is_missed(own_redis, tmp_path, settings, caplog):
+    """Nobody expected a Redis, then one came; when it goes again that is a warning."""
+    server, _ = own_redis
+    server.stop()
+    with Router.open(settings(data_dir=str(tmp_path / "redis"))) as router:
+        server.start()
+        router.jobs.ping()
+        assert until(lambda: router.jobs.client.pubsub_numsub("ragbandit:news")[0][1] == 1)
+        assert warnings(caplog) == []
+        server.stop()
+        router.request_answer(router.route("Who wrote Emma?"))
+        assert until(lambda: {"no news from Redis", "bell not rung: the sweep will"} <= {*warnings(caplog)})
+    router.jobs.client.close()
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_router_hears_outcomes(redis_server, redis_client, settings):
     """A caller that waits for an answer gets it as soon as a worker has told of it."""
     with Router.open(settings(redis_url=redis_server)) as router:

@@ -71,12 +71,26 @@ def test_query_for_a_removed_arm_is_refused(world):
     ("arms", "says"),
     [({}, "at least one arm"), ({"no_retrieval": {}}, "fallback"), ({"single_step": {}, "a b": {}}, "is no name")],
 )
-def test_arms_that_cannot_be_change_nothing(world, arms, says):
+def test_arms_that_cannot_be_change_nothing(make_world, arms, says):
     """Without arms, without the fallback, or with a bad name the offer is refused and the old arms stay."""
+    world = make_world(policy=POLICY | {"fallback": "single_step"})
     before = world.route().arms
     with pytest.raises(ConfigError, match=says):
         world.router.offer(arms)
     assert world.route().arms == before
+
+
+def test_without_a_named_fallback_any_arm_may_go(world):
+    """Where no fallback is named, single_step may go, and then the first arm plays when the policy breaks."""
+    world.router.offer({"no_retrieval": {}, "multi_step": {}})
+
+    def broken(*_, **__):
+        raise RuntimeError("broken")
+
+    world.router.service.serving.policy.pmf = broken
+    decision = world.route()
+    assert decision.fault
+    assert dict(zip(decision.arms, decision.pmf, strict=True))["no_retrieval"] == max(decision.pmf)
 
 
 def test_policy_of_one_arm_refuses_to_lose_it(make_world):

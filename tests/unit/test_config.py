@@ -256,10 +256,41 @@ def test_unknown_cost_term_is_refused(written):
 
 def test_fallback_must_be_an_arm(written):
     """A fallback outside the arms is refused with its value and the arms."""
-    error = refused(written("arms: {a: , b: }\npolicy: {fallback: c}"))
-    assert error.field == "policy.fallback"
-    assert "'c'" in error.message
-    assert "['a', 'b']" in error.message
+    loaded = load(written("arms: {a: , b: }\npolicy: {fallback: c}"), environ={})
+    with pytest.raises(ConfigError) as caught:
+        check_policy(loaded.settings)
+    assert caught.value.field == "policy.fallback"
+    assert "'c'" in caught.value.message
+    assert "['a', 'b']" in caught.value.message
+    assert "leave it out" in caught.value.remedy
+
+
+def test_fallback_that_looks_like_an_arm():
+    """Of two names that are alike either may be the wrong one: the remedy does not say which."""
+    settings = Settings.model_validate({"arms": {"no_retrieval": {}, "mine": {}}, "policy": {"fallback": "mein"}})
+    with pytest.raises(ConfigError) as caught:
+        check_policy(settings)
+    assert caught.value.remedy == "is it the arm 'mine'? Correct one of the two"
+
+
+def test_any_arms_do_without_a_fallback(written):
+    """Whoever names no fallback needs no arm of a certain name."""
+    settings = load(written("arms: {a: , b: }"), environ={}).settings
+    check_policy(settings)
+    assert settings.policy.fallback is None
+
+
+def test_what_the_file_alone_says(written, monkeypatch, tmp_path):
+    """The file and its own words are told apart from the environment, which may hold secrets."""
+    path = written("arms: {single_step: {passages: 3}}\nlearning: {wait_s: 1.0}\n")
+    environ = {"RAGBANDIT_ARMS__SINGLE_STEP__PASSAGES": "4", "DATABASE_URL": "postgresql://me:hunter2@host/name"}
+    loaded = load(environ=environ | {"RAGBANDIT_CONFIG": str(path)})
+    assert loaded.settings.arms == {"single_step": {"passages": 4}}
+    assert loaded.tree == {"arms": {"single_step": {"passages": 3}}, "learning": {"wait_s": 1.0}}
+    assert loaded.file == path
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert (load(environ={}).file, load(environ={}).tree) == (None, {})
 
 
 @pytest.mark.parametrize("name", ["a", "A-1_b.c", "x" * 64])

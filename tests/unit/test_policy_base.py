@@ -176,6 +176,22 @@ def test_a_broken_policy_keeps_the_floors():
     assert drawn.pmf == pytest.approx((0.6 - 0.02 + 0.02, 0.4))
 
 
+@pytest.mark.parametrize(
+    ("fallback", "arms", "played"),
+    [
+        (None, ("a", "single_step", "b"), "single_step"),
+        (None, ("a", "b"), "a"),
+        ("b", ("a", "single_step", "b"), "b"),
+        ("c", ("a", "single_step", "b"), "a"),
+    ],
+)
+def test_who_plays_for_a_broken_policy(fallback, arms, played):
+    """The named fallback plays; where none is named single_step; where that one is not offered the first arm."""
+    drawn = draw(ValueError("no"), arms=arms, floor=0.0, fallback=fallback, seed=5)
+    assert arms[drawn.index] == played
+    assert drawn.pmf[drawn.index] == 1.0
+
+
 @pytest.mark.parametrize("decision_id", ["0197", "d-1", "", "é"])
 def test_seed_is_the_head_of_a_sha256(decision_id):
     """The seed is the first eight bytes, big-endian, of the id's sha256: whoever has the row can compute it."""

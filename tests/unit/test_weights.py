@@ -272,6 +272,39 @@ def test_the_hash_is_remembered(tmp_path, monkeypatch):
     assert weights.resolve(str(folder), cache=tmp_path / "cache").sha256 == first
 
 
+def test_what_is_at_hand(tmp_path, hub_cache, monkeypatch):
+    """A folder and what the hub's cache holds are at hand; a GGUF file must be converted, a hub's model fetched."""
+    (tmp_path / "tiny.gguf").write_bytes(b"")
+    put_in_hub_cache(hub_cache, "someone/here")
+    assert weights.at_hand(str(make_model(tmp_path / "model")))
+    assert weights.at_hand("someone/here")
+    assert not weights.at_hand(str(tmp_path / "tiny.gguf"))
+    assert not weights.at_hand(weights.DEFAULT_GENERATOR)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert not weights.at_hand("someone/elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("./nowhere", "no file or folder './nowhere'"),
+        ("empty", "empty is not a model"),
+        (
+            "someone/elsewhere",
+            "no weights for 'someone/elsewhere': .*; not in .* cache; .* switched off by HF_HUB_OFFLINE",
+        ),
+    ],
+)
+def test_what_cannot_come_to_hand_is_refused(tmp_path, monkeypatch, name, says):
+    """Weights that are nowhere are refused without asking anybody, by the same words as when they are wanted."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for look in (weights.at_hand, weights.resolve):
+        with pytest.raises(ConfigError, match=says) as caught:
+            look(name, setting="generator.model")
+        assert caught.value.field == "generator.model"
+
+
 def test_dequantising_names_and_turns_the_parameters():
     """A linear layer's integer weight comes back as (out, in) floats under its PyTorch name."""
     onnx, numpy = pytest.importorskip("onnx"), pytest.importorskip("numpy")

@@ -19,9 +19,20 @@ from importlib import import_module
 
 from router.errors import ArmFailed, ConfigError, InvalidInput
 from strategies.base import Generator, Request
-from strategies.prompts import fit, load_template
+from strategies.prompts import Template, fit, load_templates
 
-__all__ = ["CANNOT_INFER", "QUESTIONS", "Quiz", "QuizScore", "chinese_words", "made_quiz", "quiz_mean", "quizzed"]
+__all__ = [
+    "CANNOT_INFER",
+    "QUESTIONS",
+    "Judge",
+    "Quiz",
+    "QuizScore",
+    "chinese_words",
+    "judge_templates",
+    "made_quiz",
+    "quiz_mean",
+    "quizzed",
+]
 
 #: what the judge says, and the references hold, where a text has no answer
 CANNOT_INFER = "无法推断"
@@ -32,7 +43,18 @@ QUESTIONS = 10
 #: what may stand around CANNOT_INFER
 _AROUND = " \t。.“”\"'"
 
+_ASKS_FOR_QUESTIONS, _ASKS_FOR_ANSWERS = "crud_questions", "crud_answer"
+
 Cut = Callable[[str], Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judge:
+    """Who makes quizzes and answers them."""
+
+    model: Generator
+    #: its prompts by name, see `judge_templates`
+    templates: Mapping[str, Template]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +112,25 @@ def chinese_words() -> Cut:
     return cut
 
 
-async def quizzed(text: str, *, quiz: Quiz, judge: Generator, cut: Cut, max_tokens: int = 512) -> QuizScore:
+def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
+    """A judge's prompts by name: ours, or the user's own, each a text or the path of a file.
+
+    Raises ConfigError naming `judge.templates.<name>`; also for a prompt for answers without CANNOT_INFER in it, since
+    whatever else a judge writes where the text has no answer counts as one.
+    """
+    where = "judge.templates"
+    templates = load_templates([_ASKS_FOR_QUESTIONS, _ASKS_FOR_ANSWERS], overrides=overrides, field=where)
+    asks = templates[_ASKS_FOR_ANSWERS]
+    if not any(CANNOT_INFER in part for part in (asks.instructions, *asks.demonstrations, asks.body, asks.prefix)):
+        raise ConfigError(
+            f"does not have {CANNOT_INFER} in it",
+            field=f"{where}.{_ASKS_FOR_ANSWERS}",
+            remedy="tell the judge to write that where the text has no answer: whatever else it writes counts as one",
+        )
+    return templates
+
+
+async def quizzed(text: str, *, quiz: Quiz, judge: Judge, cut: Cut, max_tokens: int = 512) -> QuizScore:
     """The score of a text. `cut` splits an answer into words, as `chinese_words` does; nothing is normalised.
 
     A text of nothing but white space is not shown to the judge and counts 0. A judge that fails counts 0 too, with
@@ -108,31 +148,34 @@ async def quizzed(text: str, *, quiz: Quiz, judge: Generator, cut: Cut, max_toke
     return _score(overlaps, unread=len(quiz.asked) - len(read), asked=len(quiz.asked))
 
 
-async def made_quiz(text: str, *, judge: Generator, max_tokens: int = 512) -> Quiz:
+async def made_quiz(text: str, *, judge: Judge, max_tokens: int = 512) -> Quiz:
     """A quiz about a gold text: the judge writes at most QUESTIONS questions, then answers them from the same text.
 
     Raises ArmFailed if the judge fails, or writes no question that it can answer from the text.
     """
     fields = {"text": text, "limit": str(QUESTIONS)}
-    reply = await _reply("crud_questions", fields=fields, judge=judge, max_tokens=max_tokens)
+    reply = await _reply(_ASKS_FOR_QUESTIONS, fields=fields, judge=judge, max_tokens=max_tokens)
     questions = tuple(dict.fromkeys(_numbered(reply).values()))[:QUESTIONS]
     found = await _answers(text, questions=questions, judge=judge, max_tokens=max_tokens) if questions else {}
     references = tuple(found.get(number, CANNOT_INFER) for number in range(1, len(questions) + 1))
     if all(map(_cannot, references)):
-        raise ArmFailed(f"{judge.name} made no question that the gold text answers", remedy="use a stronger judge")
+        raise ArmFailed(
+            f"{judge.model.name} made no question that the gold text answers", remedy="use a stronger judge"
+        )
     return Quiz(questions=questions, references=references)
 
 
-async def _answers(text: str, *, questions: Sequence[str], judge: Generator, max_tokens: int) -> dict[int, str]:
+async def _answers(text: str, *, questions: Sequence[str], judge: Judge, max_tokens: int) -> dict[int, str]:
     """The judge's answers from the text, by the questions' numbers from 1."""
     numbered = "\n".join(f"{number}: {question}" for number, question in enumerate(questions, start=1))
     fields = {"text": text, "questions": numbered}
-    return _numbered(await _reply("crud_answer", fields=fields, judge=judge, max_tokens=max_tokens))
+    return _numbered(await _reply(_ASKS_FOR_ANSWERS, fields=fields, judge=judge, max_tokens=max_tokens))
 
 
-async def _reply(template: str, *, fields: Mapping[str, str], judge: Generator, max_tokens: int) -> str:
-    prompt = fit(load_template(template), fields=fields, generator=judge, max_tokens=max_tokens).prompt
-    return (await judge.complete(Request(prompt=prompt, max_tokens=max_tokens))).text
+async def _reply(template: str, *, fields: Mapping[str, str], judge: Judge, max_tokens: int) -> str:
+    model = judge.model
+    prompt = fit(judge.templates[template], fields=fields, generator=model, max_tokens=max_tokens).prompt
+    return (await model.complete(Request(prompt=prompt, max_tokens=max_tokens))).text
 
 
 def _numbered(reply: str) -> dict[int, str]:

@@ -1,23 +1,22 @@
 """`ragbandit evaluate`: run arms on labelled questions, keep every answer, judge them, write the routing table."""
 
 import asyncio
+import difflib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
-from rich.table import Table as Printed
 
 from router import config as configuration
 from router.bootstrap import make_encoder
-from router.cli import ConfigOption, JsonOption, console, errors, failing_well, print_json
+from router.cli import ConfigOption, JsonOption, errors, failing_well
 from router.edge import capped
 from router.errors import ConfigError, InvalidInput
 from router.logs.files import new_lines
@@ -28,9 +27,9 @@ from router.simulation.report import bars
 from router.types import Budget, DecisionId, Query
 from strategies import known_arms, make_arms
 from strategies.base import Generator, Need, Retriever, Strategy
-from strategies.crud import chinese_words
+from strategies.crud import Judge, chinese_words, judge_templates
 from strategies.runner import made_by, run_strategy
-from workers.answers import Answers, key_of
+from workers.answers import Answers, Kept, key_of
 from workers.judging import (
     CRUD,
     FAMILY_NAMES,
@@ -38,7 +37,6 @@ from workers.judging import (
     Asked,
     Evaluated,
     Judgements,
-    Mean,
     check_family,
     evaluated,
     judgements,
@@ -48,13 +46,16 @@ from workers.judging import (
 from workers.main import arm_params, generator_version, index_folder, make_generator, make_retriever, offered
 from workers.questions import read_asked
 from workers.quizzing import quizzed_answers
+from workers.report import show
 
 __all__ = ["Bench", "Work", "add_evaluate_verb", "asked_arms"]
 
-#: failures that are described; all are counted
-MOST_NAMED = 20
 #: the shell's code for a command that ctrl-C ended
 INTERRUPTED = 130
+#: the word for every arm
+ALL = "all"
+#: so many failures without an answer before them, and the arm is named while the others go on
+EARLY = 5
 
 
 def add_evaluate_verb(app: typer.Typer) -> None:
@@ -65,11 +66,12 @@ def add_evaluate_verb(app: typer.Typer) -> None:
         *,
         questions: Annotated[Path, typer.Option(help="JSONL: question and answers, a list; id, dataset, hops")],
         strategy: Annotated[list[str], typer.Option(help="NAME[,NAME...] or all; may be repeated")],
-        corpus: Annotated[Path | None, typer.Option(help="JSONL to search in; indexed once")] = None,
+        corpus: Annotated[Path | None, typer.Option(help="JSONL or Parquet to search in; indexed once")] = None,
         index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
         family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(FAMILY_NAMES)}")] = "ours",
         judge: Annotated[
-            str | None, typer.Option(help="of family crud: configuration whose generator judges; default: --config's")
+            str | None,
+            typer.Option(help="of family crud: configuration whose model and prompts judge; default: --config"),
         ] = None,
         limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
         concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
@@ -83,10 +85,15 @@ def add_evaluate_verb(app: typer.Typer) -> None:
         config: ConfigOption = None,
         as_json: JsonOption = False,
     ) -> None:
-        """Run strategies on labelled questions: quality, steps, time, tokens and price of each."""
+        """Run strategies on labelled questions: quality, steps, time, tokens and price of each.
+
+        Exit 0: judged. 1: written and judged, but every answer of some strategy failed, or was not judged. 2: what was
+        asked for cannot be done. 130: Ctrl-C.
+        """
         with failing_well():
-            settings = _searching(configuration.load(config).settings, corpus=corpus, index=index)
-            judging = _judge_settings(settings, family=family, judge=judge)
+            settings = configuration.load(config).settings
+            judging = _judging(settings, family=family, judge=judge)
+            settings = _searching(settings, corpus=corpus, index=index)
             rows = read_asked(questions, family=family, limit=limit)
             arms, lacking = asked_arms(strategy, settings=settings)
             if len(arms) < 2 and (table or log):
@@ -99,11 +106,11 @@ def add_evaluate_verb(app: typer.Typer) -> None:
                 if retry_failed:
                     kept.forget_failed()
                 answered = _run(rows, arms=arms, settings=settings, answers=kept, concurrency=concurrency)
-                judging_model = None if judging is None else _loaded(judging, what="judge")
+                judged_by = None if judging is None else judging()
                 judged_as = (
                     judgements(rows, answered=answered, family=family)
-                    if judging_model is None
-                    else _quiz(rows, answered=answered, judge=judging_model, answers=kept, concurrency=concurrency)
+                    if judged_by is None
+                    else _quiz(rows, answered=answered, judge=judged_by, answers=kept, concurrency=concurrency)
                 )
             found = evaluated(rows, answered=answered, judged_as=judged_as)
             if table is not None:
@@ -111,13 +118,15 @@ def add_evaluate_verb(app: typer.Typer) -> None:
             if log is not None:
                 records = log_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward)
                 _write(log, _encoded(records, asked=rows, settings=settings))
-            _show(found, file=file, judge=None if judging_model is None else judging_model.name, as_json=as_json)
+            show(found, file=file, judge=None if judged_by is None else judged_by.model.name, as_json=as_json)
+            _tell_lost(found)
 
 
-def _judge_settings(settings: Settings, *, family: str, judge: str | None) -> GeneratorSettings | None:
-    """What judges answers of family "crud", behind a cache; None for a family that needs no judge.
+def _judging(settings: Settings, *, family: str, judge: str | None) -> Callable[[], Judge] | None:
+    """What loads the judge of family "crud", behind a cache; None for a family that needs no judge.
 
-    The environment sets our generator, and not that of another configuration.
+    Its prompts are read at once: what is wrong with them is said before anything is answered. The environment sets
+    our generator and prompts, and not those of another configuration.
     """
     check_family(family)
     if family != CRUD:
@@ -125,8 +134,11 @@ def _judge_settings(settings: Settings, *, family: str, judge: str | None) -> Ge
             raise InvalidInput(f"family {family} has no judge", field="judge", remedy="leave it out")
         return None
     chinese_words()  # only to have it checked
-    chosen = settings.generator if judge is None else configuration.load(judge, environ={}).settings.generator
-    return chosen.model_copy(update={"cache": chosen.cache or str(Path(settings.data_dir) / "cache" / "judge")})
+    chosen = settings if judge is None else configuration.load(judge, environ={}).settings
+    templates = judge_templates(chosen.judge.templates)
+    cache = chosen.generator.cache or str(Path(settings.data_dir) / "cache" / "judge")
+    generator = chosen.generator.model_copy(update={"cache": cache})
+    return lambda: Judge(model=_loaded(generator, what="judge"), templates=templates)
 
 
 def _searching(settings: Settings, *, corpus: Path | None, index: str | None) -> Settings:
@@ -143,8 +155,15 @@ def _indexed(corpus: Path, *, settings: Settings) -> str:
     """The name of the corpus's index, built if nobody has built it before from the same bytes."""
     from strategies.retrievers.bm25 import build_index, read_corpus
 
+    if corpus.is_dir():
+        raise InvalidInput(
+            f"{corpus} is a folder",
+            field="corpus",
+            remedy=f"index it: ragbandit index build --corpus {corpus} --index NAME, then give --index NAME",
+        )
     try:
-        name = f"corpus-{sha256(corpus.read_bytes()).hexdigest()[:12]}"
+        with corpus.open("rb") as file:
+            name = f"corpus-{file_digest(file, 'sha256').hexdigest()[:12]}"
     except OSError as error:
         raise InvalidInput(
             f"{corpus} cannot be read: {error.strerror}", field="corpus", remedy="name a file"
@@ -159,19 +178,20 @@ def asked_arms(asked: Sequence[str], *, settings: Settings) -> tuple[dict[str, S
     """The arms to run, and of "all" those that cannot be run with the reason, both by name.
 
     An arm of the configuration has its params from there, another one has its defaults. "all" is every arm of
-    ours, of installed packages and of the configuration. Raises ConfigError for an arm that is named and cannot be run.
+    ours, of installed packages and of the configuration. Raises ConfigError for an arm that is named and cannot be
+    run, beside "all" too, and InvalidInput for one that nobody knows.
     """
     names = list(dict.fromkeys(name.strip() for words in asked for name in words.split(",") if name.strip()))
-    if not names:
-        raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(known_arms())}, all")
     known: dict[str, dict[str, object]] = {name: {} for name in known_arms()} | arm_params(settings)
+    _check_known(names, known=known, settings=settings)
     capabilities = offered(settings.generator)
-    if "all" not in names:
-        given = {name: known.get(name, {}) for name in names}
-        return {str(name): arm for name, arm in make_arms(given, capabilities=capabilities).items()}, {}
-    arms: dict[str, Strategy] = {}
+    named = {name: known[name] for name in names if name != ALL}
+    made = make_arms(named, capabilities=capabilities) if named else {}
+    arms = {str(name): arm for name, arm in made.items()}
     lacking: dict[str, str] = {}
-    for name, params in known.items():
+    for name, params in known.items() if ALL in names else ():
+        if name in arms:
+            continue
         try:
             arm = next(iter(make_arms({name: params}, capabilities=frozenset(get_args(Need))).values()))
         except ConfigError as error:
@@ -182,6 +202,21 @@ def asked_arms(asked: Sequence[str], *, settings: Settings) -> tuple[dict[str, S
         else:
             arms[name] = arm
     return arms, lacking
+
+
+def _check_known(names: Sequence[str], *, known: Iterable[str], settings: Settings) -> None:
+    """Raises InvalidInput with what is known, names like the unknown one first."""
+    every = [*sorted(known), ALL]
+    if not names:
+        raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(every)}")
+    for name in names:
+        if name in every:
+            continue
+        if name in settings.arms:
+            raise InvalidInput(f"{name!r} is run by its caller", field="strategy", remedy="name an arm of our workers")
+        close = difflib.get_close_matches(name, every)
+        first = [*close, *(one for one in every if one not in close)]
+        raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=f"known: {', '.join(first)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,7 +255,7 @@ class Bench:
         ]
 
     async def answer(
-        self, work: Iterable[Work], *, answers: Answers, concurrency: int, done: Callable[[], None]
+        self, work: Iterable[Work], *, answers: Answers, concurrency: int, done: Callable[[Kept], None]
     ) -> None:
         """Do the work, at most `concurrency` at a time, and keep each answer as it comes. A failing arm is an answer.
 
@@ -239,7 +274,7 @@ class Bench:
                     generator=self.generator,
                 )
                 answers.add(outcome, key=each.key, arm=each.arm, question=each.question)
-                done()
+                done(answers[each.key])
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -265,17 +300,31 @@ def _run(
     )
     work = bench.work(asked)
     todo = list({each.key: each for each in work if each.key not in answers}.values())
-    count = itertools.count(1)
+    count, warn = itertools.count(1), _warner()
     with bars(errors) as progress, _interruptible(answers):
-        asyncio.run(
-            bench.answer(
-                todo,
-                answers=answers,
-                concurrency=concurrency,
-                done=lambda: progress("answers", next(count), len(todo)),
-            )
-        )
+
+        def done(kept: Kept) -> None:
+            progress("answers", next(count), len(todo))
+            warn(kept)
+
+        asyncio.run(bench.answer(todo, answers=answers, concurrency=concurrency, done=done))
     return {name: [answers[each.key] for each in work if each.arm == name] for name in arms}
+
+
+def _warner() -> Callable[[Kept], None]:
+    """Says it of an arm, once, that its first answers have all failed: hours of an outage need not be waited for."""
+    failed, fine = Counter[str](), set[str]()
+
+    def warn(kept: Kept) -> None:
+        if kept.status != "failed":
+            fine.add(kept.arm)
+        elif kept.arm not in fine:
+            failed[kept.arm] += 1
+            if failed[kept.arm] == EARLY:
+                said = f"the first {EARLY} answers of {kept.arm} failed; Ctrl-C stops. {kept.error or kept.stop_reason}"
+                errors.print(said, style="red", soft_wrap=True, highlight=False, markup=False)
+
+    return warn
 
 
 def _loaded(settings: GeneratorSettings, *, what: str) -> Generator:
@@ -284,7 +333,7 @@ def _loaded(settings: GeneratorSettings, *, what: str) -> Generator:
 
 
 def _quiz(
-    asked: Sequence[Asked], *, answered: Answered, judge: Generator, answers: Answers, concurrency: int
+    asked: Sequence[Asked], *, answered: Answered, judge: Judge, answers: Answers, concurrency: int
 ) -> Judgements:
     """Judgements by the judge. Ctrl-C ends the command; what was judged is in the judge's cache."""
     count = itertools.count(1)
@@ -334,60 +383,16 @@ def _tell_lacking(lacking: Mapping[str, str]) -> None:
         errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
 
 
-#: as the papers head their columns
-_HEADS = {
-    "exact_match": "EM",
-    "f1": "F1",
-    "accuracy": "Acc",
-    "str_em": "str-em",
-    "str_hit": "str-hit",
-    "answered": "Q-R",
-    "word_precision": "T-P",
-    "word_recall": "T-R",
-    "word_f1": "T-F1",
-}
-
-
-def _show(found: Sequence[Evaluated], *, file: Path, judge: str | None, as_json: bool) -> None:
-    if as_json:
-        print_json([row.as_json() for row in found])
-        return
-    measures = list(found[0].quality)
-    heads = [*(f"{_HEADS[name]} %" for name in measures), "Step", "Time", "s"]
-    table = Printed("strategy", *heads, "prompt", "written", "dollars", "failed")
-    for column in table.columns:
-        column.justify, column.no_wrap = "right", True
-    table.columns[0].justify = "left"
-    for row in found:
-        table.add_row(
-            escape(row.strategy),
-            *(_said(row.quality[name], scale=100.0, digits=1) for name in measures),
-            *(_said(mean) for mean in (row.steps, row.time, row.seconds)),
-            *(_said(mean, digits=0) for mean in (row.prompt_tokens, row.completion_tokens)),
-            _said(row.dollars, digits=5),
-            str(len(row.failures)),
-        )
-    table.caption = f"{found[0].questions} questions; mean ± standard error; failures count as wrong"
-    if judge is not None:
-        table.caption += f"; judged by {escape(judge)}"
-    wide = Measurement.get(console, console.options.update(width=1000), table).maximum
-    Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
-    _list("failed", {row.strategy: row.failures for row in found})
-    _list("not judged", {row.strategy: row.unjudged for row in found})
-    console.print(f"answers: {escape(str(file))}", soft_wrap=True, highlight=False)
-
-
-def _list(what: str, faults: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """The first of them, and how many more."""
-    named = [f"{strategy} {identity}: {error}" for strategy, listed in faults.items() for identity, error in listed]
-    for line in named[:MOST_NAMED]:
-        console.print(f"{what}: {escape(line)}", soft_wrap=True, highlight=False)
-    if len(named) > MOST_NAMED:
-        console.print(f"{what}: {len(named) - MOST_NAMED} more, see --json", highlight=False)
-
-
-def _said(mean: Mean | None, *, scale: float = 1.0, digits: int = 2) -> str:
-    if mean is None:
-        return "-"
-    value = f"{scale * mean.value:.{digits}f}"
-    return value if mean.error is None else f"{value} ± {scale * mean.error:.{digits}f}"
+def _tell_lost(found: Sequence[Evaluated]) -> None:
+    """Ends the command with 1 where some strategy has no figure but zeros: what comes after it must not learn them."""
+    failed = [row.strategy for row in found if len(row.failures) == row.questions]
+    unjudged = [row.strategy for row in found if len(row.unjudged) == row.questions]
+    for names, fault in (
+        (failed, "failed and counts as wrong; when its cause is mended, --retry-failed asks again"),
+        (unjudged, "could not be judged and counts as wrong; the same command with --resume judges again"),
+    ):
+        if names:
+            said = f"every answer of {', '.join(names)} {fault}"
+            errors.print(said, style="red", soft_wrap=True, highlight=False, markup=False)
+    if failed or unjudged:
+        raise typer.Exit(1)

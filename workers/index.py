@@ -1,6 +1,8 @@
 """The verbs of `ragbandit index`: build, info and search, for every retriever."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from router import config as configuration
-from router.cli import ConfigOption, JsonOption, failing_well, print_json
+from router.cli import ConfigOption, JsonOption, errors, failing_well, print_json
 from router.settings import Settings
+from strategies.base import Passage
+from workers.evaluate import INTERRUPTED
 from workers.retrieval import index_folder, kind_of, make_retriever, search_once, with_choice
 
 __all__ = ["index"]
@@ -20,7 +24,10 @@ __all__ = ["index"]
 console = Console(emoji=False)
 index = typer.Typer(help="Build, inspect and search passage indexes.", no_args_is_help=True)
 
-IndexOption = Annotated[str | None, typer.Option("--index", help="name or folder; default: the configured one")]
+IndexOption = Annotated[
+    str | None,
+    typer.Option("--index", help="name or folder, to which dense adds -dense; default: the configured one"),
+]
 RetrieverOption = Annotated[
     str | None, typer.Option("--retriever", help="bm25, dense, elasticsearch, hybrid; default: the configured one")
 ]
@@ -38,23 +45,51 @@ def build(
 ) -> None:
     """Build an index from a corpus. One of vectors or in Elasticsearch that was cut off goes on where it ended."""
     from strategies.popularity import write_popularity
-    from strategies.retrievers.corpus import count_rows, read_corpus
+    from strategies.retrievers.corpus import count_rows
 
     with failing_well():
         settings = _settings(config, retriever=retriever, index_name=index_name)
         kind = kind_of(settings)
-        with _progress() as progress:
+        left_out: set[str] = set()
+        rows = _reading(corpus, left_out=left_out)
+        with _interruptible(settings), _progress() as progress:
             bar = progress.add_task("indexing", total=count_rows(corpus))
 
             def show(done: int) -> None:
                 progress.update(bar, completed=done)
 
-            facts = kind.build(settings, lambda: read_corpus(corpus), show)
+            facts = kind.build(settings, rows, show)
             if popularity and "bm25" in _parts(settings):  # the policy looks for its table in that folder
                 progress.update(bar, description="counting mentions")
-                folder = index_folder(settings)
-                facts = {**facts, "popularity": str(write_popularity(lambda: read_corpus(corpus), folder))}
+                facts = {**facts, "popularity": str(write_popularity(rows, index_folder(settings)))}
+        if corpus.is_dir():
+            facts = {**facts, "left_out": len(left_out)}
         _show(facts, as_json=as_json)
+
+
+def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passage]]:
+    """What reads the corpus, as often as it is called. A document that is left out is said and counted once."""
+    from strategies.retrievers.corpus import read_corpus
+    from strategies.retrievers.documents import log_left_out
+
+    def leave_out(place: str, reason: str) -> None:
+        if place not in left_out:
+            left_out.add(place)
+            log_left_out(place, reason)
+
+    return lambda: read_corpus(corpus, leave_out=leave_out)
+
+
+@contextmanager
+def _interruptible(settings: Settings) -> Iterator[None]:
+    """Ctrl-C ends the command and says what the same command will do."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = [part for part in _parts(settings) if part != "bm25"]
+        said = f"goes on where {kept[0]} ended" if kept else "begins anew"
+        errors.print(f"stopped; the same command {said}", soft_wrap=True, highlight=False)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @index.command()
@@ -89,7 +124,10 @@ def search(
             print_json([{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits])
             return
         for hit in hits:
-            console.print(f"{hit.score:8.3f}  {escape(hit.passage.id)}  {escape(hit.passage.title)}", soft_wrap=True)
+            line = f"{hit.score:8.3f}  {escape(hit.passage.id)}  {escape(hit.passage.title)}"
+            console.print(_printable(line), soft_wrap=True)
+        if not hits:
+            errors.print("nothing was found", highlight=False)
 
 
 def _settings(config: str | None, *, retriever: str | None, index_name: str | None) -> Settings:
@@ -117,5 +155,21 @@ def _show(facts: Mapping[str, object], *, as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
+    for key, value in _flat(facts):
+        console.print(_printable(escape(f"{key}: {value}")), soft_wrap=True)
+
+
+def _flat(facts: Mapping[str, object], *, before: str = "") -> Iterator[tuple[str, object]]:
+    """What lies deeper under "<key>.<key>", and times as people read them."""
     for key, value in facts.items():
-        console.print(escape(f"{key}: {value}"), soft_wrap=True)
+        if isinstance(value, Mapping):
+            yield from _flat(value, before=f"{before}{key}.")
+        elif key == "created_at" and isinstance(value, int | float):
+            yield f"{before}{key}", datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
+        else:
+            yield f"{before}{key}", value
+
+
+def _printable(text: str) -> str:
+    """Half a surrogate pair, which a corpus or the name of a file may hold, cannot be written."""
+    return text.encode("utf-8", "replace").decode()

@@ -91,7 +91,7 @@ class Evaluated:
     #: the papers' Step
     steps: Mean
     seconds: Mean
-    #: mean seconds over those of TIME_ONE on the same questions; None where that arm was not run
+    #: mean seconds over those of TIME_ONE, of the questions that neither failed on; None where there is none
     time: Mean | None
     prompt_tokens: Mean
     completion_tokens: Mean
@@ -164,7 +164,7 @@ def _line(asked: Sequence[Asked], *, arm: str, answered: Answered, judged_as: Se
         quality={name: _mean([each.measures[name] for each in judged_as]) for name in judged_as[0].measures},
         steps=_mean([each.steps for each in kept]),
         seconds=_mean(seconds),
-        time=None if first is None else _ratio(seconds, over=[each.cost.seconds_total for each in first]),
+        time=None if first is None else _time(kept, over=first),
         prompt_tokens=_mean([each.cost.prompt_tokens for each in kept]),
         completion_tokens=_mean([each.cost.completion_tokens for each in kept]),
         dollars=_mean([each.cost.dollars for each in kept]),
@@ -187,6 +187,16 @@ def _mean(values: Sequence[float]) -> Mean:
         return Mean(value=mean, error=None)
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
     return Mean(value=mean, error=math.sqrt(variance / count))
+
+
+def _time(kept: Sequence[Kept], *, over: Sequence[Kept]) -> Mean | None:
+    """The papers' Time. An answer that failed may have taken milliseconds, or until a timeout: neither is answering."""
+    pairs = [
+        (each.cost.seconds_total, other.cost.seconds_total)
+        for each, other in zip(kept, over, strict=True)
+        if "failed" not in (each.status, other.status)
+    ]
+    return _ratio([value for value, _ in pairs], over=[other for _, other in pairs]) if pairs else None
 
 
 def _ratio(values: Sequence[float], *, over: Sequence[float]) -> Mean | None:

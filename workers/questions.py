@@ -40,7 +40,7 @@ def read_asked(path: Path, *, family: str, limit: int | None = None) -> tuple[As
 
 
 def _asked(found: Mapping[str, Any], *, number: int, family: str) -> Asked:
-    question = checked_text(found.get("question"), field="question")
+    question = _text_of(found, field="question", remedy="every line has one, a text")
     gold = _quiz_of(found) if family == CRUD else _answers_of(found, family=family)
     identity, dataset, hops = found.get("id", f"row-{number}"), found.get("dataset"), found.get("hops")
     for field, value in (("id", identity), ("dataset", dataset)):
@@ -61,10 +61,16 @@ def _quiz_of(found: Mapping[str, Any]) -> dict[str, Any]:
     """The gold text, or the quiz about it, of a question of CRUD."""
     quiz = found.get("quiz")
     if quiz is None:
-        return {"reference": checked_text(found.get("reference"), field="reference")}
+        return {"reference": _text_of(found, field="reference", remedy='give the gold text, or a "quiz" about it')}
     if not (isinstance(quiz, dict) and set(quiz) == _COLUMNS and all(map(_are_texts, quiz.values()))):
         raise InvalidInput("is no quiz", field="quiz", remedy='write {"questions": [...], "references": [...]}')
     return {"quiz": Quiz(**{column: tuple(texts) for column, texts in quiz.items()})}
+
+
+def _text_of(found: Mapping[str, Any], *, field: str, remedy: str) -> str:
+    if found.get(field) is None:
+        raise InvalidInput("is missing", field=field, remedy=remedy)
+    return checked_text(found[field], field=field)
 
 
 def _are_texts(values: object) -> bool:

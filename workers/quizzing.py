@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from router.errors import ArmFailed
-from strategies.base import Generator
-from strategies.crud import Cut, Quiz, chinese_words, made_quiz, quizzed
+from strategies.crud import Cut, Judge, Quiz, chinese_words, made_quiz, quizzed
 from workers.answers import Kept
 from workers.judging import Answered, Asked, Judgement, Judgements
 
@@ -15,9 +14,9 @@ _MEASURES = ("answered", "word_precision", "word_recall", "word_f1")
 
 
 async def quizzed_answers(
-    asked: Sequence[Asked], *, answered: Answered, judge: Generator, concurrency: int, done: Callable[[], None]
+    asked: Sequence[Asked], *, answered: Answered, judge: Judge, concurrency: int, done: Callable[[], None]
 ) -> Judgements:
-    """The judge's scores, at most `concurrency` questions at a time; closes the judge.
+    """The judge's scores, at most `concurrency` questions at a time; closes the judge's model.
 
     A question without a quiz gets one from its gold text. Where the judge fails the answer counts 0, with the error.
     Raises ConfigError where jieba is missing.
@@ -39,11 +38,11 @@ async def quizzed_answers(
     except ExceptionGroup as several:
         raise several.exceptions[0] from several
     finally:
-        await judge.close()
+        await judge.model.close()
     return {arm: [task.result()[arm] for task in tasks] for arm in answered}
 
 
-async def _judged(row: Asked, *, kept: Mapping[str, Kept], judge: Generator, cut: Cut) -> dict[str, Judgement]:
+async def _judged(row: Asked, *, kept: Mapping[str, Kept], judge: Judge, cut: Cut) -> dict[str, Judgement]:
     """By arm. One after the other: arms that answer alike share the reply in the judge's cache."""
     quiz = row.quiz
     if quiz is None:
@@ -55,7 +54,7 @@ async def _judged(row: Asked, *, kept: Mapping[str, Kept], judge: Generator, cut
     return {arm: await _scored(each, quiz=quiz, judge=judge, cut=cut) for arm, each in kept.items()}
 
 
-async def _scored(kept: Kept, *, quiz: Quiz, judge: Generator, cut: Cut) -> Judgement:
+async def _scored(kept: Kept, *, quiz: Quiz, judge: Judge, cut: Cut) -> Judgement:
     text = "" if kept.status == "failed" else kept.answer or ""
     score = await quizzed(text, quiz=quiz, judge=judge, cut=cut)
     return Judgement(measures={name: getattr(score, name) for name in _MEASURES}, error=score.error)

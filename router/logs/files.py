@@ -72,10 +72,10 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
     except OSError as error:
         raise InvalidInput(
-            f"cannot be read: {error.strerror}", field=str(path), remedy="give the path of a log"
+            f"cannot be read: {error.strerror}", field=str(path), remedy="give the path of a file that can be"
         ) from error
     if not rows:
-        raise InvalidInput("has no rows", field=str(path), remedy="give a log with at least one decision")
+        raise InvalidInput("has no rows", field=str(path), remedy="give a file with at least one JSON object")
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -1,8 +1,9 @@
 """Passages before they are indexed, and beside an index: reading a corpus, and keeping its rows on disk."""
 
+import codecs
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +22,7 @@ __all__ = [
     "build_command",
     "check_target",
     "count_rows",
+    "model_text",
     "needed",
     "passage_line",
     "read_corpus",
@@ -31,18 +33,18 @@ __all__ = [
 META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
 
 
-def read_corpus(path: Path | str) -> Iterator[Passage]:
+def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | None = None) -> Iterator[Passage]:
     """The passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
 
     JSONL is one object {"id", "title", "text"} a line; other fields and blank lines are passed over, and a missing
-    title is "". See `strategies.retrievers.documents` for folders, which are cut into passages.
+    title is "". See `strategies.retrievers.documents` for folders, which are cut into passages; `leave_out` is theirs.
     Raises InvalidInput naming the line or row (from 1) and the field: broken JSON, a missing text, an id used twice.
     """
     source = Path(path)
     if source.is_dir():
         from strategies.retrievers.documents import read_folder  # its libraries are an extra of their own
 
-        yield from read_folder(source)
+        yield from read_folder(source) if leave_out is None else read_folder(source, leave_out=leave_out)
         return
     unit, rows = ("row", _parquet(source)) if source.suffix == ".parquet" else ("line", _lines(source))
     first_rows: dict[str, int] = {}
@@ -60,19 +62,26 @@ def read_corpus(path: Path | str) -> Iterator[Passage]:
 
 def _lines(path: Path) -> Iterator[tuple[int, object]]:
     try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    yield number, json.loads(line)
-                except json.JSONDecodeError as error:
-                    fault = f"line {number} is not JSON: {error}"
-                    raise InvalidInput(fault, field="corpus", remedy="one object a line") from error
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as lines:
+            for number, raw in enumerate(lines, start=1):
+                line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+                if line.strip():
+                    yield number, _parsed(line, number=number)
+    except OSError as error:
         raise InvalidInput(
             f"{path} cannot be read: {error}", field="corpus", remedy="give a UTF-8 JSONL file"
         ) from error
+
+
+def _parsed(line: bytes, *, number: int) -> object:
+    try:
+        return json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        fault = f"line {number} is not UTF-8: its byte {error.start + 1} is 0x{line[error.start]:02x}"
+        raise InvalidInput(fault, field="corpus", remedy="give a UTF-8 JSONL file") from error
+    except (ValueError, RecursionError) as error:
+        fault = f"line {number} is not JSON: {error}"
+        raise InvalidInput(fault, field="corpus", remedy="one object a line") from error
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, object]]:
@@ -119,6 +128,11 @@ def _read_row(row: object, *, place: str) -> Passage:
             fault = "is missing" if name not in values else f"is {value!r}"
             raise InvalidInput(f"{place}: {name!r} {fault}", field=name, remedy="give a string with text in it")
     return Passage(id=values["id"], title=values["title"], text=values["text"])
+
+
+def model_text(text: str, *, title: str) -> str:
+    """What models read of a passage: its title on a line of its own, and its text."""
+    return f"{title}\n{text}".strip()
 
 
 def passage_line(passage: Passage) -> bytes:

@@ -14,6 +14,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from examples.handbook.command import environment_of, ragbandit
 from router.cli_logs import add_log_verbs
 from router.config import load
 from router.errors import ArmFailed, InvalidInput
@@ -21,7 +22,7 @@ from router.evaluation.table import read_table
 from router.logs import Defaults, read_rows
 from router.types import Budget
 from strategies import make_arms
-from strategies.base import Answer, Passage
+from strategies.base import Answer, Hit, Passage
 from strategies.scripted import MemoryRetriever, ScriptedGenerator
 from tests.conftest import World
 from workers.answers import Answers
@@ -74,6 +75,15 @@ class Ailing:
         if not Path("healthy").exists():
             raise ArmFailed("ailing")
         return Answer(text="well", stop_reason="answered")
+
+
+class Backwards:
+    """Turns the hits round."""
+
+    name = "backwards"
+
+    async def __call__(self, query, hits):
+        return tuple(Hit(passage=hit.passage, score=0.0) for hit in hits[::-1])
 
 
 def write_lines(path, rows):
@@ -149,10 +159,36 @@ def test_time_is_relative_to_single_step(run):
     alone = report(run("--json", "--resume", strategy="no_retrieval"))["no_retrieval"]
 
     assert (rows["single_step"]["time"], rows["single_step"]["time_se"]) == (pytest.approx(1.0), pytest.approx(0.0))
-    expected = rows["no_retrieval"]["seconds"] / rows["single_step"]["seconds"]
-    assert rows["no_retrieval"]["time"] == pytest.approx(expected)
     assert rows["no_retrieval"]["time_se"] > 0
     assert (alone["time"], alone["time_se"]) == (None, None)
+
+
+def test_time_is_over_the_questions_that_neither_failed_on(run, tmp_path):
+    """What an arm or single_step failed on is in the seconds and not in Time; where nothing is left Time is "-"."""
+    report(run("--json"))
+    seconds = {
+        "single_step": (("answered", 1.0), ("answered", 3.0), ("failed", 0.001), ("exhausted", 4.0)),
+        "no_retrieval": (("answered", 2.0), ("failed", 900.0), ("answered", 5.0), ("answered", 2.0)),
+    }
+
+    def timed(change):
+        rows = kept(tmp_path)
+        for arm in seconds:
+            for row, (status, taken) in zip([row for row in rows if row["arm"] == arm], seconds[arm], strict=True):
+                row["status"] = change.get(arm, status)
+                row["cost"]["seconds_total"] = taken
+        write_lines(tmp_path / "answers.jsonl", rows)
+        done = run("--json", "--resume")
+        return done.exit_code, {row["strategy"]: row for row in json.loads(done.stdout)}
+
+    code, rows = timed({})
+    assert (code, rows["no_retrieval"]["time"]) == (0, pytest.approx((2.0 + 2.0) / (1.0 + 4.0)))
+    assert rows["no_retrieval"]["time_se"] > 0
+    assert rows["no_retrieval"]["seconds"] == pytest.approx(909 / 4)
+    for arm in seconds:
+        code, rows = timed({arm: "failed"})
+        assert (code, rows["no_retrieval"]["time"], rows["no_retrieval"]["time_se"]) == (1, None, None)
+        assert rows["single_step"]["time"] == (None if arm == "single_step" else 1.0)
 
 
 def test_one_question_has_no_standard_error(run):
@@ -315,14 +351,58 @@ def test_failed_answers_are_asked_again_on_request(run, tmp_path):
     write_config(tmp_path, arms={"ailing": ailing, "no_retrieval": {}, "single_step": {}})
 
     def failures(word):
-        rows = report(run("--json", word, strategy="ailing,no_retrieval"))
-        return rows["ailing"]["failed"], rows["no_retrieval"]["failed"], len(kept(tmp_path))
+        done = run("--json", word, strategy="ailing,no_retrieval")
+        rows = {row["strategy"]: row["failed"] for row in json.loads(done.stdout)}
+        return rows["ailing"], rows["no_retrieval"], len(kept(tmp_path)), done.exit_code
 
-    assert failures("--resume") == (4, 1, 8)
+    assert failures("--resume") == (4, 1, 8, 1)
     (tmp_path / "healthy").touch()
-    assert failures("--resume") == (4, 1, 8)
-    assert failures("--retry-failed") == (0, 1, 13)
-    assert failures("--resume") == (0, 1, 13)
+    assert failures("--resume") == (4, 1, 8, 1)
+    assert failures("--retry-failed") == (0, 1, 13, 0)
+    assert failures("--resume") == (0, 1, 13, 0)
+
+
+def test_arm_that_failed_everywhere_ends_with_1(run, tmp_path):
+    """Table, log and report are written all the same, and the line on standard error says what is of no use."""
+    write_config(tmp_path, arms={"ailing": {"class": f"{__name__}:Ailing"}, "no_retrieval": {}})
+    words = ("--table", "t.jsonl", "--log", "log.jsonl")
+    done = run("--json", *words, strategy="ailing,no_retrieval")
+
+    assert done.exit_code == 1
+    assert "every answer of ailing failed and counts as wrong" in done.stderr
+    assert "--retry-failed" in done.stderr
+    assert [row["failed"] for row in json.loads(done.stdout)] == [4, 1]
+    assert read_table("t.jsonl").correct[:, 0].tolist() == [0, 0, 0, 0]
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 8
+
+
+def test_demo_shows_the_report_of_an_arm_that_failed_everywhere(run, tmp_path):
+    """The exit code of such a report stops no demo; that of a question file which is not there does."""
+    write_config(tmp_path, generator={"name": "scripted", "script": {}})
+    environment = environment_of(tmp_path / "config.yaml", data=tmp_path / "data")
+    given = ["--corpus", str(tmp_path / "corpus.jsonl"), "--strategy", "no_retrieval", "--json"]
+    rows = json.loads(
+        ragbandit(["evaluate", "--questions", str(tmp_path / "questions.jsonl"), *given], environment=environment)
+    )
+
+    assert rows[0]["failed"] == 4
+    with pytest.raises(SystemExit, match="cannot be read"):
+        ragbandit(["evaluate", "--questions", str(tmp_path / "nowhere.jsonl"), *given], environment=environment)
+
+
+def test_arm_whose_first_answers_failed_is_named_at_once(run, tmp_path):
+    """After five failures and no answer, before the end, once; an arm that had answered before is not named."""
+    write_lines(
+        tmp_path / "questions.jsonl",
+        [{"question": f"Who made Jaws {n}?" if n == 0 else f"What {n}?", "answers": ["x"]} for n in range(12)],
+    )
+    write_config(tmp_path, arms={"ailing": {"class": f"{__name__}:Ailing"}, "no_retrieval": {}})
+    done = run("--json", strategy="ailing,no_retrieval")
+
+    assert [row["failed"] for row in json.loads(done.stdout)] == [12, 11]
+    assert done.stderr.count("the first 5 answers of ailing failed; Ctrl-C stops. ailing") == 1
+    assert "answers of no_retrieval" not in done.stderr
+    assert done.stderr.index("the first 5") < done.stderr.index("every answer of ailing")
 
 
 def test_other_params_are_other_work(run, tmp_path):
@@ -343,6 +423,22 @@ def test_other_corpus_is_other_work(run, tmp_path):
 
     assert len({row["made_by"]["retriever"] for row in kept(tmp_path)}) == 2
     assert len(kept(tmp_path)) == 8
+
+
+def test_reranker_is_used_and_another_depth_is_other_work(run, tmp_path):
+    """An arm is shown what the configured reranker puts first; with none, or with another depth, it answers again."""
+    write_lines(tmp_path / "questions.jsonl", [{"question": "Was Jaws made in Ohio?", "answers": ["no"]}])
+    script = {"Jaws was made": "So the answer is: jaws.", "Ohio is a state": "So the answer is: ohio."}
+    more = {"generator": BASE["generator"] | {"script": script}, "arms": {"single_step": {"passages": 1}}}
+    own = f"{__name__}:Backwards"
+    for retriever in ({}, {"rerank": own}, {"rerank": own, "rerank_depth": 1}):
+        write_config(tmp_path, **more, retriever=retriever)
+        report(run("--json", "--resume", strategy="single_step"))
+
+    rows = kept(tmp_path)
+    plain = rows[0]["made_by"]["retriever"]
+    assert [row["made_by"]["retriever"] for row in rows[1:]] == [f"{plain}:reranked:backwards:{n}" for n in (50, 1)]
+    assert [row["answer"] for row in rows] == ["jaws", "ohio", "jaws"]
 
 
 def test_question_that_stands_twice_is_run_once(run, tmp_path):
@@ -445,12 +541,23 @@ def test_all_names_what_cannot_be_run(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("strategy", "named"),
-    [("needy", "needs attention"), ("single_step,nobody", "'nobody' is not an arm we know"), (",", "no strategy")],
+    [
+        ("needy", "needs attention"),
+        ("all,needy", "needs attention"),
+        ("single_step,nobody", "'nobody' is not an arm we know"),
+        ("all,nobody", "'nobody' is not an arm we know"),
+        ("nobody,all", "'nobody' is not an arm we know"),
+        ("singlestep", "(known: single_step, "),
+        ("nedy", "(known: needy, "),
+        ("alll", "(known: all, "),
+        ("theirs", "'theirs' is run by its caller"),
+        (",", "no strategy"),
+    ],
 )
 def test_strategy_that_cannot_be_run_ends_the_command(run, tmp_path, strategy, named):
     """An arm that is named and unknown, or lacks something, ends with exit code 2 before anything is run."""
     needy = {"class": "tests.integration.test_evaluate_cli:Needy"}
-    write_config(tmp_path, arms={"single_step": {}, "needy": needy})
+    write_config(tmp_path, arms={"single_step": {}, "needy": needy, "theirs": {"run_by": "caller"}})
     done = run(strategy=strategy)
 
     assert done.exit_code == 2
@@ -461,7 +568,9 @@ def test_strategy_that_cannot_be_run_ends_the_command(run, tmp_path, strategy, n
 @pytest.mark.parametrize(
     ("row", "named"),
     [
-        ({"answers": ["x"]}, "question: must be text"),
+        ({"answers": ["x"]}, "question: is missing"),
+        ({"question": None, "answers": ["x"]}, "question: is missing"),
+        ({"question": 7, "answers": ["x"]}, "question: must be text, not int"),
         ({"question": " ", "answers": ["x"]}, "question: is empty"),
         ({"question": "?"}, "answers: are no gold answers"),
         ({"question": "?", "answers": "x"}, "answers: are no gold answers"),
@@ -487,14 +596,45 @@ def test_question_that_cannot_be_used_is_named(run, tmp_path, row, named):
         (("--index", "default"), "--corpus and --index exclude each other"),
         (("--family", "trivia"), "known: 2wiki"),
         (("--questions", "missing.jsonl"), "missing.jsonl: cannot be read"),
+        (("--questions", "empty.jsonl"), "empty.jsonl: has no rows (give a file with at least one JSON object)"),
+        (("--questions", "latin.jsonl"), "latin.jsonl:2: is not JSON: 'utf-8' codec can't decode byte 0xe9"),
+        (("--corpus", "documents"), "index build --corpus documents --index NAME"),
     ],
 )
-def test_options_that_cannot_be_used_are_named(run, words, named):
-    """A contradiction, an unknown family and a missing file end with exit code 2."""
+def test_options_that_cannot_be_used_are_named(run, tmp_path, words, named):
+    """A contradiction, an unknown family and a file that cannot be read end with exit code 2 and no word of logs."""
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "latin.jsonl").write_bytes(json.dumps(QUESTIONS[0]).encode() + b'\n{"question": "caf\xe9?"}\n')
     done = run(*words)
 
     assert done.exit_code == 2
     assert named in done.output
+    assert "a log" not in done.output
+
+
+def test_files_of_other_editors_are_read(run, tmp_path):
+    """A byte-order mark before questions and corpus, and half a surrogate pair in the corpus, stop nothing."""
+    bom, half = b"\xef\xbb\xbf", {"id": "half\ud800", "title": "Jaws \udfff", "text": "Jaws \ud800 again"}
+    lines = [json.dumps(row).encode() + b"\n" for row in [*CORPUS, half]]
+    (tmp_path / "corpus.jsonl").write_bytes(bom + b"".join(lines))
+    (tmp_path / "questions.jsonl").write_bytes(bom + json.dumps(QUESTIONS[0]).encode())
+    rows = report(run("--json", strategy="no_retrieval,single_step,multi_step,react"))
+
+    assert [row["questions"] for row in rows.values()] == [1] * 4
+    assert (rows["single_step"]["failed"], rows["single_step"]["exact_match"]) == (0, 1.0)
+
+
+def test_parquet_is_a_corpus(run, tmp_path):
+    """The columns of a Parquet file are searched as the lines of JSONL are."""
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = {key: [row[key] for row in CORPUS] for key in ("id", "title", "text")}
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), tmp_path / "c.parquet")
+    lines = report(run("--json", strategy="single_step"))["single_step"]
+    table = report(run("--json", "--corpus", "c.parquet", "--resume", strategy="single_step"))["single_step"]
+
+    assert table["exact_match"] == lines["exact_match"] == 0.25
+    assert len({row["made_by"]["retriever"] for row in kept(tmp_path)}) == 1
 
 
 def test_missing_index_is_an_error_before_the_model(run):
@@ -530,11 +670,11 @@ def test_no_more_answers_at_a_time_than_asked(tmp_path, concurrency):
     work = bench.work([Asked(id=str(n), question=f"Jaws {n}?", answers=["x"]) for n in range(9)])
     done = []
     with Answers(tmp_path / "a.jsonl", resume=False) as answers:
-        asyncio.run(bench.answer(work, answers=answers, concurrency=concurrency, done=lambda: done.append(1)))
+        asyncio.run(bench.answer(work, answers=answers, concurrency=concurrency, done=done.append))
         assert all(each.key in answers for each in work)
 
     assert generator.most == concurrency
-    assert len(done) == 9
+    assert [each.key for each in done] == [each.key for each in work]
     assert generator.closed
     assert retriever.closed
 
@@ -547,4 +687,4 @@ def test_disk_that_is_full_ends_the_evaluation(tmp_path):
     work = bench.work([Asked(id="1", question="?", answers=["x"])])
     answers = Answers(tmp_path / "a.jsonl", resume=False)
     with Path("/dev/full").open("wb", buffering=0) as answers._stream, pytest.raises(InvalidInput, match="No space"):
-        asyncio.run(bench.answer(work, answers=answers, concurrency=2, done=lambda: None))
+        asyncio.run(bench.answer(work, answers=answers, concurrency=2, done=lambda _: None))

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from router.evaluation.table import read_table
 from tests.integration.test_evaluate_cli import kept, made_app, report, write_lines
+from workers.cli import app
 
 GOLD = "张三在三月造了船。"
 CORPUS = [{"id": "ship", "title": "造船史", "text": "有人造了船。"}]
@@ -28,12 +29,21 @@ JUDGE = {
     "文字\uff1a\n李四在三月造的": "1: 李四\n2: 三月",
     "文字\uff1a\n在北京": "1: 北京",
 }
+#: a prompt of the user's own, and what the judge says to it
+OWN = "[body]\nREAD {text}\nor say 无法推断\n{questions}"
+SAID_TO_OWN = {
+    f"READ {GOLD}": "1: 张三\n2: 三月",
+    "READ 张三造的": "1: 李四\n2: 三月",
+    "READ 李四在三月造的": "1: 无法推断\n2: 三月",
+    "READ 在北京": "1: 无法推断",
+}
 #: single_step is told apart by the title of its passage
 ARMS = {"哪里": "在北京", "造船史": "李四在三月造的", "谁在何时": "张三造的"}
 
 
-def write_config(folder, script, *, name="config.yaml"):
+def write_config(folder, script, *, name="config.yaml", **more):
     tree = {"generator": {"name": "scripted", "script": script}, "encoder": {"model": "hashing", "dimension": 16}}
+    tree |= more
     (folder / name).write_text(yaml.safe_dump(tree, allow_unicode=True, sort_keys=False), encoding="utf-8")
 
 
@@ -124,6 +134,17 @@ def test_a_gold_text_without_a_quiz_counts_zero_for_every_arm(run, tmp_path):
     assert all("made no question" in row["unjudged"][0]["error"] for row in rows.values())
 
 
+def test_judge_that_fails_on_everything_ends_with_1(run, tmp_path):
+    """The report is printed, and standard error says that its zeros are no judgement."""
+    write_config(tmp_path, {}, name="judge.yaml")
+    done = run("--json", "--judge", "judge.yaml")
+
+    assert done.exit_code == 1
+    assert [len(row["unjudged"]) for row in json.loads(done.stdout)] == [2, 2]
+    assert "every answer of no_retrieval, single_step could not be judged" in done.stderr
+    assert "failed and counts" not in done.stderr
+
+
 def test_table_counts_unanswered_questions(run):
     """What a policy learns is T-F1 over all questions of the quiz, those without an answer included as 0."""
     report(run("--json", "--table", "t.jsonl"))
@@ -137,7 +158,7 @@ def test_table_counts_unanswered_questions(run):
 @pytest.mark.parametrize(
     ("row", "named"),
     [
-        ({}, "reference: must be text"),
+        ({}, "reference: is missing"),
         ({"reference": " "}, "reference: is empty"),
         ({"quiz": {"questions": ["a"]}}, "quiz: is no quiz"),
         ({"quiz": {"questions": ["a"], "references": "b"}}, "quiz: is no quiz"),
@@ -169,3 +190,77 @@ def test_judge_that_cannot_be_used_is_named(run, words, family, named):
 
     assert done.exit_code == 2
     assert named in done.output
+
+
+def test_own_prompts_judge_otherwise(run, tmp_path):
+    """With prompts of the user's own the same answers are judged anew; with ours the kept judgements stand again."""
+    script = SAID_TO_OWN | JUDGE | ARMS
+    write_config(tmp_path, script)
+    before = report(run("--json"))
+    answers, ours = kept(tmp_path), replies(tmp_path)
+    (tmp_path / "answer.txt").write_text(OWN, encoding="utf-8")
+    write_config(tmp_path, script, judge={"templates": {"crud_answer": "answer.txt"}})
+    after = report(run("--json", "--resume"))
+
+    assert [row["answered"] for row in before.values()] == [0.75, 1.0]
+    assert [row["answered"] for row in after.values()] == [0.5, 0.25]
+    assert [row["word_f1"] for row in after.values()] == [0.25, 0.5]
+    assert all(not row["unjudged"] for row in after.values())
+    assert kept(tmp_path) == answers
+    both = replies(tmp_path)
+    assert len(both) == len(ours) + 4, "the questions of the quiz are asked for as before"
+    write_config(tmp_path, script)
+    assert report(run("--json", "--resume")) == before
+    assert replies(tmp_path) == both
+
+
+def test_own_prompts_are_those_of_the_judge(run, tmp_path, monkeypatch):
+    """With --judge its file has the prompts; those of --config and of the environment do not reach it."""
+    script = SAID_TO_OWN | JUDGE | ARMS
+    write_config(tmp_path, script, judge={"templates": {"crud_answer": "nowhere.txt"}})
+    write_config(tmp_path, script, name="judge.yaml", judge={"templates": {"crud_answer": OWN}})
+    monkeypatch.setenv("RAGBANDIT_JUDGE__TEMPLATES__CRUD_QUESTIONS", "nowhere.txt")
+
+    assert report(run("--json", "--judge", "judge.yaml"))["single_step"]["answered"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("templates", "named"),
+    [
+        ({"crud_anwser": OWN}, "judge.templates.crud_anwser: is not used here"),
+        ({"crud_answer": "nowhere.txt"}, "judge.templates.crud_answer: 'nowhere.txt' cannot be read"),
+        ({"crud_answer": "[body]\n{text}无法推断"}, "judge.templates.crud_answer: has the fields"),
+        ({"crud_answer": 4}, "judge.templates.crud_answer: Input should be a valid string"),
+    ],
+)
+@pytest.mark.parametrize("where", ["config.yaml", "judge.yaml"])
+def test_own_prompt_that_cannot_be_used_ends_the_command_at_once(run, tmp_path, where, templates, named):
+    """Nothing is indexed or answered before the prompts of the judge are read."""
+    write_config(tmp_path, JUDGE | ARMS, name=where, judge={"templates": templates})
+    done = run(*(["--judge", where] if where == "judge.yaml" else []))
+
+    assert done.exit_code == 2
+    assert named in done.output
+    assert not (tmp_path / "answers.jsonl").exists()
+    assert not (tmp_path / ".ragbandit").exists()
+
+
+def test_own_prompts_are_not_read_where_nobody_judges(run, tmp_path):
+    """Another family than crud does without the prompts, whatever they are; `validate` names what is wrong."""
+    write_config(tmp_path, JUDGE | ARMS, judge={"templates": {"crud_answer": "nowhere.txt"}})
+    write_lines(tmp_path / "questions.jsonl", [{"question": "谁在何时造了船?", "answers": ["张三"]}])
+    done = CliRunner().invoke(app, ["validate"])
+
+    assert run(family="ours").exit_code == 0
+    assert done.exit_code == 2
+    assert "judge.templates.crud_answer" in done.output
+
+
+def test_own_prompts_that_can_be_used_are_printed(tmp_path, monkeypatch):
+    """`validate` prints the prompts that are in force with where they came from."""
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path, JUDGE | ARMS, judge={"templates": {"crud_answer": OWN}})
+    done = CliRunner().invoke(app, ["validate", "--json"])
+
+    row = {"key": "judge.templates.crud_answer", "value": OWN, "source": "file config.yaml"}
+    assert row in json.loads(done.output)

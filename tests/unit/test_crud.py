@@ -6,16 +6,36 @@ import sys
 import pytest
 
 from router.errors import ArmFailed, ConfigError, InvalidInput
-from strategies.crud import CANNOT_INFER, QUESTIONS, Quiz, QuizScore, chinese_words, made_quiz, quiz_mean, quizzed
+from strategies.base import Prompt
+from strategies.crud import (
+    CANNOT_INFER,
+    QUESTIONS,
+    Judge,
+    Quiz,
+    QuizScore,
+    chinese_words,
+    judge_templates,
+    made_quiz,
+    quiz_mean,
+    quizzed,
+)
 from strategies.scripted import ScriptedGenerator
 
 QUIZ = Quiz(questions=("谁", "何时", "何地", "为何"), references=("张三", "三月 一日", "北京", CANNOT_INFER))
 ZERO = QuizScore(answered=0.0, word_precision=0.0, word_recall=0.0, word_f1=0.0)
 
 
-def score_of(reply, *, quiz=QUIZ, text="文字", **more):
-    judge = ScriptedGenerator([reply], **more)
-    return asyncio.run(quizzed(text, quiz=quiz, judge=judge, cut=str.split)), judge
+#: prompts of the user's own
+OWN = {
+    "crud_questions": "[body]\nAsk {limit} of: {text}",
+    "crud_answer": f"[instructions]\nSay {CANNOT_INFER} where nothing is said.\n[body]\nRead: {{text}}\n{{questions}}",
+}
+
+
+def score_of(reply, *, quiz=QUIZ, text="文字", templates=None, **more):
+    model = ScriptedGenerator([reply], **more)
+    judge = Judge(model=model, templates=judge_templates(templates or {}))
+    return asyncio.run(quizzed(text, quiz=quiz, judge=judge, cut=str.split)), model
 
 
 def test_answers_are_compared_word_by_word():
@@ -105,9 +125,10 @@ def test_missing_jieba_is_named(monkeypatch):
         chinese_words()
 
 
-def quiz_of(replies, **more):
-    judge = ScriptedGenerator(replies, **more)
-    return asyncio.run(made_quiz("张三在三月造了船。", judge=judge)), judge
+def quiz_of(replies, *, templates=None):
+    model = ScriptedGenerator(replies)
+    judge = Judge(model=model, templates=judge_templates(templates or {}))
+    return asyncio.run(made_quiz("张三在三月造了船。", judge=judge)), model
 
 
 def test_quiz_is_made_from_the_gold_text_alone():
@@ -133,3 +154,54 @@ def test_quiz_without_a_question_that_can_be_asked_is_a_failure(replies):
     """No numbered question, or none that the gold text answers, is the judge's failure."""
     with pytest.raises(ArmFailed, match="made no question that the gold text answers"):
         quiz_of(replies)
+
+
+def test_own_prompts_ask_for_quiz_and_answers(tmp_path):
+    """A prompt of the user's own, as a text or in a file, takes the place of ours, with the same fields filled in."""
+    file = tmp_path / "ask.txt"
+    file.write_text(OWN["crud_questions"], encoding="utf-8")
+    quiz, asked = quiz_of(["1: 谁?", "1: 张三"], templates={**OWN, "crud_questions": str(file)})
+    _, judged = score_of("1: 张三", quiz=quiz, templates=OWN)
+
+    assert asked.prompts[0] == Prompt(instructions="", body=f"Ask {QUESTIONS} of: 张三在三月造了船。")
+    assert asked.prompts[1].body == "Read: 张三在三月造了船。\n1: 谁?"
+    assert judged.prompts[0] == Prompt(
+        instructions=f"Say {CANNOT_INFER} where nothing is said.", body="Read: 文字\n1: 谁?"
+    )
+
+
+def test_one_own_prompt_leaves_the_other():
+    """Who overrides one of the two prompts keeps ours for the other."""
+    ours, own = judge_templates({}), judge_templates({"crud_questions": OWN["crud_questions"]})
+
+    assert own["crud_answer"] == ours["crud_answer"]
+    assert own["crud_questions"] != ours["crud_questions"]
+
+
+@pytest.mark.parametrize("part", ["[instructions]\n{say}\n", "[demonstration]\n{say}\n", "[prefix]\n{say}\n"])
+def test_own_prompt_may_say_anywhere_what_stands_for_no_answer(part):
+    """Where in a prompt the judge is told what to write for a missing answer is the user's choice."""
+    text = part.replace("{say}", CANNOT_INFER) + "[body]\n{demonstrations}{text}{questions}"
+
+    assert judge_templates({"crud_answer": text})["crud_answer"].body == "{demonstrations}{text}{questions}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "named"),
+    [
+        ({"crud_anwser": OWN["crud_answer"]}, "judge.templates.crud_anwser", "used: crud_questions, crud_answer"),
+        ({"read_direct": "[body]\n{question}"}, "judge.templates.read_direct", "is not used here"),
+        ({"crud_questions": "[body]\n{text}"}, "judge.templates.crud_questions", "use exactly these: {limit}, {text}"),
+        ({"crud_answer": f"[body]\n{CANNOT_INFER}{{text}}"}, "judge.templates.crud_answer", "{questions}, {text}"),
+        ({"crud_answer": "[body]\n{text}{questions}"}, "judge.templates.crud_answer", f"not have {CANNOT_INFER} in it"),
+        ({"crud_questions": "{text}\n{limit}"}, "judge.templates.crud_questions", "before the first section"),
+        ({"crud_questions": "nowhere.txt"}, "judge.templates.crud_questions", "'nowhere.txt' cannot be read"),
+    ],
+)
+def test_own_prompt_that_cannot_be_used_is_refused(overrides, field, named):
+    """Unknown names, wrong fields, unreadable files and a prompt without "cannot infer" are named by their setting."""
+    with pytest.raises(ConfigError) as caught:
+        judge_templates(overrides)
+
+    assert caught.value.field == field
+    assert named in str(caught.value)

@@ -129,7 +129,8 @@ def _shown(sent: object) -> str:
     """What was sent, in a few words: the whole of a list may be deep."""
     if isinstance(sent, dict | list):
         return "this object" if isinstance(sent, dict) else "this list"
-    return f"{json.dumps(sent, ensure_ascii=False):.80}"
+    # Half a surrogate pair, which JSON may bring, no reply can hold.
+    return f"{json.dumps(sent, ensure_ascii=False):.80}".encode("utf-8", "backslashreplace").decode()
 
 
 def identity(given: str | None, *, key: str | None, field: str) -> str | None:

@@ -17,7 +17,7 @@ from router.settings import EncoderSettings, Settings
 from router.snapshots import SnapshotFiles
 from router.types import PolicyLabel
 
-__all__ = ["check_policy", "make_encoder", "make_jobs", "make_learner", "open_database"]
+__all__ = ["check_fallback", "check_policy", "make_encoder", "make_jobs", "make_learner", "open_database"]
 
 log = logging.getLogger("ragbandit.bootstrap")
 
@@ -42,7 +42,7 @@ def check_policy(settings: Settings) -> None:
 
     Raises ConfigError.
     """
-    _check_fallback(settings)
+    check_fallback(settings)
     policy = make_policy(settings.policy.name, params=settings.policy.params)
     _check_params(policy, settings=settings, at="policy.params")
     inner = getattr(policy, "inner", None)  # of a policy that wraps another one
@@ -50,7 +50,8 @@ def check_policy(settings: Settings) -> None:
         _check_params(inner, settings=settings, at="policy.params.params")
 
 
-def _check_fallback(settings: Settings) -> None:
+def check_fallback(settings: Settings) -> None:
+    """Refuse a fallback that is no arm. Raises ConfigError."""
     fallback = settings.policy.fallback
     if fallback is None or fallback in settings.arms:
         return

@@ -40,7 +40,7 @@ from router.types import IMPORTED, ArmName, PolicyLabel
 from router.verify import verify
 from router.watch import Watch
 
-__all__ = ["ConfigOption", "JsonOption", "add_verbs", "failing_well", "ledger_of", "print_json"]
+__all__ = ["ConfigOption", "JsonOption", "add_verbs", "failing_well", "ledger_of", "print_json", "printable"]
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -66,6 +66,11 @@ def failing_well() -> Iterator[None]:
     except RagBanditError as error:
         errors.print(f"[red]{error.code}[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
         raise typer.Exit(2) from None
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for half a surrogate pair, which JSON may bring and no terminal takes."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def print_json(value: object) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from router import config as configuration
 from router.asked import asked_line, asked_policies, asked_weights
-from router.bootstrap import make_encoder
+from router.bootstrap import check_fallback, make_encoder
 from router.cli import ConfigOption, JsonOption, console, errors, failing_well, print_json
 from router.errors import InvalidInput
 from router.evaluation.plots import check_plot
@@ -56,6 +56,7 @@ def _add_simulate(app: typer.Typer) -> None:
         """Learn from a full-information table as live traffic would, then judge on rows not learned."""
         with failing_well():
             settings = configuration.load(config).settings
+            check_fallback(settings)
             if plot is not None:
                 check_plot(plot)
             if test is not None and folds is not None:

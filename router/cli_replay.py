@@ -13,7 +13,7 @@ import typer
 
 from router import config as configuration
 from router.asked import asked_policies, asked_time, is_age, parts
-from router.bootstrap import make_encoder
+from router.bootstrap import check_fallback, make_encoder
 from router.cli import console, errors, failing_well, ledger_of, print_json
 from router.cli_replay_words import (
     AnytimeWord,
@@ -149,7 +149,9 @@ def _settings(config: str | None, *, database: str | None) -> Settings:
     if database is not None and not database.strip():
         raise InvalidInput("is empty", field="database", remedy="give the URL of a store, or leave it out")
     environ = os.environ if database is None else {**os.environ, "DATABASE_URL": database}
-    return configuration.load(config, environ=environ).settings
+    settings = configuration.load(config, environ=environ).settings
+    check_fallback(settings)
+    return settings
 
 
 def _check_log_words(log: Path | None, *, store: dict[str, object], file: dict[str, object]) -> None:

@@ -18,7 +18,7 @@ from router.errors import ConfigError, QueueError
 from router.jobs import connect
 from router.settings import Settings
 
-__all__ = ["PARENT_VARIABLE", "RedisServer", "die_with_parent", "redis_runs", "redis_url"]
+__all__ = ["PARENT_VARIABLE", "RedisServer", "die_with_parent", "end_with_parent", "redis_runs", "redis_url"]
 
 #: set by `ragbandit up` for its children; outside the prefix, since it is no setting
 PARENT_VARIABLE = "_RAGBANDIT_PARENT"
@@ -29,12 +29,12 @@ def die_with_parent() -> None:
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None or not sys.platform.startswith("linux"):
         return
-    _ask_for_signal()
+    end_with_parent()
     if os.getppid() != int(parent):  # it died before we asked
         raise SystemExit(0)
 
 
-def _ask_for_signal() -> None:
+def end_with_parent() -> None:
     """Have the kernel send SIGTERM when the parent dies."""
     if sys.platform.startswith("linux"):
         parent_death_signal = 1  # PR_SET_PDEATHSIG
@@ -85,7 +85,7 @@ class RedisServer:
         command += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(self._folder)]
         with self.log_file.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                command, stdout=output, stderr=output, start_new_session=True, preexec_fn=_ask_for_signal
+                command, stdout=output, stderr=output, start_new_session=True, preexec_fn=end_with_parent
             )
         give_up = time.monotonic() + timeout_s
         while not _answers(f"unix://{self.socket}"):

@@ -209,8 +209,14 @@ def fit(
     dropped from the first (as the papers do), then whole passages from the last (unlike the papers, whose code
     cuts lines from the top, where the best evidence stands). Whatever was lost is in `losses`.
     Raises PromptTooLong naming the longest field if not even the bare question fits; QuestionTooLong where that field
-    has the question in it and the prompt would fit without.
+    has the question in it and the prompt would fit without; ConfigError for a field of the template without a value.
     """
+    if unfilled := sorted(template.fields - set(fields)):
+        raise ConfigError(
+            f"has the field {{{unfilled[0]}}}, for which there is no value",
+            field=f"templates.{template.name}",
+            remedy=f"there are: {', '.join(f'{{{each}}}' for each in sorted({*fields, *_OWN_FIELDS}))}",
+        )
     losses: list[str] = []
     demonstrations = list(template.demonstrations)
     kept = list(passages)

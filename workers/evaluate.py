@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from router import config as configuration
 from router.bootstrap import make_encoder
-from router.cli import ConfigOption, JsonOption, errors, failing_well
+from router.cli import ConfigOption, JsonOption, errors, failing_well, printable
 from router.edge import capped
 from router.errors import ConfigError, InvalidInput
 from router.logs.files import new_lines
@@ -300,7 +300,8 @@ def _run(
     )
     work = bench.work(asked)
     todo = list({each.key: each for each in work if each.key not in answers}.values())
-    count, warn = itertools.count(1), _warner()
+    fine = {each.arm for each in work if each.key in answers and answers[each.key].status != "failed"}
+    count, warn = itertools.count(1), _warner(fine)
     with bars(errors) as progress, _interruptible(answers):
 
         def done(kept: Kept) -> None:
@@ -311,9 +312,12 @@ def _run(
     return {name: [answers[each.key] for each in work if each.arm == name] for name in arms}
 
 
-def _warner() -> Callable[[Kept], None]:
-    """Says it of an arm, once, that its first answers have all failed: hours of an outage need not be waited for."""
-    failed, fine = Counter[str](), set[str]()
+def _warner(fine: set[str]) -> Callable[[Kept], None]:
+    """Says it of an arm, once, that its first answers have all failed: hours of an outage need not be waited for.
+
+    fine: the arms that have answered before.
+    """
+    failed = Counter[str]()
 
     def warn(kept: Kept) -> None:
         if kept.status != "failed":
@@ -322,7 +326,7 @@ def _warner() -> Callable[[Kept], None]:
             failed[kept.arm] += 1
             if failed[kept.arm] == EARLY:
                 said = f"the first {EARLY} answers of {kept.arm} failed; Ctrl-C stops. {kept.error or kept.stop_reason}"
-                errors.print(said, style="red", soft_wrap=True, highlight=False, markup=False)
+                errors.print(printable(said), style="red", soft_wrap=True, highlight=False, markup=False)
 
     return warn
 
@@ -393,6 +397,6 @@ def _tell_lost(found: Sequence[Evaluated]) -> None:
     ):
         if names:
             said = f"every answer of {', '.join(names)} {fault}"
-            errors.print(said, style="red", soft_wrap=True, highlight=False, markup=False)
+            errors.print(printable(said), style="red", soft_wrap=True, highlight=False, markup=False)
     if failed or unjudged:
         raise typer.Exit(1)

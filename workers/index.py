@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from router import config as configuration
-from router.cli import ConfigOption, JsonOption, errors, failing_well, print_json
+from router.cli import ConfigOption, JsonOption, errors, failing_well, print_json, printable
 from router.settings import Settings
 from strategies.base import Passage
 from workers.evaluate import INTERRUPTED
@@ -125,7 +125,7 @@ def search(
             return
         for hit in hits:
             line = f"{hit.score:8.3f}  {escape(hit.passage.id)}  {escape(hit.passage.title)}"
-            console.print(_printable(line), soft_wrap=True)
+            console.print(printable(line), soft_wrap=True)
         if not hits:
             errors.print("nothing was found", highlight=False)
 
@@ -156,7 +156,7 @@ def _show(facts: Mapping[str, object], *, as_json: bool) -> None:
         print_json(facts)
         return
     for key, value in _flat(facts):
-        console.print(_printable(escape(f"{key}: {value}")), soft_wrap=True)
+        console.print(printable(escape(f"{key}: {value}")), soft_wrap=True)
 
 
 def _flat(facts: Mapping[str, object], *, before: str = "") -> Iterator[tuple[str, object]]:
@@ -168,8 +168,3 @@ def _flat(facts: Mapping[str, object], *, before: str = "") -> Iterator[tuple[st
             yield f"{before}{key}", datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
         else:
             yield f"{before}{key}", value
-
-
-def _printable(text: str) -> str:
-    """Half a surrogate pair, which a corpus or the name of a file may hold, cannot be written."""
-    return text.encode("utf-8", "replace").decode()

@@ -13,8 +13,8 @@ from functools import partial
 from types import MappingProxyType
 
 from router.bootstrap import check_policy, make_learner, open_database
-from router.embedded import die_with_parent, redis_url
-from router.errors import ConfigError
+from router.embedded import die_with_parent, end_with_parent, redis_url
+from router.errors import ConfigError, RagBanditError
 from router.jobs import ANSWER_QUEUE, LEARN_QUEUE, Listener, RedisJobs, connect
 from router.ledger import Ledger
 from router.settings import GeneratorSettings, Settings
@@ -180,15 +180,29 @@ def check_generator(settings: Settings, *, fetch: bool) -> None:
     elif not at_hand(chosen.model, setting="generator.model") and fetch:
         # In a process of its own: what conversion takes of memory goes with it.
         spawned = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=spawned, initializer=set_up_log) as fetching:
+        with ProcessPoolExecutor(1, mp_context=spawned, initializer=_begin_fetching) as fetching:
             try:
                 fetching.submit(resolve, chosen.model, setting="generator.model").result()
+            except RagBanditError:
+                raise
             except BrokenProcessPool as error:
                 raise ConfigError(
                     f"the process that made {chosen.model!r} ready was killed",
                     field="generator.model",
                     remedy="most often memory ran out: give a model that is in safetensors already, or a smaller one",
                 ) from error
+            except Exception as error:  # of whatever reads a file that somebody made
+                raise ConfigError(
+                    f"{chosen.model!r} cannot be made ready: {type(error).__name__}: {error}",
+                    field="generator.model",
+                    remedy="give another file or folder",
+                ) from error
+
+
+def _begin_fetching() -> None:
+    """Of the process that fetches weights: it does not outlive `up`."""
+    end_with_parent()
+    set_up_log()
 
 
 def at_once(settings: Settings, *, generator: Generator) -> int:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as Printed
 
-from router.cli import console, print_json
+from router.cli import console, print_json, printable
 from workers.judging import Evaluated, Mean
 
 __all__ = ["show"]
@@ -63,7 +63,7 @@ def _list(what: str, faults: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     """The first of them, and how many more."""
     named = [f"{strategy} {identity}: {error}" for strategy, listed in faults.items() for identity, error in listed]
     for line in named[:MOST_NAMED]:
-        console.print(f"{what}: {escape(line)}", soft_wrap=True, highlight=False)
+        console.print(printable(f"{what}: {escape(line)}"), soft_wrap=True, highlight=False)
     if len(named) > MOST_NAMED:
         console.print(f"{what}: {len(named) - MOST_NAMED} more, see --json", highlight=False)
 

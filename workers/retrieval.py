@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, cast
 from router.errors import ConfigError
 from router.settings import Settings
 from router.types import Json
-from router.weights import resolve
+from router.weights import at_hand, resolve
+from strategies.addresses import shown_address
 from strategies.base import Hit, Passage, Retriever
 from strategies.entry_points import import_class
 from strategies.retrievers.hybrid import HybridRetriever
@@ -68,9 +70,17 @@ def make_retriever(settings: Settings) -> Retriever:
 
 
 def check_reranker(settings: Settings) -> None:
-    """Refuse a reranker of the user's own that cannot be imported; none is made. Raises ConfigError."""
-    if ":" in (settings.retriever.rerank or ""):
-        import_class(settings.retriever.rerank, where=_RERANK)
+    """Refuse a reranker that cannot be imported, or whose weights are not to be found; none is made.
+
+    Nothing is fetched, and nothing is said of weights where the packages for them are missing. Raises ConfigError.
+    """
+    rerank = settings.retriever.rerank
+    if rerank is None:
+        return
+    if ":" in rerank:
+        import_class(rerank, where=_RERANK)
+    elif importlib.util.find_spec("transformers") is not None:
+        at_hand(rerank, setting=_RERANK)
 
 
 def _own_reranker(path: str) -> Reranker:
@@ -238,7 +248,7 @@ def _build_elasticsearch(settings: Settings, rows: Rows, progress: Progress) -> 
         chosen = settings.retriever
         encoder = None if chosen.search == "words" else _encoder(settings)
         facts = build_index(rows(), client=client, index=chosen.index, encoder=encoder, progress=progress)
-    return {"url": chosen.url, "index": chosen.index, **facts}
+    return {"url": shown_address(chosen.url), "index": chosen.index, **facts}
 
 
 def _info_elasticsearch(settings: Settings) -> Facts:
@@ -246,7 +256,7 @@ def _info_elasticsearch(settings: Settings) -> Facts:
         from strategies.retrievers.elasticsearch import read_meta
 
         facts = read_meta(client, index=settings.retriever.index)
-    return {"url": settings.retriever.url, "index": settings.retriever.index, **facts}
+    return {"url": shown_address(settings.retriever.url), "index": settings.retriever.index, **facts}
 
 
 def _halves(settings: Settings) -> tuple[Settings, Settings]:

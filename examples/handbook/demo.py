@@ -117,7 +117,7 @@ def _service(environment: dict[str, str], *, data: Path) -> Iterator[str]:
                 up.kill()
 
 
-def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, data: Path, timeout_s: float = 400) -> None:
+def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, data: Path, timeout_s: float = 900) -> None:
     give_up = time.monotonic() + timeout_s
     with (
         console.status("starting service, workers and learner (the first time: fetching weights)"),

@@ -3,6 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,8 @@ class CrossEncoder(Reranker):
             self._model: Any = model.float().eval().to(self._device)
             self._tokens = _longest(self._tokenizer, model)
             self._lock = threading.Lock()
+            # Its own: those that wait for their turn would fill the event loop's threads, which look up names as well.
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-rerank")
             self.score("a", ["b", "b b"])  # what has no padding token, or not one output, is said now
         except ConfigError:
             raise
@@ -68,7 +72,9 @@ class CrossEncoder(Reranker):
         texts = [model_text(hit.passage.text, title=hit.passage.title) for hit in hits]
         abandoned = threading.Event()
         try:
-            scores = await asyncio.to_thread(self.score, query, texts, abandoned=abandoned)
+            scores = await asyncio.get_running_loop().run_in_executor(
+                self._thread, partial(self.score, query, texts, abandoned=abandoned)
+            )
         except (OSError, ValueError, LookupError, RuntimeError) as error:
             raise ArmFailed(f"{self.name} cannot score: {error}") from error
         finally:

@@ -1,14 +1,17 @@
 """What any retriever finds, put into a better order by another judge."""
 
+import logging
 import math
 from collections import Counter
 from itertools import islice, pairwise
 from typing import Protocol
 
-from router.errors import ArmFailed, InvalidInput
+from router.errors import ArmFailed, InvalidInput, RagBanditError
 from strategies.base import Hit, Retriever
 
 __all__ = ["RerankedRetriever", "Reranker"]
+
+log = logging.getLogger(__name__)
 
 
 class Reranker(Protocol):
@@ -21,7 +24,7 @@ class Reranker(Protocol):
     name: str
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
-        """The same hits with scores of its own, best first. What it raises ends the search."""
+        """The same hits with scores of its own, best first. What it raises is an ArmFailed to whoever searched."""
         ...
 
 
@@ -45,15 +48,23 @@ class RerankedRetriever(Retriever):
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """The at most k best by the reranker, with its scores.
 
-        Raises ArmFailed if the retriever does, or if the reranker returns other hits than it was given, one twice,
-        fewer, or scores that are no numbers or rise.
+        Raises ArmFailed if the retriever does, if the reranker raises, or if it returns other hits than it was given,
+        one twice, fewer, or scores that are no numbers or rise.
         """
         if k < 1:
             return ()
         hits = await self._retriever.search(query, k=max(k, self._depth))
         if not hits:
             return ()
-        return self._checked(await self._rerank(query, hits), given=hits)[:k]
+        try:
+            ranked = await self._rerank(query, hits)
+        except RagBanditError:
+            raise
+        except Exception as error:  # of the user's own class: whatever it may be
+            log.exception("a reranker raised", extra={"action": "rerank_failed", "reranker": self._rerank.name})
+            said = f"the reranker {self._rerank.name} failed: {type(error).__name__}: {error}"
+            raise ArmFailed(said, remedy="the log has where") from error
+        return self._checked(ranked, given=hits)[:k]
 
     async def close(self) -> None:
         """Close the retriever, and the reranker if it can be closed."""
@@ -69,7 +80,7 @@ class RerankedRetriever(Retriever):
         try:
             hits = tuple(Hit(passage=hit.passage, score=float(hit.score)) for hit in ranked)  # type: ignore[attr-defined] # the except says so
             before, after = (Counter(hit.passage for hit in each) for each in (given, hits))
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise self._failed(f"returned no hits but {ranked!r:.200}") from error
         for word, which in (("left out", before - after), ("added", after - before)):
             if which:

@@ -455,6 +455,19 @@ def test_batch(http):
     assert [got[index]["duplicate"] for index in (0, 1, 5)] == [False, True, False]
 
 
+def test_lone_surrogate_in_a_batch(http):
+    """An item with text that UTF-8 cannot spell is refused for itself; the others have their receipts."""
+    key = routed(http)["decision_id"]
+    body = rb'{"items": [{"decision_id": "%b", "rating": true}, {"decision_id": "x", "rating": "\ud800"}]}'
+    headers = {"content-type": "application/json"}
+    response = http.post("/v1/feedback/batch", content=body % key.encode(), headers=headers)
+
+    assert response.status_code == 202
+    kept, wrong = response.json()["items"]
+    assert kept["duplicate"] is False
+    assert wrong["error"]["field"] == "rating"
+
+
 def test_batch_size(http):
     """A batch has between one and a thousand items."""
     item = {"decision_id": routed(http)["decision_id"], "rating": True}
@@ -537,6 +550,7 @@ def test_bad_question(unmoved, body, field):
         rb'{"question": "x", "arms": ["\ud800"]}',
         rb'{"question": "x", "decision_id": "\ud800"}',
         rb'{"question": "x", "tenant": "\ud800"}',
+        rb'{"question": "x", "budget": {"seconds": "\ud800"}}',
     ],
 )
 def test_lone_surrogate(unmoved, body):

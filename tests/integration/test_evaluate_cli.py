@@ -73,7 +73,7 @@ class Ailing:
 
     async def answer(self, question, *, run):
         if not Path("healthy").exists():
-            raise ArmFailed("ailing")
+            raise ArmFailed("ailing \ud800")
         return Answer(text="well", stop_reason="answered")
 
 
@@ -403,6 +403,22 @@ def test_arm_whose_first_answers_failed_is_named_at_once(run, tmp_path):
     assert done.stderr.count("the first 5 answers of ailing failed; Ctrl-C stops. ailing") == 1
     assert "answers of no_retrieval" not in done.stderr
     assert done.stderr.index("the first 5") < done.stderr.index("every answer of ailing")
+
+
+def test_arm_that_answered_before_is_not_named(run, tmp_path):
+    """Going on, an arm is known to have answered by what is kept; half a surrogate pair in an error is printed."""
+    rows = [{"question": f"What {n}?", "answers": ["x"]} for n in range(9)]
+    write_lines(tmp_path / "questions.jsonl", rows[:3])
+    write_config(tmp_path, arms={"ailing": {"class": f"{__name__}:Ailing"}})
+    (tmp_path / "healthy").touch()
+    assert run(strategy="ailing").exit_code == 0
+    write_lines(tmp_path / "questions.jsonl", rows)
+    (tmp_path / "healthy").unlink()
+    done = run("--resume", strategy="ailing")
+
+    assert done.exit_code == 0
+    assert done.stdout.count("failed: ailing") == 6
+    assert "answers of ailing failed" not in done.stderr
 
 
 def test_other_params_are_other_work(run, tmp_path):

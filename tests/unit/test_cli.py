@@ -98,6 +98,14 @@ def test_a_misspelt_arm_is_named_before_its_consequences(whole, verb, fallback):
     assert "fallback" not in done.output
 
 
+@pytest.mark.parametrize("words", [("simulate", "--table", "t.jsonl", "--policy", "mba"), ("replay", "--log", "t.jsonl")])
+def test_a_fallback_that_is_no_arm_judges_nothing(whole, words):
+    """What is judged offline falls back as the service would: to an arm that there is."""
+    done = whole("policy: {fallback: single_stepp}", *words)
+    assert done.exit_code == 2
+    assert "policy.fallback: 'single_stepp' is not among the arms" in done.output
+
+
 def test_validate_prints_every_setting(run):
     """`validate --json` prints every setting with its value and where it came from."""
     done = run("policy: {name: fixed, params: {arm: multi_step}}", "validate", "--json")

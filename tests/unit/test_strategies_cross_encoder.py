@@ -172,6 +172,30 @@ def test_the_event_loop_goes_on_meanwhile(encoder, monkeypatch):
     assert len(asyncio.run(both())) == 1
 
 
+def test_waiting_for_its_turn_takes_no_thread_of_the_loop(encoder, monkeypatch):
+    """However many questions wait to be reranked, names are looked up and whatever else the loop's threads do."""
+    done, real = threading.Event(), encoder._forward
+
+    def waiting(rows):
+        assert done.wait(10)
+        return real(rows)
+
+    monkeypatch.setattr(encoder, "_forward", waiting)
+
+    async def many():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        rankings = [asyncio.create_task(encoder(QUERY, hits("the river"))) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.to_thread(len, "free")
+        finally:
+            done.set()
+        return await asyncio.gather(*rankings)
+
+    assert len(asyncio.run(many())) == 4
+
+
 def test_what_nobody_waits_for_is_not_computed(encoder, monkeypatch):
     """A caller that gives up has the batch under way finished and no other."""
     monkeypatch.setattr(cross_encoder, "_AT_ONCE", 1)

@@ -173,6 +173,13 @@ def test_a_broken_override_is_refused(text, message):
         own_template(text)
 
 
+def test_a_field_without_a_value_is_an_error_that_names_it():
+    """A misspelt field of a template of one's own is no text for the model."""
+    template = parsed_template("[body]\n{passages}{Question}", name="mine")
+    with pytest.raises(ConfigError, match=r"templates\.mine: has the field \{Question\}.*\{question\}"):
+        fit(template, fields={"question": "why"}, generator=ScriptedGenerator({}), max_tokens=8)
+
+
 def test_unknown_templates_are_refused():
     """A name we do not have, and an override that the arm would never use, are errors that list the known ones."""
     with pytest.raises(ConfigError, match=r"known: .*read_direct, "):

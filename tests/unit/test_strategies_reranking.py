@@ -146,6 +146,7 @@ STRANGER = Hit(passage=Passage(id="stranger", title="", text="t"), score=0.0)
         (lambda hits: [hit.passage for hit in hits], "returned no hits but"),
         (lambda hits: [replace(hit, score=None) for hit in hits], "returned no hits but"),
         (lambda hits: [replace(hit, score="high") for hit in hits], "returned no hits but"),
+        (lambda hits: [replace(hit, score=10**400) for hit in hits], "returned no hits but"),
         (lambda hits: [replace(hit, passage=[hit.passage.id]) for hit in hits], "returned no hits but"),
         (lambda hits: [replace(hit, score=float("nan")) for hit in hits], "scores that are no numbers or rise"),
         (lambda hits: [replace(hit, score=float("inf")) for hit in hits], "scores that are no numbers or rise"),
@@ -181,8 +182,8 @@ def test_scores_of_numpy_become_plain_numbers():
     assert [type(hit.score) for hit in hits] == [float, float]
 
 
-def test_failures_pass_through():
-    """The retriever's failure is told as it is, and so is what the reranker raises."""
+def test_failures_are_told(caplog):
+    """The retriever's failure is told as it is; what the reranker raises is a failure with its name."""
 
     class Broken(Shortest):
         async def __call__(self, query, hits):
@@ -190,8 +191,9 @@ def test_failures_pass_through():
 
     with pytest.raises(ArmFailed, match="the retriever fails at search 1"):
         found(RerankedRetriever(MemoryRetriever(ROWS, fail_at=[1]), rerank=Shortest()), "river")
-    with pytest.raises(KeyError, match="no key"):
+    with pytest.raises(ArmFailed, match="the reranker shortest failed: KeyError: 'no key'"):
         found(RerankedRetriever(MemoryRetriever(ROWS), rerank=Broken()), "river")
+    assert "a reranker raised" in caplog.text
 
 
 def test_closing_closes_both():
@@ -337,9 +339,12 @@ def test_a_missing_index_is_said_before_the_reranker_is_made(tmp_path):
 
 
 def test_a_class_is_looked_for_before_anything_starts(settings):
-    """The check of the arms refuses a class that is not there and makes none; with no arm of ours it asks for none."""
+    """The check of the arms refuses what is not there and makes none; with no arm of ours it asks for none."""
     check_arms(settings(rerank=here("Particular")))
-    check_arms(settings(rerank="nobody/no-such-model"))
+    check_arms(settings(rerank=str(tiny_cross_encoder())))
+    for nowhere in ("./nowhere", "nobody/no-such-model"):
+        with pytest.raises(ConfigError, match=rf"retriever\.rerank: .*{nowhere}"):
+            check_arms(settings(rerank=nowhere))
     gone = settings(rerank="no_such_module:Judge")
     with pytest.raises(ConfigError, match=r"retriever\.rerank: 'no_such_module:Judge' cannot be imported"):
         check_arms(gone)

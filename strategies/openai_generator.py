@@ -13,7 +13,14 @@ from router.errors import ArmFailed, ConfigError
 from router.types import Cost
 from strategies.addresses import check_address, shown_address
 from strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
-from strategies.openai_faults import cause_of, is_passing, is_too_long, is_unreachable, retry_after
+from strategies.openai_faults import (
+    cause_of,
+    check_header_value,
+    is_passing,
+    is_too_long,
+    is_unreachable,
+    retry_after,
+)
 from strategies.openai_wire import OpenAiOptions, Reading, TokenCounter, request_fields
 from strategies.rate_limits import RateLimit
 
@@ -39,8 +46,8 @@ class OpenAiGenerator(Generator):
 
     Completion.details holds, beside what was wanted, "attempts" if there was more than one; "usage": "estimated" if
     the server did not count all tokens (text that broke off and was written again is in the count); and "model" if the
-    server names another. No error repeats the key. Raises ConfigError if the package is missing or the options, or the
-    variables of the environment that they name, cannot be used.
+    server names another. No error repeats the key or the headers. Raises ConfigError if the package is missing or the
+    options, or the variables of the environment that they name, cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
@@ -61,6 +68,7 @@ class OpenAiGenerator(Generator):
             self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
         self._model = model
         self._key = _key(self._options)
+        self._secrets = (*([self._key] if self._key else []), *self._options.headers.values())
         self._address = shown_address(self._options.base_url or os.environ.get(_BASE_URL) or "OpenAI")
         self._counter = TokenCounter(self._options)
         self._client: openai.AsyncOpenAI | None = None
@@ -236,7 +244,7 @@ class OpenAiGenerator(Generator):
 
     def _failed(self, error: Exception, *, call: "_Call") -> ArmFailed:
         tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""
-        said = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, key=self._key)}"
+        said = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
         remedy = self._remedy(error)
         if (unwaited := self._unwaited(error, call=call)) is not None:
             said, remedy = f"{said}; {unwaited[0]}", unwaited[1]
@@ -305,10 +313,10 @@ def _key(options: OpenAiOptions) -> str | None:
             field="generator.openai.api_key_env",
             remedy="set that variable, or generator.openai.base_url for a server of your own",
         )
-    # Else the error of every call would be that of a header, with the key in it.
-    if key is not None and (key != key.strip() or not (key.isascii() and key.isprintable())):
-        raise ConfigError(
-            f"{options.api_key_env} holds a line break, a space at an end, or what is not ASCII",
+    if key is not None:
+        check_header_value(
+            key,
+            what=options.api_key_env,
             field="generator.openai.api_key_env",
             remedy="set that variable to the key alone",
         )
@@ -326,6 +334,10 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
             "the key does not belong here",
             field="generator.openai.headers",
             remedy=f"put it into the environment variable {options.api_key_env}",
+        )
+    for name, value in options.headers.items():
+        check_header_value(
+            value, what=f"the value of {name}", field="generator.openai.headers", remedy="give the value alone"
         )
     limits = {
         "concurrency": options.concurrency >= 1,

@@ -20,7 +20,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
@@ -31,7 +31,7 @@ from router.errors import ArmFailed, ConfigError
 from router.types import ArmName, CallFailed, Cost, Json, Round
 from strategies.addresses import check_address, shown_address
 from strategies.base import Answer, Need, OutOfBudget, error_text
-from strategies.openai_faults import without_keys
+from strategies.openai_faults import check_header_value, without_keys
 from strategies.params import ArmParams, public_params, read_params
 from strategies.run import Run
 
@@ -91,6 +91,12 @@ class Http:
                     f"the environment has no {variable}", field=f"arms.{name}.headers_env.{header}", remedy="set it"
                 )
             self._headers[header] = os.environ[variable]
+            check_header_value(
+                self._headers[header],
+                what=variable,
+                field=f"arms.{name}.headers_env.{header}",
+                remedy="set that variable to the header's value alone",
+            )
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """The reply's answer, its cost and steps accounted for.
@@ -107,7 +113,7 @@ class Http:
         headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
         async with httpx.AsyncClient(headers=headers) as client:
             found = await self._asked(client, body=body, run=run)
-        reply = _Reply(found, arm=self.name)
+        reply = _Reply(found, arm=self.name, hide=self._hidden)
         run.cost += reply.cost
         run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
         if cap := _overrun(run, steps=reply.steps):
@@ -167,8 +173,8 @@ class Http:
             return ArmFailed(f"it took longer than {timeout:g} s", remedy=f"raise arms.{self.name}.timeout_s")
         if isinstance(error, httpx.ConnectError):
             remedy = f"start the pipeline, or mend arms.{self.name}.url"
-            return ArmFailed(f"it cannot be reached ({error})", remedy=remedy)
-        return ArmFailed(error_text(error), remedy="see the pipeline's own log")
+            return ArmFailed(f"it cannot be reached ({self._hidden(str(error))})", remedy=remedy)
+        return ArmFailed(self._hidden(error_text(error)), remedy="see the pipeline's own log")
 
     def _read(self, response: httpx.Response) -> object:
         url, said = self._shown, self._said(response)
@@ -180,22 +186,23 @@ class Http:
             raise ArmFailed(f"{url} gave no JSON: {said}", remedy='reply with {"answer": "..."}') from error
 
     def _said(self, response: httpx.Response) -> str:
-        """Status and begin of the body, without the headers' secrets: some servers repeat what they were sent."""
-        body = " ".join(response.text.split())
-        for value in self._headers.values():
-            for secret in (value, *value.split()[-1:]):  # of "Bearer ..." the token alone, too
-                body = without_keys(body, key=secret)
+        """Status and begin of the body."""
+        body = self._hidden(" ".join(response.text.split()))
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
+
+    def _hidden(self, text: str) -> str:
+        """The text without the headers' secrets: some servers repeat what they were sent."""
+        return without_keys(text, secrets=self._headers.values())
 
     def _note(self, run: Run, error: Exception, *, began: float) -> None:
         run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))
 
 
 class _Reply:
-    """A reply, checked. Raises ArmFailed naming the field."""
+    """A reply, checked. Raises ArmFailed naming the field. hide: takes secrets out of what is shown of the reply."""
 
-    def __init__(self, found: object, *, arm: str) -> None:
-        self._arm = arm
+    def __init__(self, found: object, *, arm: str, hide: Callable[[str], str]) -> None:
+        self._arm, self._hide = arm, hide
         if not isinstance(found, dict) or not isinstance(found.get("answer"), str):
             raise self._wrong("answer", found if not isinstance(found, dict) else found.get("answer"), "text")
         self.answer: str = found["answer"]
@@ -211,7 +218,8 @@ class _Reply:
             raise self._wrong("cost", costs, "an object")
         unknown = sorted(set(costs) - {*_COUNTS, *_AMOUNTS})
         if unknown:
-            raise self._wrong(f"cost.{unknown[0]}", costs[unknown[0]], f"one of {', '.join((*_COUNTS, *_AMOUNTS))}")
+            name = self._hide(unknown[0])[:_SHOWN]  # before the cut: half a secret could not be found any more
+            raise self._wrong(f"cost.{name}", costs[unknown[0]], f"one of {', '.join((*_COUNTS, *_AMOUNTS))}")
         given: dict[str, Any] = {
             name: self._number(f"cost.{name}", value, whole=name in _COUNTS) for name, value in costs.items()
         }
@@ -224,7 +232,9 @@ class _Reply:
         return int(value) if whole else float(value)  # type: ignore[call-overload,arg-type]
 
     def _wrong(self, name: str, value: object, wanted: str) -> ArmFailed:
-        return ArmFailed(f"the reply's {name} is {value!r:.80}, not {wanted}", field=f"arms.{self._arm}")
+        return ArmFailed(
+            f"the reply's {name} is {self._hide(repr(value)):.80}, not {wanted}", field=f"arms.{self._arm}"
+        )
 
 
 def _overrun(run: Run, *, steps: int) -> str | None:

@@ -130,13 +130,12 @@ class CrossEncoder(Reranker):
 
     def _forward(self, rows: dict[str, list[list[int]]]) -> npt.NDArray[np.float32]:
         """(B,): the output for each of the B pairs."""
-        pads = {"input_ids": self._tokenizer.pad_token_id, "token_type_ids": self._tokenizer.pad_token_type_id}
         padded = {}
         for key, lists in rows.items():
             ids = pad_sequence(
                 [torch.tensor(each) for each in lists],
                 batch_first=True,
-                padding_value=pads.get(key, 0),
+                padding_value=self._tokenizer.pad_token_id if key == "input_ids" else 0,
                 padding_side=self._tokenizer.padding_side,
             )  # (B, T)
             padded[key] = ids.to(self._device)

@@ -23,6 +23,7 @@ CHARACTERS = 800
 
 #: between two lines of its own at the very beginning of a Markdown file
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_BLANK_LINE = re.compile(r"^[ \t]*\n", re.MULTILINE)
 _BREAKS = frozenset({"softbreak", "hardbreak"})
 
 
@@ -96,9 +97,9 @@ def _markdown(path: Path) -> tuple[str, str]:
 
 
 def _front_matter(text: str) -> tuple[str, str]:
-    """(its title or "", the text behind it). What is no mapping is text between two rules, and stays."""
+    """(its title or "", the text behind it). What is no mapping, or has a blank line, is text between two rules."""
     found = _FRONT_MATTER.match(text)
-    if found is None:
+    if found is None or _BLANK_LINE.search(found[1]):  # "Note: read this." is a mapping, and a paragraph as well
         return "", text
     try:
         # Of this loader every scalar is a text: a title of 1984 is no number, and one of 2024-05-01 no date.

@@ -14,6 +14,7 @@ from router.errors import ArmFailed
 from router.types import Budget, CallFailed, DecisionId, Generated, Query
 from strategies.base import OutOfBudget, Request
 from strategies.basic import NoRetrieval
+from strategies.openai_faults import without_keys
 from strategies.openai_generator import OpenAiGenerator
 from strategies.openai_wire import OpenAiOptions
 from strategies.run import Run
@@ -253,6 +254,49 @@ def test_no_error_repeats_the_key(name, monkeypatch):
     kept = f"{outcome.error} {outcome.trace}"
     for secret in (KEY, TOKEN, "wxyz"):
         assert not any(secret[start : start + 6] in kept for start in range(max(1, len(secret) - 5)))
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_no_error_repeats_a_header(name):
+    """What the other headers hold, whole or in pieces, is kept in no outcome either."""
+    fault, stream = LEAKS[name]
+    headers = {"cookie": f"session={KEY}; other=x", "x-api-key": f"Token {TOKEN}"}
+    with ScriptedServer([fault]) as server:
+        outcome = answered(server, seconds=10.0, retries=0, stream=stream, headers=headers)
+        assert server.requests[0].headers["cookie"] == headers["cookie"]
+    assert "[key" in outcome.error
+    kept = f"{outcome.error} {outcome.trace}"
+    assert not any(KEY[start : start + 6] in kept for start in range(len(KEY) - 5))
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "kept"),
+    [
+        (
+            'say"friend\\now',
+            r"in JSON \"say\"friend\\now\", plain say" + '"friend\\now',
+            'in JSON \\"[key]\\", plain [key]',
+        ),
+        ('say"friend', r"{\"key\": \"say\\\"friend\"}", r"{\"key\": \"[key]\"}"),
+        ("it's\"me, now", repr("it's\"me, now"), "'[key]'"),
+        ("one/two&three", r"one\/two\u0026three ONE/two&three", "[key] ONE/two&three"),
+        ("Token  abc  def", "Token abc def, abc, def, defs", "[key], abc, [key], defs"),
+        ('Digest user="alexandra",realm="x"', "user alexandra of x", "user [key] of x"),
+        ("a=longenough;b=short", "longenough, short, b=short", "[key], short, b=short"),
+        ("", "as it is", "as it is"),
+    ],
+)
+def test_secrets_are_hidden_as_they_are_repeated(secret, text, kept):
+    """Escaped by JSON, by JSON in JSON or by repr; of a value also its longer pieces and its last word."""
+    assert without_keys(text, secrets=[secret]) == kept
+
+
+def test_secrets_are_found_in_any_page_quickly():
+    """A page of a million signs is read in time that grows with its length."""
+    began = time.monotonic()
+    for sign in ("\\", " ", "a", '"', "a\\"):
+        without_keys(sign * 1_000_000, secrets=["Bearer aaaa\\\\aaaaaaaa", '\\\\"x"', "a b c d e f g h i"])
+    assert time.monotonic() - began < 10.0
 
 
 @pytest.mark.parametrize(

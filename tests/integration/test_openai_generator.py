@@ -267,3 +267,14 @@ def test_a_key_that_no_header_can_carry(key, monkeypatch):
         OpenAiGenerator("gpt", options=OpenAiOptions(base_url="http://host/v1"))
     assert caught.value.field == "generator.openai.api_key_env"
     assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["secret-key\n", " secret-key", "secret\nkey", "sécret-key", "secret\x00", "\t"])
+def test_a_header_that_cannot_be_sent(value):
+    """A header's value with a line break, a space at an end or a letter beyond ASCII is refused by name, not shown."""
+    options = OpenAiOptions(base_url="http://host/v1", headers={"X-Team": "blue", "x-api-key": value})
+    with pytest.raises(ConfigError, match="the value of x-api-key holds") as caught:
+        OpenAiGenerator("gpt", options=options)
+    assert caught.value.field == "generator.openai.headers"
+    assert caught.value.remedy
+    assert "cret" not in str(caught.value)

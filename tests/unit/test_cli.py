@@ -98,10 +98,10 @@ def test_a_misspelt_arm_is_named_before_its_consequences(whole, verb, fallback):
     assert "fallback" not in done.output
 
 
-@pytest.mark.parametrize("words", [("simulate", "--table", "t.jsonl", "--policy", "mba"), ("replay", "--log", "t.jsonl")])
+@pytest.mark.parametrize("words", ["simulate --table t.jsonl --policy mba", "replay --log t.jsonl"])
 def test_a_fallback_that_is_no_arm_judges_nothing(whole, words):
     """What is judged offline falls back as the service would: to an arm that there is."""
-    done = whole("policy: {fallback: single_stepp}", *words)
+    done = whole("policy: {fallback: single_stepp}", *words.split())
     assert done.exit_code == 2
     assert "policy.fallback: 'single_stepp' is not among the arms" in done.output
 

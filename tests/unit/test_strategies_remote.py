@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 import threading
 import time
 from contextlib import suppress
 from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 
 from router.errors import ConfigError
@@ -315,6 +317,61 @@ def test_secrets_that_a_refusal_repeats_are_in_no_error(status, monkeypatch):
         outcome = run(pipeline.url, retries=0, headers_env={"Authorization": "MY_TOKEN"})
     assert f"it replied {status}: [key] is wrong, or [key] is" in outcome.error
     assert "s3cret" not in repr(outcome)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"answer": "a", "steps": "Bearer topsecretkey123"},
+        {"answer": "a", "cost": {"Bearer topsecretkey123": 1}},
+        {"answer": "a", "cost": {"x" * 190 + "topsecretkey123": 1}},
+        {"answer": "a", "stop_reason": ["topsecretkey123"]},
+        {"answer": {"headers": {"x" * 50: "topsecretkey123"}}},
+        ["topsecretkey123"],
+        {"answer": "a", "steps": "session=c00kievalue"},
+        b"no JSON: c00kievalue",
+        {"answer": "a", "steps": "zzq\"wwv's\\kkj"},
+        b'no JSON: {"x-quoted": "zzq\\"wwv\'s\\\\kkj"}',
+    ],
+)
+def test_secrets_that_a_wrong_reply_repeats_are_in_no_error(body, monkeypatch):
+    """A field of the wrong type, a name that is none, a piece of a cookie, an escaped value: each is shown without."""
+    monkeypatch.setenv("MY_TOKEN", "Bearer topsecretkey123")
+    monkeypatch.setenv("MY_COOKIE", "session=c00kievalue; other=x")
+    monkeypatch.setenv("MY_QUOTED", "zzq\"wwv's\\kkj")
+    headers = {"Authorization": "MY_TOKEN", "Cookie": "MY_COOKIE", "X-Quoted": "MY_QUOTED"}
+    with Pipeline(ok(body)) as pipeline:
+        outcome = run(pipeline.url, headers_env=headers)
+    assert outcome.status == "failed"
+    assert "[key]" in outcome.error or "x" * 50 in outcome.error
+    assert not any(piece in repr(outcome) for piece in ("topsec", "c00kie", "zzq", "wwv", "kkj"))
+    assert len(outcome.error) < 500
+
+
+@pytest.mark.parametrize("error", [httpx.LocalProtocolError, httpx.ConnectError])
+def test_secrets_that_a_transports_error_repeats_are_in_no_error(error, monkeypatch):
+    """What ends a try is kept in the trace: without the headers' values."""
+
+    async def broken(*_given, **_named):
+        raise error("Illegal header value b'Bearer topsecretkey123'")
+
+    monkeypatch.setenv("MY_TOKEN", "Bearer topsecretkey123")
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", broken)
+    outcome = run("http://localhost:9/x", retries=0, headers_env={"Authorization": "MY_TOKEN"})
+    assert len(failures(outcome)) == 1
+    assert "Illegal header value b'[key]'" in outcome.error
+    assert "topsecret" not in repr(outcome)
+
+
+@pytest.mark.parametrize("value", ["Bearer topsecret\n", " topsecret", "top\nsecret", "töpsecret", "topsecret\x00"])
+def test_a_secret_that_no_header_can_carry_is_refused(value, monkeypatch):
+    """Refused at the start, by the names of the header and of the variable, and not shown."""
+    monkeypatch.setattr(os, "environ", {**os.environ, "SECRET_H": value})  # a real one holds no zero byte
+    with pytest.raises(ConfigError, match="SECRET_H holds a line break") as caught:
+        Http(name="mine", url="http://x", headers_env={"authorization": "SECRET_H"})
+    assert caught.value.field == "arms.mine.headers_env.authorization"
+    assert caught.value.remedy
+    assert "secret" not in str(caught.value)
 
 
 def test_secrets_of_the_url_are_in_no_error():

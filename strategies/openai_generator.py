@@ -13,16 +13,10 @@ from router.errors import ArmFailed, ConfigError
 from router.types import Cost
 from strategies.addresses import check_address, shown_address
 from strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
-from strategies.openai_faults import (
-    cause_of,
-    check_header_value,
-    is_passing,
-    is_too_long,
-    is_unreachable,
-    retry_after,
-)
+from strategies.openai_faults import cause_of, is_passing, is_too_long, is_unreachable, retry_after
 from strategies.openai_wire import OpenAiOptions, Reading, TokenCounter, request_fields
 from strategies.rate_limits import RateLimit
+from strategies.redaction import check_header_value
 
 if TYPE_CHECKING:
     import openai

@@ -31,8 +31,8 @@ from router.errors import ArmFailed, ConfigError
 from router.types import ArmName, CallFailed, Cost, Json, Round
 from strategies.addresses import check_address, shown_address
 from strategies.base import Answer, Need, OutOfBudget, error_text
-from strategies.openai_faults import check_header_value, without_keys
 from strategies.params import ArmParams, public_params, read_params
+from strategies.redaction import check_header_value, without_keys
 from strategies.run import Run
 
 __all__ = ["Http", "HttpParams"]

@@ -14,9 +14,9 @@ from router.errors import ArmFailed
 from router.types import Budget, CallFailed, DecisionId, Generated, Query
 from strategies.base import OutOfBudget, Request
 from strategies.basic import NoRetrieval
-from strategies.openai_faults import without_keys
 from strategies.openai_generator import OpenAiGenerator
 from strategies.openai_wire import OpenAiOptions
+from strategies.redaction import without_keys
 from strategies.run import Run
 from strategies.runner import run_strategy
 from strategies.scripted import MemoryRetriever

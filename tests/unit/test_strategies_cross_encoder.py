@@ -153,8 +153,9 @@ def test_threads_do_not_disturb_each_other(encoder):
     assert together == [encoder.score(query, TEXTS).tolist() for query in queries]
 
 
-def test_the_event_loop_goes_on_meanwhile(encoder, monkeypatch):
-    """The model waits for something that only the loop can do."""
+@pytest.fixture
+def done(encoder, monkeypatch):
+    """An event without which the model does not score."""
     done, real = threading.Event(), encoder._forward
 
     def waiting(rows):
@@ -162,6 +163,11 @@ def test_the_event_loop_goes_on_meanwhile(encoder, monkeypatch):
         return real(rows)
 
     monkeypatch.setattr(encoder, "_forward", waiting)
+    return done
+
+
+def test_the_event_loop_goes_on_meanwhile(encoder, done):
+    """The model waits for something that only the loop can do."""
 
     async def both():
         ranking = asyncio.create_task(encoder(QUERY, hits("the river")))
@@ -172,15 +178,8 @@ def test_the_event_loop_goes_on_meanwhile(encoder, monkeypatch):
     assert len(asyncio.run(both())) == 1
 
 
-def test_waiting_for_its_turn_takes_no_thread_of_the_loop(encoder, monkeypatch):
+def test_waiting_for_its_turn_takes_no_thread_of_the_loop(encoder, done):
     """However many questions wait to be reranked, names are looked up and whatever else the loop's threads do."""
-    done, real = threading.Event(), encoder._forward
-
-    def waiting(rows):
-        assert done.wait(10)
-        return real(rows)
-
-    monkeypatch.setattr(encoder, "_forward", waiting)
 
     async def many():
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))

@@ -22,15 +22,15 @@ from typing import Final, get_args
 import numpy as np
 
 from benchmarks.figures import Figure, print_figures
-from router.errors import ConfigError
-from router.settings import GeneratorSettings
-from router.types import Budget, DecisionId, Json, Query
-from strategies import ARMS, make_arms
-from strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever, Strategy
-from strategies.details import Attention, Token
-from strategies.retrievers.corpus import read_corpus
-from strategies.runner import run_strategy
-from workers.main import make_generator
+from ragbandit.router.config.settings import GeneratorSettings
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.types import Budget, DecisionId, Json, Query
+from ragbandit.strategies import ARMS, make_arms
+from ragbandit.strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever, Strategy
+from ragbandit.strategies.generators.token_details import Attention, Token
+from ragbandit.strategies.retrievers.corpus import read_corpus
+from ragbandit.strategies.runner import run_strategy
+from ragbandit.workers.process import make_generator
 
 HANDBOOK = Path(__file__).parents[1] / "examples" / "handbook"
 #: milliseconds of an arm's own per round at most: the promise

@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
-from router.evaluation.anytime import betting_ips, doubly_robust
-from router.evaluation.intervals import (
+from ragbandit.router.offline.estimation.bandit_log import Choices
+from ragbandit.router.offline.estimation.confidence_sequences import betting_ips, doubly_robust
+from ragbandit.router.offline.estimation.intervals import (
     Interval,
     cressie_read,
     empirical_bernstein,
@@ -30,9 +31,8 @@ from router.evaluation.intervals import (
     normal,
     weight_powers,
 )
-from router.evaluation.log import Choices
-from router.evaluation.moments import Matrix, Moments, Vector
-from router.simulation.runs import cores
+from ragbandit.router.offline.estimation.moments import Matrix, Moments, Vector
+from ragbandit.router.offline.simulation.process_pool import cores
 
 __all__ = ["COUNTS", "PRINTED", "World", "main", "missed", "shares", "worlds"]
 

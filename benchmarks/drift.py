@@ -27,18 +27,18 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table as Printed
 
-from router.asked import asked_policies
-from router.bootstrap import make_encoder
-from router.evaluation.frontier import rewards_of
-from router.evaluation.plots import check_plot
-from router.evaluation.table import Matrix, Table, read_table
-from router.policies import make_policy
-from router.policies.base import FeatureRows, with_floor
-from router.settings import Settings
-from router.simulation.embeddings import embedded
-from router.simulation.replay import Learning, Run, World
-from router.simulation.runs import cores
-from router.types import ArmName, Json, TableRow
+from ragbandit.router.cli.arguments import asked_policies
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.offline.simulation.frontier import rewards_of
+from ragbandit.router.offline.simulation.frontier_plot import check_plot
+from ragbandit.router.offline.simulation.process_pool import cores
+from ragbandit.router.offline.simulation.run import Learning, Run, World
+from ragbandit.router.offline.simulation.table import Matrix, Table, read_table
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import FeatureRows, with_floor
+from ragbandit.router.serving.bootstrap import make_encoder
+from ragbandit.router.types import ArmName, Json, TableRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

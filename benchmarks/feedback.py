@@ -15,14 +15,14 @@ from pathlib import Path
 import yaml
 
 from benchmarks.figures import Figure, print_figures, timed
-from router.client import Client
-from router.config import load
-from router.door import Router
-from router.edge import made_feedback, made_outcome
-from router.embedded import RedisServer
-from router.jobs import MemoryJobs
-from router.settings import Settings
-from router.types import DecisionId, Feedback, Outcome, Query
+from ragbandit.router.api.client import Client
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.jobs.redis_server import RedisServer
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.validation import made_feedback, made_outcome
+from ragbandit.router.types import DecisionId, Feedback, Outcome, Query
 
 COUNT = 4000
 ALONE = 500
@@ -86,7 +86,7 @@ def _http(settings: Settings, config: Path, ids: Sequence[str]) -> tuple[float, 
         port = probe.getsockname()[1]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAGBANDIT_")}
     environment["RAGBANDIT_SERVER__PORT"] = str(port)
-    command = [sys.executable, "-m", "workers.cli", "serve", "--config", str(config)]
+    command = [sys.executable, "-m", "ragbandit", "serve", "--config", str(config)]
     service = subprocess.Popen(command, env=environment)
     try:
         with Client(f"http://127.0.0.1:{port}") as client:

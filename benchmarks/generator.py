@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.figures import Figure, print_figures
-from router.types import Budget, DecisionId, Query
-from router.weights import DEFAULT_GENERATOR, resolve
-from strategies import make_arms
-from strategies.base import Request
-from strategies.local import LocalGenerator
-from strategies.retrievers.bm25 import Bm25Retriever, build_index
-from strategies.retrievers.corpus import read_corpus
-from strategies.runner import run_strategy
-from strategies.scripted import ScriptedGenerator
+from ragbandit.router.encoders.weights import DEFAULT_GENERATOR, resolve
+from ragbandit.router.types import Budget, DecisionId, Query
+from ragbandit.strategies import make_arms
+from ragbandit.strategies.base import Request
+from ragbandit.strategies.generators.local import LocalGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
+from ragbandit.strategies.retrievers.corpus import read_corpus
+from ragbandit.strategies.runner import run_strategy
 
 __all__ = ["main"]
 

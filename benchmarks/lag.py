@@ -15,11 +15,11 @@ import numpy as np
 import yaml
 
 from benchmarks.figures import Figure, percentiles, print_figures
-from router.config import load
-from router.door import Router
-from router.embedded import RedisServer, redis_url
-from router.jobs import MemoryJobs, RedisJobs, connect
-from router.settings import Settings
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.jobs.queue import MemoryJobs, RedisJobs, connect
+from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.serving.router import Router
 
 COUNT, COUNT_MUFFLED = 200, 15
 
@@ -32,7 +32,7 @@ def main() -> None:
         settings = load(config, environ={}).settings
         redis = RedisServer(settings)
         redis.start()
-        command = [sys.executable, "-m", "workers.cli", "worker", "--queue", "learn", "--config", str(config)]
+        command = [sys.executable, "-m", "ragbandit", "worker", "--queue", "learn", "--config", str(config)]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RAGBANDIT_")}
         with Path(folder, "learn.log").open("wb") as output:
             learner = subprocess.Popen(command, stdout=output, stderr=output, env=environment)

@@ -13,13 +13,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from rich.console import Console
 
 from benchmarks.figures import Figure, print_figures, timed
-from router.bootstrap import make_encoder
-from router.evaluation.table import read_table
-from router.policies import POLICIES
-from router.settings import Settings
-from router.simulation import Simulated, simulate
-from router.simulation.report import print_report
-from router.simulation.runs import cores
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.simulation import Simulated, simulate
+from ragbandit.router.offline.simulation.process_pool import cores
+from ragbandit.router.offline.simulation.report import print_report
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.policies import POLICIES
+from ragbandit.router.serving.bootstrap import make_encoder
 
 TABLE = Path(__file__).parents[2] / "shared" / "data" / "routing" / "flan_t5_xl_dev.jsonl"
 #: questions that the table was made from; those that no arm answered are not in it

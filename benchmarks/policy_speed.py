@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.figures import Figure, print_figures, timed
-from router.policies import make_policy
-from router.policies.base import FeatureRows, Policy, apply, draw, newcomers, pmf_of_one, seed_of
-from router.settings import Settings
-from router.snapshots import pack
-from router.types import ArmName, DecisionId, Json, PolicyLabel, Query, Reward, Update
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.snapshots import pack
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import FeatureRows, Policy, apply, draw, newcomers, pmf_of_one, seed_of
+from ragbandit.router.types import ArmName, DecisionId, Json, PolicyLabel, Query, Reward, Update
 
 #: registry name -> params, of the policies that decide without a transformer or a language model
 DECIDING: Mapping[str, Mapping[str, Json]] = {
@@ -71,7 +71,7 @@ def _print_decisions(features: FeatureRows) -> None:
 
 
 def _decides(policy: Policy, *, features: FeatureRows, arms: tuple[ArmName, ...]) -> Callable[[int], object]:
-    """What one decision does, given its number; as in router/service.py, with the default settings."""
+    """What one decision does, given its number; as in router/serving/service.py, with the default settings."""
     settings = Settings().policy
     queries = [Query(text=f"question {number}", id=DecisionId(f"decision-{number}")) for number in range(STORE)]
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.figures import Figure, print_figures
-from router.evaluation.estimators import Estimator, estimated, terms
-from router.evaluation.intervals import cressie_read, extreme_rows, heavy_weight, weight_powers
-from router.evaluation.moments import Moments
+from ragbandit.router.offline.estimation.estimators import Estimator, estimated, terms
+from ragbandit.router.offline.estimation.intervals import cressie_read, extreme_rows, heavy_weight, weight_powers
+from ragbandit.router.offline.estimation.moments import Moments
 
 __all__ = ["main", "write_log"]
 

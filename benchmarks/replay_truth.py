@@ -19,20 +19,20 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table as Printed
 
-from router import Router
-from router.bootstrap import make_encoder
-from router.database import Database, migrate
-from router.edge import made_feedback
-from router.encoder import Encoder, HashingEncoder
-from router.evaluation.frontier import rewards_of
-from router.evaluation.table import Table, read_table
-from router.jobs import MemoryJobs
-from router.ledger import Ledger
-from router.logs.store import ledger_rows
-from router.policies.base import FeatureRows
-from router.replay import Held, Plan, asked_candidates, held, judge, prepared
-from router.settings import Settings
-from router.types import ArmName, DecisionId, PolicyLabel, Query, TableRow
+from ragbandit import Router
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.distilbert import Encoder, HashingEncoder
+from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.offline.replay import Held, Plan, asked_candidates, held, judge, prepared
+from ragbandit.router.offline.simulation.frontier import rewards_of
+from ragbandit.router.offline.simulation.table import Table, read_table
+from ragbandit.router.policies.base import FeatureRows
+from ragbandit.router.serving.bootstrap import make_encoder
+from ragbandit.router.serving.validation import made_feedback
+from ragbandit.router.storage.database import Database, migrate
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.types import ArmName, DecisionId, PolicyLabel, Query, TableRow
 
 __all__ = ["Judged", "judged", "lived", "made_table", "main"]
 

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.figures import Figure, percentiles, print_figures, timed, times
-from router.bootstrap import make_encoder
-from router.config import load
-from router.door import Router
-from router.encoder import DistilBertEncoder
-from router.jobs import MemoryJobs
+from ragbandit.router.config.loading import load
+from ragbandit.router.encoders.distilbert import DistilBertEncoder
+from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.serving.bootstrap import make_encoder
+from ragbandit.router.serving.router import Router
 
 CALLERS = 16
 COUNT = 1500

@@ -20,12 +20,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.figures import Figure, percentiles, print_figures, timed, times
-from router.errors import ConfigError
-from router.settings import RetrieverSettings
-from router.weights import resolve
-from strategies.base import Passage, Retriever
-from strategies.retrievers.bm25 import Bm25Retriever, build_index
-from strategies.retrievers.corpus import read_corpus
+from ragbandit.router.config.settings import RetrieverSettings
+from ragbandit.router.encoders.weights import resolve
+from ragbandit.router.errors import ConfigError
+from ragbandit.strategies.base import Passage, Retriever
+from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
+from ragbandit.strategies.retrievers.corpus import read_corpus
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "qa"
 #: passages that the dense benchmark encodes
@@ -68,8 +68,8 @@ def _dense(passages: list[Passage], questions: list[str]) -> None:
     except ConfigError as error:
         console.print(f"no dense search: {escape(str(error))}")
         return
-    from strategies.retrievers import dense
-    from strategies.retrievers.sentences import SentenceEncoder
+    from ragbandit.strategies.retrievers import dense
+    from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
     encoder = SentenceEncoder(folder)
     with tempfile.TemporaryDirectory() as folder_name:
@@ -93,7 +93,7 @@ def _dense(passages: list[Passage], questions: list[str]) -> None:
 
 def _faiss(vectors: npt.NDArray[np.float16], asked: npt.NDArray[np.float32]) -> None:
     """The graph against comparing every vector: how many of the ten nearest it names, and how long that takes."""
-    from strategies.retrievers.nearest import GRAPH, NearGraph, check_faiss, write_graph
+    from ragbandit.strategies.retrievers.nearest import GRAPH, NearGraph, check_faiss, write_graph
 
     try:
         check_faiss()
@@ -137,7 +137,7 @@ def _elasticsearch(passages: list[Passage], questions: list[str]) -> None:
     if not url:
         console.print("no Elasticsearch: set ELASTICSEARCH_URL to compare with one")
         return
-    from strategies.retrievers import elasticsearch
+    from ragbandit.strategies.retrievers import elasticsearch
 
     with elasticsearch.connect(url) as client, tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         seconds = timed(lambda: elasticsearch.build_index(passages, client=client, index=INDEX))

@@ -24,9 +24,9 @@ from benchmarks.figures import machine
 from benchmarks.publish import put
 from examples.handbook.command import HERE, ROOT, Row, environment_of, ragbandit, read_questions
 from examples.handbook.side_by_side import LEGEND, ended, main_table, print_wide, sampled
-from router.config import load
-from router.settings import GeneratorSettings
-from workers.evaluate import asked_arms
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import GeneratorSettings
+from ragbandit.workers.evaluation.command import asked_arms
 
 SHARED: Final = ROOT.parent / "shared" / "data" / "qa"
 DATA: Final = ROOT / ".ragbandit" / "strategies"

@@ -1,8 +1,8 @@
-"""Alembic's entry: runs the migrations on the connection that `router.database.migrate` hands over."""
+"""Alembic's entry: runs the migrations on the connection that `router.storage.database.migrate` hands over."""
 
 from alembic import context
 
-from router.tables import metadata
+from ragbandit.router.storage.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:

@@ -5,7 +5,7 @@
 A key is the name of an arm. Its params say how it is made; the param `class` names the class as "package.module:Class",
 which is how your own arm comes in, or one of ours under a second name and with other settings:
 
-    {"wide_step": {"class": "strategies.basic:SingleStep", "passages": 10}}
+    {"wide_step": {"class": "ragbandit.strategies.arms.single_step:SingleStep", "passages": 10}}
 
 An installed package brings arms under names of its own, by entry points of the group "ragbandit.strategies".
 A class is called with name=<key> and the other params as keywords, and must follow `strategies.base.Strategy`.
@@ -18,9 +18,9 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from router.errors import ConfigError
-from router.types import ArmName
-from strategies.base import (
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.types import ArmName
+from ragbandit.strategies.base import (
     Answer,
     Completion,
     Generator,
@@ -33,14 +33,14 @@ from strategies.base import (
     Retriever,
     Strategy,
 )
-from strategies.entry_points import import_class, installed, load
-from strategies.passages import PassagePool
-from strategies.prompts import ask, parsed_template
-from strategies.run import Run
-from strategies.runner import run_strategy
+from ragbandit.strategies.entry_points import import_class, installed, load
+from ragbandit.strategies.prompting.passages import PassagePool
+from ragbandit.strategies.prompting.prompts import ask, parsed_template
+from ragbandit.strategies.run import Run
+from ragbandit.strategies.runner import run_strategy
 
 if TYPE_CHECKING:
-    from strategies.basic import gather, read
+    from ragbandit.strategies.arms.single_step import gather, read
 
 __all__ = [
     "ARMS",
@@ -67,33 +67,33 @@ __all__ = [
 ]
 
 #: parts of our arms that yours may use; they bring pydantic
-_LAZY = {"gather": "strategies.basic", "read": "strategies.basic"}
+_LAZY = {"gather": "ragbandit.strategies.arms.single_step", "read": "ragbandit.strategies.arms.single_step"}
 
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'strategies' has no attribute {name!r}")
+    raise AttributeError(f"module 'ragbandit.strategies' has no attribute {name!r}")
 
 
-#: our arms: name -> class; imported when made, so that `import strategies` stays light
+#: our arms: name -> class; imported when made, so that `import ragbandit.strategies` stays light
 ARMS: Mapping[str, str] = MappingProxyType(
     {
-        "adaptive_note": "strategies.adaptive_note:AdaptiveNote",
-        "chain_of_note": "strategies.notes:ChainOfNote",
-        "dragin": "strategies.dragin:Dragin",
-        "flare": "strategies.flare:Flare",
-        "http": "strategies.remote:Http",
-        "multi_step": "strategies.ircot:MultiStep",
-        "no_retrieval": "strategies.basic:NoRetrieval",
-        "react": "strategies.react:React",
-        "rq_rag": "strategies.rq_rag:RqRag",
-        "seakr": "strategies.seakr:Seakr",
-        "self_rag": "strategies.self_rag:SelfRag",
-        "self_rag_trained": "strategies.self_rag_trained:SelfRagTrained",
-        "self_refine": "strategies.notes:SelfRefine",
-        "self_rerank": "strategies.notes:SelfRerank",
-        "single_step": "strategies.basic:SingleStep",
+        "adaptive_note": "ragbandit.strategies.arms.adaptive_note:AdaptiveNote",
+        "chain_of_note": "ragbandit.strategies.arms.notes:ChainOfNote",
+        "dragin": "ragbandit.strategies.arms.dragin:Dragin",
+        "flare": "ragbandit.strategies.arms.flare:Flare",
+        "http": "ragbandit.strategies.arms.http:Http",
+        "multi_step": "ragbandit.strategies.arms.multi_step:MultiStep",
+        "no_retrieval": "ragbandit.strategies.arms.single_step:NoRetrieval",
+        "react": "ragbandit.strategies.arms.react:React",
+        "rq_rag": "ragbandit.strategies.arms.rq_rag:RqRag",
+        "seakr": "ragbandit.strategies.arms.seakr:Seakr",
+        "self_rag": "ragbandit.strategies.arms.self_rag:SelfRag",
+        "self_rag_trained": "ragbandit.strategies.arms.self_rag_trained:SelfRagTrained",
+        "self_refine": "ragbandit.strategies.arms.notes:SelfRefine",
+        "self_rerank": "ragbandit.strategies.arms.notes:SelfRerank",
+        "single_step": "ragbandit.strategies.arms.single_step:SingleStep",
     }
 )
 
@@ -178,7 +178,9 @@ def _checked(arm: Any, *, name: str, path: str) -> Strategy:
     if not faults and arm.name != name:
         faults.append(f"calls itself {arm.name!r}")
     if faults:
-        raise ConfigError(f"{path} {', '.join(faults)}", field=f"arms.{name}", remedy="follow strategies.base.Strategy")
+        raise ConfigError(
+            f"{path} {', '.join(faults)}", field=f"arms.{name}", remedy="follow ragbandit.strategies.base.Strategy"
+        )
     return cast(Strategy, arm)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from router.errors import ArmFailed, InvalidInput, RagBanditError
-from router.types import ArmName, Cost, Json
+from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.router.types import ArmName, Cost, Json
 
 if TYPE_CHECKING:
-    from strategies.run import Run
+    from ragbandit.strategies.run import Run
 
 __all__ = [
     "Answer",
@@ -109,7 +109,7 @@ class Completion:
     completion_tokens: int
     #: "stop": the model or a stop string ended it; "length": max_tokens; "deadline": time ran out
     finish: Literal["stop", "length", "deadline"]
-    #: what `Request.want` asked for, by need; see strategies.details
+    #: what `Request.want` asked for, by need; see ragbandit.strategies.generators.token_details
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
     #: price of this call, 0.0 where the model has none
     dollars: float = 0.0

@@ -6,7 +6,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from router.errors import ConfigError
+from ragbandit.router.errors import ConfigError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

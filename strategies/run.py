@@ -5,9 +5,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-from router.errors import ArmFailed
-from router.types import Branch, Budget, CallFailed, Cost, Generated, Query, Retrieved, Round, TraceEvent
-from strategies.base import (
+from ragbandit.router.errors import ArmFailed
+from ragbandit.router.types import Branch, Budget, CallFailed, Cost, Generated, Query, Retrieved, Round, TraceEvent
+from ragbandit.strategies.base import (
     CallBroke,
     Completion,
     Generator,

@@ -23,19 +23,19 @@ import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
 
-from router.database import Database, migrate
-from router.door import Router
-from router.edge import made_feedback, made_outcome, new_id
-from router.embedded import RedisServer, redis_url
-from router.insights import counters
-from router.jobs import MemoryJobs, connect
-from router.learner import Learner
-from router.policies import make_policy
-from router.policies.base import Policy, apply, choose, seed_of
-from router.settings import Settings
-from router.snapshots import policy_sha256
-from router.tables import updates
-from router.types import Counters, Decision, DecisionId, Query, Receipt
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.jobs.queue import MemoryJobs, connect
+from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.learning.learner import Learner
+from ragbandit.router.learning.snapshots import policy_sha256
+from ragbandit.router.learning.status import counters
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import Policy, apply, choose, seed_of
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.validation import made_feedback, made_outcome, new_id
+from ragbandit.router.storage.database import Database, migrate
+from ragbandit.router.storage.tables import updates
+from ragbandit.router.types import Counters, Decision, DecisionId, Query, Receipt
 
 # A shell's background job ignores SIGINT, and so would every process that a test starts and then interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -9,18 +9,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from router import config as configuration
-from router.bootstrap import check_policy, open_database
-from router.cli import ConfigOption, add_verbs, failing_well
-from router.cli_logs import add_log_verbs
-from router.cli_offline import add_offline_verbs
-from router.cli_replay import add_replay_verb
-from router.errors import ConfigError
-from router.settings import Settings
-from strategies.crud import judge_templates
-from workers.evaluate import add_evaluate_verb
-from workers.index import index
-from workers.main import QUEUES, check_arms, check_generator, make_retriever, run_worker, set_up_log
+from ragbandit.router.cli.logs import add_log_verbs
+from ragbandit.router.cli.replay import add_replay_verb
+from ragbandit.router.cli.service import ConfigOption, add_verbs, failing_well
+from ragbandit.router.cli.simulate import add_offline_verbs
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.serving.bootstrap import check_policy, open_database
+from ragbandit.workers.evaluation.command import add_evaluate_verb
+from ragbandit.workers.evaluation.ragquesteval import judge_templates
+from ragbandit.workers.index import index
+from ragbandit.workers.process import QUEUES, check_arms, check_generator, make_retriever, run_worker, set_up_log
 
 __all__ = ["app", "main"]
 
@@ -64,7 +64,7 @@ def root(
 @app.command()
 def up(config: ConfigOption = None) -> None:
     """Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."""
-    from workers.supervisor import Supervisor
+    from ragbandit.workers.supervisor import Supervisor
 
     with failing_well():
         loaded = configuration.load(config)

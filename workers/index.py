@@ -12,12 +12,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from router import config as configuration
-from router.cli import ConfigOption, JsonOption, errors, failing_well, print_json, printable
-from router.settings import Settings
-from strategies.base import Passage
-from workers.evaluate import INTERRUPTED
-from workers.retrieval import index_folder, kind_of, make_retriever, search_once, with_choice
+from ragbandit.router.cli.service import ConfigOption, JsonOption, errors, failing_well, print_json, printable
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
+from ragbandit.strategies.base import Passage
+from ragbandit.workers.evaluation.command import INTERRUPTED
+from ragbandit.workers.wiring.retrievers import index_folder, kind_of, make_retriever, search_once, with_choice
 
 __all__ = ["index"]
 
@@ -44,8 +44,8 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """Build an index from a corpus. One of vectors or in Elasticsearch that was cut off goes on where it ended."""
-    from strategies.popularity import write_popularity
-    from strategies.retrievers.corpus import count_rows
+    from ragbandit.strategies.retrievers.corpus import count_rows
+    from ragbandit.strategies.retrievers.mention_counts import write_popularity
 
     with failing_well():
         settings = _settings(config, retriever=retriever, index_name=index_name)
@@ -69,8 +69,8 @@ def build(
 
 def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passage]]:
     """What reads the corpus, as often as it is called. A document that is left out is said and counted once."""
-    from strategies.retrievers.corpus import read_corpus
-    from strategies.retrievers.documents import log_left_out
+    from ragbandit.strategies.retrievers.corpus import read_corpus
+    from ragbandit.strategies.retrievers.documents import log_left_out
 
     def leave_out(place: str, reason: str) -> None:
         if place not in left_out:

@@ -25,14 +25,14 @@ from typing import IO, Any
 
 import yaml
 
-from router.bootstrap import check_policy
-from router.cache import put
-from router.client import Client
-from router.config import Loaded, load, with_arms
-from router.embedded import PARENT_VARIABLE, RedisServer
-from router.errors import ConfigError, NotReady, RagBanditError
-from router.settings import Settings
-from workers.main import check_arms
+from ragbandit.router.api.client import Client
+from ragbandit.router.config.loading import Loaded, load, with_arms
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError, NotReady, RagBanditError
+from ragbandit.router.jobs.redis_server import PARENT_VARIABLE, RedisServer
+from ragbandit.router.serving.bootstrap import check_policy
+from ragbandit.router.storage.files import put
+from ragbandit.workers.process import check_arms
 
 __all__ = ["Child", "Supervisor", "end"]
 
@@ -80,7 +80,7 @@ class Child:
         with self.log_file.open("ab") as output:
             self._logged = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "workers.cli", *self.arguments],
+                [sys.executable, "-m", "ragbandit", *self.arguments],
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,

@@ -13,20 +13,20 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from router import cancellations
-from router.edge import capped, unrun_outcome
-from router.errors import NotReady, QueueError, StoreError
-from router.jobs import RUNNING_S, RedisJobs
-from router.learner import Learner
-from router.ledger import Ledger
-from router.settings import Settings
-from router.store import Store
-from router.sweep import sweep
-from router.types import CANCELLED, ArmName, Decision, DecisionId, Json, Outcome, PolicyLabel
-from strategies.base import Generator, Retriever, Strategy
-from strategies.runner import CANCELLED_ERROR, made_by, run_strategy
-from workers.loop import CLOSE_S, LoopThread
-from workers.running import Running
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import NotReady, QueueError, StoreError
+from ragbandit.router.jobs.queue import RUNNING_S, RedisJobs
+from ragbandit.router.learning.learner import Learner
+from ragbandit.router.serving import cancellation as cancellations
+from ragbandit.router.serving.recovery import sweep
+from ragbandit.router.serving.validation import capped, unrun_outcome
+from ragbandit.router.storage.decisions import Store
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.types import CANCELLED, ArmName, Decision, DecisionId, Json, Outcome, PolicyLabel
+from ragbandit.strategies.base import Generator, Retriever, Strategy
+from ragbandit.strategies.runner import CANCELLED_ERROR, made_by, run_strategy
+from ragbandit.workers.active_runs import Running
+from ragbandit.workers.event_loop import CLOSE_S, LoopThread
 
 __all__ = [
     "KEEP_S",

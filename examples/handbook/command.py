@@ -41,7 +41,7 @@ def ragbandit(
     Raises SystemExit with what it said where it failed.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "workers.cli", *arguments],
+        [sys.executable, "-m", "ragbandit", *arguments],
         env=environment,
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -28,9 +28,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from examples.handbook.command import DATA, HERE, ROOT, Row, environment_of, ragbandit, read_questions
 from examples.handbook.policies import PARAMS, prepared
 from examples.handbook.report import show, summarise
-from router.client import Client
-from router.errors import RagBanditError
-from router.reward import containment
+from ragbandit.router.api.client import Client
+from ragbandit.router.errors import RagBanditError
+from ragbandit.router.learning.reward import containment
 
 #: questions answered at a time; the workers are fewer, so that there is always one waiting
 CONCURRENCY = 4
@@ -104,7 +104,7 @@ def _service(environment: dict[str, str], *, data: Path) -> Iterator[str]:
     url = f"http://127.0.0.1:{environment['RAGBANDIT_SERVER__PORT']}"
     data.mkdir(parents=True, exist_ok=True)
     with (data / "up.log").open("wb") as output:
-        command = [sys.executable, "-m", "workers.cli", "up"]
+        command = [sys.executable, "-m", "ragbandit", "up"]
         up = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=output, stderr=output)
         try:
             _wait_ready(url, up, data=data)

@@ -16,10 +16,10 @@ from typing import Any, Final
 import yaml
 from rich.console import Console
 
-from router.config import load
-from router.types import Json
-from strategies.scripted_server import ScriptedServer
-from workers.main import index_folder
+from ragbandit.router.config.loading import load
+from ragbandit.router.types import Json
+from ragbandit.strategies.testing.openai_server import ScriptedServer
+from ragbandit.workers.process import index_folder
 
 __all__ = ["PARAMS", "TRAINED", "Place", "method", "prepared", "stand_in", "table_row"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from router.evaluation.estimators import Estimate, snips
+from ragbandit.router.offline.estimation.estimators import Estimate, snips
 
 __all__ = ["show", "summarise"]
 

@@ -10,9 +10,9 @@ from rich.measure import Measurement
 from rich.table import Table as Printed
 
 from examples.handbook.command import Row
-from router.evaluation.frontier import best_by_reward, mean_and_error, one_hot, rewards_of
-from router.evaluation.table import Matrix, Table
-from router.settings import RewardSettings
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.offline.simulation.frontier import best_by_reward, mean_and_error, one_hot, rewards_of
+from ragbandit.router.offline.simulation.table import Matrix, Table
 
 __all__ = ["KINDS", "LEGEND", "by_kind", "ended", "kinds_table", "main_table", "print_wide", "sampled"]
 

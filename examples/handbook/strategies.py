@@ -18,11 +18,11 @@ from rich.markup import escape
 
 from examples.handbook.command import DATA, HERE, Row, environment_of, ragbandit, read_questions
 from examples.handbook.side_by_side import KINDS, LEGEND, by_kind, ended, kinds_table, main_table, print_wide, sampled
-from router.config import load
-from router.errors import RagBanditError
-from router.evaluation.table import read_table
-from router.settings import RewardSettings, Settings
-from workers.evaluate import asked_arms
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import RewardSettings, Settings
+from ragbandit.router.errors import RagBanditError
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.workers.evaluation.command import asked_arms
 
 #: with two of three parts of the table learned, the third is judged
 FOLDS, SEEDS = 3, 5

@@ -4,29 +4,29 @@ import inspect
 from collections.abc import Mapping
 from importlib import import_module
 
-from router.errors import ConfigError
-from router.policies.base import Policy
-from router.policies.params import is_number, refused
-from router.types import Json
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies.params import is_number, refused
+from ragbandit.router.types import Json
 
 __all__ = ["POLICIES", "make_policy"]
 
 #: registry name -> "module:class"
 POLICIES: dict[str, str] = {
-    "adaptive_rag": "router.policies.adaptive_rag:AdaptiveRag",
-    "budget": "router.policies.budget:Budget",
-    "fixed": "router.policies.fixed:Fixed",
-    "lints": "router.policies.lints:LinTs",
-    "linucb": "router.policies.linucb:LinUcb",
-    "llm": "router.policies.llm:Llm",
-    "mba": "router.policies.mba:MbaRag",
-    "mba_paper": "router.policies.mba_paper:MbaPaper",
-    "mixture": "router.policies.mixture:Mixture",
-    "multi_label": "router.policies.multi_label:MultiLabel",
-    "popularity": "router.policies.popularity:Popularity",
-    "softmax": "router.policies.softmax:Softmax",
-    "uniform": "router.policies.fixed:Uniform",
-    "vw": "router.policies.vw:VowpalWabbit",
+    "adaptive_rag": "ragbandit.router.policies.finetuned.adaptive_rag:AdaptiveRag",
+    "budget": "ragbandit.router.policies.budget:Budget",
+    "fixed": "ragbandit.router.policies.fixed:Fixed",
+    "lints": "ragbandit.router.policies.linear.thompson:LinTs",
+    "linucb": "ragbandit.router.policies.linear.linucb:LinUcb",
+    "llm": "ragbandit.router.policies.llm:Llm",
+    "mba": "ragbandit.router.policies.linear.mba:MbaRag",
+    "mba_paper": "ragbandit.router.policies.finetuned.mba_paper:MbaPaper",
+    "mixture": "ragbandit.router.policies.mixture:Mixture",
+    "multi_label": "ragbandit.router.policies.finetuned.multi_label:MultiLabel",
+    "popularity": "ragbandit.router.policies.popularity:Popularity",
+    "softmax": "ragbandit.router.policies.linear.softmax:Softmax",
+    "uniform": "ragbandit.router.policies.fixed:Uniform",
+    "vw": "ragbandit.router.policies.vw:VowpalWabbit",
 }
 
 

@@ -15,8 +15,8 @@ from typing import ClassVar, Final, Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from router.errors import PolicyFault, SnapshotError
-from router.types import ArmName, Features, Json, Query, Reward, TableRow, Update
+from ragbandit.router.errors import PolicyFault, SnapshotError
+from ragbandit.router.types import ArmName, Features, Json, Query, Reward, TableRow, Update
 
 __all__ = [
     "RAISED",
@@ -86,7 +86,8 @@ class Policy(Protocol):
 
     The learner owns one instance and feeds it updates in ledger order; routers hold other instances, made from
     snapshots, and never call `learn`. The state after n updates depends on the params and those n updates only:
-    not on batches, clocks, arm order or the machine's mood. `tests/checks.py` holds every policy to this.
+    not on batches, clocks, arm order or the machine's mood. `tests/support/policy_checks.py` holds every policy to
+    this.
     """
 
     #: registry name

@@ -30,8 +30,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from router.errors import ConfigError, PolicyFault, SnapshotError
-from router.policies.base import (
+from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.router.policies.base import (
     Arrays,
     FeatureRows,
     Policy,
@@ -44,8 +44,8 @@ from router.policies.base import (
     restored_counts,
     tally,
 )
-from router.policies.params import check_number, check_positive, check_text, refused
-from router.types import ArmName, Json, Query, Update
+from ragbandit.router.policies.params import check_number, check_positive, check_text, refused
+from ragbandit.router.types import ArmName, Json, Query, Update
 
 __all__ = ["Budget"]
 
@@ -219,7 +219,7 @@ class Budget:
 
 def _made(policy: str, *, params: Mapping[str, Json] | None) -> Policy:
     """The policy inside; what is wrong with its params is said of `policy.params.params`."""
-    from router.policies import make_policy  # the registry imports this module
+    from ragbandit.router.policies import make_policy  # the registry imports this module
 
     if check_text("policy", policy, wanted="the name of a policy") == Budget.algorithm:
         raise ConfigError("a budget cannot hold itself", field="policy.params.policy", remedy="for example mba")

@@ -3,9 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
-from router.policies.params import check_arm
-from router.types import ArmName, Json, Query, Update
+from ragbandit.router.policies.base import (
+    Arrays,
+    FeatureRows,
+    PolicyNeed,
+    PolicyOutput,
+    counted_state,
+    restored_counts,
+    tally,
+)
+from ragbandit.router.policies.params import check_arm
+from ragbandit.router.types import ArmName, Json, Query, Update
 
 __all__ = ["Fixed", "Uniform"]
 

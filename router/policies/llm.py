@@ -20,11 +20,19 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from router.errors import ConfigError
-from router.llm_selector import Answer, LlmSelector
-from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
-from router.policies.params import check_arm, check_number, check_positive, check_text, check_whole, refused
-from router.types import ArmName, Json, Query, Update
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.policies.base import (
+    Arrays,
+    FeatureRows,
+    PolicyNeed,
+    PolicyOutput,
+    counted_state,
+    restored_counts,
+    tally,
+)
+from ragbandit.router.policies.llm_client import Answer, LlmSelector
+from ragbandit.router.policies.params import check_arm, check_number, check_positive, check_text, check_whole, refused
+from ragbandit.router.types import ArmName, Json, Query, Update
 
 __all__ = ["DESCRIPTIONS", "Llm"]
 
@@ -57,7 +65,8 @@ class Llm:
     algorithm: ClassVar[str] = "llm"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = False
-    #: what went wrong in this process so far, by kind (see router.llm_selector); of all instances together, since
+    #: what went wrong in this process so far, by kind (see router.policies.llm_client); of all instances together,
+    #: since
     #: every snapshot brings a new one. Not part of the state.
     failures: ClassVar[Counter[str]] = Counter()
     _counting: ClassVar[threading.Lock] = threading.Lock()

@@ -6,9 +6,17 @@ A router that spends as much as always-single and always-multi mixed at random, 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from router.policies.base import Arrays, FeatureRows, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
-from router.policies.params import check_arm, check_number, refused
-from router.types import ArmName, Json, Query, Update
+from ragbandit.router.policies.base import (
+    Arrays,
+    FeatureRows,
+    PolicyNeed,
+    PolicyOutput,
+    counted_state,
+    restored_counts,
+    tally,
+)
+from ragbandit.router.policies.params import check_arm, check_number, refused
+from ragbandit.router.types import ArmName, Json, Query, Update
 
 __all__ = ["Mixture"]
 

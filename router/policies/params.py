@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final, TypeGuard
 
-from router.errors import ConfigError
-from router.types import ArmName
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.types import ArmName
 
 __all__ = [
     "check_arm",

@@ -34,8 +34,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from router.errors import ConfigError, PolicyFault, SnapshotError
-from router.policies.base import (
+from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.router.policies.base import (
     Arrays,
     FeatureRows,
     PolicyNeed,
@@ -44,8 +44,8 @@ from router.policies.base import (
     restored_counts,
     tally,
 )
-from router.policies.params import check_arm, check_number, check_text, is_number, refused
-from router.types import ArmName, Json, Query, Update
+from ragbandit.router.policies.params import check_arm, check_number, check_text, is_number, refused
+from ragbandit.router.types import ArmName, Json, Query, Update
 
 __all__ = ["Popularity", "Table"]
 
@@ -57,7 +57,8 @@ SHOWN = 10
 #: characters of a question that are read, at most
 READ = 4000
 
-# What a word is stands in strategies/popularity.py, with the rest of the file's format: whoever changes one, changes
+# What a word is stands in strategies/retrievers/mention_counts.py, with the rest of the file's format: whoever
+# changes one, changes
 # both, and FORMAT.
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['\u2019]s$", re.IGNORECASE)

@@ -29,8 +29,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from router.errors import ConfigError, PolicyFault, SnapshotError
-from router.policies.base import (
+from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.router.policies.base import (
     Arrays,
     FeatureRows,
     PolicyNeed,
@@ -41,8 +41,8 @@ from router.policies.base import (
     tally,
     with_floor,
 )
-from router.policies.params import check_number, check_whole, check_word, refused
-from router.types import ArmName, Features, Json, Query, Update
+from ragbandit.router.policies.params import check_number, check_whole, check_word, refused
+from ragbandit.router.types import ArmName, Features, Json, Query, Update
 
 __all__ = ["VowpalWabbit"]
 

@@ -26,10 +26,10 @@ import numpy.typing as npt
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from router.errors import ArmFailed, ConfigError, InvalidInput
-from router.types import Json
-from strategies.base import Hit, Passage, Retriever
-from strategies.retrievers.corpus import (
+from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.router.types import Json
+from ragbandit.strategies.base import Hit, Passage, Retriever
+from ragbandit.strategies.retrievers.corpus import (
     META,
     OFFSETS,
     PASSAGES,

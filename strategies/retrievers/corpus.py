@@ -10,9 +10,9 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 
-from router.errors import ConfigError, InvalidInput
-from router.types import Json
-from strategies.base import Passage
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.types import Json
+from ragbandit.strategies.base import Passage
 
 __all__ = [
     "META",
@@ -42,7 +42,7 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
     """
     source = Path(path)
     if source.is_dir():
-        from strategies.retrievers.documents import read_folder  # its libraries are an extra of their own
+        from ragbandit.strategies.retrievers.documents import read_folder  # its libraries are an extra of their own
 
         yield from read_folder(source) if leave_out is None else read_folder(source, leave_out=leave_out)
         return

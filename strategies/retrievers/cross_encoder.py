@@ -14,12 +14,12 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from router.errors import ArmFailed, ConfigError
-from strategies.base import Hit
-from strategies.loading import weights_sha256, without_bar
-from strategies.retrievers.corpus import model_text
-from strategies.retrievers.reranking import Reranker
-from strategies.retrievers.sentences import clean
+from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.strategies.base import Hit
+from ragbandit.strategies.generators.huggingface import weights_sha256, without_bar
+from ragbandit.strategies.retrievers.corpus import model_text
+from ragbandit.strategies.retrievers.reranking import Reranker
+from ragbandit.strategies.retrievers.sentences import clean
 
 __all__ = ["CrossEncoder"]
 

@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from router.errors import ArmFailed, ConfigError, InvalidInput
-from router.types import Json
-from strategies.base import Hit, Passage, Retriever
-from strategies.retrievers.corpus import (
+from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.router.types import Json
+from ragbandit.strategies.base import Hit, Passage, Retriever
+from ragbandit.strategies.retrievers.corpus import (
     META,
     OFFSETS,
     PASSAGES,
@@ -36,8 +36,8 @@ from strategies.retrievers.corpus import (
     passage_line,
     read_json,
 )
-from strategies.retrievers.nearest import GRAPH, NearGraph, check_faiss, write_graph
-from strategies.retrievers.sentences import SentenceEncoder
+from ragbandit.strategies.retrievers.nearest import GRAPH, NearGraph, check_faiss, write_graph
+from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
 __all__ = ["FORMAT", "DenseRetriever", "SearchBy", "build_index", "read_meta"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from router.errors import InvalidInput
-from strategies.base import Passage
-from strategies.retrievers.corpus import needed
+from ragbandit.router.errors import InvalidInput
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.retrievers.corpus import needed
 
 __all__ = ["CHARACTERS", "log_left_out", "read_folder"]
 

@@ -22,14 +22,14 @@ from elasticsearch import ApiError, AsyncElasticsearch, Elasticsearch, NotFoundE
 from elasticsearch import ConnectionError as Unreachable
 from elasticsearch.helpers import BulkIndexError, bulk
 
-from router.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError
-from router.types import Json
-from strategies.addresses import check_address, shown_address
-from strategies.base import Hit, Passage, Retriever
-from strategies.retrievers.corpus import build_command, model_text, passage_line
+from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError
+from ragbandit.router.types import Json
+from ragbandit.strategies.base import Hit, Passage, Retriever
+from ragbandit.strategies.outbound.addresses import check_address, shown_address
+from ragbandit.strategies.retrievers.corpus import build_command, model_text, passage_line
 
 if TYPE_CHECKING:  # searching by words needs no torch
-    from strategies.retrievers.sentences import SentenceEncoder
+    from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
 __all__ = ["FORMAT", "MAX_WORDS", "ElasticsearchRetriever", "Search", "build_index", "connect", "read_meta"]
 

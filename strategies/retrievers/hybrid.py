@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from router.errors import ArmFailed, InvalidInput
-from strategies.base import Hit, Passage, Retriever
+from ragbandit.router.errors import ArmFailed, InvalidInput
+from ragbandit.strategies.base import Hit, Passage, Retriever
 
 __all__ = ["CONSTANT", "HybridRetriever", "fuse"]
 

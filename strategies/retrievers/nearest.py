@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from strategies.retrievers.corpus import needed
+from ragbandit.strategies.retrievers.corpus import needed
 
 __all__ = ["GRAPH", "NearGraph", "check_faiss", "write_graph"]
 

@@ -6,12 +6,12 @@ from collections import Counter
 from itertools import islice, pairwise
 from typing import Protocol
 
-from router.errors import ArmFailed, InvalidInput, RagBanditError
-from strategies.base import Hit, Retriever
+from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.strategies.base import Hit, Retriever
 
 __all__ = ["RerankedRetriever", "Reranker"]
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("ragbandit.reranking")
 
 
 class Reranker(Protocol):
@@ -78,7 +78,7 @@ class RerankedRetriever(Retriever):
     def _checked(self, ranked: object, *, given: tuple[Hit, ...]) -> tuple[Hit, ...]:
         """The hits, their scores made plain floats: many a model's are numpy's, which no JSON takes."""
         try:
-            hits = tuple(Hit(passage=hit.passage, score=float(hit.score)) for hit in ranked)  # type: ignore[attr-defined] # the except says so
+            hits = tuple(Hit(passage=hit.passage, score=float(hit.score)) for hit in ranked)  # type: ignore[attr-defined]  # the except says so
             before, after = (Counter(hit.passage for hit in each) for each in (given, hits))
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise self._failed(f"returned no hits but {ranked!r:.200}") from error

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from router.errors import ConfigError
-from strategies.loading import weights_sha256, without_bar
+from ragbandit.router.errors import ConfigError
+from ragbandit.strategies.generators.huggingface import weights_sha256, without_bar
 
 __all__ = ["SentenceEncoder", "clean"]
 

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from router.bootstrap import open_database
-from router.client import Client
-from router.config import load
-from router.embedded import RedisServer
-from router.errors import NotReady, RagBanditError
-from router.insights import status
-from router.ledger import Ledger
-from router.policies import make_policy
-from router.settings import Settings
-from router.types import PolicyLabel
-from strategies.base import Passage
-from strategies.retrievers.bm25 import build_index
+from ragbandit.router.api.client import Client
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import NotReady, RagBanditError
+from ragbandit.router.jobs.redis_server import RedisServer
+from ragbandit.router.learning.status import status
+from ragbandit.router.policies import make_policy
+from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.types import PolicyLabel
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.retrievers.bm25 import build_index
 
 ROOT = Path(__file__).parents[2]
 PASSAGES = [
@@ -75,7 +75,7 @@ class System:
             environment["RAGBANDIT_SERVER__PORT"] = str(self.ports[name])
         with (self.folder / f"{name}.log").open("ab") as output:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "workers.cli", *arguments, "--config", str(self.config)],
+                [sys.executable, "-m", "ragbandit", *arguments, "--config", str(self.config)],
                 cwd=ROOT,
                 env=environment,
                 stdout=output,
@@ -115,7 +115,7 @@ class System:
 
     def ragbandit(self, *arguments: str, timeout_s: float = 60) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "workers.cli", *arguments, "--config", str(self.config)],
+            [sys.executable, "-m", "ragbandit", *arguments, "--config", str(self.config)],
             cwd=ROOT,
             env=self.environment,
             capture_output=True,

@@ -6,9 +6,9 @@ import time
 import pytest
 from rq import Queue, Worker
 
-from router.bootstrap import open_database
-from router.jobs import ANSWER_QUEUE, RedisJobs, connect
-from router.store import Store
+from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs, connect
+from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.storage.decisions import Store
 
 
 @pytest.fixture

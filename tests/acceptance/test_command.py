@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from router.tables import SCHEMA_REVISION
+from ragbandit.router.storage.tables import SCHEMA_REVISION
 
 from .conftest import PASSAGES, ROOT, free_port
 
@@ -35,7 +35,7 @@ def test_wheel_migrates_outside_a_checkout(tmp_path):
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
     subprocess.run(install, check=True, timeout=100)
     environment = os.environ | {"PYTHONPATH": str(site), "DATABASE_URL": f"sqlite:///{tmp_path}/new.db"}
-    program = "import migrations, workers.cli as c; print(migrations.__file__); c.app(['migrate'])"
+    program = "import migrations, ragbandit.workers.cli as c; print(migrations.__file__); c.app(['migrate'])"
 
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
@@ -65,7 +65,7 @@ def test_up_and_ctrl_c(tmp_path):
             }
         )
     )
-    command = [sys.executable, "-m", "workers.cli"]
+    command = [sys.executable, "-m", "ragbandit"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     run = {"cwd": tmp_path, "env": environment, "timeout": 60}
     subprocess.run([*command, "index", "build", "--corpus", "corpus.jsonl"], check=True, capture_output=True, **run)
@@ -139,7 +139,7 @@ def test_killed_up_leaves_nothing(tmp_path):
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "a", "title": "A", "text": "Some text."}))
     tree = {"data_dir": str(tmp_path / "data"), "encoder": {"model": "hashing"}, "generator": {"name": "scripted"}}
     (tmp_path / "config.yaml").write_text(json.dumps(tree | {"server": {"port": port}}))
-    command = [sys.executable, "-m", "workers.cli"]
+    command = [sys.executable, "-m", "ragbandit"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     run = {"cwd": tmp_path, "env": environment, "timeout": 60}
     subprocess.run([*command, "index", "build", "--corpus", "corpus.jsonl"], check=True, capture_output=True, **run)

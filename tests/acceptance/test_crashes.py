@@ -7,8 +7,8 @@ import time
 import pytest
 from sqlalchemy import func, select
 
-from router.bootstrap import open_database
-from router.tables import decisions, feedback, updates
+from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.storage.tables import decisions, feedback, updates
 
 from .conftest import Load, System
 
@@ -67,7 +67,7 @@ def test_redis_forgets(make_system):
     with Load(system) as load:
         for _ in range(3):
             time.sleep(1)
-            from router.jobs import connect
+            from ragbandit.router.jobs.queue import connect
 
             connect(f"unix://{system.redis.socket}").flushall()
         time.sleep(0.5)

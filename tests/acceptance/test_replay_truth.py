@@ -5,9 +5,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.replay_truth import OTHERS, judged, lived, made_table
-from router.database import Database, migrate
-from router.encoder import HashingEncoder
-from router.settings import Settings
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.distilbert import HashingEncoder
+from ragbandit.router.storage.database import Database, migrate
 
 TABLE = made_table()
 

@@ -1,0 +1,79 @@
+"""RagBandit: per question, the cheapest strategy that gets it right, learned online.
+
+    from ragbandit import Router
+    with Router.open() as router:
+        decision = router.route("Who wrote Dracula?")
+        ...run decision.arm in your own stack...
+        router.outcome(decision.id, answer="Bram Stoker", steps=1)
+        router.feedback(decision.id, rating=True)
+
+Importing this is light: no torch, no database engine, no Redis connection, no I/O. Router and Client are loaded
+when they are first named.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ragbandit.router.errors import (
+    ArmFailed,
+    ConfigError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    NotReady,
+    PolicyFault,
+    QueueError,
+    RagBanditError,
+    SnapshotError,
+    StoreError,
+)
+from ragbandit.router.types import (
+    Budget,
+    Cost,
+    Counters,
+    Decision,
+    DecisionId,
+    Feedback,
+    FeedbackId,
+    Outcome,
+    Query,
+    Receipt,
+)
+
+if TYPE_CHECKING:
+    from ragbandit.router.api.client import Client
+    from ragbandit.router.serving.router import Router
+
+__all__ = [
+    "ArmFailed",
+    "Budget",
+    "Client",
+    "ConfigError",
+    "Conflict",
+    "Cost",
+    "Counters",
+    "Decision",
+    "DecisionId",
+    "Feedback",
+    "FeedbackId",
+    "InvalidInput",
+    "NotFound",
+    "NotReady",
+    "Outcome",
+    "PolicyFault",
+    "Query",
+    "QueueError",
+    "RagBanditError",
+    "Receipt",
+    "Router",
+    "SnapshotError",
+    "StoreError",
+]
+
+_LAZY = {"Router": "ragbandit.router.serving.router", "Client": "ragbandit.router.api.client"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'ragbandit' has no attribute {name!r}")

@@ -1,0 +1,149 @@
+"""What callers may send over HTTP, and what they are told where it is something else.
+
+Shapes alone: what values are allowed is edge.py's. Every reply to a wrong one names all that would have been right.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema
+from pydantic_core import core_schema
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.serving.validation import checked_id
+from ragbandit.router.types import OutcomeStatus
+
+__all__ = ["BudgetBody", "FeedbackBatchBody", "FeedbackBody", "OutcomeBody", "RouteBody", "complaint", "identity"]
+
+#: the header that may stand for decision_id or feedback_id
+KEY_HEADER: Final = "Idempotency-Key"
+#: the complaint's type; its message is what was wanted
+_WANTED: Final = "wanted"
+#: pydantic's type of a complaint -> what was wanted
+_KINDS: Final = {
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+_SEE_DOCS: Final = "see /docs for what is accepted"
+
+
+def _wanted(what: str) -> GetPydanticSchema:
+    """One complaint for a value of several types, instead of one for each of them."""
+
+    def said(source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.custom_error_schema(handler(source), custom_error_type=_WANTED, custom_error_message=what)
+
+    return GetPydanticSchema(said)
+
+
+Text = Annotated[str | None, _wanted("text or null")]
+Count = Annotated[int | None, _wanted("a whole number or null")]
+Amount = Annotated[int | float | None, _wanted("a finite number or null")]
+Plain = Annotated[str | int | float | bool | None, _wanted("text, a finite number, true, false or null")]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class BudgetBody(_Body):
+    """Caps on one answer, all above 0; left out or null: the service's own, which is also the most."""
+
+    rounds: Count = Field(default=None, description="retrieve-and-generate rounds")
+    passages: Count = Field(default=None, description="distinct passages shown to the model")
+    tokens: Count = Field(default=None, description="prompt plus completion tokens over all calls")
+    seconds: Amount = Field(default=None, description="wall-clock seconds from the start of the arm")
+    dollars: Amount = Field(default=None, description="price of the generator's tokens, where it has a price")
+
+
+class RouteBody(_Body):
+    """A question to route."""
+
+    question: str
+    decision_id: Text = Field(default=None, description="your own id: makes the request idempotent")
+    context: dict[str, Plain] = Field(default_factory=dict)
+    arms: list[str] | None = Field(default=None, description="the arms that may be drawn; left out: all")
+    budget: BudgetBody = BudgetBody()
+    tenant: str = "default"
+
+
+class FeedbackBody(_Body):
+    """One judgement: exactly one of label, rating and reward."""
+
+    decision_id: str
+    feedback_id: Text = Field(default=None, description="your own id: makes the feedback idempotent")
+    label: Annotated[str | list[str] | None, _wanted("text, a list of texts or null")] = Field(
+        None, description="gold answers, any is right"
+    )
+    rating: Annotated[bool | int | float | None, _wanted("true, false, a finite number or null")] = None
+    scale: str = Field(default="0-1", description='of a number in rating: "0-1" or "1-5"')
+    reward: Amount = Field(default=None, description="the reward itself, cost included")
+    source: str = "human"
+
+
+class FeedbackBatchBody(_Body):
+    """Up to a thousand judgements; each is accepted or refused for itself."""
+
+    items: list[dict[str, Any]] = Field(description="each as the body of /v1/feedback, with an id of its own")
+
+
+class OutcomeBody(_Body):
+    """What your own stack did with a decision."""
+
+    decision_id: str
+    status: OutcomeStatus = "answered"
+    answer: Text = None
+    steps: Annotated[int | float, _wanted("a finite number")] = 0.0
+    cost: dict[str, Annotated[int | float, _wanted("a finite number")]] = Field(default_factory=dict)
+    stop_reason: str = ""
+    error: Text = None
+
+
+def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | None = None) -> InvalidInput:
+    """One complaint of pydantic as ours.
+
+    skip: so many first parts of its place are no fields. content_type: the request's header.
+    """
+    kind, sent = fault["type"], fault.get("input")
+    field = ".".join(map(str, fault["loc"][skip:])) or "body"
+    if kind == "extra_forbidden":
+        return InvalidInput("is unknown", field=field, remedy="remove it; see /docs")
+    if isinstance(sent, bytes):  # read as JSON it would be something else
+        came = "without a content type" if content_type is None else f"as {content_type:.80}"
+        remedy = "send the header content-type: application/json"
+        return InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
+    if kind == "missing":
+        return InvalidInput("is missing", field=field, remedy=_SEE_DOCS)
+    wanted = fault["msg"] if kind == _WANTED else _KINDS.get(kind)
+    if kind == "literal_error":
+        wanted = fault["ctx"]["expected"]
+    said = fault["msg"] if wanted is None else f"must be {wanted}, not {_shown(sent)}"
+    return InvalidInput(said, field=field, remedy=_SEE_DOCS)
+
+
+def _shown(sent: object) -> str:
+    """What was sent, in a few words: the whole of a list may be deep."""
+    if isinstance(sent, dict | list):
+        return "this object" if isinstance(sent, dict) else "this list"
+    # Half a surrogate pair, which JSON may bring, no reply can hold.
+    return f"{json.dumps(sent, ensure_ascii=False):.80}".encode("utf-8", "backslashreplace").decode()
+
+
+def identity(given: str | None, *, key: str | None, field: str) -> str | None:
+    """The id of the body, or else of the header Idempotency-Key. field: the body's name of it.
+
+    Raises InvalidInput if they are two ids, or if the header's is none.
+    """
+    if key is None or key == given:
+        return given
+    if given is None:
+        return checked_id(key, field=KEY_HEADER)
+    raise InvalidInput(
+        f"{key!r:.80} is not the body's {field}, {given!r:.80}",
+        field=KEY_HEADER,
+        remedy=f"send the id once, as {field} or in the header, or the same in both",
+    )

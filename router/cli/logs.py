@@ -1,0 +1,220 @@
+"""The verbs that carry logged traffic out of the store and into it."""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from ragbandit.router.cli.arguments import asked_time
+from ragbandit.router.cli.service import ConfigOption, JsonOption, console, errors, failing_well, ledger_of, print_json
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import InvalidInput, NotFound, RagBanditError
+from ragbandit.router.learning.status import check_registered
+from ragbandit.router.offline.logs import FORMATS, BadRow, Defaults, Logged, format_of, read_rows, write_rows
+from ragbandit.router.offline.logs.ledger_transfer import Taken, ledger_rows, take_in
+from ragbandit.router.offline.simulation.report import bars
+from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.types import PolicyLabel
+
+__all__ = ["add_log_verbs"]
+
+#: bad rows that are described; all are counted
+MOST_NAMED = 20
+#: as the configuration takes it
+_LABEL = re.compile(r"[a-z0-9_]{1,40}")
+
+FileArgument = Annotated[Path, typer.Argument(help="its name says the format, unless --format does")]
+FormatOption = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; default: by the name")]
+
+
+def add_log_verbs(app: typer.Typer) -> None:
+    """Put export and import on the command."""
+    _add_export(app)
+    _add_import(app)
+
+
+def _add_export(app: typer.Typer) -> None:
+    @app.command(name="export")
+    def export_(
+        file: FileArgument,
+        *,
+        format_: FormatOption = None,
+        since: Annotated[str | None, typer.Option(help="decided since a date, a time, or an age such as 7d")] = None,
+        label: Annotated[str | None, typer.Option(help="the ledger; default: the configured one")] = None,
+        config: ConfigOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        """Write what a ledger learned as a log, in its order; the file is whole or not there.
+
+        What each format carries: docs/replay.md.
+        """
+        with failing_well():
+            said = format_of(file, format=format_)
+            first = None if since is None else asked_time(since, now=time.time())
+            settings = configuration.load(config).settings
+            with ledger_of(settings, label=label or settings.policy.label) as ledger:
+                check_registered(ledger)
+                rows = _exported(ledger, since=first)
+                count = write_rows(file, rows, format=said)
+            facts = {"rows": count, "file": str(file), "format": said, "label": ledger.label}
+            _show(facts | {"bytes": file.stat().st_size}, as_json=as_json)
+
+
+def _exported(ledger: Ledger, *, since: float | None) -> Iterator[Logged]:
+    """The rows, with a bar. Raises NotFound where there are none."""
+    last, count = ledger.last_seq(), 0
+    with bars(errors) as progress:
+        for row in ledger_rows(ledger, since=since, upto=last):
+            count += 1
+            if row.seq % 100 == 0 or row.seq == last:
+                progress("rows", row.seq, last)
+            yield row
+    if not count:
+        raise NotFound(
+            f"the ledger {ledger.label!r} has no rows" + ("" if since is None else " since then"),
+            field="label",
+            remedy=f"see: ragbandit status --label {ledger.label}",
+        )
+
+
+def _add_import(app: typer.Typer) -> None:
+    @app.command(name="import")
+    def import_(
+        file: FileArgument,
+        *,
+        format_: FormatOption = None,
+        label: Annotated[str, typer.Option(help="the ledger that the rows are added to")] = "imported",
+        skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
+        minimum: Annotated[float | None, typer.Option(help="of rewards that name no bounds; default: config")] = None,
+        maximum: Annotated[float | None, typer.Option(help="of rewards that name no bounds; default: config")] = None,
+        config: ConfigOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        """Add a log's rows to a ledger, in the file's order; rows that it has already add nothing.
+
+        The least that a row needs, and what each format carries: docs/replay.md.
+        """
+        with failing_well():
+            said = format_of(file, format=format_)
+            settings = configuration.load(config).settings
+            defaults = _defaults(settings, minimum=minimum, maximum=maximum)
+            found = read_rows(file, format=said, defaults=defaults)
+            with _new_ledger(settings, label=label) as ledger:
+                reading = _Reading(file=file, skip_bad=skip_bad)
+                with _told(reading) as show:
+                    take_in(
+                        ledger,
+                        reading.rows(found),
+                        origin=said,
+                        source=str(file),
+                        lease_s=settings.learning.lease_s,
+                        progress=show,
+                    )
+                facts = {
+                    **asdict(reading.taken),
+                    "bad": reading.bad,
+                    "left_out": sorted(reading.left_out),
+                    "label": label,
+                    "last_seq": ledger.last_seq(),
+                }
+            _show(facts, as_json=as_json)
+            if not as_json:
+                where = "" if config is None else f" --config {config}"
+                _print(f"next: ragbandit replay --label {label} --policy ...{where}")
+
+
+class _Reading:
+    """The good rows of a file, and what was met on the way."""
+
+    def __init__(self, *, file: Path, skip_bad: bool) -> None:
+        self.file = file
+        self.skip_bad = skip_bad
+        self.bad = 0
+        #: keys that the store has no place for
+        self.left_out: set[str] = set()
+        #: what is in the store so far
+        self.taken = Taken()
+
+    def rows(self, found: Iterator[Logged | BadRow]) -> Iterator[Logged]:
+        """The rows that can be used. Raises InvalidInput at the first that cannot, unless they are skipped."""
+        for row in found:
+            if isinstance(row, Logged):
+                self.left_out.update(row.extra)
+                yield row
+                continue
+            self.bad += 1
+            fault = InvalidInput(row.reason, field=f"{self.file}:{row.line} {row.field}".rstrip(), remedy=row.remedy)
+            if not self.skip_bad:
+                raise fault
+            if self.bad <= MOST_NAMED:
+                errors.print(f"left out: {escape(str(fault))}", soft_wrap=True, highlight=False)
+
+
+def _defaults(settings: Settings, *, minimum: float | None, maximum: float | None) -> Defaults:
+    reward = settings.reward
+    defaults = Defaults(
+        minimum=reward.minimum if minimum is None else minimum,
+        maximum=reward.maximum if maximum is None else maximum,
+        weight=reward.weight,
+    )
+    if not defaults.minimum < defaults.maximum:
+        raise InvalidInput("must be below maximum", field="minimum", remedy="give the bounds that the rewards have")
+    return defaults
+
+
+@contextlib.contextmanager
+def _new_ledger(settings: Settings, *, label: str) -> Iterator[Ledger]:
+    """A ledger of the configured store; both are made if they are not there."""
+    if not _LABEL.fullmatch(label):
+        raise InvalidInput(
+            f"{label!r} is no name of a ledger", field="label", remedy="use 1 to 40 of a-z, 0-9 and underscore"
+        )
+    database = open_database(settings)
+    try:
+        yield Ledger(database, label=PolicyLabel(label))
+    finally:
+        database.close()
+
+
+@contextlib.contextmanager
+def _told(reading: _Reading) -> Iterator[Callable[[Taken], None]]:
+    """Shows rows done, seconds and rate; an error in the block says what is kept, and that nothing has to be undone.
+
+    How many rows there will be nobody knows before the file's end.
+    """
+    columns = TextColumn("rows {task.completed:.0f}"), TextColumn("{task.fields[rate]}"), TimeElapsedColumn()
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("rows", total=None, rate="")
+
+        def show(taken: Taken) -> None:
+            reading.taken = taken
+            speed = progress.tasks[0].speed
+            progress.update(task, completed=taken.added + taken.known, rate=f"{speed:.0f}/s" if speed else "")
+
+        try:
+            yield show
+        except RagBanditError as error:
+            kept = f"{reading.taken.added} rows were added; the mended file can be imported again and adds the rest"
+            remedy = f"{error.remedy}; {kept}" if error.remedy else kept
+            raise type(error)(error.message, field=error.field, remedy=remedy) from error
+
+
+def _show(facts: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+        return
+    for key, value in facts.items():
+        _print(f"{key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+
+
+def _print(line: str) -> None:
+    console.print(escape(line), soft_wrap=True, highlight=False)

@@ -1,0 +1,1 @@
+"""Settings: what can be set, and how it is read from the file and the environment."""

@@ -1,0 +1,207 @@
+"""Settings: one YAML file, read strictly. Environment beats file beats default.
+
+`load` gives the settings and, for every leaf, where its value came from. A wrong setting stops the process with
+a ConfigError that names the key, the value and the remedy; nothing starts on a guess.
+
+Environment: DATABASE_URL, REDIS_URL, and RAGBANDIT_<SECTION>__<KEY> for any leaf (RAGBANDIT_LEARNING__WAIT_S=30).
+Values are read as YAML scalars. Secrets belong in the environment: a URL with a password is refused in the file.
+"""
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError
+
+__all__ = ["Loaded", "effective", "load", "with_arms"]
+
+ENV_PREFIX = "RAGBANDIT_"
+#: variables under the prefix that are not settings
+_NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL"}
+_PLAIN_ENV = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """Settings and, for every leaf by dotted key, "default", "file <path>" or "environment <variable>"."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+    #: that was read; None: there is none
+    file: Path | None
+    #: what the file alone says
+    tree: Mapping[str, Any]
+
+
+def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> Loaded:
+    """Read the file (default: $RAGBANDIT_CONFIG, else ./config.yaml if it exists) under the environment.
+
+    Raises ConfigError naming the key, the value and the remedy.
+    """
+    environ = os.environ if environ is None else environ
+    given = path or environ.get("RAGBANDIT_CONFIG")
+    file = Path(given) if given else Path("config.yaml")
+    there = file.is_file()
+    if given and not there:
+        raise ConfigError(f"the file {file} does not exist", field="config", remedy="give --config an existing file")
+    tree = _read(file) if there else {}
+    _refuse_secrets(tree)
+    written = copy.deepcopy(tree)
+    sources = dict.fromkeys(_leaves(tree), f"file {file}")
+    for variable, keys, value in _from_environment(environ):
+        _put(tree, keys, value, variable=variable)
+        sources[".".join(keys)] = f"environment {variable}"
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        raise _explained(error, sources) from error
+    _check_database(settings)
+    _check_redis(settings)
+    return Loaded(settings=settings, sources=sources, file=file if there else None, tree=written)
+
+
+def with_arms(settings: Settings, arms: Mapping[str, Mapping[str, object]]) -> Settings:
+    """The same settings with other arms, checked as if they had been read like that. Raises ConfigError."""
+    tree = settings.model_dump() | {"arms": {name: dict(params) for name, params in arms.items()}}
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise _explained(error, {}) from error
+
+
+def effective(loaded: Loaded) -> list[tuple[str, object, str]]:
+    """(dotted key, value, source) of every leaf, passwords hidden."""
+    rows = []
+    for key, value in _leaves(loaded.settings.model_dump()).items():
+        source = loaded.sources.get(key, "default")
+        if key in ("database_url", "redis_url") and isinstance(value, str):
+            value = make_url(value).difference_update_query(["password"]).render_as_string(hide_password=True)
+        rows.append((key, value, source))
+    return rows
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """YAML's own loader lets a key that stands twice win silently the second time."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        """A mapping, each key once."""
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, UnicodeDecodeError, OSError, TypeError, RecursionError) as error:  # odd keys, own anchors
+        raise ConfigError(f"{file} cannot be read: {error}", field="config", remedy="mend the YAML") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"{file} must hold a mapping, not {type(tree).__name__}", field="config", remedy="write key: value lines"
+        )
+    return tree
+
+
+def _refuse_secrets(tree: Mapping[str, Any]) -> None:
+    for variable, key in _PLAIN_ENV.items():
+        value = tree.get(key)
+        try:
+            url = make_url(value) if isinstance(value, str) else None
+        except (ArgumentError, ValueError):  # said better by the checks of the URLs below
+            url = None
+        if url is not None and (url.password or "password" in url.query):
+            raise ConfigError(
+                "a URL with a password does not belong in the file",
+                field=key,
+                remedy=f"set the environment variable {variable}",
+            )
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, ...], Any]]:
+    found: list[tuple[str, tuple[str, ...], Any]] = []
+    for variable, value in environ.items():
+        if variable in _PLAIN_ENV and value:
+            found.append((variable, (_PLAIN_ENV[variable],), value))
+        elif variable.startswith(ENV_PREFIX) and variable not in _NOT_SETTINGS:
+            keys = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
+            try:
+                found.append((variable, keys, yaml.safe_load(value)))
+            except yaml.YAMLError as error:
+                raise ConfigError(f"{value!r} is not a YAML value", field=variable, remedy="quote it") from error
+    return found
+
+
+def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable: str) -> None:
+    for key in keys[:-1]:
+        tree = tree.setdefault(key, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(
+                f"{key} is not a section", field=variable, remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}"
+            )
+    tree[keys[-1]] = value
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            rows.update(_leaves(value, f"{prefix}{key}."))
+        else:
+            rows[f"{prefix}{key}"] = value
+    return rows
+
+
+def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    message, remedy = first["msg"].removeprefix("Value error, "), None
+    if first["type"] == "extra_forbidden":
+        section = Settings
+        for part in first["loc"][:-1]:
+            section = section.model_fields[str(part)].annotation  # type: ignore[assignment] # a section's class
+        message = f"unknown setting, value {first['input']!r}"
+        remedy = f"known here: {', '.join(sorted(section.model_fields))}"
+    elif first["type"] != "value_error":
+        message = f"{message}, not {first['input']!r}"
+    else:
+        head, _, tail = message.partition(": ")
+        if tail and " " not in head:
+            key, message = head, tail
+    source = sources.get(key)
+    return ConfigError(
+        f"{message}{f' [{source}]' if source else ''}", field=key or "config", remedy=remedy or "correct the setting"
+    )
+
+
+def _check_database(settings: Settings) -> None:
+    try:
+        dialect = make_url(settings.database).get_backend_name()
+    except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number
+        raise ConfigError(
+            "this is not a database URL", field="database_url", remedy="for example postgresql+psycopg://host/name"
+        ) from error
+    if dialect not in ("sqlite", "postgresql"):
+        raise ConfigError(f"{dialect} is not supported", field="database_url", remedy="use sqlite or postgresql")
+
+
+def _check_redis(settings: Settings) -> None:
+    try:
+        scheme = make_url(settings.redis_url).drivername if settings.redis_url else "redis"
+    except (ArgumentError, ValueError):
+        scheme = ""
+    if scheme not in ("redis", "rediss", "unix"):
+        raise ConfigError("this is not a Redis URL", field="redis_url", remedy="for example redis://host:6379/0")

@@ -1,0 +1,338 @@
+"""Everything that can be set, section by section; `router.config.loading` reads it from a file and the environment."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from ragbandit.router.types import Aggregate
+
+__all__ = [
+    "COUNTED_S",
+    "BudgetSettings",
+    "EncoderSettings",
+    "GeneratorSettings",
+    "HealthSettings",
+    "JudgeSettings",
+    "LearningSettings",
+    "OpenAiSettings",
+    "PolicySettings",
+    "RetrieverSettings",
+    "RewardSettings",
+    "ServerSettings",
+    "Settings",
+    "WorkerSettings",
+]
+
+#: for how long an outcome counts in the circuit breaker, seconds
+COUNTED_S: Final = 3600.0
+
+_DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {}, "multi_step": {}}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class PolicySettings(_Section):
+    """Which algorithm decides, and the ledger it learns from."""
+
+    name: str = "mba"
+    #: the ledger's name; a new label starts a new ledger from all decisions in the store
+    label: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "main"
+    params: dict[str, Any] = Field(default_factory=dict)
+    #: least probability of every offered arm
+    floor: Annotated[float, Field(ge=0, le=0.5)] = 0.02
+    #: data floor: least probability of an arm until the policy has learned newcomer_outcomes of it; 0 is none
+    newcomer_share: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    newcomer_outcomes: Annotated[int, Field(ge=0)] = 30
+    #: arm played when the policy breaks its contract; None: single_step. The first arm where it is not offered
+    fallback: str | None = None
+
+
+class RewardSettings(_Section):
+    """reward = clip(quality - weight * cost). `cost` maps cost terms to their price per unit."""
+
+    #: how a label becomes quality
+    quality: Literal["exact_match", "f1", "containment"] = "f1"
+    #: lambda: what one unit of cost takes off the quality
+    weight: Annotated[float, Field(ge=0)] = 0.05
+    cost: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: {"steps": 1.0})
+    minimum: float = -1.0
+    maximum: float = 1.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "RewardSettings":
+        if self.minimum >= self.maximum:
+            raise ValueError("minimum must be below maximum")
+        from ragbandit.router.learning.reward import COST_TERMS  # reward.py reads settings: the import would go round
+
+        unknown = sorted(set(self.cost) - set(COST_TERMS))
+        if unknown:
+            raise ValueError(f"unknown cost term {unknown[0]!r}; known: {', '.join(COST_TERMS)}")
+        return self
+
+
+class LearningSettings(_Section):
+    """When a decision closes, and how often its lesson reaches the routers."""
+
+    #: 0: the first feedback closes a decision; above 0: feedback collects for that long after the decision
+    wait_s: Annotated[float, Field(ge=0)] = 0.0
+    aggregate: Aggregate = "first"
+    #: reward value where the time ran out without feedback; None learns nothing from such a decision
+    default_reward: float | None = None
+    #: after that long a decision without feedback or outcome is closed (with wait_s > 0: without outcome)
+    expire_s: Seconds = 7 * 86400.0
+    #: most decisions closed in one transaction
+    batch: Annotated[int, Field(ge=1, le=5000)] = 256
+    #: least time between two snapshots, and so between two rounds of learning
+    snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
+    #: newest snapshots whose files are kept; the ledger can make any of them again
+    snapshots_kept: Count = 20
+    #: a learner that is not heard of for that long has lost its ledger to the next one
+    lease_s: Annotated[float, Field(ge=1)] = 10.0
+
+
+class EncoderSettings(_Section):
+    """What turns questions into vectors."""
+
+    #: local folder or hub name; "hashing" needs no model (tests, light installs)
+    model: str = "distilbert/distilbert-base-uncased"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Count | None = None
+    max_tokens: Annotated[int, Field(ge=8, le=512)] = 128
+    dimension: Annotated[int, Field(ge=8, le=4096)] = 256
+    #: questions encoded in one forward pass and committed in one transaction
+    max_batch: Annotated[int, Field(ge=1, le=1000)] = 32
+
+
+class RetrieverSettings(_Section):
+    """Where passages come from."""
+
+    #: "hybrid" asks `first` and `second` at once and joins what they find by rank
+    name: Literal["bm25", "elasticsearch", "dense", "hybrid"] = "bm25"
+    #: folder of the index, a relative one under data_dir/indexes, that of "dense" with "-dense" behind it; the name of
+    #: the index for "elasticsearch"
+    index: Annotated[str, Field(min_length=1)] = "default"
+    #: of "elasticsearch"
+    url: str = "http://127.0.0.1:9200"
+    #: of "elasticsearch": the environment variable that holds the API key; none is sent where it is not set
+    api_key_env: str = "ELASTICSEARCH_API_KEY"
+    #: of "elasticsearch": by words (BM25), by meaning (vectors of `model`), or both joined by rank
+    search: Literal["words", "meaning", "both"] = "words"
+    #: of "elasticsearch": one request
+    timeout_s: Seconds = 10.0
+    #: of "dense", and of "elasticsearch" by meaning: a folder in the layout of sentence-transformers, or its hub name
+    model: str = "sentence-transformers/all-MiniLM-L6-v2"
+    #: of "dense": "exact" compares every vector, which serves up to about a million passages; "faiss" follows a graph
+    search_by: Literal["exact", "faiss"] = "exact"
+    #: of "hybrid"
+    first: Literal["bm25", "elasticsearch", "dense"] = "bm25"
+    second: Literal["bm25", "elasticsearch", "dense"] = "dense"
+    #: what puts the hits of any of them in a better order: a cross-encoder, by folder or hub name, or a class of your
+    #: own as "package.module:Class"; None: nothing
+    rerank: Annotated[str, Field(min_length=1)] | None = None
+    #: hits that are reranked for a search, however few are asked for; 10,000 is the most that Elasticsearch gives
+    rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50
+
+
+class OpenAiSettings(_Section):
+    """The OpenAI-compatible server of the generator "openai"; strategies.generators.openai_protocol.OpenAiOptions
+    says more.
+    """
+
+    #: None: OPENAI_BASE_URL or OpenAI's own
+    base_url: str | None = None
+    #: the environment variable that holds the key
+    api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
+    headers: dict[str, str] = Field(default_factory=dict)
+    mode: Literal["chat", "completions"] = "chat"
+    stream: bool = True
+    #: where the first words of an answer go in a chat
+    prefix: Literal["user", "assistant", "continue"] = "user"
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    seed: int | None = None
+    #: put into every request last; null takes a field out
+    fields: dict[str, Any] = Field(default_factory=dict)
+    #: the server tells log-probabilities, with so many alternatives
+    logprobs: bool = False
+    alternatives: Annotated[int, Field(ge=0, le=20)] = 5
+    #: ask for a few tokens at the start, and stop there if the server does not do what is set here
+    probe: bool = False
+    connect_s: Seconds = 5.0
+    #: longest silence within a reply
+    read_s: Seconds = 60.0
+    #: one attempt at most
+    attempt_s: Seconds = 300.0
+    #: attempts after the first
+    retries: Annotated[int, Field(ge=0, le=20)] = 4
+    pause_s: Seconds = 0.5
+    longest_pause_s: Seconds = 30.0
+    #: requests under way at once, per worker; and so are the two limits
+    concurrency: Count = 16
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    #: model -> [dollars per million tokens read, per million written]
+    prices: dict[str, Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=dict
+    )
+    #: folder with the model's tokenizer.json; None: a byte counts as a token
+    tokenizer: str | None = None
+    #: tokens that the server's chat template adds at most
+    template_tokens: Annotated[int, Field(ge=0)] = 64
+    bytes_per_token: Annotated[float, Field(ge=1)] = 1.0
+
+
+class GeneratorSettings(_Section):
+    """What writes answers."""
+
+    name: Literal["local", "openai", "scripted"] = "local"
+    #: of "local": a folder or hub name; of "openai": the server's name for it
+    model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Count | None = None
+    context_tokens: Annotated[int, Field(ge=256)] = 2048
+    #: of "local": texts written at once; None: as many as pay, 8 on a processor and 64 on CUDA
+    max_batch: Count | None = None
+    #: of "local": memory for what was read before, so that prompts which begin alike are read once; 0: none is kept
+    prefix_mb: Annotated[float, Field(ge=0)] = 256.0
+    #: of "local": the tokens that `self_rag_trained` reads, by name, of a model that was trained with them
+    trained_tokens: list[str] = Field(default_factory=list)
+    #: of "scripted": a piece of the prompt -> the answer; "" matches every prompt. For tests and dry runs
+    script: dict[str, str] = Field(default_factory=lambda: {"": "So the answer is: scripted."})
+    #: of "scripted": how long every call takes
+    script_s: Annotated[float, Field(ge=0)] = 0.0
+    #: folder of answers once given, which are given again; None: every call is made
+    cache: str | None = None
+    openai: OpenAiSettings = OpenAiSettings()
+
+
+class JudgeSettings(_Section):
+    """How a model judges answers of family "crud" in `ragbandit evaluate`; nothing else reads it."""
+
+    #: own prompts: crud_questions and crud_answer -> text, or path of a file
+    templates: dict[str, str] = Field(default_factory=dict)
+
+
+class BudgetSettings(_Section):
+    """Caps on every answer; a query may ask for less, never for more."""
+
+    rounds: Count | None = None
+    passages: Count | None = None
+    tokens: Count | None = None
+    seconds: Seconds = 120.0
+    dollars: Annotated[float, Field(gt=0)] | None = None
+
+
+class HealthSettings(_Section):
+    """The circuit breaker: an arm that only fails is not offered for a while."""
+
+    #: outcomes of an arm that failed one after the other; 0: arms are offered however often they fail
+    failures: Annotated[int, Field(ge=0, le=1000)] = 5
+    #: how long such an arm is left out before it is tried again, at most COUNTED_S
+    cool_down_s: Seconds = 30.0
+
+    @field_validator("cool_down_s")
+    @classmethod
+    def _within_memory(cls, cool_down_s: float) -> float:
+        if cool_down_s > COUNTED_S:
+            raise ValueError(
+                f"{cool_down_s:g} s is longer than an outcome counts; set it to {COUNTED_S:g} at most, "
+                "or take the arm out of `arms`"
+            )
+        return cool_down_s
+
+
+class ServerSettings(_Section):
+    """The HTTP surface."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8100
+    #: /v1/answer waits that long unless the call says otherwise, then says 202
+    answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 262_144
+
+
+class WorkerSettings(_Section):
+    """Processes that `ragbandit up` starts."""
+
+    answer: Annotated[int, Field(ge=0, le=64)] = 1
+    #: questions that one answer process works on at once; None: as many as its generator takes at once
+    concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
+    sweep_interval_s: Seconds = 2.0
+    #: an unanswered decision is queued again after that long without its job
+    retry_after_s: Seconds = 10.0
+
+
+class Settings(_Section):
+    """Everything that can be set."""
+
+    data_dir: Annotated[str, Field(min_length=1)] = ".ragbandit"
+    #: None: SQLite under data_dir
+    database_url: str | None = None
+    #: None: a private redis-server started by `ragbandit up`
+    redis_url: str | None = None
+    #: where snapshots lie; None: data_dir/snapshots. A path or an fsspec URL
+    snapshots: str | None = None
+    arms: dict[str, dict[str, Any]] = Field(default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS))
+    policy: PolicySettings = PolicySettings()
+    reward: RewardSettings = RewardSettings()
+    learning: LearningSettings = LearningSettings()
+    encoder: EncoderSettings = EncoderSettings()
+    retriever: RetrieverSettings = RetrieverSettings()
+    generator: GeneratorSettings = GeneratorSettings()
+    judge: JudgeSettings = JudgeSettings()
+    budget: BudgetSettings = BudgetSettings()
+    health: HealthSettings = HealthSettings()
+    server: ServerSettings = ServerSettings()
+    workers: WorkerSettings = WorkerSettings()
+
+    @field_validator("arms", mode="before")
+    @classmethod
+    def _bare_arms(cls, arms: object) -> object:
+        # An arm without params is written `single_step:` in YAML, which reads as None.
+        return {k: {} if v is None else v for k, v in arms.items()} if isinstance(arms, dict) else arms
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Settings":
+        if not self.arms:
+            raise ValueError("arms: at least one arm is needed")
+        for name in self.arms:
+            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+                raise ValueError(f"arms: {name!r} is no name; use 1 to 64 letters, digits, dots, dashes, underscores")
+        default, bounds = self.learning.default_reward, self.reward
+        if default is not None and not bounds.minimum <= default <= bounds.maximum:
+            raise ValueError(
+                f"learning.default_reward: {default} is outside [{bounds.minimum}, {bounds.maximum}], "
+                "the bounds in reward.minimum and reward.maximum"
+            )
+        if self.learning.wait_s == 0 and self.learning.aggregate != "first":
+            raise ValueError(
+                f"learning.aggregate: {self.learning.aggregate!r} has nothing to aggregate while the first feedback "
+                "closes a decision; set learning.wait_s above 0"
+            )
+        if self.policy.floor * len(self.arms) > 1:
+            raise ValueError(f"policy.floor: {self.policy.floor} for {len(self.arms)} arms exceeds 1 in sum")
+        return self
+
+    @property
+    def database(self) -> str:
+        """The database URL in force."""
+        return self.database_url or f"sqlite:///{Path(self.data_dir).absolute() / 'ragbandit.db'}"
+
+    @property
+    def snapshot_root(self) -> str:
+        """The folder or URL of the snapshots in force."""
+        return self.snapshots or str(Path(self.data_dir).absolute() / "snapshots")
+
+    @property
+    def worker_arms(self) -> dict[str, dict[str, Any]]:
+        """The arms that our workers run: all but those marked `run_by: caller`."""
+        return {name: params for name, params in self.arms.items() if params.get("run_by") != "caller"}

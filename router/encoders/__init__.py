@@ -1,0 +1,1 @@
+"""Encoders: a question becomes a feature vector; where model weights come from."""

@@ -1,0 +1,199 @@
+"""Turns questions into feature vectors.
+
+A transformer reads the question; every layer gives its first token and the mean over its tokens;
+router/encoders/projection.py
+makes few numbers of these many, with the help of reference questions of our own. Nothing is learned from traffic, so
+the same question has the same features on the first day and on the thousandth.
+"""
+
+import hashlib
+import itertools
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.router.encoders.projection import LEAST, RECIPE, Projection, fitted, references
+from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.storage.files import kept
+
+__all__ = ["DistilBertEncoder", "Encoder", "HashingEncoder"]
+
+log = logging.getLogger("ragbandit.encoder")
+
+Precision = Literal["auto", "float32", "bfloat16"]
+Device = Literal["auto", "cpu", "cuda"]
+
+#: What the features are made of; it is part of the hash, so change it with the arithmetic.
+_RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
+# A token is rarely longer than this many characters; more text than that is cut before the tokenizer reads it.
+_CHARACTERS_PER_TOKEN: Final = 32
+
+
+class Encoder(Protocol):
+    """Turns questions into vectors."""
+
+    #: d
+    dimension: int
+    #: sha256 over weights, tokenizer, pooling and precision: two encoders with one hash give the same features
+    hash: str
+    #: where the weights came from, for the log
+    source: str
+
+    def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Shape (n, d), float32. Safe to call from several threads. Empty input gives shape (0, d)."""
+        ...
+
+
+class HashingEncoder:
+    """Counts of hashed words with random signs, of mean square one: no model, no torch. For tests and trials.
+
+    Questions that share words are near each other; nothing else about meaning is in it.
+    """
+
+    def __init__(self, dimension: int = 32) -> None:
+        if dimension < 1:
+            raise ConfigError("must be at least 1", field="encoder.dimension", remedy="use 32 or more")
+        self.dimension = dimension
+        self.source = "hashed words"
+        self.hash = hashlib.sha256(f"hashed words v1, {dimension}".encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Shape (n, d). A text without a word gives a row of zeros."""
+        _refuse_string(texts)
+        found = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        for row, text in zip(found, texts, strict=True):
+            for word in re.findall(r"\w+", text.casefold()):
+                number = int.from_bytes(hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest())
+                row[(number >> 1) % self.dimension] += 1.0 if number & 1 else -1.0
+            length = float(np.sqrt(np.mean(row**2)))
+            if length > 0:
+                row /= length
+        return found
+
+
+class DistilBertEncoder:
+    """A Hugging Face encoder: DistilBERT by the quick road, any other model through AutoModel.
+
+    model is a path or a hub name (see router.encoders.weights). precision "auto" is bfloat16 where the processor
+    multiplies it
+    in hardware, else float32; set it outright where several machines must agree on the hash. threads fixes torch's
+    thread count for this process. At most max_tokens tokens of a question are read.
+    Raises ConfigError if the weights, the packages or the device are missing.
+    """
+
+    def __init__(
+        self,
+        model: str = DEFAULT_ENCODER,
+        *,
+        dimension: int = 256,
+        precision: Precision = "auto",
+        device: Device = "auto",
+        threads: int | None = None,
+        max_tokens: int = 128,
+        max_batch: int = 64,
+        seed: int = 0,
+        cache: Path | None = None,
+    ) -> None:
+        from ragbandit.router.encoders.forward import load_transformer
+
+        weights = resolve(model, setting="encoder.model", cache=cache)
+        # One thread for all of torch's work: OpenMP keeps a team of helpers for every thread that calls it, and with
+        # more helpers than processors they stop spinning between two pieces of work: half as long again per question.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-encoder")
+        load = partial(load_transformer, weights.folder, precision=precision, device=device, threads=threads)
+        self._forward = self._thread.submit(load).result()
+        if not 3 <= max_tokens <= self._forward.max_tokens:
+            raise ConfigError(
+                f"must be 3 to {self._forward.max_tokens} for this model, not {max_tokens}", field="encoder.max_tokens"
+            )
+        self._tokenizer, tokenizer_hash = _load_tokenizer(weights.folder, max_tokens=max_tokens)
+        self.dimension = dimension
+        self.source = weights.source
+        self.precision = self._forward.precision
+        self.device = self._forward.device
+        self._max_tokens, self._max_batch = max_tokens, max(1, max_batch)
+        self._dimension_of(dimension)
+        known = references()
+        made = {"weights": weights.sha256, "tokenizer": tokenizer_hash, "reference": known.text, "seed": seed}
+        self.hash = self._hash(made)
+
+        def build() -> dict[str, npt.NDArray[Any]]:
+            log.info("reading %d reference questions, once for this encoder", len(known.questions))
+            return fitted(self._states(known.questions), known=known, dimension=dimension, seed=seed).arrays()
+
+        self._projection = Projection.of(kept("projection", self.hash, build=build, cache=cache))
+        log.info("encoder %s, %s on %s, from %s", self.hash[:12], self.precision, self.device, self.source)
+
+    def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Shape (n, d). A row does not depend on the other texts beyond rounding; mean square near 1 per entry."""
+        _refuse_string(texts)
+        if not texts:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        return self._projection.apply(self._states(texts), texts=texts, dimension=self.dimension)
+
+    def _states(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """First token and mean of tokens of every layer, (n, layers * 2 * width)."""
+        ids = [self._ids(text) for text in texts]
+        found = np.zeros((len(ids), self._forward.layers * 2 * self._forward.width), dtype=np.float32)
+        # Neighbours of equal length share their attention; nothing is ever padded.
+        order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
+        for start in range(0, len(order), self._max_batch):
+            rows = order[start : start + self._max_batch]
+            groups = [list(group) for _, group in itertools.groupby((ids[row] for row in rows), key=len)]
+            found[rows] = self._thread.submit(self._forward.pooled, groups).result()
+        return found
+
+    def _hash(self, made: Mapping[str, object]) -> str:
+        """Of all that the features depend on, but for the device and its rounding."""
+        facts = {
+            "recipe": _RECIPE,
+            "layers": self._forward.layers,
+            "dimension": self.dimension,
+            "max_tokens": self._max_tokens,
+            "precision": self.precision,
+            **made,
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def _ids(self, text: str) -> list[int]:
+        cut = text[: self._max_tokens * _CHARACTERS_PER_TOKEN]
+        # A lone surrogate, which JSON can carry, has no UTF-8 and would raise in the tokenizer.
+        ids: list[int] = self._tokenizer.encode(cut.encode("utf-8", "replace").decode()).ids
+        return ids
+
+    def _dimension_of(self, dimension: int) -> None:
+        size = self._forward.layers * 2 * self._forward.width
+        if not LEAST <= dimension <= size:
+            raise ConfigError(f"must be {LEAST} to {size} for this model, not {dimension}", field="encoder.dimension")
+
+
+def _load_tokenizer(folder: Path, *, max_tokens: int) -> tuple[Any, str]:
+    """A tokenizers.Tokenizer that truncates and never pads, and the sha256 of its definition."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ConfigError("the package tokenizers is missing", remedy="pip install 'ragbandit[models]'") from error
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        tokenizer = Tokenizer.from_file(str(file))
+    else:  # older models bring a vocabulary only, which transformers knows how to turn into a tokenizer
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length=max_tokens)
+    return tokenizer, hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+
+
+def _refuse_string(texts: Sequence[str]) -> None:
+    if isinstance(texts, str):
+        raise InvalidInput("a list of texts is wanted, not one string", field="texts")

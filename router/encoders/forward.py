@@ -1,0 +1,272 @@
+"""The forward pass behind the encoder: questions as token ids in, hidden states pooled per layer out.
+
+DistilBERT is written out here, because a router sees one short question at a time, and there the library's general
+code and its unpacked weights take most of the time. The tokens of all questions lie one after another without padding:
+the linear layers see one matrix, attention sees each group of equally long questions by itself. So no question can
+touch another. Everything here runs under the encoder's lock. Importing this module imports no torch; loading does.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.router.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = ["AnyForward", "DistilBertForward", "Forward", "load_transformer"]
+
+#: Questions of one length, as token ids: B lists of T ids.
+Group = list[list[int]]
+
+
+class Forward(Protocol):
+    """A transformer encoder ready to run."""
+
+    layers: int
+    width: int
+    #: the longest question it can read
+    max_tokens: int
+    precision: str
+    device: str
+
+    def pooled(self, groups: list[Group]) -> npt.NDArray[np.float32]:
+        """First token and mean of tokens of every layer after the embeddings: (questions, layers * 2 * width)."""
+        ...
+
+
+def load_transformer(folder: Path, *, precision: str, device: str, threads: int | None) -> Forward:
+    """The model in `folder`, in evaluation mode. Raises ConfigError if it cannot run here."""
+    try:
+        import torch  # noqa: F401 - asked for here, so that its absence is said well
+    except ImportError as error:
+        raise ConfigError(
+            "the package torch is missing", field="encoder.model", remedy="pip install 'ragbandit[models]'"
+        ) from error
+    place = _device(device)
+    real = _precision(precision, place)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    if config.get("model_type") == "distilbert" and config.get("activation", "gelu") == "gelu":
+        return DistilBertForward(folder, config=config, precision=real, device=place, threads=threads)
+    return AnyForward(folder, precision=real, device=place, threads=threads)
+
+
+class DistilBertForward:
+    """DistilBERT (Sanh et al. 2019) over packed weights, without dropout, padding or masks."""
+
+    def __init__(
+        self, folder: Path, *, config: dict[str, Any], precision: str, device: str, threads: int | None
+    ) -> None:
+        import torch
+
+        self._torch = torch
+        self.layers, self.width = config["n_layers"], config["dim"]
+        self.max_tokens = config["max_position_embeddings"]
+        self.precision, self.device = precision, device
+        self._heads = config["n_heads"]
+        self._threads = _Threads(threads)
+        state = _read(folder, device=device, dtype=getattr(torch, precision))
+        try:
+            self._words = state["embeddings.word_embeddings.weight"]  # (vocabulary, width)
+            self._positions = state["embeddings.position_embeddings.weight"]  # (max_tokens, width)
+            self._first_norm = _norm(state, "embeddings.LayerNorm")
+            self._blocks = [self._block(state, f"transformer.layer.{number}.") for number in range(self.layers)]
+        except KeyError as error:
+            raise ConfigError(f"{folder} lacks the parameter {error}", field="encoder.model") from error
+
+    def _block(self, state: dict[str, "Tensor"], at: str) -> tuple[Any, ...]:
+        torch = self._torch
+        names = [f"{at}attention.{name}_lin" for name in "qkv"]
+        weight = torch.cat([state[f"{name}.weight"] for name in names])  # (3 * width, width)
+        bias = torch.cat([state[f"{name}.bias"] for name in names])
+        others = [f"{at}{name}" for name in ("attention.out_lin", "ffn.lin1", "ffn.lin2")]
+        linear = [_linear(state[f"{name}.weight"], state[f"{name}.bias"]) for name in others]
+        return (
+            _linear(weight, bias),
+            *linear,
+            _norm(state, f"{at}sa_layer_norm"),
+            _norm(state, f"{at}output_layer_norm"),
+        )
+
+    def pooled(self, groups: list[Group]) -> npt.NDArray[np.float32]:
+        """See Forward. N is the number of tokens over all groups."""
+        torch = self._torch
+        self._threads.fix()
+        flat = [token for group in groups for ids in group for token in ids]
+        at = [place for group in groups for ids in group for place in range(len(ids))]
+        shapes = [(len(group), len(group[0])) for group in groups]
+        with torch.inference_mode():
+            tokens = torch.tensor([flat, at], device=self.device)  # (2, N)
+            states = self._states(tokens[0], tokens[1], shapes)  # (layers, N, width)
+            parts, start = [], 0
+            for count, length in shapes:
+                end = start + count * length
+                parts.append(_pool(states[:, start:end].view(self.layers, count, length, self.width)))
+                start = end
+            return _numpy(torch.cat(parts) if len(parts) > 1 else parts[0])
+
+    def _states(self, ids: "Tensor", places: "Tensor", shapes: list[tuple[int, int]]) -> "Tensor":
+        """Hidden states after every layer: (layers, N, width)."""
+        functional = self._torch.nn.functional
+        norm = functional.layer_norm
+        shape = (self.width,)
+        x = norm(self._words[ids] + self._positions[places], shape, *self._first_norm)  # (N, width)
+        found = []
+        for inward, outward, up, down, attention_norm, output_norm in self._blocks:
+            x = norm(x + outward(self._attend(inward(x), shapes)), shape, *attention_norm)
+            x = norm(x + down(functional.gelu(up(x))), shape, *output_norm)
+            found.append(x)
+        return self._torch.stack(found)
+
+    def _attend(self, qkv: "Tensor", shapes: list[tuple[int, int]]) -> "Tensor":
+        """(N, 3 * width) -> (N, width), each question among its own tokens."""
+        attention = self._torch.nn.functional.scaled_dot_product_attention
+        parts, start = [], 0
+        for count, length in shapes:
+            end = start + count * length
+            split = qkv[start:end].view(count, length, 3, self._heads, self.width // self._heads)
+            query, key, value = split.permute(2, 0, 3, 1, 4)  # each (count, heads, length, width / heads)
+            parts.append(attention(query, key, value).transpose(1, 2).reshape(end - start, self.width))
+            start = end
+        return self._torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+class AnyForward:
+    """Any encoder that AutoModel can load: each group of equally long questions is one call, without masks."""
+
+    def __init__(self, folder: Path, *, precision: str, device: str, threads: int | None) -> None:
+        import torch
+
+        try:
+            from transformers import AutoModel
+            from transformers.utils import logging
+        except ImportError as error:
+            raise ConfigError(
+                "the package transformers is missing", field="encoder.model", remedy="pip install 'ragbandit[models]'"
+            ) from error
+        self._torch = torch
+        shown = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
+        try:
+            model = AutoModel.from_pretrained(str(folder), use_safetensors=True)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot load the model in {folder}: {error}", field="encoder.model") from error
+        finally:
+            if shown:
+                logging.enable_progress_bar()
+        self._model = model.to(device=device, dtype=getattr(torch, precision)).eval()
+        self.layers, self.width = model.config.num_hidden_layers, model.config.hidden_size
+        self.max_tokens = getattr(model.config, "max_position_embeddings", 512)
+        self.precision, self.device = precision, device
+        self._threads = _Threads(threads)
+
+    def pooled(self, groups: list[Group]) -> npt.NDArray[np.float32]:
+        """See Forward."""
+        torch = self._torch
+        self._threads.fix()
+        with torch.inference_mode():
+            parts = []
+            for group in groups:
+                ids = torch.tensor(group, device=self.device)  # (B, T)
+                seen = self._model(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+                parts.append(_pool(torch.stack(seen.hidden_states[1:])))
+            return _numpy(torch.cat(parts))
+
+
+class _Threads:
+    """Keeps torch's thread count at a fixed number: OpenMP remembers it per calling thread, not per process."""
+
+    def __init__(self, count: int | None) -> None:
+        import torch
+
+        self._torch, self._count = torch, count
+        if count is not None and count < 1:
+            raise ConfigError("must be at least 1", field="encoder.threads")
+        self.fix()
+
+    def fix(self) -> None:
+        if self._count is not None and self._torch.get_num_threads() != self._count:
+            self._torch.set_num_threads(self._count)
+
+
+def _pool(states: "Tensor") -> "Tensor":
+    """(layers, B, T, width) -> (B, layers * 2 * width), float32."""
+    import torch
+
+    real = states.float()
+    both = torch.stack([real[:, :, 0], real.mean(2)], dim=2)  # (layers, B, 2, width)
+    return both.transpose(0, 1).flatten(1)
+
+
+def _numpy(tensor: "Tensor") -> npt.NDArray[np.float32]:
+    array: npt.NDArray[np.float32] = tensor.cpu().numpy()
+    return array
+
+
+def _read(folder: Path, *, device: str, dtype: "torch.dtype") -> dict[str, "Tensor"]:
+    """Parameters by name without the `distilbert.` that checkpoints with a head put before them."""
+    from safetensors.torch import load_file
+
+    state: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        state.update(load_file(str(file), device=device))
+    return {name.removeprefix("distilbert."): value.to(dtype) for name, value in state.items()}
+
+
+def _norm(state: dict[str, "Tensor"], at: str) -> tuple["Tensor", "Tensor", float]:
+    return state[f"{at}.weight"], state[f"{at}.bias"], 1e-12  # the epsilon that DistilBERT has built in
+
+
+def _linear(weight: "Tensor", bias: "Tensor") -> Callable[["Tensor"], "Tensor"]:
+    """Make x -> x @ weight.T + bias, with the weight laid out once for oneDNN where that is possible.
+
+    torch lays an ordinary weight out anew, or badly, at every call: for one question that is most of the time.
+    The operations are those torch's own compiler uses, not a public interface; so their result is checked here
+    and the ordinary layer serves wherever they are missing or differ.
+    """
+    import torch
+
+    functional = torch.nn.functional
+    plain: Callable[[Tensor], Tensor] = lambda x: functional.linear(x, weight, bias)  # noqa: E731 - one of two forms
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return plain
+    try:
+        with torch.inference_mode():
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)  # noqa: SLF001 - see the docstring
+            run = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001
+            fast: Callable[[Tensor], Tensor] = lambda x: run(x, packed, bias, "none", [], "")  # noqa: E731
+            probe = torch.linspace(-1, 1, 2 * weight.shape[1]).view(2, -1).to(weight.dtype)
+            near = torch.allclose(fast(probe).float(), plain(probe).float(), rtol=0.02, atol=0.02)
+    except (AttributeError, RuntimeError, TypeError):
+        return plain
+    return fast if near else plain
+
+
+def _device(device: str) -> str:
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("no CUDA device here", field="encoder.device", remedy='use "auto" or "cpu"')
+    if device not in {"auto", "cpu", "cuda"}:
+        raise ConfigError(f"unknown device {device!r}", field="encoder.device", remedy='use "auto", "cpu" or "cuda"')
+    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _precision(precision: str, device: str) -> str:
+    import torch
+
+    if precision in {"float32", "bfloat16"}:
+        return precision
+    if precision != "auto":
+        remedy = 'use "auto", "float32" or "bfloat16"'
+        raise ConfigError(f"unknown precision {precision!r}", field="encoder.precision", remedy=remedy)
+    if device == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    features = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return "bfloat16" if features.get("avx512_bf16") or features.get("amx_bf16") else "float32"

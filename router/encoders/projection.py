@@ -1,0 +1,197 @@
+"""From a transformer's pooled states to features: a few hundred numbers that a learner with few rows can use.
+
+Nothing is learned from traffic. What a question is like is told by reference questions of our own, written and
+labelled one by one (reference_questions.jsonl: how many facts must be joined, what kind of answer is wanted, how well
+known it is, how it is worded):
+
+1. Directions. Ridge regression from the standardised states to each label, over the reference questions, gives one
+   direction per label: a reading of "needs two facts", "asks for a choice", and so on, for any question.
+2. Kinds. These readings and the counts of router/encoders/lexical.py make a small space in which near questions are
+of one
+   kind. A Gaussian kernel against the first reference questions, the anchors, whitened (Nystrom: Williams and Seeger
+   2000), spans smooth functions on it; inner products of these features are the kernel.
+3. The rest. A signed random projection (count sketch: Charikar et al. 2002) of all standardised states keeps, in fewer
+   numbers, what the labels do not name.
+
+A learner's prior is in the scales: `KINDS` of a question's squared length is in the kinds, the rest in the sketch.
+Everything is a continuous function of the states, so that machines that round differently still agree.
+"""
+
+import importlib.resources
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.router.encoders.lexical import SURFACE, surface
+
+__all__ = ["KINDS", "LEAST", "RECIPE", "Projection", "References", "fitted", "references"]
+
+Array = npt.NDArray[np.float32]
+Wide = npt.NDArray[np.float64]
+
+#: share of the kinds in the squared length of the features, chosen by cross-validation (docs/mba.md)
+KINDS: Final = 0.85
+#: of the features, the share that are kinds
+_ANCHORS: Final = 0.625
+#: fewest features
+LEAST: Final = 16
+#: ridge of the readings, against states of squared length 1
+_RIDGE: Final = 1.0
+#: weight of a count of the surface against a reading, both of variance 1
+_SURFACE: Final = 0.5
+#: a count this many standard deviations from the mean is an outlier, and read as no further away
+_FAR: Final = 3.0
+#: width of the kernel: squared distances in units of the median over the reference questions
+_NARROW: Final = 1.5
+#: part of the encoder's hash: all that the features depend on beside the states; raise the version with the arithmetic
+RECIPE: Final = (
+    f"v2: readings (ridge {_RIDGE}) and surface (weight {_SURFACE}, cut at {_FAR}, {', '.join(SURFACE)}), "
+    f"Gaussian kernel ({_NARROW}) at anchors ({_ANCHORS}), share {KINDS}; sketch of states"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class References:
+    """The reference questions and their labels as columns of zeros and ones."""
+
+    questions: tuple[str, ...]
+    labels: tuple[str, ...]
+    #: shape (n, labels)
+    columns: Wide
+    #: the file, for the hash
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Projection:
+    """States of shape (n, size) and their texts -> features of shape (n, d)."""
+
+    #: per entry of the states: mean and 1/deviation over the reference questions, shape (size,)
+    mean: Array
+    inverse: Array
+    #: readings = states @ directions + offset: shapes (size, labels) and (labels,), variance 1 out of sample
+    directions: Array
+    offset: Array
+    #: mean and weight/deviation of every count of the surface
+    surface_mean: Array
+    surface_scale: Array
+    #: anchors in the space of readings and counts, shape (m, labels + counts), and L^-1 of their kernel, (m, m)
+    anchors: Array
+    whiten: Array
+    #: of squared distances in the kernel's exponent, shape ()
+    narrow: Array
+    #: sketch: order of the entries and their signs times scale, shape (size,)
+    order: npt.NDArray[np.int64]
+    signs: Array
+
+    def apply(self, states: Array, *, texts: Sequence[str], dimension: int) -> Array:
+        """The features, float32, of mean square about 1 per entry."""
+        place = self.place(states, texts=texts)
+        near = np.exp(-self.narrow * _distances(place, self.anchors))  # (n, m)
+        kinds = (near @ self.whiten.T) * np.float32(np.sqrt(KINDS * dimension))
+        count = dimension - len(self.anchors)
+        rest = ((states - self.mean) * self.inverse)[:, self.order] * self.signs
+        missing = -rest.shape[1] % count
+        if missing:
+            rest = np.pad(rest, ((0, 0), (0, missing)))
+        return np.concatenate([kinds, rest.reshape(len(rest), -1, count).sum(axis=1)], axis=1).astype(np.float32)
+
+    def place(self, states: Array, *, texts: Sequence[str]) -> Array:
+        """Where questions lie among the kinds: readings and counts side by side, (n, labels + counts)."""
+        counted = np.clip((surface(texts) - self.surface_mean) * self.surface_scale, -_FAR * _SURFACE, _FAR * _SURFACE)
+        return np.concatenate([states @ self.directions + self.offset, counted], axis=1).astype(np.float32)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """For safetensors."""
+        return {name: np.array(getattr(self, name), order="C") for name in self.__dataclass_fields__}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> "Projection":
+        """Back from `arrays`. Raises KeyError if one is missing."""
+        return cls(**{name: arrays[name] for name in cls.__dataclass_fields__})
+
+
+def references() -> References:
+    """The questions that ship with the package."""
+    text = (
+        importlib.resources.files("ragbandit.router.encoders").joinpath("reference_questions.jsonl").read_text("utf-8")
+    )
+    rows = [json.loads(line) for line in text.splitlines()]
+    names, columns = [], []
+    for key in sorted(key for key in rows[0] if key != "question"):
+        values = sorted({row[key] for row in rows})
+        for value in values[1:] if isinstance(values[0], int) else values:
+            # A number is read as "at least that much", a word as "that one".
+            ordered = isinstance(value, int)
+            names.append(f"{key} >= {value}" if ordered else f"{key} = {value}")
+            columns.append([float(row[key] >= value if ordered else row[key] == value) for row in rows])
+    return References(
+        questions=tuple(row["question"] for row in rows),
+        labels=tuple(names),
+        columns=np.array(columns).T,
+        text=text,
+    )
+
+
+def fitted(states: Array, *, known: References, dimension: int, seed: int) -> Projection:
+    """The projection for an encoder that gives the reference questions these states, shape (n, size).
+
+    dimension: LEAST to size.
+    """
+    count, size = states.shape
+    anchors = min(round(_ANCHORS * dimension), count)
+    wide = states.astype(np.float64)
+    mean, spread = wide.mean(axis=0), wide.std(axis=0) + 1e-6
+    z = (wide - mean) / spread / np.sqrt(size)  # rows of squared length 1 on average
+    directions, offset, held_out = _readings(z, columns=known.columns)
+    counts = surface(known.questions)
+    surface_mean, surface_scale = counts.mean(axis=0), _SURFACE / (counts.std(axis=0) + 1e-9)
+    counted = np.clip((counts - surface_mean) * surface_scale, -_FAR * _SURFACE, _FAR * _SURFACE)
+    # The readings of questions that had no part in the fit, so that new questions lie among the old ones.
+    place = np.concatenate([held_out, counted], axis=1)
+    apart = _distances(place, place)
+    narrow = _NARROW / np.median(apart[~np.eye(count, dtype=bool)])
+    kernel = np.exp(-narrow * apart[:anchors, :anchors]) + 1e-4 * np.eye(anchors)
+    random = np.random.default_rng(seed)
+    order = random.permutation(size)
+    # z's squared length is 1 on average; so is its sketch's, and (1 - KINDS) d is the sketch's share.
+    signs = random.choice(np.array([-1.0, 1.0]), size) * np.sqrt((1.0 - KINDS) * dimension / size)
+    scaled = directions / (spread[:, None] * np.sqrt(size))
+    made = {
+        "mean": mean,
+        "inverse": 1.0 / spread,
+        "directions": scaled,
+        "offset": offset - mean @ scaled,
+        "surface_mean": surface_mean,
+        "surface_scale": surface_scale,
+        "anchors": place[:anchors],
+        "whiten": np.linalg.inv(np.linalg.cholesky(kernel)),
+        "narrow": np.array(narrow),
+        "signs": signs,
+    }
+    return Projection(order=order, **{name: array.astype(np.float32) for name, array in made.items()})
+
+
+def _readings(z: Wide, *, columns: Wide) -> tuple[Wide, Wide, Wide]:
+    """Ridge regression of every label on z, scaled so that held-out readings have mean 0 and variance 1.
+
+    Directions (size, labels), offset (labels,), and the held-out readings of the rows themselves, (n, labels): each
+    row left out once, in closed form.
+    """
+    centred = columns - columns.mean(axis=0)
+    inverse = np.linalg.inv(z @ z.T + _RIDGE * np.eye(len(z)))
+    dual = inverse @ centred  # (n, labels)
+    left_out = centred - dual / np.diag(inverse)[:, None]
+    middle, spread = left_out.mean(axis=0), left_out.std(axis=0) + 1e-9
+    return z.T @ dual / spread, -middle / spread, (left_out - middle) / spread
+
+
+def _distances(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Squared distances between rows, shape (len(a), len(b))."""
+    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * a @ b.T
+    found: npt.NDArray[Any] = np.maximum(squares, 0.0)
+    return found

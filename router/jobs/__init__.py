@@ -1,0 +1,1 @@
+"""Redis: the job queue, notifications, the private server, child processes."""

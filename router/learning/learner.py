@@ -1,0 +1,360 @@
+"""The learner: turns what has come in into updates, appends them to the ledger, applies them in its order.
+
+The policy is a function of the ledger: whatever dies in between, `catch_up` brings the same policy back. One
+learner per label, kept by a lease in SQL; the append itself is refused if another one has been there.
+"""
+
+import logging
+import math
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import Conflict, InvalidInput, NotReady, SnapshotError
+from ragbandit.router.learning.reward import default_reward, explicit_reward
+from ragbandit.router.learning.snapshots import SnapshotFiles, pack
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.storage.ledger import Closure, Entry, Joined, Ledger
+from ragbandit.router.storage.rows import canonical
+from ragbandit.router.types import Decision, Feedback, PolicyLabel, Reward, SnapshotInfo, Update
+
+__all__ = ["Learner", "Lesson", "judge", "made_update"]
+
+log = logging.getLogger("ragbandit.learner")
+
+#: longest drain, seconds; what is left then rings again
+DRAIN_S = 20.0
+#: A snapshot that takes long (a fine-tuned model has hundreds of megabytes) is followed by this many times as long
+#: without one, DRAIN_S at most, so that learning and serving get most of the machine.
+PUBLISH_SHARE = 4.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lesson:
+    """A joined decision that can be learned: its reward and the feedback that made it."""
+
+    reward: Reward
+    feedback: tuple[Feedback, ...]
+
+
+def judge(
+    joined: Joined,
+    *,
+    settings: Settings,
+    needs_features: bool,
+    encoder_hash: str,
+    now: float,
+    width: int | None = None,
+) -> Lesson | Closure | None:
+    """What is to be done with a waiting decision: learn it, close it, quarantine it, or None to wait on.
+
+    width: the number of features of what was learned before; None while nothing was.
+    """
+    learning = settings.learning
+    decision, outcome = joined.decision, joined.outcome
+    key = decision.id
+    if needs_features and decision.encoder_hash != encoder_hash:
+        return Closure(decision_id=key, state="closed", reason="made with another encoder")
+    due = decision.made_at + learning.wait_s
+    expired = now >= decision.made_at + learning.wait_s + learning.expire_s
+    alone = decision.run_by == "caller"  # a raw reward needs no outcome where no worker will bring one
+    usable = [f for f in joined.feedback if outcome is not None or (alone and f.kind == "reward")]
+    in_time = [f for f in usable if f.received_at <= due]
+    usable = in_time if learning.wait_s > 0 else usable[:1]
+    if not (expired or (usable and learning.wait_s == 0) or (learning.wait_s > 0 and now >= due)):
+        return None
+    if not usable:
+        if outcome is None and not expired and (not alone or joined.feedback):
+            return None  # the outcome may still come
+        if outcome is None and joined.feedback:
+            return Closure(decision_id=key, state="closed", reason="feedback without outcome")
+        if learning.default_reward is None:
+            return Closure(decision_id=key, state="closed", reason="no feedback in time")
+    try:
+        if usable:
+            reward = explicit_reward(usable, outcome=outcome, settings=settings.reward, how=learning.aggregate)
+        else:
+            assert learning.default_reward is not None
+            reward = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
+        _validate(joined, needs_features=needs_features, width=width)
+    except InvalidInput as error:
+        return Closure(decision_id=key, state="quarantined", reason=error.message, field=error.field)
+    return Lesson(reward=reward, feedback=tuple(usable))
+
+
+def _validate(joined: Joined, *, needs_features: bool, width: int | None) -> None:
+    """What no policy may be fed. Raises InvalidInput naming the field."""
+    decision = joined.decision
+    if not (math.isfinite(decision.propensity) and 0.0 < decision.propensity <= 1.0):
+        raise InvalidInput(f"propensity {decision.propensity} is outside (0, 1]", field="propensity")
+    if decision.arm not in decision.arms:
+        raise InvalidInput(f"arm {decision.arm!r} is not among {decision.arms}", field="arm")
+    if not decision.query.text.strip():
+        raise InvalidInput("the question has no text", field="text")
+    if needs_features and (decision.features is None or not np.isfinite(decision.features).all()):
+        raise InvalidInput("features are missing or not finite", field="features")
+    if needs_features and width is not None and decision.features is not None and decision.features.size != width:
+        raise InvalidInput(f"{decision.features.size} features, not {width}", field="features")
+
+
+def made_update(decision: Decision, lesson: Lesson, *, label: PolicyLabel, seq: int, now: float) -> Update:
+    """The ledger's row for a lesson."""
+    return Update(
+        policy=label,
+        seq=seq,
+        decision_id=decision.id,
+        query=decision.query,
+        arm=decision.arm,
+        arms=decision.arms,
+        pmf=decision.pmf,
+        scores=decision.scores,
+        propensity=decision.propensity,
+        reward=lesson.reward,
+        feedback_ids=tuple(f.id for f in lesson.feedback),
+        features=decision.features,
+        made_at=now,
+    )
+
+
+class Learner:
+    """One label's learner. `drain` learns all there is; the policy in here is the live policy."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        files: SnapshotFiles,
+        settings: Settings,
+        announce: Callable[[SnapshotInfo], None] = lambda _info: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.ledger = ledger
+        self.files = files
+        self.settings = settings
+        self.announce = announce
+        self.clock = clock
+        self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.last_seq = 0
+        #: updates that the policy would not take; the ledger has them, and every replay refuses them too
+        self.refused = 0
+        self._policy: Policy | None = None
+        self._encoder_hash = ""
+        #: features per decision, by the first update of the ledger
+        self._width: int | None = None
+        self._published = -math.inf
+        self._publishing_s = 0.0
+        #: the newest version that was written or found whole here, and its last update
+        self._written, self._written_seq = "", -1
+        self._lock = threading.Lock()
+
+    @property
+    def policy(self) -> Policy:
+        """The policy after `last_seq` updates. Raises NotReady before a router has registered it."""
+        if self._policy is None:
+            self.catch_up()
+        assert self._policy is not None
+        return self._policy
+
+    def catch_up(self) -> None:
+        """Newest usable snapshot, then the rest of the ledger."""
+        fresh = self._check_routers()
+        self._policy, self.last_seq = fresh, 0
+        end = self.ledger.last_seq()
+        for info in self.ledger.latest_snapshots(limit=5, policy=fresh, encoder_hash=self._encoder_hash):
+            if info.last_seq > end:
+                continue
+            try:
+                self._policy, _ = self.files.load(info.version, encoder_hash=self._encoder_hash)
+            except SnapshotError as error:
+                log.warning("snapshot passed over", extra={"action": "snapshot_refused", "reason": str(error)})
+                continue
+            self.last_seq = info.last_seq
+            break
+        for update in self.ledger.read(after=0, upto=1):
+            self._width = None if update.features is None else update.features.size
+        self._apply_rest()
+
+    def _check_routers(self) -> Policy:
+        """A fresh policy, if it is the one that the routers run. Raises NotReady if not, or if there are none yet."""
+        registered = self.ledger.registered()
+        if registered is None:
+            raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
+        fresh = make_policy(self.settings.policy.name, params=self.settings.policy.params)
+        ours = (fresh.algorithm, canonical(dict(fresh.params)))
+        if ours != (registered["algorithm"], registered["params"]):
+            raise NotReady(
+                f"the routers of {self.ledger.label!r} run {registered['algorithm']} with {registered['params']}, "
+                f"this learner has {ours[0]} with {ours[1]}",
+                remedy="start both with the same configuration",
+            )
+        self._encoder_hash = registered["encoder_hash"]
+        return fresh
+
+    def _apply_rest(self) -> None:
+        assert self._policy is not None
+        for update in self.ledger.read(after=self.last_seq):
+            self._take(update)
+
+    def _take(self, update: Update) -> None:
+        """Let the policy learn one row."""
+        assert self._policy is not None
+        if not apply(self._policy, update):
+            self.refused += 1
+            log.error("update refused", extra={"action": "refused", "seq": update.seq})
+        self.last_seq = update.seq
+
+    def drain(self, *, patience_s: float = 0.0) -> int:
+        """Learn what is ready, for DRAIN_S at most; the number of decisions closed.
+
+        0 if nothing was ready or another learner holds the lease. patience_s: how long to wait for it.
+        """
+        with self._lock:
+            if not self._acquire(patience_s):
+                return 0
+            try:
+                if self._policy is None:
+                    self.catch_up()
+                else:
+                    self._check_routers()  # they may have been started again with something else
+                    self._apply_rest()  # another learner may have held the lease since
+                self._pace()
+                total, give_up = 0, time.monotonic() + DRAIN_S
+                while time.monotonic() < give_up and (done := self._step()):
+                    total += done
+                # Also with nothing learned: the newest snapshot may be lost, or of other params, or never made.
+                self.publish(force=True)
+            except BaseException:
+                # A job's time limit may strike between any two lines: what is in memory cannot be trusted any more.
+                self._policy = None
+                raise
+            finally:
+                self.ledger.release(holder=self.holder)  # another host's learner need not wait for it to run out
+            return total
+
+    def close(self) -> None:
+        """Give the lease back, so that another learner need not wait for it to run out."""
+        self.ledger.release(holder=self.holder)
+
+    @property
+    def _interval(self) -> float:
+        """Least time between two snapshots, seconds."""
+        return max(self.settings.learning.snapshot_interval_s, min(PUBLISH_SHARE * self._publishing_s, DRAIN_S))
+
+    def _pace(self) -> None:
+        """Drains that follow each other closely become one: the interval between snapshots is kept by waiting here."""
+        left = self._published + self._interval - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+
+    def _acquire(self, patience_s: float) -> bool:
+        give_up = time.monotonic() + patience_s
+        while not self.ledger.acquire(holder=self.holder, now=self.clock(), lease_s=self.settings.learning.lease_s):
+            if time.monotonic() >= give_up:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def _step(self) -> int:
+        """One transaction's worth: judge, append, apply, publish if it is time. The number of decisions closed."""
+        learning = self.settings.learning
+        now = self.clock()
+        if not self.ledger.acquire(holder=self.holder, now=now, lease_s=learning.lease_s):
+            return 0
+        entries: list[Entry] = []
+        closed: list[Closure] = []
+        after = (-1.0, "")
+        while not entries and not closed:
+            page = self.ledger.ready(
+                now=now, wait_s=learning.wait_s, expire_s=learning.expire_s, limit=learning.batch, after=after
+            )
+            if not page:
+                return 0
+            entries, closed = self._judged(page, now=now)
+            last = page[-1]
+            if isinstance(last, Joined):
+                after = (last.decision.made_at, last.decision.id)
+        try:
+            self.ledger.append(entries, closed, holder=self.holder, now=now)
+        except Conflict as error:
+            # Somebody else learned meanwhile: what they wrote is the truth, ours was not kept.
+            log.warning("append refused", extra={"action": "append_refused", "reason": str(error)})
+            self.catch_up()
+            return 0
+        for entry in entries:
+            self._take(entry.update)
+        for closure in closed:
+            if closure.state == "quarantined":
+                log.error("decision quarantined", extra={"action": "quarantine", "decision": closure.decision_id})
+        self.publish()
+        return len(entries) + len(closed)
+
+    def _judged(self, batch: list[Joined | Closure], *, now: float) -> tuple[list[Entry], list[Closure]]:
+        entries: list[Entry] = []
+        closed: list[Closure] = []
+        needs_features = "features" in self.policy.needs
+        for joined in batch:
+            if isinstance(joined, Closure):
+                closed.append(joined)
+                continue
+            verdict = judge(
+                joined,
+                settings=self.settings,
+                needs_features=needs_features,
+                encoder_hash=self._encoder_hash,
+                now=now,
+                width=self._width,
+            )
+            if isinstance(verdict, Closure):
+                closed.append(verdict)
+            elif verdict is not None:
+                if self._width is None and joined.decision.features is not None:
+                    self._width = joined.decision.features.size
+                entries.append(self._entry(joined, verdict, seq=self.last_seq + len(entries) + 1, now=now))
+        return entries, closed
+
+    def _entry(self, joined: Joined, lesson: Lesson, *, seq: int, now: float) -> Entry:
+        update = made_update(joined.decision, lesson, label=self.ledger.label, seq=seq, now=now)
+        return Entry(update=update, feedback_at=max((f.received_at for f in lesson.feedback), default=None))
+
+    def publish(self, *, force: bool = False) -> SnapshotInfo | None:
+        """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""
+        now = self.clock()
+        began = time.monotonic()
+        if not force and began - self._published < self._interval:
+            return None
+        if self._written and self._written_seq == self.last_seq and self.files.exists(self._written):
+            return None
+        info, tensors, described = pack(
+            self.policy, label=self.ledger.label, last_seq=self.last_seq, encoder_hash=self._encoder_hash, now=now
+        )
+        kept = self.settings.learning.snapshots_kept
+        newest = self.ledger.latest_snapshots(limit=kept + 1, policy=self.policy, encoder_hash=self._encoder_hash)
+        if newest and newest[0].version == info.version and self._is_whole(info.version):
+            return None
+        self.files.write(info, tensors, described)
+        self._written, self._written_seq = info.version, info.last_seq
+        self.ledger.add_snapshot(info)
+        self._published = time.monotonic()
+        self._publishing_s = self._published - began
+        old = [known.version for known in newest if known.version != info.version]
+        self.files.prune(old[kept - 1 :])
+        self.announce(info)
+        return info
+
+    def _is_whole(self, version: str) -> bool:
+        """Whether the snapshot's files are there and undamaged; remembered, since reading them all takes time."""
+        try:
+            self.files.load(version, encoder_hash=self._encoder_hash)
+        except SnapshotError as error:
+            log.warning("snapshot made again", extra={"action": "snapshot_refused", "reason": str(error)})
+            return False
+        self._written, self._written_seq = version, self.last_seq
+        return True

@@ -1,0 +1,169 @@
+"""Snapshots: a policy's state as safetensors and JSON, written atomically, checked when loaded. Never pickle.
+
+A snapshot is a cache of the ledger: lose it and the learner makes the same bytes again. Its sha256 covers the
+tensors and the facts, so that two policies with one sha256 are the same policy.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from ragbandit.router.errors import ConfigError, SnapshotError
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.storage.files import put
+from ragbandit.router.storage.rows import canonical
+from ragbandit.router.types import PolicyLabel, SnapshotInfo
+
+__all__ = ["SnapshotFiles", "pack", "policy_sha256"]
+
+#: of the JSON file; another number is refused
+FORMAT = 1
+_REMAKE = "delete the snapshots folder: the learner makes it again from the ledger"
+
+
+def pack(
+    policy: Policy, *, label: PolicyLabel, last_seq: int, encoder_hash: str, now: float
+) -> tuple[SnapshotInfo, bytes, dict[str, Any]]:
+    """The snapshot's identity, its tensor bytes and its facts."""
+    arrays, facts = policy.state()
+    tensors = save_tensors({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    described: dict[str, Any] = {
+        "format": FORMAT,
+        "policy": label,
+        "algorithm": policy.algorithm,
+        "params": dict(policy.params),
+        "last_seq": last_seq,
+        "encoder_hash": encoder_hash,
+        "facts": facts,
+    }
+    sha256 = _sha256(tensors, described)
+    info = SnapshotInfo(
+        version=f"{label}-{last_seq}-{sha256[:12]}",
+        policy=label,
+        algorithm=policy.algorithm,
+        params=dict(policy.params),
+        last_seq=last_seq,
+        sha256=sha256,
+        encoder_hash=encoder_hash,
+        made_at=now,
+    )
+    return info, tensors, described
+
+
+def policy_sha256(policy: Policy, *, label: PolicyLabel, last_seq: int, encoder_hash: str) -> str:
+    """What identifies a policy after `last_seq` updates."""
+    return pack(policy, label=label, last_seq=last_seq, encoder_hash=encoder_hash, now=0.0)[0].sha256
+
+
+def _sha256(tensors: bytes, described: Mapping[str, Any]) -> str:
+    return hashlib.sha256(tensors + canonical(dict(described)).encode()).hexdigest()
+
+
+class SnapshotFiles:
+    """Where snapshots lie: a local folder, or any URL that fsspec knows (s3://, gs://, memory://)."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._remote = "://" in root
+
+    def write(self, info: SnapshotInfo, tensors: bytes, described: Mapping[str, Any]) -> None:
+        """Both files, the JSON last: a snapshot without it does not exist. Raises SnapshotError."""
+        facts = json.dumps(dict(described) | {"sha256": info.sha256, "made_at": info.made_at}, indent=1).encode()
+        try:
+            self._put(f"{info.version}.safetensors", tensors)
+            self._put(f"{info.version}.json", facts)
+        except OSError as error:
+            raise SnapshotError(f"{self.root} cannot be written: {error}", field="snapshots") from error
+
+    def load(self, version: str, *, encoder_hash: str | None = None) -> tuple[Policy, SnapshotInfo]:
+        """The policy of a snapshot, after all checks: format, sha256, encoder, shapes, finite numbers.
+
+        encoder_hash None skips the encoder check. Raises SnapshotError saying what is wrong.
+        """
+        tensors, described = self._read(version)
+        sha256, made_at = described.pop("sha256", None), described.pop("made_at", 0.0)
+        if described.get("format") != FORMAT:
+            raise SnapshotError(
+                f"{version} has format {described.get('format')!r}, this version reads {FORMAT}",
+                remedy=_REMAKE,
+            )
+        if _sha256(tensors, described) != sha256:
+            raise SnapshotError(f"{version} is damaged: its sha256 does not match", remedy="delete its two files")
+        if encoder_hash is not None and described["encoder_hash"] != encoder_hash:
+            raise SnapshotError(
+                f"{version} was made with encoder {described['encoder_hash'][:12]}, not {encoder_hash[:12]}",
+                field="encoder",
+                remedy="set the encoder back, or start a new ledger with another policy.label",
+            )
+        try:
+            policy = make_policy(described["algorithm"], params=described["params"])
+            policy.restore(dict(load_tensors(tensors)), described["facts"])
+        except (ConfigError, SafetensorError) as error:  # the sha256 fits: another version of ours wrote it
+            raise SnapshotError(f"{version} cannot be used here: {error}", remedy=_REMAKE) from error
+        info = SnapshotInfo(
+            version=version,
+            policy=described["policy"],
+            algorithm=described["algorithm"],
+            params=described["params"],
+            last_seq=described["last_seq"],
+            sha256=str(sha256),
+            encoder_hash=described["encoder_hash"],
+            made_at=made_at,
+        )
+        return policy, info
+
+    def exists(self, version: str) -> bool:
+        """Whether both files are there; `load` says whether they are any good."""
+        names = (f"{version}.json", f"{version}.safetensors")
+        if self._remote:
+            system, path = self._system()
+            return all(system.exists(f"{path}/{name}") for name in names)
+        return all(Path(self.root, name).is_file() for name in names)
+
+    def prune(self, versions: list[str]) -> None:
+        """Delete these snapshots' files; missing ones are fine."""
+        for version in versions:
+            for name in (f"{version}.json", f"{version}.safetensors"):
+                if self._remote:
+                    system, path = self._system()
+                    if system.exists(f"{path}/{name}"):
+                        system.rm_file(f"{path}/{name}")
+                else:
+                    Path(self.root, name).unlink(missing_ok=True)
+
+    def _read(self, version: str) -> tuple[bytes, dict[str, Any]]:
+        try:
+            tensors, facts = self._get(f"{version}.safetensors"), self._get(f"{version}.json")
+            described = json.loads(facts)
+        except (OSError, ValueError) as error:
+            raise SnapshotError(f"{version} cannot be read from {self.root}: {error}", remedy=_REMAKE) from error
+        if not isinstance(described, dict):
+            raise SnapshotError(f"{version}.json is not a JSON object", remedy=_REMAKE)
+        return tensors, described
+
+    def _put(self, name: str, data: bytes) -> None:
+        if self._remote:
+            system, path = self._system()
+            system.makedirs(path, exist_ok=True)
+            system.pipe_file(f"{path}/{name}", data)  # object stores show a file when it is whole
+        else:
+            put(Path(self.root, name), data, durable=True)
+
+    def _get(self, name: str) -> bytes:
+        if self._remote:
+            system, path = self._system()
+            return bytes(system.cat_file(f"{path}/{name}"))
+        return Path(self.root, name).read_bytes()
+
+    def _system(self) -> tuple[Any, str]:
+        import fsspec  # only a remote root needs it
+
+        return fsspec.core.url_to_fs(self.root)  # type: ignore[no-any-return] # fsspec has no types

@@ -1,0 +1,1 @@
+"""Offline: estimate, replay and simulate policies without serving them."""

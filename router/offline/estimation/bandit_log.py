@@ -1,0 +1,190 @@
+"""A log of decisions as arrays: all that the estimators read.
+
+n decisions over K arms. The checks are here too: nothing is estimated from a row that cannot be true.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.moments import Matrix, Vector
+from ragbandit.router.types import ArmName
+
+__all__ = [
+    "ROUNDING",
+    "SUM_TOLERANCE",
+    "Choices",
+    "Flags",
+    "Keys",
+    "Log",
+    "Strings",
+    "keys_of",
+    "keys_of_bytes",
+    "mixed",
+    "wrong_pmfs",
+]
+
+Choices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
+Keys = npt.NDArray[np.uint64]
+Strings = npt.NDArray[np.object_]
+
+#: a pmf sums to 1 within this
+SUM_TOLERANCE = 1e-6
+#: a number may lie outside its declared bounds by rounding only
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """Arrays aligned by row; `pmf` and `offered` have a column per arm."""
+
+    arms: tuple[ArmName, ...]
+    #: of the decision ids (`keys_of`): they choose the folds, shape (n,)
+    keys: Keys
+    #: place of the arm that was drawn, shape (n,)
+    action: Choices
+    #: probability of every arm when it was drawn, shape (n, K); 0 where it was not offered
+    pmf: Matrix
+    #: which arms were offered, shape (n, K)
+    offered: Flags
+    #: the reward that was learned and its parts, shape (n,)
+    reward: Vector
+    quality: Vector
+    cost: Vector
+    #: the rewards' declared bounds
+    minimum: float
+    maximum: float
+    #: the reward came whole from the caller, or by default: no other weight of cost can be put on it; shape (n,)
+    raw: Flags
+    #: nobody judged: the default reward; shape (n,)
+    defaulted: Flags
+    #: more feedback came after the decision was learned, shape (n,)
+    late: Flags
+    #: seconds since the epoch, shape (n,)
+    made_at: Vector
+    #: features of the questions, shape (n, d); None where the log has none
+    features: npt.NDArray[np.float32] | None = None
+    #: name of a field -> its value in every row, for segments: "tenant", "version", fields of the context
+    fields: Mapping[str, Strings] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    @property
+    def propensity(self) -> Vector:
+        """Logged probability of the arm that was drawn, shape (n,)."""
+        return np.take_along_axis(self.pmf, self.action[:, None], axis=1)[:, 0]
+
+    def weighted(self, weight: float) -> "Log":
+        """The same log with reward = quality - weight * cost; rows whose reward came whole keep it.
+
+        The bounds grow to hold all of them: cut at bounds that were declared for another weight, dear arms would look
+        alike.
+        """
+        reward = np.where(self.raw, self.reward, self.quality - weight * self.cost)
+        low, high = float(reward.min(initial=self.minimum)), float(reward.max(initial=self.maximum))
+        return replace(self, reward=reward, minimum=low, maximum=high)
+
+    def part(self, rows: Flags | Choices) -> "Log":
+        """Some of the rows, in the order given."""
+        names = ("keys", "action", "pmf", "offered", "reward", "quality", "cost", "raw", "defaulted", "late", "made_at")
+        cut = {name: getattr(self, name)[rows] for name in names}
+        features = None if self.features is None else self.features[rows]
+        return replace(
+            self, **cut, features=features, fields={name: values[rows] for name, values in self.fields.items()}
+        )
+
+    def check(self, *, first: int = 0) -> None:
+        """Raises InvalidInput with the row (counted from `first`), the field and the remedy."""
+        wrong = self.faults()
+        if wrong:
+            row = min(wrong)
+            name, message, remedy = wrong[row]
+            raise InvalidInput(message, field=f"row {first + row} {name}", remedy=remedy)
+
+    def faults(self) -> dict[int, tuple[str, str, str]]:
+        """Row -> (field, what is wrong, remedy) for every row that cannot be true; its first fault."""
+        found: dict[int, tuple[str, str, str]] = {}
+        for name, good, message, remedy in self._checks():
+            for row in np.flatnonzero(~good):
+                found.setdefault(int(row), (name, message(int(row)), remedy))
+        return found
+
+    def _checks(self) -> Iterator[tuple[str, Flags, Callable[[int], str], str]]:
+        """(field, rows that are good, what to say of a bad one, remedy)."""
+        pmf, rows = self.pmf, np.arange(len(self))
+        good = np.ones(len(self), dtype=np.bool_)
+        good[wrong_pmfs(pmf)] = False
+        remedy = "log the whole pmf: numbers in [0, 1] that sum to 1"
+        yield (
+            "pmf",
+            good,
+            lambda row: f"{pmf[row].tolist()} is no distribution, it sums to {pmf[row].sum():.9g}",
+            remedy,
+        )
+        if not self.offered.all():
+            good = np.asarray(~((pmf > 0.0) & ~self.offered).any(axis=1))
+            yield "pmf", good, lambda _: "gives probability to an arm that was not offered", "mend the arms or the pmf"
+        good = (self.action >= 0) & (self.action < len(self.arms))
+        yield "arm", good, lambda _: "is not among the arms of the pmf", "log the arm that was drawn"
+        drawn = pmf[rows, np.where(good, self.action, 0)]
+        remedy = "log the probability that the drawn arm had"
+        yield "propensity", (drawn > 0.0) & (drawn <= 1.0 + SUM_TOLERANCE), lambda row: f"is {drawn[row]:.9g}", remedy
+        for name in ("quality", "cost", "made_at", "reward"):
+            values: Vector = getattr(self, name)
+            yield name, np.isfinite(values), lambda row, v=values: f"is {v[row]}", "log a finite number"  # type: ignore[misc]
+        low, high = self.minimum - ROUNDING, self.maximum + ROUNDING
+        yield (
+            "reward",
+            (self.reward >= low) & (self.reward <= high),
+            lambda row: f"{self.reward[row]:.9g} lies outside [{self.minimum:g}, {self.maximum:g}]",
+            "declare the bounds that the rewards have (minimum, maximum)",
+        )
+        if self.features is not None:
+            good = np.asarray(np.isfinite(self.features).all(axis=1))
+            yield "features", good, lambda _: "hold a number that is not finite", "encode the question again"
+
+
+def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
+    """The rows that are no distribution over the arms, those offered if that is said; pmf of shape (n, K)."""
+    with np.errstate(invalid="ignore"):
+        sums = np.einsum("nk->n", pmf)
+        # Written so that NaN is no pmf. What follows for every row is asked of the whole first: it is mostly true.
+        fine = pmf.size == 0 or (pmf.min() >= 0.0 and np.abs(sums - 1.0).max() <= SUM_TOLERANCE)
+    if fine and (offered is None or offered.all()):
+        return np.zeros(0, dtype=np.intp)
+    good = (pmf >= 0.0).all(axis=1) & (np.abs(sums - 1.0) <= SUM_TOLERANCE)
+    if offered is not None:
+        good &= ~((pmf > 0.0) & ~offered).any(axis=1)
+    return np.flatnonzero(~good)
+
+
+def keys_of(ids: Sequence[str]) -> Keys:
+    """A well-mixed number per id, shape (n,), the same on every machine and in every order of rows: of its UTF-8."""
+    encoded = [name.encode("utf-8", "surrogatepass") for name in ids]
+    lengths = np.array([len(name) for name in encoded], dtype=np.int64)
+    return keys_of_bytes(np.frombuffer(b"".join(encoded), dtype=np.uint8), lengths=lengths)
+
+
+def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
+    """The keys of ids that lie one behind the other in `text`; lengths in bytes, shape (n,)."""
+    words = -(-int(lengths.max(initial=0)) // 8)
+    padded = np.zeros((len(lengths), 8 * words), dtype=np.uint8)
+    padded[np.arange(8 * words) < lengths[:, None]] = text
+    keys: Keys = mixed(np.zeros(len(lengths), dtype=np.uint64), lengths.astype(np.uint64))
+    for place, word in enumerate(padded.view("<u8").T):
+        # A longer id beside it must not change a row's key.
+        keys = np.where(8 * place < lengths, mixed(keys, word), keys)
+    return keys
+
+
+def mixed(keys: Keys, words: Keys) -> Keys:
+    """A word more in every key, both of shape (n,), by splitmix64's finaliser (Steele, Lea and Flood 2014)."""
+    keys = (keys + words) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(keys ^ (keys >> np.uint64(31)), dtype=np.uint64)

@@ -1,0 +1,375 @@
+"""What another policy would have earned on this log: pure functions over arrays, no store needed.
+
+Notation, for n rows and K arms: r rewards (n,); a the arms that were drawn (n,); P the logged pmfs (n, K); Q the
+candidate's pmfs (n, K); M predicted rewards (n, K), of models that did not see the row; w = Q[a] / P[a].
+
+An estimate is made of three numbers per row (`Terms`) and of nothing else, so that a log can be read in pieces: `terms`
+of each piece, their `Moments` merged, `estimated` of the whole. The functions named as the estimators are do all this
+at once, with checks, for arrays that fit in memory.
+
+No estimator sees an arm that P never plays. Where Q plays one, IPS counts its reward as 0, SNIPS as that of the other
+arms, and those with a model take the model's word.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from types import MappingProxyType
+
+import numpy as np
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.bandit_log import Choices, wrong_pmfs
+from ragbandit.router.offline.estimation.moments import Matrix, Moments, Vector
+
+__all__ = [
+    "ESTIMATORS",
+    "Estimate",
+    "Estimator",
+    "Facts",
+    "Terms",
+    "check_rows",
+    "clipped_ips",
+    "combination",
+    "dm",
+    "dr",
+    "dros",
+    "estimated",
+    "ips",
+    "shrunk",
+    "sndr",
+    "snips",
+    "switch_dr",
+    "terms",
+]
+
+#: rows taken at a time: new pages for whole columns cost more time than the arithmetic
+_BLOCK = 1 << 14
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What must be known of an estimator before its number is used."""
+
+    #: it needs predicted rewards
+    needs_model: bool = False
+    #: its bias does not fade with more rows, and its standard error does not hold it
+    biased: bool = False
+    self_normalised: bool = False
+    has_parameter: bool = False
+
+
+#: every estimator by name
+ESTIMATORS: Mapping[str, Facts] = MappingProxyType(
+    {
+        "ips": Facts(),
+        "clipped_ips": Facts(biased=True, has_parameter=True),
+        "snips": Facts(self_normalised=True),
+        "dm": Facts(needs_model=True, biased=True),
+        "dr": Facts(needs_model=True),
+        "sndr": Facts(needs_model=True, self_normalised=True),
+        "switch_dr": Facts(needs_model=True, biased=True, has_parameter=True),
+        "dros": Facts(needs_model=True, biased=True, has_parameter=True),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimator:
+    """An estimator with its parameter: the cap of clipped_ips, the threshold of switch_dr, the shrinkage of dros.
+
+    The parameter is at least 0; infinity leaves every weight as it is. Raises InvalidInput that names the known ones.
+    """
+
+    name: str
+    parameter: float | None = None
+
+    def __post_init__(self) -> None:
+        facts = ESTIMATORS.get(self.name)
+        known = ", ".join(f"{name}:NUMBER" if each.has_parameter else name for name, each in ESTIMATORS.items())
+        if facts is None:
+            wrong = "is not known"
+        elif facts.has_parameter and self.parameter is None:
+            wrong = "needs a parameter"
+        elif not facts.has_parameter and self.parameter is not None:
+            wrong = "takes no parameter"
+        elif self.parameter is not None and not self.parameter >= 0.0:
+            wrong = "needs a parameter of at least 0"
+        else:
+            return
+        raise InvalidInput(f"{str(self)!r} {wrong}", field="estimator", remedy=f"use one of {known}")
+
+    @classmethod
+    def parse(cls, text: str) -> "Estimator":
+        """The estimator of a text such as "dr", "clipped_ips:10" or "dros:inf". Raises InvalidInput."""
+        name, colon, number = text.strip().partition(":")
+        if not colon:
+            return cls(name=name)
+        try:
+            parameter = float(number)
+        except ValueError:
+            parameter = math.nan
+        return cls(name=name, parameter=parameter)
+
+    def __str__(self) -> str:
+        return self.name if self.parameter is None else f"{self.name}:{self.parameter:g}"
+
+    @property
+    def facts(self) -> Facts:
+        """Its row of ESTIMATORS."""
+        return ESTIMATORS[self.name]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """The parts of an estimate, one number of each per row, shape (n,)."""
+
+    #: w, never clipped nor shrunk: its mean is 1 but for chance and holes in the log, whatever the estimator
+    weight: Vector
+    #: what the reward that was seen adds
+    correction: Vector
+    #: what the candidate would earn if the model were right; 0 without a model
+    baseline: Vector
+
+    @property
+    def moments(self) -> Moments:
+        """Of the columns (weight, correction, baseline)."""
+        return Moments.of(self.weight, self.correction, self.baseline)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """A value with what is needed to trust it."""
+
+    #: NaN where nothing can be said: no rows, or no weight in a self-normalised estimate
+    value: float
+    #: infinite for fewer than two rows
+    standard_error: float
+    #: rows used
+    rows: int
+    #: (sum w)^2 / sum w^2 (Kish): as many on-policy rows would say as much
+    effective_rows: float
+    #: the standard error leaves out a bias that does not fade with more rows
+    biased: bool
+
+    def interval(self, *, confidence: float = 0.95) -> tuple[float, float]:
+        """Normal interval around the value, confidence in (0, 1). Undercovers on few effective rows; holds no bias."""
+        if not 0.0 < confidence < 1.0:
+            raise InvalidInput(f"{confidence!r} is not between 0 and 1", field="confidence", remedy="for example 0.95")
+        reach = NormalDist().inv_cdf(0.5 + confidence / 2.0) * self.standard_error
+        return self.value - reach, self.value + reach
+
+
+def terms(
+    estimator: Estimator,
+    *,
+    reward: Vector,
+    action: Choices,
+    logged: Matrix,
+    candidate: Matrix,
+    predicted: Matrix | None = None,
+) -> Terms:
+    """The terms of every row; the arrays must be true, as a checked log's are (`check_rows`), nothing is checked here.
+
+    With s(w) the weight that the estimator gives to a row (`shrunk`): correction s(w) r without a model, with one
+    s(w) (r - M[a]); baseline the sum over the arms of Q M. Raises InvalidInput where a model is needed and missing.
+    """
+    drawn = np.arange(len(action)) * logged.shape[1] + action
+    weight = np.take(candidate, drawn)
+    weight /= np.take(logged, drawn)
+    if not estimator.facts.needs_model:
+        correction = shrunk(estimator, weight=weight) * reward
+        return Terms(weight=weight, correction=correction, baseline=np.zeros(len(action)))
+    if predicted is None:
+        raise InvalidInput(f"{estimator} needs a model", field="predicted", remedy="predict every arm of every row")
+    correction = shrunk(estimator, weight=weight) * (reward - np.take(predicted, drawn))
+    return Terms(weight=weight, correction=correction, baseline=np.einsum("nk,nk->n", candidate, predicted))
+
+
+def shrunk(estimator: Estimator, *, weight: Vector) -> Vector:
+    """The weight s(w) that the estimator gives to each row, shape (n,), in [0, w].
+
+    clipped_ips: min(w, c) (Ionides 2008). dm: 0. switch_dr: w up to the threshold, 0 above it, where it takes the
+    model's word (Wang, Agarwal and Dudik 2017). dros: l w / (w^2 + l), optimistic shrinkage (Su, Dimakopoulou,
+    Krishnamurthy and Dudik 2020). Others: w.
+    """
+    limit = math.inf if estimator.parameter is None else estimator.parameter
+    match estimator.name:
+        case "clipped_ips":
+            return np.minimum(weight, limit)
+        case "switch_dr":
+            return np.where(weight <= limit, weight, 0.0)
+        case "dros" if 0.0 < limit < math.inf:
+            return weight * (limit / (weight * weight + limit))
+        case "dros" | "dm" if limit == 0.0 or estimator.name == "dm":
+            return np.zeros(len(weight))
+        case _:
+            return weight
+
+
+def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
+    """The estimate from the moments of (weight, correction, baseline), merged from as many pieces as there were.
+
+    Value: mean correction + mean baseline; if self-normalised, mean correction / mean weight + mean baseline (SNIPS:
+    Swaminathan and Joachims 2015; DR: Dudik, Erhan, Langford and Li 2014). Standard error: the sample deviation (n - 1)
+    of the row's score over sqrt(n); if self-normalised, the score is that of the delta method (`combination`).
+    """
+    weight, correction, baseline = (float(mean) for mean in moments.mean)
+    if estimator.facts.self_normalised:
+        correction = correction / weight if weight > 0.0 else math.nan
+    value = correction + baseline if moments.rows else math.nan
+    error = math.inf
+    if moments.rows > 1 and not math.isnan(value):
+        scores = moments.combined(combination(estimator, moments=moments)[None, :])
+        # Rounding may leave a variance of 0 slightly below it.
+        error = math.sqrt(max(float(scores.covariance[0, 0]), 0.0) / moments.rows)
+    squares = float(moments.scatter[0, 0]) + moments.rows * weight * weight
+    return Estimate(
+        value=value,
+        standard_error=error,
+        rows=moments.rows,
+        effective_rows=0.0 if squares == 0.0 else (moments.rows * weight) ** 2 / squares,
+        biased=estimator.facts.biased,
+    )
+
+
+def combination(estimator: Estimator, *, moments: Moments) -> Vector:
+    """The coefficients (3,) with which (weight, correction, baseline) make a row's score, up to a constant.
+
+    The value moves with the scores' mean: it is that mean for (0, 1, 1); if self-normalised, with W the mean weight and
+    s = mean correction / W, the coefficients are (-s/W, 1/W, 1) (the delta method's gradient), the mean is that of the
+    baseline and the value is the mean + s. So the covariance of two estimates on the same rows is that of their scores
+    over n, whatever the constants: what a paired difference needs. NaN where a self-normalised estimate has no weight.
+    """
+    if not estimator.facts.self_normalised:
+        return np.array([0.0, 1.0, 1.0])
+    weight, correction, _ = moments.mean
+    if not weight > 0.0:
+        return np.full(3, math.nan)
+    return np.array([-correction / weight / weight, 1.0 / weight, 1.0])
+
+
+def ips(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix) -> Estimate:
+    """Mean of w r (Horvitz and Thompson 1952): unbiased where P plays all that Q plays; can leave their range."""
+    return _once(Estimator(name="ips"), reward=reward, action=action, logged=logged, candidate=candidate)
+
+
+def clipped_ips(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, parameter: float) -> Estimate:
+    """Mean of min(w, parameter) r: less variance for a bias, downward where rewards are positive."""
+    estimator = Estimator(name="clipped_ips", parameter=parameter)
+    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate)
+
+
+def snips(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix) -> Estimate:
+    """Sum of w r over sum of w: a bias that fades as 1/n, and never outside the range of the rewards seen."""
+    return _once(Estimator(name="snips"), reward=reward, action=action, logged=logged, candidate=candidate)
+
+
+def dm(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Estimate:
+    """Mean of the model's rewards under Q, the direct method: as right as the model."""
+    estimator = Estimator(name="dm")
+    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
+
+
+def dr(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Estimate:
+    """The direct method plus the mean of w (r - M[a]), doubly robust: unbiased where IPS is, whatever the model."""
+    estimator = Estimator(name="dr")
+    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
+
+
+def sndr(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Estimate:
+    """The direct method plus the sum of w (r - M[a]) over the sum of w."""
+    estimator = Estimator(name="sndr")
+    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
+
+
+def switch_dr(
+    reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix, parameter: float
+) -> Estimate:
+    """DR on the rows of w <= parameter, the model alone on the others."""
+    estimator = Estimator(name="switch_dr", parameter=parameter)
+    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
+
+
+def dros(
+    reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix, parameter: float
+) -> Estimate:
+    """DR with every w shrunk to l w / (w^2 + l), l the parameter: 0 is the direct method, infinity is DR."""
+    estimator = Estimator(name="dros", parameter=parameter)
+    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
+
+
+def _once(
+    estimator: Estimator,
+    *,
+    reward: Vector,
+    action: Choices,
+    logged: Matrix,
+    candidate: Matrix,
+    predicted: Matrix | None = None,
+) -> Estimate:
+    check_rows(reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
+    moments = Moments.of(*np.empty((3, 0)))
+    for start in range(0, len(reward), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        made = terms(
+            estimator,
+            reward=reward[rows],
+            action=action[rows],
+            logged=logged[rows],
+            candidate=candidate[rows],
+            predicted=None if predicted is None else predicted[rows],
+        )
+        moments = moments.merged(made.moments)
+    return estimated(estimator, moments=moments)
+
+
+def check_rows(
+    reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix | None = None
+) -> None:
+    """Raises InvalidInput with the field, the first bad row and the remedy, if the arrays cannot be a log."""
+    if logged.ndim != 2 or logged.size == 0:
+        raise InvalidInput(f"shape {logged.shape}", field="logged", remedy="give a pmf per row, shape (n, K)")
+    rows, arms = logged.shape
+    for name, array, shape in (
+        ("reward", reward, (rows,)),
+        ("action", action, (rows,)),
+        ("candidate", candidate, (rows, arms)),
+        ("predicted", predicted, (rows, arms)),
+    ):
+        if array is not None and array.shape != shape:
+            raise InvalidInput(f"shape {array.shape}, not {shape}", field=name, remedy="align it with the logged pmfs")
+    _check_finite("reward", reward)
+    if not np.issubdtype(action.dtype, np.integer):
+        raise InvalidInput(f"of {action.dtype}", field="action", remedy="give the drawn arms' columns as integers")
+    if action.min() < 0 or action.max() >= arms:
+        row = int(np.flatnonzero((action < 0) | (action >= arms))[0])
+        raise InvalidInput(f"{action[row]} in row {row}", field="action", remedy=f"use columns 0 to {arms - 1}")
+    _check_pmf("logged", logged)
+    _check_pmf("candidate", candidate)
+    propensity = np.take(logged, np.arange(rows) * arms + action)
+    if not propensity.min() > 0.0:
+        row = int(propensity.argmin())
+        raise InvalidInput(
+            f"the drawn arm has probability 0 in row {row}",
+            field="logged",
+            remedy="log the pmf that the arm was drawn from",
+        )
+    if predicted is not None:
+        _check_finite("predicted", predicted)
+
+
+def _check_finite(name: str, values: Vector | Matrix) -> None:
+    good = np.isfinite(values)
+    if not good.all():
+        place = tuple(int(index) for index in np.argwhere(~good)[0])
+        raise InvalidInput(f"{values[place]} in row {place[0]}", field=name, remedy="drop the row or mend it")
+
+
+def _check_pmf(name: str, pmf: Matrix) -> None:
+    wrong = wrong_pmfs(pmf)
+    if len(wrong):
+        row = int(wrong[0])
+        remedy = "give numbers of at least 0 that sum to 1"
+        raise InvalidInput(f"{pmf[row].tolist()} in row {row} is not a pmf", field=name, remedy=remedy)

@@ -1,0 +1,352 @@
+"""Predicted rewards of every arm, never from a model that saw the row: what DM, DR and their kin are made with.
+
+A model that scores the rows it was fitted on makes an estimate that looks surer than it is. So the rows are dealt into
+folds by their keys, and each fold is predicted by what was learned on the others (cross-fitting: Chernozhukov et al.
+2018); or, where the past must not know the future, each block of rows by all rows before it (`progressive`).
+
+Targets have t columns (reward, quality, cost, say): they share what is costly.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.offline.estimation.bandit_log import Choices, Keys
+from ragbandit.router.offline.estimation.moments import Matrix, Vector
+
+__all__ = [
+    "Predictions",
+    "Regressor",
+    "Ridge",
+    "cross_fitted",
+    "folds_of",
+    "mrdr_weights",
+    "progressive",
+    "regressor_named",
+]
+
+#: of every row, arm and target, shape (n, K, t)
+Predictions = npt.NDArray[np.float64]
+#: of the questions, shape (n, d)
+FeatureRows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+
+#: Prior rows of the features' weights: what the features of a question tell of its reward is little beside the noise.
+_PENALTY = 10.0
+#: rows taken at a time: 16 Ki rows of 256 features are 32 MiB as float64
+_BLOCK = 1 << 14
+
+
+class Regressor(Protocol):
+    """What is asked of a regressor: two methods of scikit-learn's."""
+
+    def fit(self, features: Any, targets: Any, /) -> Any:
+        """Learn from features (n, d) and targets (n,)."""
+
+    def predict(self, features: Any, /) -> Any:
+        """Predicted targets, shape (n,)."""
+
+
+def folds_of(keys: Keys, *, folds: int) -> Choices:
+    """The fold of each row, shape (n,), in 0 ... folds - 1: of its key alone, in whatever piece or order it comes."""
+    if folds < 2:
+        raise InvalidInput(f"{folds!r} folds", field="folds", remedy="use 2 or more: one learns, another is predicted")
+    return (keys % np.uint64(folds)).astype(np.intp)
+
+
+class _Sums:
+    """All that ridge regressions per arm need of their rows, with z = (1, x): sums of v z z^T and v z y^T by arm.
+
+    v: the row's weight. Sums of y and the number of rows are kept without weights, for all arms together.
+    """
+
+    def __init__(self, *, arms: int, size: int, targets: int) -> None:
+        self.gram = np.zeros((arms, size, size))
+        self.moment = np.zeros((arms, size, targets))
+        self.total = np.zeros(targets)
+        self.rows = 0
+
+    def add(self, design: Matrix, *, action: Choices, targets: Matrix, weights: Vector | None) -> None:
+        """Take in rows: design (m, d+1), targets (m, t), weights (m,)."""
+        for arm in np.unique(action):
+            chosen = action == arm
+            z, y = design[chosen], targets[chosen]
+            if weights is not None:
+                # The root on both sides: BLAS halves its work for a matrix times its own transpose.
+                root = np.sqrt(weights[chosen])[:, None]
+                z, y = z * root, y * root
+            self.gram[arm] += z.T @ z
+            self.moment[arm] += z.T @ y
+        self.total += targets.sum(axis=0)
+        self.rows += len(targets)
+
+    def absorb(self, other: "_Sums") -> None:
+        """Take in all rows of another."""
+        self.gram += other.gram
+        self.moment += other.moment
+        self.total += other.total
+        self.rows += other.rows
+
+    def solved(self, *, penalty: float) -> Matrix:
+        """The coefficients of z for every arm, shape (K, d+1, t).
+
+        Minimise the sum of v |y - mean - z b|^2 + |b|^2 weighted by D: D of the intercept is the mean v, of feature j
+        penalty d times the mean of v x_j^2, means over the rows of all arms. So the scale of neither features nor
+        weights matters, and an arm without rows predicts the mean of all.
+        """
+        size, mean = self.gram.shape[1], self.total / self.rows
+        scale = np.sqrt(np.einsum("kii->i", self.gram) / self.rows)
+        scale[scale == 0.0] = 1.0  # such a feature is 0 everywhere, and so is its coefficient
+        prior = np.diag([1.0, *[penalty * (size - 1)] * (size - 1)])
+        found = np.empty_like(self.moment)
+        for arm, (gram, moment) in enumerate(zip(self.gram, self.moment, strict=True)):
+            apart = (moment - gram[:, :1] * mean) / scale[:, None]  # z's first column is 1
+            found[arm] = np.linalg.solve(gram / scale / scale[:, None] + prior, apart) / scale[:, None]
+        found[:, 0] += mean
+        return found
+
+
+class Ridge:
+    """Cross-fitted ridge regression per arm, closed form, of logs that are read in pieces: add all, then predict.
+
+    Linear in (1, x); without features the arm's mean, shrunk by one row's worth towards the mean of all arms. penalty:
+    prior rows (> 0), in units of the features' mean squares and of 1 / d.
+    """
+
+    def __init__(self, *, arms: int, folds: int, penalty: float = _PENALTY) -> None:
+        if not 0.0 < penalty < np.inf:
+            raise InvalidInput(f"{penalty!r} is not a number above 0", field="penalty", remedy="for example 10.0")
+        self._arms, self._folds, self._penalty = arms, folds, penalty
+        self._sums: list[_Sums] = []
+        self._solved: dict[int, Matrix] = {}
+
+    def add(
+        self,
+        features: FeatureRows | None,
+        *,
+        action: Choices,
+        targets: Matrix,
+        folds: Choices,
+        weights: Vector | None = None,
+    ) -> None:
+        """Take in rows: features (n, d) or None, action (n,), targets (n, t), folds (n,), weights (n,) of at least 0.
+
+        Raises InvalidInput for pieces that do not belong together.
+        """
+        _check_places("action", action, rows=len(targets), below=self._arms)
+        _check_places("folds", folds, rows=len(targets), below=self._folds)
+        for name, values in (("features", features), ("weights", weights)):
+            if values is not None and len(values) != len(targets):
+                raise InvalidInput(
+                    f"{len(values)} rows, not {len(targets)}", field=name, remedy="align it with targets"
+                )
+        size, columns = 1 if features is None else features.shape[1] + 1, targets.shape[1]
+        if not self._sums:
+            self._sums = [_Sums(arms=self._arms, size=size, targets=columns) for _ in range(self._folds)]
+        if self._sums[0].moment.shape[1:] != (size, columns):
+            raise InvalidInput(
+                f"{size - 1} features and {columns} targets, after others", field="features", remedy="keep their number"
+            )
+        self._solved.clear()
+        if features is None:
+            self._add_means(action, targets=targets, folds=folds, weights=weights)
+            return
+        for rows in _blocks(len(targets)):
+            design = _design(features, rows=rows)
+            for fold in np.unique(folds[rows]):
+                chosen = np.flatnonzero(folds[rows] == fold)
+                self._sums[fold].add(
+                    design[chosen],
+                    action=action[rows][chosen],
+                    targets=targets[rows][chosen],
+                    weights=None if weights is None else weights[rows][chosen],
+                )
+
+    def predict(self, features: FeatureRows | None, *, folds: Choices) -> Predictions:
+        """What the other folds' rows say of these, shape (n, K, t). Raises InvalidInput where they have none."""
+        rows_given = len(folds) if features is None else len(features)
+        _check_places("folds", folds, rows=rows_given, below=self._folds)
+        found = np.empty((len(folds), self._arms, self._sums[0].moment.shape[2] if self._sums else 0))
+        if features is None:
+            means = np.zeros((self._folds, *found.shape[1:]))
+            for fold in np.flatnonzero(np.bincount(folds, minlength=self._folds)):
+                means[fold] = self._coefficients(int(fold))[:, 0]
+            return np.asarray(means[folds], dtype=np.float64)
+        for rows in _blocks(len(folds)):
+            design = _design(features, rows=rows)
+            for fold in np.unique(folds[rows]):
+                chosen = np.flatnonzero(folds[rows] == fold)
+                found[rows.start + chosen] = _applied(self._coefficients(int(fold)), design=design[chosen])
+        return found
+
+    def _add_means(self, action: Choices, *, targets: Matrix, folds: Choices, weights: Vector | None) -> None:
+        """`add` where z = 1: nothing but counts and sums per fold and arm."""
+        cells, count = folds * self._arms + action, self._folds * self._arms
+        shape = (self._folds, self._arms)
+        gram = np.bincount(cells, weights=weights, minlength=count).reshape(shape)
+        rows = np.bincount(folds, minlength=self._folds)
+        for column, values in enumerate(targets.T):
+            heavy = values if weights is None else values * weights
+            moment = np.bincount(cells, weights=heavy, minlength=count).reshape(shape)
+            total = np.bincount(folds, weights=values, minlength=self._folds)
+            for fold, sums in enumerate(self._sums):
+                sums.moment[:, 0, column] += moment[fold]
+                sums.total[column] += total[fold]
+        for fold, sums in enumerate(self._sums):
+            sums.gram[:, 0, 0] += gram[fold]
+            sums.rows += int(rows[fold])
+
+    def _coefficients(self, fold: int) -> Matrix:
+        """Learned on all folds but this, shape (K, d+1, t)."""
+        if fold not in self._solved:
+            others = [sums for place, sums in enumerate(self._sums) if place != fold]
+            if not any(sums.rows for sums in others):
+                raise InvalidInput(
+                    f"no rows outside of fold {fold}", field="folds", remedy="use a longer log, or a fixed model"
+                )
+            first = others[0]
+            whole = _Sums(arms=self._arms, size=first.gram.shape[1], targets=len(first.total))
+            for sums in others:
+                whole.absorb(sums)
+            self._solved[fold] = whole.solved(penalty=self._penalty)
+        return self._solved[fold]
+
+
+def progressive(
+    features: FeatureRows | None,
+    *,
+    action: Choices,
+    targets: Matrix,
+    arms: int,
+    starts: Sequence[int],
+    first: Vector,
+    penalty: float = _PENALTY,
+) -> Predictions:
+    """Each block of rows as predicted by the ridge of all rows before it, shape (n, K, t).
+
+    starts: row numbers at which blocks begin, rising from 0, below n; each costs one solution. first (t,): what the
+    first block is predicted to be, the middle of the rewards' range, say. Raises InvalidInput for other starts.
+    """
+    ends = [*starts[1:], len(action)]
+    if not starts or starts[0] != 0 or any(start >= end for start, end in zip(starts, ends, strict=True)):
+        raise InvalidInput(f"blocks start at {list(starts)}", field="starts", remedy="rise from 0, below the rows")
+    ridge = Ridge(arms=arms, folds=2, penalty=penalty)  # what is learned lies in fold 0, fold 1 is predicted from it
+    found = np.empty((len(action), arms, targets.shape[1]))
+    found[: ends[0]] = first
+    for start, end, until in zip(starts, ends, ends[1:], strict=False):
+        past, block = slice(start, end), slice(end, until)
+        ridge.add(
+            None if features is None else features[past],
+            action=action[past],
+            targets=targets[past],
+            folds=np.zeros(end - start, dtype=np.intp),
+        )
+        ahead = None if features is None else features[block]
+        found[block] = ridge.predict(ahead, folds=np.ones(until - end, dtype=np.intp))
+    return found
+
+
+def cross_fitted(
+    make: Callable[[], Regressor],
+    *,
+    features: FeatureRows,
+    action: Choices,
+    targets: Matrix,
+    folds: Choices,
+    arms: int,
+) -> Predictions:
+    """Predictions of any regressor, one fitted per fold, arm and target on the rows of the other folds, (n, K, t).
+
+    An arm without such rows is predicted by their mean over all arms. Raises InvalidInput where they are none at all,
+    ConfigError where the regressor does not give one finite number per row.
+    """
+    found = np.empty((len(action), arms, targets.shape[1]))
+    for fold in np.unique(folds):
+        others, here = folds != fold, folds == fold
+        if not others.any():
+            raise InvalidInput(f"no rows outside of fold {fold}", field="folds", remedy="use a longer log")
+        for arm in range(arms):
+            learned = others & (action == arm)
+            if not learned.any():
+                found[here, arm] = targets[others].mean(axis=0)
+                continue
+            for column in range(targets.shape[1]):
+                model = make()
+                model.fit(features[learned], targets[learned, column])
+                found[here, arm, column] = _numbers(model.predict(features[here]), rows=int(here.sum()))
+    return found
+
+
+def regressor_named(name: str) -> Callable[[], Regressor]:
+    """What makes a regressor, by "package.module:Name": a class or a function without arguments. Raises ConfigError."""
+    module, _, attribute = name.partition(":")
+    remedy = "for example sklearn.ensemble:HistGradientBoostingRegressor"
+    if not module or not attribute:
+        raise ConfigError(f"{name!r} is not of the form package.module:Class", field="model", remedy=remedy)
+    try:
+        made = getattr(import_module(module), attribute)
+    except (ImportError, TypeError, ValueError) as error:
+        raise ConfigError(f"cannot import {module}: {error}", field="model", remedy="install its package") from error
+    except AttributeError as error:
+        raise ConfigError(f"{module} has no {attribute}", field="model", remedy=remedy) from error
+    for method in ("fit", "predict"):
+        if isinstance(made, type) and not callable(getattr(made, method, None)):
+            raise ConfigError(f"{name} has no method {method}", field="model", remedy=remedy)
+    if not callable(made):
+        raise ConfigError(f"{name} is neither a class nor a function", field="model", remedy=remedy)
+    return made  # type: ignore[no-any-return]
+
+
+def mrdr_weights(action: Choices, *, logged: Matrix, candidate: Matrix) -> Vector:
+    """Weights v (n,) with which squared errors on the log measure DR's variance, to fit a candidate's model with.
+
+    At one question, with e_k the model's error on arm k, the variance of DR's score is, but for noise, e^T (diag(Q^2 /
+    P) - Q Q^T) e: what more robust doubly robust minimises (Farajtabar, Chow and Ghavamzadeh 2018). Arms that are
+    fitted apart can only know its diagonal, Q_k^2 (1 - P_k) / P_k e_k^2, which is the logged mean of v e^2 for v = w^2
+    (1 - P[a]). For a deterministic candidate there is no more than the diagonal, and v = Q (1 - P) / P^2.
+    """
+    drawn = np.arange(len(action)), action
+    propensity = logged[drawn]
+    weight = candidate[drawn] / propensity
+    return np.asarray(weight * weight * (1.0 - propensity), dtype=np.float64)
+
+
+def _applied(coefficients: Matrix, *, design: Matrix) -> Predictions:
+    """Predictions (m, K, t) of rows z (m, d+1) by coefficients (K, d+1, t), in one product."""
+    arms, size, columns = coefficients.shape
+    flat = coefficients.transpose(1, 0, 2).reshape(size, arms * columns)
+    return np.asarray((design @ flat).reshape(len(design), arms, columns), dtype=np.float64)
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    for start in range(0, rows, _BLOCK):
+        yield slice(start, min(start + _BLOCK, rows))
+
+
+def _design(features: FeatureRows | None, *, rows: slice) -> Matrix:
+    """Rows z = (1, x), shape (m, d+1), float64."""
+    size = 1 if features is None else features.shape[1] + 1
+    z = np.ones((rows.stop - rows.start, size))
+    if features is not None:
+        z[:, 1:] = features[rows]
+    return z
+
+
+def _check_places(name: str, places: Choices, *, rows: int, below: int) -> None:
+    """Raises InvalidInput unless there is one number per row, in 0 ... below - 1."""
+    if len(places) != rows or not ((places >= 0) & (places < below)).all():
+        message = f"not {rows} numbers from 0 to {below - 1}"
+        raise InvalidInput(message, field=name, remedy="give one per row, within the number of arms or folds")
+
+
+def _numbers(predicted: Any, *, rows: int) -> Vector:
+    """What a regressor gave, if it is one finite number per row."""
+    values = np.asarray(predicted, dtype=np.float64)
+    if values.shape != (rows,) or not np.isfinite(values).all():
+        raise ConfigError(
+            f"predicted {values.shape}, not {rows} finite numbers", field="model", remedy="use a regressor"
+        )
+    return values

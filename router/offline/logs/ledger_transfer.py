@@ -1,0 +1,340 @@
+"""A ledger's rows out of the store, and a log's rows into one.
+
+What is taken in, per row: its decision and its update, as they were logged, at the end of the ledger. Beside a
+decision that is new to the store, so that ledgers to come can learn from it as from any other: its reward as one
+feedback of kind "reward" under an id of its own (a log names the feedback that made a reward, not its content; a new
+ledger learns the reward whole), none where nobody had judged; and an outcome without an answer, so that no worker runs
+the arm again. Ledgers that were there before do not learn it: for them it is closed.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, and_, delete, insert, select
+
+from ragbandit.router.errors import Conflict, NotReady
+from ragbandit.router.learning.audit import draw_fault
+from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.storage.decisions import Store, insert_new
+from ragbandit.router.storage.ledger import Entry, Ledger
+from ragbandit.router.storage.rows import decision_row, feedback_row, outcome_row, update_row
+from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
+from ragbandit.router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
+
+__all__ = ["Taken", "ledger_rows", "take_in"]
+
+T = TypeVar("T")
+
+#: rows per transaction
+PAGE = 500
+#: how the version of a snapshot ends: its last update, and the first digits of its sha256
+_VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """What became of a log's rows."""
+
+    #: rows that are in the ledger now and were not before
+    added: int = 0
+    #: rows that it had already
+    known: int = 0
+    #: of the added ones, those whose draws do not follow from their ids
+    made_elsewhere: int = 0
+
+
+def ledger_rows(ledger: Ledger, *, since: float | None = None, upto: int | None = None) -> Iterator[Logged]:
+    """The ledger's rows in order, a page at a time; with `since`, those decided at that time or later.
+
+    upto: the last seq. Raises StoreError at a row that cannot be read.
+    """
+    pages = ledger.read_with_decisions(after=0, upto=upto, page=PAGE)
+    for page in _pages(pages, size=PAGE):
+        late, times = _beside(ledger, [update for update, _ in page])
+        for update, decision in page:
+            if since is None or decision.made_at >= since:
+                yield Logged(
+                    decision=decision,
+                    reward=update.reward,
+                    seq=update.seq,
+                    feedback_ids=update.feedback_ids,
+                    feedback_at=times[update.seq],
+                    learned_at=update.made_at,
+                    late=decision.id in late,
+                )
+
+
+def _beside(ledger: Ledger, page: Sequence[Update]) -> tuple[set[str], dict[int, float | None]]:
+    """The decisions that more feedback came for after these updates, and when the last that made each came in."""
+    ids = [update.decision_id for update in page]
+    used = {key for update in page for key in (*update.feedback_ids, _feedback_id(update.decision_id))}
+    with ledger.database.read() as connection:
+        notes = connection.execute(
+            select(feedback.c.id, feedback.c.decision_id).where(feedback.c.decision_id.in_(ids), feedback.c.late)
+        ).all()
+        marks = connection.execute(
+            select(outcomes.c.decision_id, outcomes.c.made_by).where(
+                outcomes.c.decision_id.in_(ids), outcomes.c.stop_reason == IMPORTED
+            )
+        ).all()
+        times = connection.execute(
+            select(updates.c.seq, updates.c.feedback_at).where(
+                updates.c.policy == ledger.label, updates.c.seq.between(page[0].seq, page[-1].seq)
+            )
+        ).all()
+    late = {note.decision_id for note in notes if note.id not in used}
+    late |= {mark.decision_id for mark in marks if json.loads(mark.made_by).get("late")}
+    return late, {row.seq: row.feedback_at for row in times}
+
+
+def take_in(
+    ledger: Ledger,
+    rows: Iterable[Logged],
+    *,
+    origin: str,
+    source: str = "",
+    lease_s: float = 10.0,
+    patience_s: float = 30.0,
+    clock: Callable[[], float] = time.time,
+    progress: Callable[[Taken], None] = lambda _taken: None,
+) -> Taken:
+    """Append the rows to the ledger in their order, a page per transaction; the same row again adds nothing.
+
+    origin: the format, kept in the facts of rows that were made elsewhere. source: the file, for messages. progress:
+    told after every page what has become of the rows. patience_s: how long to wait for the ledger's learner. Raises
+    NotReady where it holds on, and Conflict naming the line where an id stands for something else; the pages before it
+    are kept.
+    """
+    holder = f"import-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    encoder: str | None = None
+    taken = Taken()
+    try:
+        for page in _pages(iter(rows), size=PAGE):
+            if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
+                encoder = _register(ledger, now=clock())
+            _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s, clock=clock)
+            marked = [_marked(row, origin=origin) for row in page]
+            with ledger.writing(holder=holder, now=clock()) as (connection, end):
+                work = _Page(ledger=ledger, connection=connection, rows=marked, source=source, origin=origin)
+                work.check_encoder(encoder)
+                added = work.write(end=end, now=clock())
+            taken = Taken(
+                added=taken.added + len(added),
+                known=taken.known + len(page) - len(added),
+                made_elsewhere=taken.made_elsewhere + sum(IMPORTED in row.decision.facts for row in added),
+            )
+            progress(taken)
+    finally:
+        ledger.release(holder=holder)
+    return taken
+
+
+def _pages(rows: Iterator[T], *, size: int) -> Iterator[list[T]]:
+    while page := list(islice(rows, size)):
+        yield page
+
+
+def _register(ledger: Ledger, *, now: float) -> str:
+    """Make the ledger known, so that every decision in the store has its place in it; the encoder it learns from.
+
+    What a router has said of it stands. "" where any encoder will do.
+    """
+    if ledger.registered() is None:
+        store = Store(ledger.database, label=ledger.label)
+        with contextlib.suppress(Conflict):  # a router has opened it just now
+            store.register_policy(algorithm=IMPORTED, params="{}", encoder_hash="", now=now)
+    registered = ledger.registered()
+    assert registered is not None
+    return str(registered["encoder_hash"])
+
+
+def _acquire(ledger: Ledger, *, holder: str, lease_s: float, patience_s: float, clock: Callable[[], float]) -> None:
+    give_up = time.monotonic() + patience_s
+    while not ledger.acquire(holder=holder, now=clock(), lease_s=lease_s):
+        if time.monotonic() >= give_up:
+            raise NotReady(
+                f"a learner holds the ledger {ledger.label!r}", field="label", remedy="try again, or import elsewhere"
+            )
+        time.sleep(0.1)
+
+
+def _marked(row: Logged, *, origin: str) -> Logged:
+    """The row; one whose draw nobody can make again says in its facts where it comes from.
+
+    Ours are the rows that name a snapshot of a ledger like ours and whose draw follows from their ids.
+    """
+    decision = row.decision
+    ours = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
+    if IMPORTED in decision.facts or (ours and draw_fault(decision) is None):
+        return row
+    return replace(row, decision=replace(decision, facts={**decision.facts, IMPORTED: origin}))
+
+
+def _feedback_id(decision_id: str) -> FeedbackId:
+    """The id of the feedback that stands for a logged reward."""
+    return FeedbackId(f"{IMPORTED}-{hashlib.sha256(decision_id.encode()).hexdigest()[:40]}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Page:
+    """Rows to be written in one transaction."""
+
+    ledger: Ledger
+    connection: Connection
+    rows: Sequence[Logged]
+    source: str
+    origin: str
+
+    def write(self, *, end: int, now: float) -> list[Logged]:
+        """Write what the ledger does not have, from seq end + 1; the rows written. Raises Conflict."""
+        made = {row.decision.id: decision_row(row.decision) for row in self.rows}
+        new = insert_new(self.connection, decisions, list(made.values()), key="id")
+        self._check_standing(made, new=new)
+        known = self._check_learned()
+        added = [row for row in self.rows if row.decision.id not in known]
+        self._out_of_waiting([row for row in added if row.decision.id not in new])
+        if added:
+            entries = [self._entry(row, seq=end + number) for number, row in enumerate(added, start=1)]
+            values = [update_row(entry.update, feedback_at=entry.feedback_at) for entry in entries]
+            self.connection.execute(insert(updates), values)
+        self._furnish([row for row in added if row.decision.id in new], now=now)
+        return added
+
+    def check_encoder(self, encoder: str) -> None:
+        """Raises Conflict for features that the ledger's policy could not read."""
+        for row in self.rows if encoder else ():
+            if row.decision.encoder_hash != encoder:
+                raise self._conflict(
+                    row,
+                    "encoder_hash",
+                    f"the ledger learns from encoder {encoder[:12]}, the row has {row.decision.encoder_hash[:12]!r}",
+                )
+
+    def _check_standing(self, made: Mapping[DecisionId, Mapping[str, Any]], *, new: set[str]) -> None:
+        """A decision that the store has already must be this one, in every field."""
+        old = [key for key in made if key not in new]
+        standing = self.connection.execute(select(decisions).where(decisions.c.id.in_(old))).mappings()
+        for found in standing if old else ():
+            asked = made[found["id"]]
+            other = [name for name, value in asked.items() if found[name] != value]
+            if other:
+                row = next(row for row in self.rows if row.decision.id == found["id"])
+                name = next((name for name in other if name != "body_hash"), other[0])
+                raise self._conflict(row, name, f"the store has another decision {row.decision.id!r}")
+
+    def _check_learned(self) -> set[str]:
+        """The rows that the ledger has; each must have taught what it says here."""
+        ids = [row.decision.id for row in self.rows]
+        here = updates.c.policy == self.ledger.label, updates.c.decision_id.in_(ids)
+        learned = self.connection.execute(select(updates).where(*here)).mappings()
+        by_id = {row.decision.id: row for row in self.rows}
+        known: set[str] = set()
+        for found in learned:
+            row = by_id[found["decision_id"]]
+            entry = self._entry(row, seq=found["seq"])
+            asked = update_row(entry.update, feedback_at=entry.feedback_at)
+            other = [name for name, value in asked.items() if name != "seq" and found[name] != value]
+            if other:
+                raise self._conflict(row, other[0], f"the ledger learned something else from {row.decision.id!r}")
+            known.add(row.decision.id)
+        return known
+
+    def _out_of_waiting(self, rows: Sequence[Logged]) -> None:
+        """Decisions of the store that this ledger has not done with yet."""
+        if not rows:
+            return
+        ids = {row.decision.id for row in rows}
+        here = and_(waiting.c.policy == self.ledger.label, waiting.c.decision_id.in_(ids))
+        # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
+        ordered = select(waiting.c.decision_id).where(here).order_by(waiting.c.decision_id).with_for_update()
+        there = set(self.connection.execute(ordered).scalars())
+        for row in rows:
+            if row.decision.id not in there:
+                raise self._conflict(row, "id", f"this ledger has closed {row.decision.id!r} without learning it")
+        self.connection.execute(delete(waiting).where(here))
+
+    def _entry(self, row: Logged, *, seq: int) -> Entry:
+        decision = row.decision
+        update = Update(
+            policy=self.ledger.label,
+            seq=seq,
+            decision_id=decision.id,
+            query=decision.query,
+            arm=decision.arm,
+            arms=decision.arms,
+            pmf=decision.pmf,
+            scores=decision.scores,
+            propensity=decision.propensity,
+            reward=row.reward,
+            feedback_ids=row.feedback_ids,
+            features=decision.features,
+            # By default what every reading of the file gives, so that the same file again is the same rows.
+            made_at=decision.made_at if row.learned_at is None else row.learned_at,
+        )
+        return Entry(update=update, feedback_at=row.feedback_at)
+
+    def _furnish(self, rows: Sequence[Logged], *, now: float) -> None:
+        """What stands beside decisions that are new to the store."""
+        if not rows:
+            return
+        labels = set(self.connection.execute(select(policies.c.label)).scalars()) - {self.ledger.label}
+        reason = f"imported into the ledger {self.ledger.label!r}"
+        closed = [
+            {
+                "policy": label,
+                "decision_id": row.decision.id,
+                "state": "closed",
+                "field": None,
+                "reason": reason,
+                "made_at": now,
+            }
+            for label in sorted(labels)
+            for row in rows
+        ]
+        if closed:
+            self.connection.execute(insert(closures), closed)
+        self.connection.execute(insert(outcomes), [outcome_row(self._outcome(row)) for row in rows])
+        judged = [feedback_row(_feedback(row)) for row in rows if row.reward.source == "explicit"]
+        insert_new(self.connection, feedback, judged, key="id")
+
+    def _outcome(self, row: Logged) -> Outcome:
+        """That the arm was run, and not here; the mark of late feedback is kept in it."""
+        return Outcome(
+            decision_id=row.decision.id,
+            status="answered",
+            answer=None,
+            trace=(),
+            cost=Cost(),
+            steps=0.0,
+            stop_reason=IMPORTED,
+            error=None,
+            run_by=row.decision.run_by,
+            made_by={IMPORTED: self.origin, "late": row.late},
+            made_at=row.decision.made_at,
+        )
+
+    def _conflict(self, row: Logged, name: str, message: str) -> Conflict:
+        return Conflict(
+            message, field=f"{self.source}:{row.line} {name}", remedy="import into another label, or mend the row"
+        )
+
+
+def _feedback(row: Logged) -> Feedback:
+    return Feedback(
+        id=_feedback_id(row.decision.id),
+        decision_id=row.decision.id,
+        kind="reward",
+        value=row.reward.value,
+        source="code",
+        received_at=row.decision.made_at if row.feedback_at is None else row.feedback_at,
+    )

@@ -1,0 +1,200 @@
+"""Parquet: the record's keys as typed columns, open objects as JSON text. Needs the extra `parquet` (pyarrow).
+
+`reward` is a struct of its parts, or one column of numbers where somebody else wrote the file. A key of `extra` that
+the first row holds as a list of numbers (a candidate's pmf) becomes a column of its own; the others are together in
+the column `extra`, as JSON. `ragbandit.router.offline.logs.parquet_arrays` reads the same files as arrays.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.offline.logs.files import check_format, new_file
+from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record, record_of
+from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
+from ragbandit.router.storage.rows import canonical
+
+__all__ = ["arrow", "opened", "read", "write"]
+
+#: rows per row group: what a reader holds at a time
+GROUP = 1 << 16
+#: rows made into columns at a time
+PIECE = 2048
+#: objects without a schema of their own
+_OPEN = ("context", "budget", "facts")
+
+
+def arrow(module: str = "pyarrow") -> Any:
+    """pyarrow, or a module of it. Raises ConfigError where it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            "Parquet needs the package pyarrow", field="format", remedy="pip install 'ragbandit[parquet]'"
+        ) from error
+
+
+def opened(path: Path, **options: Any) -> Any:
+    """The ParquetFile. Raises InvalidInput for one that cannot be read or has no rows."""
+    library = arrow("pyarrow.parquet")
+    check_format(path, said="parquet")
+    try:
+        file = library.ParquetFile(path, **options)
+    except (OSError, arrow().ArrowException) as error:
+        raise InvalidInput(f"cannot be read: {error}", field=str(path), remedy="give a Parquet file, whole") from error
+    if not file.metadata.num_rows:
+        raise InvalidInput("has no rows", field=str(path), remedy="give a log with at least one decision")
+    return file
+
+
+def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
+    """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty, ConfigError."""
+    with opened(Path(path)) as file:
+        reader, number = RowReader(defaults=defaults), 0
+        try:
+            for batch in file.iter_batches(batch_size=PIECE):
+                for found in _records(batch):
+                    number += 1
+                    try:
+                        yield reader.row(_said(found), line=number)
+                    except InvalidInput as error:
+                        yield bad_row(error, line=number)
+        except (OSError, ValueError, arrow().ArrowException) as error:
+            raise InvalidInput(
+                f"is damaged after row {number}: {error}", field=str(path), remedy="fetch the file again"
+            ) from error
+
+
+def _records(batch: Any) -> Iterator[Record]:
+    """A batch's rows; features as arrays, since a list of Python's numbers takes ten times the room."""
+    names = batch.schema.names
+    at = names.index("features") if "features" in names else -1
+    if at < 0 or not arrow("pyarrow.types").is_list(batch.schema.field(at).type):
+        yield from batch.to_pylist()
+        return
+    features = batch.column(at)
+    numbers = features.values.to_numpy(zero_copy_only=False)
+    ends = features.offsets.to_numpy()
+    given = features.is_valid().to_numpy(zero_copy_only=False)
+    kept = [name for name in names if name != "features"]
+    for row, found in enumerate(batch.select(kept).to_pylist()):
+        yield found | {"features": numbers[ends[row] : ends[row + 1]] if given[row] else None}
+
+
+def _said(found: Record) -> Record:
+    """The record: JSON text read, `extra` spread out, empty cells of unknown columns left out."""
+    said = {key: value for key, value in found.items() if key in OURS or (value is not None and key != "extra")}
+    for key in _OPEN:
+        if isinstance(said.get(key), str):
+            said[key] = _json(said[key], field=key)
+    reward = said.get("reward")
+    if isinstance(reward, dict) and isinstance(reward.get("terms"), str):
+        said["reward"] = reward | {"terms": _json(reward["terms"], field="reward.terms")}
+    if isinstance(said.get("pmf"), dict) and "arms" not in said:
+        said["pmf"] = {arm: p for arm, p in said["pmf"].items() if p is not None}
+    extra = found.get("extra")
+    return said | (_json(extra, field="extra") if isinstance(extra, str) else {})
+
+
+def _json(text: str, *, field: str) -> Record:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"is not JSON: {error}", field=field, remedy="write a JSON object as text") from error
+    if not isinstance(found, dict):
+        raise InvalidInput(f"is a {type(found).__name__}", field=field, remedy="write a JSON object as text")
+    return found
+
+
+def write(path: str | Path, rows: Iterable[Logged]) -> int:
+    """Write the rows; how many. The file is there when all of it is. Raises InvalidInput, ConfigError."""
+    library, parquet = arrow(), arrow("pyarrow.parquet")
+    count, stream = 0, iter(rows)
+    first = list(islice(stream, PIECE))
+    own = _own_columns(first[0].extra) if first else ()
+    schema = _schema(own)
+    with new_file(Path(path)) as beside, parquet.ParquetWriter(beside, schema, compression="zstd") as out:
+        held: list[Any] = []
+        piece = first
+        while piece:
+            held.append(_table(piece, schema=schema, own=own))
+            count += len(piece)
+            if sum(map(len, held)) >= GROUP:
+                out.write_table(library.concat_tables(held), row_group_size=GROUP)
+                held = []
+            piece = list(islice(stream, PIECE))
+        if held:
+            out.write_table(library.concat_tables(held), row_group_size=GROUP)
+    return count
+
+
+def _own_columns(extra: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(name for name, value in extra.items() if name != "extra" and _numbers(value))
+
+
+def _numbers(value: object) -> bool:
+    """A list that comes back equal from a column of float64."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(v, float) or (type(v) is int and abs(v) <= 1 << 53) for v in value)
+    )
+
+
+def _schema(own: Sequence[str]) -> Any:
+    pa = arrow()
+    text, number, names = pa.string(), pa.float64(), pa.list_(pa.string())
+    reward = dict.fromkeys(("value", "quality", "cost", "weight", "minimum", "maximum"), number)
+    types = {
+        "seq": pa.int64(),
+        "made_at": number,
+        "allowed": names,
+        "arms": names,
+        "pmf": pa.list_(number),
+        "scores": pa.list_(number),
+        "propensity": number,
+        "floor": number,
+        "explored": pa.bool_(),
+        "reward": pa.struct([*reward.items(), ("terms", text), ("preset", text), ("source", text)]),
+        "feedback_ids": names,
+        "feedback_at": number,
+        "learned_at": number,
+        "late": pa.bool_(),
+        "features": pa.list_(pa.float32()),
+    }
+    columns = [(name, types.get(name, text)) for name in OURS]
+    return pa.schema([*columns, *((name, pa.list_(number)) for name in own), ("extra", text)])
+
+
+def _table(rows: Sequence[Logged], *, schema: Any, own: Sequence[str]) -> Any:
+    library = arrow()
+    records = [_columns(row, own=own) for row in rows]
+    features = [record.pop("features") for record in records]
+    plain = [field for field in schema if field.name != "features"]
+    table = library.Table.from_pylist(records, schema=library.schema(plain))
+    return table.add_column(schema.get_field_index("features"), schema.field("features"), _lists(features)).cast(schema)
+
+
+def _columns(row: Logged, *, own: Sequence[str]) -> Record:
+    record = record_of(row)
+    found = {key: record[key] for key in OURS} | {key: canonical(record[key]) for key in _OPEN}
+    found["reward"] = record["reward"] | {"terms": canonical(record["reward"]["terms"])}
+    kept = {name: row.extra[name] for name in own if _numbers(row.extra.get(name))}
+    left = {name: value for name, value in row.extra.items() if name not in kept}
+    return found | kept | {"extra": canonical(left) if left else None}
+
+
+def _lists(features: Sequence[Any]) -> Any:
+    """A column of float32 lists, null where there are none."""
+    library = arrow()
+    ends = np.cumsum([0, *(0 if row is None else row.size for row in features)], dtype=np.int32)
+    there = [row for row in features if row is not None]
+    numbers = np.concatenate(there).astype(np.float32) if there else np.zeros(0, dtype=np.float32)
+    absent = library.array([row is None for row in features])
+    return library.ListArray.from_arrays(library.array(ends), library.array(numbers), mask=absent)

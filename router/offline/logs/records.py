@@ -1,0 +1,125 @@
+"""One logged decision with what became of it: the unit of every format.
+
+Its record is the JSON object that a line of JSONL holds. The other formats say the same record in their own shape.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ragbandit.router.types import Budget, Decision, FeedbackId, Json, Reward
+
+__all__ = ["OURS", "BadRow", "Defaults", "Logged", "Record", "record_of"]
+
+#: keys as in OURS; `features` is a float32 array, shape (d,), or None
+Record = dict[str, Any]
+
+#: the keys of a record, in the order of a line; whatever else a row has is `extra`
+OURS = (
+    "id",
+    "seq",
+    "made_at",
+    "text",
+    "context",
+    "tenant",
+    "allowed",
+    "budget",
+    "arms",
+    "pmf",
+    "scores",
+    "arm",
+    "propensity",
+    "policy",
+    "version",
+    "encoder_hash",
+    "floor",
+    "explored",
+    "fault",
+    "facts",
+    "run_by",
+    "reward",
+    "feedback_ids",
+    "feedback_at",
+    "learned_at",
+    "late",
+    "features",
+)
+_CAPS = tuple(cap.name for cap in fields(Budget))
+_PARTS = tuple(part.name for part in fields(Reward))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Logged:
+    """A decision and the reward that was learned for it: a row of a log."""
+
+    decision: Decision
+    reward: Reward
+    #: place in the ledger, from 1; of a file that has none, the row's number
+    seq: int
+    feedback_ids: tuple[FeedbackId, ...] = ()
+    #: when the last feedback that made the reward came in; None where nobody knows
+    feedback_at: float | None = None
+    #: when it was learned; None where nobody knows
+    learned_at: float | None = None
+    #: more feedback came after it was learned
+    late: bool = False
+    #: keys of the file that we do not know; a candidate's pmf may be one of them
+    extra: Mapping[str, Json] = field(default_factory=dict)
+    #: where it stands in its file, for messages; 0 where it comes from a store
+    line: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BadRow:
+    """A row that cannot be used: where, which field, why, and what to do."""
+
+    line: int
+    field: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Defaults:
+    """What holds for rows that do not say it."""
+
+    #: the bounds of the reward
+    minimum: float = -1.0
+    maximum: float = 1.0
+    #: of the cost, for a reward that is given as quality and cost
+    weight: float = 0.0
+
+
+def record_of(row: Logged) -> Record:
+    """The row's record: every key of OURS in that order, then `extra`. Arrays and mappings are the row's own."""
+    decision, query = row.decision, row.decision.query
+    return {
+        "id": decision.id,
+        "seq": row.seq,
+        "made_at": decision.made_at,
+        "text": query.text,
+        "context": dict(query.context),
+        "tenant": query.tenant,
+        "allowed": None if query.arms is None else list(query.arms),
+        "budget": {name: cap for name in _CAPS if (cap := getattr(query.budget, name)) is not None},
+        "arms": list(decision.arms),
+        "pmf": list(decision.pmf),
+        "scores": None if decision.scores is None else list(decision.scores),
+        "arm": decision.arm,
+        "propensity": decision.propensity,
+        "policy": decision.policy,
+        "version": decision.version,
+        "encoder_hash": decision.encoder_hash,
+        "floor": decision.floor,
+        "explored": decision.explored,
+        "fault": decision.fault,
+        "facts": dict(decision.facts),
+        "run_by": decision.run_by,
+        "reward": {part: getattr(row.reward, part) for part in _PARTS} | {"terms": dict(row.reward.terms)},
+        "feedback_ids": list(row.feedback_ids),
+        "feedback_at": row.feedback_at,
+        "learned_at": row.learned_at,
+        "late": row.late,
+        "features": decision.features,
+        **row.extra,
+    }

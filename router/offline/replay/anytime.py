@@ -1,0 +1,139 @@
+"""Intervals that hold at every look: the log's own order, predictions from earlier rows only, exact bets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ragbandit.router.offline.estimation.bandit_log import Choices
+from ragbandit.router.offline.estimation.comparison import corrected
+from ragbandit.router.offline.estimation.confidence_sequences import betting_ips, doubly_robust
+from ragbandit.router.offline.estimation.intervals import Interval
+from ragbandit.router.offline.estimation.moments import Matrix, Vector
+from ragbandit.router.offline.estimation.reward_models import progressive
+from ragbandit.router.offline.replay.measure import Survey
+from ragbandit.router.offline.replay.plan import Plan, Progress
+from ragbandit.router.offline.replay.sources import Piece, Pieces
+from ragbandit.router.policies.base import FeatureRows
+
+__all__ = ["Sequences", "sequences"]
+
+#: (candidate, "value" or "difference") or (first, second) -> interval
+Sequences = Mapping[tuple[int, str] | tuple[int, int], Interval]
+
+#: rows before the first prediction is made, and by how much the log grows between two fits of the model
+_FIRST, _GROWTH = 50, 1.5
+
+
+def sequences(
+    pieces: Pieces, *, survey: Survey, plan: Plan, baseline: int | None, progress: Progress
+) -> Sequences | None:
+    """Of the reward, for all that is compared; None if they are not asked for. Holds the log in memory.
+
+    What the log never tried may be worth anything: holes are in these intervals.
+    """
+    if not plan.anytime:
+        return None
+    bets, pmfs = _bets(list(pieces), rewards=survey.bounds(0), plan=plan)
+    count = len(pmfs)
+    theirs = bets.pmf if baseline is None else pmfs[baseline]
+    share = corrected(plan.confidence, comparisons=max(1, count - (baseline is not None)))
+    apart = corrected(plan.confidence, comparisons=max(1, count * (count - 1) // 2))
+    found: dict[tuple[int, str] | tuple[int, int], Interval] = {}
+    for index, pmf in enumerate(pmfs):
+        found[index, "value"] = bets.value(pmf, confidence=plan.confidence)
+        if index != baseline:
+            found[index, "difference"] = bets.between(pmf, theirs, confidence=share)
+        for second in range(index):
+            found[second, index] = bets.between(pmfs[second], pmf, confidence=apart)
+        progress("bets placed", index + 1, count)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Bets:
+    """All rows of a log, in its order, and what is bet with."""
+
+    reward: Vector
+    action: Choices
+    #: logged, shape (n, K)
+    pmf: Matrix
+    #: predicted rewards of every arm, each row's from earlier rows only, shape (n, K); None: no model is asked for
+    model: Matrix | None
+    rewards: Interval
+
+    def value(self, candidate: Matrix, *, confidence: float) -> Interval:
+        """Of a candidate's reward."""
+        if self.model is not None:
+            return self.between(candidate, None, confidence=confidence)
+        rows = np.arange(len(self.action)), self.action
+        return _last(
+            betting_ips(
+                candidate[rows] / self.pmf[rows],
+                reward=self.reward,
+                rewards=self.rewards,
+                confidence=confidence,
+                looks=np.array([len(self.reward)]),
+            )
+        )
+
+    def between(self, candidate: Matrix, rival: Matrix | None, *, confidence: float) -> Interval:
+        """Of the difference of two rewards; without a model that of IPS, which is DR with predictions of 0."""
+        return _last(
+            doubly_robust(
+                self.reward,
+                action=self.action,
+                pmf=self.pmf,
+                candidate=candidate,
+                model=np.zeros(self.pmf.shape) if self.model is None else self.model,
+                rival=rival,
+                rewards=self.rewards,
+                confidence=confidence,
+                looks=np.array([len(self.reward)]),
+            )
+        )
+
+
+def _bets(pieces: Sequence[Piece], *, rewards: Interval, plan: Plan) -> tuple[_Bets, list[Matrix]]:
+    """The whole log, and the candidates' probabilities on it."""
+    logs = [piece.log for piece in pieces]
+    reward, action, pmf = (np.concatenate([getattr(log, name) for log in logs]) for name in ("reward", "action", "pmf"))
+    features = [log.features for log in logs if log.features is not None and plan.reward_model != "mean"]
+    model = None
+    if plan.estimator != "ips":
+        model = _model(
+            np.concatenate(features) if features else None,
+            reward=reward,
+            action=action,
+            arms=pmf.shape[1],
+            middle=sum(rewards) / 2.0,
+        )
+    columns = zip(*(piece.candidates for piece in pieces), strict=True)
+    bets = _Bets(reward=reward, action=action, pmf=pmf, model=model, rewards=rewards)
+    return bets, [np.concatenate(column) for column in columns]
+
+
+def _model(features: FeatureRows | None, *, reward: Vector, action: Choices, arms: int, middle: float) -> Matrix:
+    return progressive(
+        features,
+        action=action,
+        targets=reward[:, None],
+        arms=arms,
+        starts=_starts(len(reward)),
+        first=np.array([middle]),
+    )[:, :, 0]
+
+
+def _last(looks: tuple[Vector, Vector]) -> Interval:
+    """The interval at the end of the log."""
+    low, high = looks
+    return float(low[-1]), float(high[-1])
+
+
+def _starts(rows: int) -> list[int]:
+    """Where the model is fitted again: at rows that grow like the log, so that all fits together cost a few."""
+    starts, next_one = [0], float(_FIRST)
+    while next_one < rows:
+        starts.append(int(next_one))
+        next_one *= _GROWTH
+    return starts

@@ -1,0 +1,348 @@
+"""Two passes over the pieces of a log: the first surveys it and fits the reward model, the second takes the estimates.
+
+Everything is a sum over rows, so that a log of any length gives the numbers of the same log in memory. A candidate is
+measured against the baseline on the same rows: columns (w, e, b) of both side by side, whose moments give the
+difference with the error that a paired comparison has.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from ragbandit.router.offline.estimation.bandit_log import Choices, Flags, Log, Strings
+from ragbandit.router.offline.estimation.diagnostics import ArmTally, WeightTally
+from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator, terms
+from ragbandit.router.offline.estimation.moments import Matrix, Moments, Vector
+from ragbandit.router.offline.estimation.tuning import Trials, trials
+from ragbandit.router.offline.replay.plan import Progress
+from ragbandit.router.offline.replay.reward_model import Model
+from ragbandit.router.offline.replay.sources import Piece, Pieces
+
+__all__ = ["Columns", "Group", "Measuring", "Survey", "Tallies", "Views", "measure", "survey", "tuned", "weight_of"]
+
+#: stretches of time, of equally many rows
+STRETCHES = 12
+#: segments of a field that are shown, the largest ones
+MOST_SEGMENTS = 12
+OTHERS = "others"
+
+
+@dataclass(kw_only=True)
+class Survey:
+    """What the first pass found."""
+
+    rows: int = 0
+    #: of the rows that have a time
+    begin: float = np.inf
+    end: float = -np.inf
+    minimum: float = np.inf
+    maximum: float = -np.inf
+    #: least and largest reward, quality and cost, shape (3, 2)
+    ranges: Matrix = field(default_factory=lambda: np.array([[np.inf, -np.inf]] * 3))
+    arms: ArmTally = field(default_factory=ArmTally)
+    weights: list[WeightTally] = field(default_factory=list)
+    defaulted: int = 0
+    late: int = 0
+    raw: int = 0
+    #: field -> value -> rows
+    fields: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, piece: Piece) -> None:
+        """Take in a piece."""
+        log = piece.log
+        self.rows += len(log)
+        self.begin, self.end = _stretched(self.begin, self.end, log.made_at)
+        self.minimum, self.maximum = min(self.minimum, log.minimum), max(self.maximum, log.maximum)
+        for place, amounts in enumerate((log.reward, log.quality, log.cost)):
+            low, high = self.ranges[place]
+            self.ranges[place] = min(low, float(amounts.min())), max(high, float(amounts.max()))
+        self.arms.add(log)
+        for tally, pmf in zip(self.weights, piece.candidates, strict=True):
+            tally.add(log, candidate=pmf, weight=weight_of(log, pmf))
+        self.defaulted += int(log.defaulted.sum())
+        self.late += int(log.late.sum())
+        self.raw += int(log.raw.sum())
+        for name, values in log.fields.items():
+            self.fields.setdefault(name, Counter()).update(values.tolist())
+
+    def bounds(self, target: int) -> tuple[float, float]:
+        """Range of the reward (as declared), the quality ([0, 1] and what was seen) or cost (0 to what was seen)."""
+        low, high = self.ranges[target]
+        if target == 0:
+            return min(self.minimum, low), max(self.maximum, high)
+        return (min(0.0, low), max(1.0, high)) if target == 1 else (min(0.0, low), high)
+
+
+def _stretched(begin: float, end: float, made_at: Vector) -> tuple[float, float]:
+    """The stretch of time with these rows; 0 is how a log says that it does not know the time."""
+    known = made_at[made_at != 0.0]
+    return min(begin, float(known.min(initial=np.inf))), max(end, float(known.max(initial=-np.inf)))
+
+
+def weight_of(log: Log, pmf: Matrix) -> Vector:
+    """Candidate / logged of the drawn arms, shape (n,)."""
+    return np.asarray(np.take_along_axis(pmf, log.action[:, None], axis=1)[:, 0] / log.propensity)
+
+
+def survey(
+    pieces: Pieces,
+    *,
+    candidates: int,
+    clip: float,
+    learn: Callable[[Log, Sequence[Matrix]], None],
+    progress: Progress,
+) -> Survey:
+    """The first pass; learn: fits the reward model as it goes."""
+    found = Survey(weights=[WeightTally(clip=clip) for _ in range(candidates)])
+    for piece in pieces:
+        found.add(piece)
+        learn(piece.log, piece.candidates)
+        progress("rows surveyed", found.rows, 0)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """Moments of (w, e, b) of a candidate and of the baseline: six columns, one Moments per target."""
+
+    targets: tuple[Moments, ...]
+
+    def merged(self, other: "Columns") -> "Columns":
+        """Of both sets of rows."""
+        return Columns(targets=tuple(a.merged(b) for a, b in zip(self.targets, other.targets, strict=True)))
+
+
+@dataclass(kw_only=True, slots=True)
+class Group:
+    """Rows that belong together, per candidate."""
+
+    columns: list[Columns | None]
+    begin: float = np.inf
+    end: float = -np.inf
+
+    def add(self, index: int, more: Columns) -> None:
+        """Take in rows of a candidate."""
+        standing = self.columns[index]
+        self.columns[index] = more if standing is None else standing.merged(more)
+
+
+@dataclass(kw_only=True)
+class Tallies:
+    """What the second pass found."""
+
+    stretches: list[Group]
+    #: field -> value -> group
+    segments: dict[str, dict[str, Group]]
+    #: per candidate: estimator -> moments of its (w, e, b) for the reward
+    others: list[dict[str, Moments]]
+    #: (first, second) candidate -> six columns for the reward
+    pairs: dict[tuple[int, int], Moments]
+
+    def whole(self, index: int) -> Columns:
+        """All rows of a candidate."""
+        found: Columns | None = None
+        for group in self.stretches:
+            columns = group.columns[index]
+            if columns is not None:
+                found = columns if found is None else found.merged(columns)
+        assert found is not None
+        return found
+
+
+Side = tuple[Vector, Vector, Vector]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _View:
+    """A piece as it looks to one candidate.
+
+    Of an arm without chance in the log nothing is known, and no model has seen what it is worth: it counts as the
+    middle of what is possible, so that the truth is nowhere further off than half the range times the hole.
+    """
+
+    log: Log
+    #: shape (n, K)
+    pmf: Matrix
+    model: Callable[[], Matrix]
+    #: of the reward, the quality and the cost
+    middles: Sequence[float]
+
+    @cached_property
+    def beyond(self) -> Flags:
+        """Arms that the candidate plays and the logger could not, shape (n, K)."""
+        return np.asarray((self.log.pmf <= 0.0) & (self.pmf > 0.0))
+
+    @cached_property
+    def hole(self) -> Vector:
+        """Their probability together: with it, the weight's mean is 1; shape (n,)."""
+        return np.asarray(np.where(self.beyond, self.pmf, 0.0).sum(axis=1))
+
+    @cached_property
+    def predicted(self) -> Matrix:
+        """Rewards, qualities and costs of every arm, shape (3, n, K)."""
+        found = np.ascontiguousarray(np.moveaxis(self.model(), 2, 0))
+        if self.beyond.any():
+            found = np.where(self.beyond, np.reshape(self.middles, (3, 1, 1)), found)
+        return found
+
+    def side(self, estimator: Estimator, *, target: int) -> Side:
+        """The columns (w + hole, e, b)."""
+        modelled = ESTIMATORS[estimator.name].needs_model
+        made = terms(
+            estimator,
+            reward=self.targets[target],
+            action=self.log.action,
+            logged=self.log.pmf,
+            candidate=self.pmf,
+            predicted=self.predicted[target] if modelled else None,
+        )
+        baseline = made.baseline if modelled else self.hole * self.middles[target]
+        return made.weight + self.hole, made.correction, baseline
+
+    def trials(self, name: str) -> Trials:
+        """What every parameter makes of the reward."""
+        return trials(
+            name,
+            reward=self.log.reward,
+            action=self.log.action,
+            logged=self.log.pmf,
+            candidate=self.pmf,
+            predicted=self.predicted[0] if ESTIMATORS[name].needs_model else None,
+        )
+
+    @property
+    def targets(self) -> Sequence[Vector]:
+        """Reward, quality, cost, each of shape (n,)."""
+        return self.log.reward, self.log.quality, self.log.cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """Pieces as they look to the candidates."""
+
+    pieces: Pieces
+    model: Model
+    #: of the ranges of the reward, the quality and the cost
+    middles: Sequence[float]
+
+    def __iter__(self) -> Iterator[tuple[Piece, list[_View]]]:
+        for piece in self.pieces:
+            yield piece, [self._view(piece, index) for index in range(len(piece.candidates))]
+
+    def _view(self, piece: Piece, index: int) -> _View:
+        log = piece.log
+        return _View(log=log, pmf=piece.candidates[index], model=lambda: self.model(log, index), middles=self.middles)
+
+
+def tuned(views: Views, *, name: str, rows: int, progress: Progress) -> list[Estimator]:
+    """For each candidate the estimator of this name with the parameter of the least estimated squared error."""
+    found: list[Trials] = []
+    done = 0
+    for piece, here in views:
+        more = [view.trials(name) for view in here]
+        found = [one.merged(other) for one, other in zip(found, more, strict=True)] if found else more
+        done += len(piece.log)
+        progress("parameters tried", done, rows)
+    return [one.chosen("mse") for one in found]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measuring:
+    """How the second pass measures."""
+
+    #: of each candidate
+    estimators: Sequence[Estimator]
+    others: Sequence[Estimator]
+    #: of the candidate that is the baseline; None: the logged policy
+    baseline: int | None
+
+
+def logged_side(log: Log) -> list[Side]:
+    """The logged policy itself: every row as it is."""
+    one, none = np.ones(len(log)), np.zeros(len(log))
+    return [(one, values, none) for values in (log.reward, log.quality, log.cost)]
+
+
+def measure(
+    views: Views, *, survey: Survey, measuring: Measuring, fields: Sequence[str], progress: Progress
+) -> Tallies:
+    """The second pass."""
+    count = len(survey.weights)
+    shown = {name: _shown(survey.fields[name]) for name in fields}
+    tallies = Tallies(
+        stretches=[Group(columns=[None] * count) for _ in range(min(STRETCHES, survey.rows))],
+        segments={name: {value: Group(columns=[None] * count) for value in values} for name, values in shown.items()},
+        others=[{} for _ in range(count)],
+        pairs={},
+    )
+    row = 0
+    for piece, here in views:
+        sides = [
+            [view.side(estimator, target=target) for target in range(3)]
+            for view, estimator in zip(here, measuring.estimators, strict=True)
+        ]
+        base = logged_side(piece.log) if measuring.baseline is None else sides[measuring.baseline]
+        stretch = (np.arange(row, row + len(piece.log)) * len(tallies.stretches)) // survey.rows
+        _add_stretches(tallies, stretch, sides=sides, base=base, made_at=piece.log.made_at)
+        for name, groups in tallies.segments.items():
+            _add_segments(groups, piece.log.fields[name], sides=sides, base=base)
+        _add_others(tallies, here, others=measuring.others)
+        _add_pairs(tallies, sides)
+        row += len(piece.log)
+        progress("rows judged", row, survey.rows)
+    return tallies
+
+
+def _shown(counts: Counter[str]) -> list[str]:
+    """The values that get a segment of their own; the rest share one."""
+    common = [value for value, _ in counts.most_common(MOST_SEGMENTS)]
+    return common if len(counts) <= MOST_SEGMENTS else [*common[:-1], OTHERS]
+
+
+def _columns(side: list[Side], base: list[Side], rows: slice | Choices) -> Columns:
+    return Columns(
+        targets=tuple(
+            Moments.of(*(column[rows] for column in (*mine, *theirs))) for mine, theirs in zip(side, base, strict=True)
+        )
+    )
+
+
+def _add_stretches(
+    tallies: Tallies, stretch: Choices, *, sides: list[list[Side]], base: list[Side], made_at: Vector
+) -> None:
+    edges = np.flatnonzero(np.diff(stretch)) + 1
+    for start, stop in zip([0, *edges], [*edges, len(stretch)], strict=True):
+        group = tallies.stretches[int(stretch[start])]
+        times = made_at[start:stop]
+        group.begin, group.end = _stretched(group.begin, group.end, times)
+        for index, side in enumerate(sides):
+            group.add(index, _columns(side, base, slice(start, stop)))
+
+
+def _add_segments(groups: Mapping[str, Group], values: Strings, *, sides: list[list[Side]], base: list[Side]) -> None:
+    for value, group in groups.items():
+        named = np.array([name != OTHERS for name in groups])
+        own = values == value if value != OTHERS else ~np.isin(values.astype(str), np.array(list(groups))[named])
+        rows = np.flatnonzero(own)
+        if len(rows):
+            for index, side in enumerate(sides):
+                group.add(index, _columns(side, base, rows))
+
+
+def _add_others(tallies: Tallies, views: Sequence[_View], *, others: Sequence[Estimator]) -> None:
+    for found, view in zip(tallies.others, views, strict=True):
+        for estimator in others:
+            more = Moments.of(*view.side(estimator, target=0))
+            standing = found.get(estimator.name)
+            found[estimator.name] = more if standing is None else standing.merged(more)
+
+
+def _add_pairs(tallies: Tallies, sides: list[list[Side]]) -> None:
+    for first in range(len(sides)):
+        for second in range(first):
+            more = Moments.of(*sides[second][0], *sides[first][0])
+            standing = tallies.pairs.get((second, first))
+            tallies.pairs[second, first] = more if standing is None else standing.merged(more)

@@ -1,0 +1,133 @@
+"""A Parquet log that need not fit in memory, read anew for every pass, for candidates that are arithmetic on arrays."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar, cast
+
+import numpy as np
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.bandit_log import Keys, Log
+from ragbandit.router.offline.logs.parquet import opened
+from ragbandit.router.offline.logs.parquet_arrays import read_log_with
+from ragbandit.router.offline.logs.records import Defaults
+from ragbandit.router.offline.replay.candidates import Asked, array_pmf
+from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.offline.replay.sources import PIECE, UNMIXED, Piece, check_choice
+
+__all__ = ["Streamed", "streams"]
+
+Item = TypeVar("Item")
+
+#: fields that are columns of their own; others are keys of the context
+_COLUMNS = ("tenant", "version", "policy")
+
+
+@dataclass(kw_only=True)
+class Streamed:
+    """Pieces of a file, `Pieces` to the judge; every row is checked in the first pass."""
+
+    path: Path
+    candidates: Sequence[Asked]
+    plan: Plan
+    defaults: Defaults
+    #: rows may offer different arms
+    mixed_arms: bool = False
+    #: rows decided before are left out, seconds since the epoch
+    since: float | None = None
+    _checked: bool = field(default=False, init=False)
+
+    def __iter__(self) -> Iterator[Piece]:
+        # Reading and arithmetic take about as long, and both leave the interpreter: a thread reads one piece ahead.
+        return ahead(self._pieces())
+
+    def _pieces(self) -> Iterator[Piece]:
+        names = {name if name in _COLUMNS else f"context.{name}": name for name in self.plan.segments}
+        if "version" in _columns(self.path):
+            names |= {"version": "version"}
+        featured = self.plan.reward_model != "mean" and _featured(self.path)
+        wanted = [*names, "features"] if featured else list(names)
+        own = [asked.what for asked in self.candidates if asked.kind == "column"]
+        first, keys = 1, []
+        pieces = read_log_with(self.path, candidates=own, columns=wanted, batch_rows=PIECE, defaults=self.defaults)
+        for log, columns in pieces:
+            fields = {names[column]: values for column, values in log.fields.items()}
+            log = replace(log, fields=fields)
+            if not self._checked:
+                log.check(first=first)
+                self._check_arms(log, first=first)
+                keys.append(log.keys)
+            if self.plan.weight is not None:
+                log = log.weighted(self.plan.weight)
+            pmfs = [array_pmf(asked, log=log, columns=columns, first=first) for asked in self.candidates]
+            first += len(log)
+            if self.since is not None:
+                kept = log.made_at >= self.since
+                log, pmfs = log.part(kept), [pmf[kept] for pmf in pmfs]
+            if len(log):
+                yield Piece(log=log, candidates=pmfs)
+        if not self._checked and keys:
+            _check_once(np.concatenate(keys), path=self.path)
+        self._checked = True
+
+    def _check_arms(self, log: Log, *, first: int) -> None:
+        """Raises InvalidInput for one arm, and for mixed ones where they are not allowed."""
+        check_choice(log.arms)
+        fewer = np.flatnonzero(~log.offered.all(axis=1))
+        if len(fewer) and not self.mixed_arms:
+            row = int(fewer[0])
+            offered = [arm for arm, there in zip(log.arms, log.offered[row], strict=True) if there]
+            raise InvalidInput(
+                f"offers {', '.join(offered)}; the log knows {', '.join(log.arms)}",
+                field=f"row {first + row} arms",
+                remedy=UNMIXED,
+            )
+
+
+def _check_once(keys: Keys, *, path: Path) -> None:
+    """Raises InvalidInput for an id that stands in two rows: its decision would count twice."""
+    ordered = np.sort(keys)
+    again = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(again):
+        first, second = np.flatnonzero(keys == ordered[again[0]])[:2] + 1
+        raise InvalidInput(
+            f"has the id of row {first}; {len(again)} rows repeat an id",
+            field=f"{path} row {second} id",
+            remedy="log every decision once",
+        )
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, the next one being made in a thread while the last one is used."""
+    end = object()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as pool:
+        coming = pool.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, items, end)
+            yield cast(Item, item)
+
+
+def streams(path: Path, *, candidates: Sequence[Asked]) -> bool:
+    """Whether this Parquet file has all that the candidates need in columns of its own."""
+    columns = _columns(path)
+    return all(not asked.needs_rows and (asked.kind != "column" or asked.what in columns) for asked in candidates)
+
+
+def _columns(path: Path) -> tuple[str, ...]:
+    with opened(path) as file:
+        return tuple(file.schema_arrow.names)
+
+
+def _featured(path: Path) -> bool:
+    """Whether every row has features, and all of one encoder, by the file's own statistics."""
+    with opened(path) as file:
+        if "features" not in file.schema_arrow.names:
+            return False
+        schema, groups = file.schema, [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        places = {schema.column(i).path.split(".")[0]: i for i in range(len(schema))}
+        numbers = [group.column(places["features"]).statistics for group in groups]
+        hashes = [group.column(places["encoder_hash"]).statistics for group in groups if "encoder_hash" in places]
+        found = {end for each in hashes if each and each.has_min_max for end in (each.min, each.max)}
+        return all(each and each.null_count == 0 for each in numbers) and len(found) <= 1

@@ -1,0 +1,84 @@
+"""How a log is judged: what is asked for, checked before anything is read."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.estimators import Estimator
+from ragbandit.router.offline.estimation.reward_models import regressor_named
+from ragbandit.router.offline.estimation.tuning import GRIDS
+
+__all__ = ["RIDGES", "Plan", "Progress"]
+
+#: what is being done, how much of it is done, and how much there is (0: not known)
+Progress = Callable[[str, int, int], None]
+
+#: reward models of our own
+RIDGES = ("ridge", "mean", "mrdr")
+#: estimators and reward models whose intervals can hold at every look
+_ANYTIME, _ANYTIME_MODELS = ("dr", "ips"), ("ridge", "mean")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """How to judge.
+
+    Raises InvalidInput for a confidence outside (0, 1), fewer than two folds, an unknown estimator, and for what has
+    no interval that holds at every look; ConfigError for a regressor that cannot be imported.
+    """
+
+    #: as `Estimator` is written; one that has a parameter may be named without: it is then chosen on the log
+    estimator: str = "dr"
+    #: of cost, put on every row; None: each row's own
+    weight: float | None = None
+    #: name of a candidate, or "logged"
+    baseline: str = "logged"
+    confidence: float = 0.95
+    anytime: bool = False
+    #: fields of the rows to judge by
+    segments: tuple[str, ...] = ()
+    #: parts of the log: no reward model, and no policy of the registry, is asked about a row that it learned
+    folds: int = 5
+    #: "ridge"; "mean" (the arms' means, whatever the features); "mrdr" (ridge, fitted for each candidate); or
+    #: "package.module:Class" of a regressor with scikit-learn's fit and predict
+    reward_model: str = "ridge"
+    #: least probability of every arm of a policy, as it would be served; None: policy.floor of the settings
+    floor: float | None = None
+    #: policies of the registry learn while they go, instead of from the other folds
+    learn: bool = False
+    #: judge snapshots also on rows that they have learned
+    in_sample: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.tuned:
+            Estimator.parse(self.estimator)
+        if self.reward_model not in RIDGES:
+            regressor_named(self.reward_model)
+        if self.anytime:
+            self._check_anytime()
+        if not 0.0 < self.confidence < 1.0:
+            raise InvalidInput(f"{self.confidence!r}", field="confidence", remedy="use a number in (0, 1), as 0.95")
+        if self.folds < 2:
+            raise InvalidInput(f"{self.folds!r}", field="folds", remedy="use 2 or more")
+        if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0.0):
+            raise InvalidInput(f"{self.weight!r} is no weight of cost", field="lambda", remedy="use 0 or more")
+        if self.floor is not None and not 0.0 <= self.floor <= 0.5:
+            raise InvalidInput(f"{self.floor!r}", field="floor", remedy="use 0 to 0.5")
+
+    @property
+    def tuned(self) -> bool:
+        """Whether the estimator's parameter is chosen on the log, for each candidate."""
+        return self.estimator in GRIDS
+
+    def _check_anytime(self) -> None:
+        for name, value, known in (
+            ("estimator", self.estimator, _ANYTIME),
+            ("reward_model", self.reward_model, _ANYTIME_MODELS),
+        ):
+            if value not in known:
+                raise InvalidInput(
+                    f"with {value} there is no interval that holds at every look",
+                    field=name,
+                    remedy=f"use {' or '.join(known)} with --anytime",
+                )

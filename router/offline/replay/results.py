@@ -1,0 +1,173 @@
+"""What a replay found: plain values, for the terminal, the page, JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ragbandit.router.offline.estimation.comparison import Verdict
+from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.types import ArmName
+
+__all__ = ["Arm", "Candidate", "Histogram", "Measured", "Pair", "Replayed", "Segment", "Skipped", "Standing", "Weights"]
+
+#: what is said of a candidate: the verdict, or why there is none (holes prevent it; it is what the others are compared
+#: with)
+Standing = Verdict | Literal["cannot be judged", "baseline"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """A number with its interval; `low` and `high` are None where no honest interval is known."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    #: the interval covers chance only: the estimator is biased, and by how much is not in it
+    biased: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Histogram:
+    """Rows per bin; `edges` has one number more than `counts`."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """The importance weights w = candidate / logged of the drawn arms."""
+
+    #: (sum w)^2 / sum w^2: as many on-policy rows would say as much
+    effective_rows: float
+    largest: float
+    #: largest that could have been drawn, over all rows and arms
+    possible: float
+    #: of w; 1 if the log is right. The interval holds it unless the log is wrong (all but one in a thousand times)
+    mean: Measured
+    #: share of rows with w above the clip, and that clip
+    clipped: float
+    clip: float
+    #: of log10 w over the rows with w > 0
+    histogram: Histogram
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segment:
+    """Rows that share a value of a field, or a stretch of time."""
+
+    name: str
+    rows: int
+    effective_rows: float
+    baseline: float
+    value: Measured
+    #: value minus the baseline's, on the same rows
+    difference: Measured
+    #: for a stretch of time: where it begins and ends, seconds since the epoch
+    begin: float | None = None
+    end: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """One candidate on this log."""
+
+    #: as it was asked for
+    name: str
+    #: what it is, in words: "always single_step", "snapshot main-500-… (mba)", "mba, learned from the other folds"
+    described: str
+    #: with its parameter; "dros:4, tuned" where that was chosen on the log
+    estimator: str
+    reward: Measured
+    quality: Measured
+    cost: Measured
+    #: reward minus the baseline's, paired, corrected for the number of candidates; None for the baseline itself
+    difference: Measured | None
+    quality_difference: Measured | None
+    cost_difference: Measured | None
+    verdict: Standing
+    #: about how many rows like these, in all, would settle it every other time, if the difference is as it looks; None
+    #: where it is settled, or too little is known
+    rows_needed: int | None
+    weights: Weights
+    #: arm -> share of the candidate's probability that it gives to the arm where the logger had none
+    holes: Mapping[ArmName, float]
+    #: worst and best reward that the holes leave open; None without holes
+    bounds: tuple[float, float] | None
+    #: mean probability of every arm
+    shares: Mapping[ArmName, float]
+    over_time: tuple[Segment, ...]
+    #: field -> its segments, largest first
+    segments: Mapping[str, tuple[Segment, ...]]
+    #: the other estimators' word, by name
+    others: Mapping[str, Measured]
+    #: what a reader must know: rows it has learned from, decisions made by the fallback, ...
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arm:
+    """One arm in the log."""
+
+    name: ArmName
+    #: share of the decisions, and the mean logged probability that it should be near
+    drawn: float
+    expected: float
+    #: False: drawn far more or less often than logged (by chance once in a thousand logs)
+    plausible: bool
+    reward: float | None
+    quality: float | None
+    cost: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """Two candidates against each other: first minus second, paired, corrected."""
+
+    first: str
+    second: str
+    difference: Measured
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Skipped:
+    """A row that was left out."""
+
+    #: line of the file, or id of the decision
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replayed:
+    """A whole replay."""
+
+    #: where the log comes from, in words
+    log: str
+    rows: int
+    #: of the first and last decision, seconds since the epoch; None where the rows have no times
+    begin: float | None
+    end: float | None
+    #: rows decided before were left out, seconds since the epoch; None: all rows were read
+    since: float | None
+    plan: Plan
+    #: name of what the candidates are compared with, and its value on the log
+    baseline: str
+    baseline_reward: Measured
+    baseline_quality: Measured
+    baseline_cost: Measured
+    #: differences that share the error
+    comparisons: int
+    arms: tuple[Arm, ...]
+    #: kind of reward -> rows: "explicit", "default", "late" (more feedback came after)
+    sources: Mapping[str, int]
+    #: policy version -> rows, where rows name one; of many versions the largest, the rest together
+    versions: Mapping[str, int]
+    candidates: tuple[Candidate, ...]
+    pairs: tuple[Pair, ...] = ()
+    #: rows left out because something is wrong with them: how many, and the first ones
+    skipped_rows: int = 0
+    skipped: tuple[Skipped, ...] = ()
+    #: the log is wrong: drawn arms do not follow the logged probabilities
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,128 @@
+"""The reward model of a replay: fitted in the first pass over a log, asked in the second."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.offline.estimation.bandit_log import Log
+from ragbandit.router.offline.estimation.moments import Matrix
+from ragbandit.router.offline.estimation.reward_models import (
+    Regressor,
+    Ridge,
+    cross_fitted,
+    folds_of,
+    mrdr_weights,
+    regressor_named,
+)
+from ragbandit.router.offline.replay.plan import RIDGES, Plan
+from ragbandit.router.offline.replay.sources import Pieces
+from ragbandit.router.policies.base import FeatureRows
+
+__all__ = ["Fitting", "Model"]
+
+#: (log piece, index of the candidate) -> predicted rewards, qualities and costs, shape (n, K, 3)
+Model = Callable[[Log, int], Matrix]
+
+
+@dataclass(kw_only=True)
+class Fitting:
+    """The cross-fitted reward model of a plan."""
+
+    plan: Plan
+    _ridges: list[Ridge] = field(default_factory=list)
+
+    def learn(self, log: Log, candidates: Sequence[Matrix]) -> None:
+        """Take in a piece; a regressor of another package is fitted to the whole log at once, by `model`."""
+        if self.plan.reward_model not in RIDGES:
+            return
+        apart = self.plan.reward_model == "mrdr"
+        if not self._ridges:
+            count = len(candidates) if apart else 1
+            self._ridges = [Ridge(arms=len(log.arms), folds=self.plan.folds) for _ in range(count)]
+        features, targets, folds = self._read(log), _targets(log), folds_of(log.keys, folds=self.plan.folds)
+        for index, ridge in enumerate(self._ridges):
+            weights = mrdr_weights(log.action, logged=log.pmf, candidate=candidates[index]) if apart else None
+            ridge.add(features, action=log.action, targets=targets, folds=folds, weights=weights)
+
+    def model(self, pieces: Pieces) -> Model:
+        """What predicts, after all pieces were learned. Raises ConfigError for a regressor that cannot be used."""
+        return self._predicted if self.plan.reward_model in RIDGES else _regressed(self.plan, pieces=pieces)
+
+    def _predicted(self, log: Log, index: int) -> Matrix:
+        ridge = self._ridges[index if len(self._ridges) > 1 else 0]
+        return ridge.predict(self._read(log), folds=folds_of(log.keys, folds=self.plan.folds))
+
+    def _read(self, log: Log) -> FeatureRows | None:
+        return None if self.plan.reward_model == "mean" else log.features
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Foreign:
+    """A regressor of another package; whatever it raises, the command says in a line."""
+
+    name: str
+    made: Regressor
+
+    def fit(self, features: Any, targets: Any) -> None:
+        """Learn."""
+        try:
+            self.made.fit(features, targets)
+        except Exception as error:
+            raise _unusable(self.name, error) from error
+
+    def predict(self, features: Any) -> Any:
+        """What it predicts."""
+        try:
+            return self.made.predict(features)
+        except Exception as error:
+            raise _unusable(self.name, error) from error
+
+
+def _foreign(name: str) -> _Foreign:
+    make = regressor_named(name)
+    try:
+        return _Foreign(name=name, made=make())
+    except Exception as error:
+        raise _unusable(name, error) from error
+
+
+def _unusable(name: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{name} cannot be used: {error}",
+        field="reward_model",
+        remedy="name a regressor that is made without arguments and learns any numbers",
+    )
+
+
+def _regressed(plan: Plan, *, pieces: Pieces) -> Model:
+    """Predictions of the whole log, looked up by where a piece begins."""
+    logs = [piece.log for piece in pieces]
+    if logs[0].features is None:
+        raise ConfigError(
+            f"{plan.reward_model} has nothing to read: the rows have no features",
+            field="reward_model",
+            remedy="use ridge, or a log with features",
+        )
+    predicted = cross_fitted(
+        lambda: _foreign(plan.reward_model),
+        features=np.concatenate([log.features for log in logs if log.features is not None]),
+        action=np.concatenate([log.action for log in logs]),
+        targets=np.concatenate([_targets(log) for log in logs]),
+        folds=folds_of(np.concatenate([log.keys for log in logs]), folds=plan.folds),
+        arms=len(logs[0].arms),
+    )
+    places = {log.keys[0].item(): start for log, start in zip(logs, np.cumsum([0, *map(len, logs)]), strict=False)}
+
+    def model(log: Log, _index: int) -> Matrix:
+        start = places[log.keys[0].item()]
+        return predicted[start : start + len(log)]
+
+    return model
+
+
+def _targets(log: Log) -> Matrix:
+    """Columns reward, quality, cost, shape (n, 3)."""
+    return np.stack([log.reward, log.quality, log.cost], axis=1)

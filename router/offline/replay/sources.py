@@ -1,0 +1,232 @@
+"""A log as the replay reads it: whole, as rows and arrays, or piece by piece out of a file that does not fit."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.bandit_log import Flags, Log, Strings, keys_of, wrong_pmfs
+from ragbandit.router.offline.estimation.moments import Matrix
+from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.storage.rows import canonical
+from ragbandit.router.types import ArmName
+
+__all__ = [
+    "PIECE",
+    "UNMIXED",
+    "Held",
+    "Piece",
+    "Pieces",
+    "check_choice",
+    "check_pmf",
+    "held",
+    "pmf_columns",
+    "segment_of",
+    "strings_of",
+]
+
+#: rows of a piece: its arrays fit into a processor's cache
+PIECE = 32_768
+#: what to do about rows that offer different arms
+UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """Some rows of the log, with the probabilities that each candidate gives to the arms."""
+
+    log: Log
+    #: per candidate, shape (n, K)
+    candidates: Sequence[Matrix]
+
+
+class Pieces(Protocol):
+    """The log in its order, as often as it is asked for."""
+
+    def __iter__(self) -> Iterator[Piece]:
+        """From the first row on."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """A log in memory: the rows themselves, for policies that read questions, and the same as arrays."""
+
+    rows: Sequence[Logged]
+    log: Log
+    #: the ledger that learned the rows; None: that of each decision's own label
+    ledger: str | None = None
+
+    def pieces(self, candidates: Sequence[Matrix]) -> "_Cut":
+        """The log with these candidates."""
+        return _Cut(log=self.log, candidates=candidates)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Cut:
+    log: Log
+    candidates: Sequence[Matrix] = field(default_factory=tuple)
+
+    def __iter__(self) -> Iterator[Piece]:
+        for start in range(0, len(self.log), PIECE):
+            rows = np.arange(start, min(start + PIECE, len(self.log)))
+            yield Piece(log=self.log.part(rows), candidates=[pmf[rows] for pmf in self.candidates])
+
+
+def held(rows: Iterable[Logged], *, mixed_arms: bool = False, ledger: str | None = None) -> Held:
+    """The rows in memory, checked as arrays too.
+
+    mixed_arms: rows may offer different arms; their columns are then all arms that occur. ledger: that learned them.
+    Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
+    """
+    kept = list(rows)
+    if not kept:
+        raise InvalidInput(
+            "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
+        )
+    arms = _arms(kept, mixed=mixed_arms)
+    log = _log(kept, arms=arms)
+    wrong = log.faults()
+    if wrong:
+        row = min(wrong)
+        name, message, remedy = wrong[row]
+        raise InvalidInput(message, field=f"{place(kept[row])} {name}", remedy=remedy)
+    return Held(rows=kept, log=log, ledger=ledger)
+
+
+def place(row: Logged) -> str:
+    """Where a row stands, in words."""
+    return f"line {row.line}" if row.line else f"decision {row.decision.id}"
+
+
+def _arms(rows: Sequence[Logged], *, mixed: bool) -> tuple[ArmName, ...]:
+    first = rows[0].decision.arms
+    found = dict.fromkeys(first)
+    for row in rows:
+        if row.decision.arms == first:
+            continue
+        if not mixed and set(row.decision.arms) != set(first):
+            raise InvalidInput(
+                f"offers {', '.join(row.decision.arms)}; the first row offers {', '.join(first)}",
+                field=f"{place(row)} arms",
+                remedy=UNMIXED,
+            )
+        found |= dict.fromkeys(row.decision.arms)
+    check_choice(tuple(found))
+    return tuple(found)
+
+
+def check_choice(arms: Sequence[ArmName]) -> None:
+    """Raises InvalidInput for a log of one arm."""
+    if len(arms) < 2:
+        raise InvalidInput(f"knows the arm {', '.join(arms)} only", field="log", remedy="log traffic that had a choice")
+
+
+def _log(rows: Sequence[Logged], *, arms: tuple[ArmName, ...]) -> Log:
+    columns = {arm: index for index, arm in enumerate(arms)}
+    decisions, rewards = [row.decision for row in rows], [row.reward for row in rows]
+    pmf = np.zeros((len(rows), len(arms)))
+    offered: Flags = np.zeros(pmf.shape, dtype=np.bool_)
+    for index, decision in enumerate(decisions):
+        here = [columns[arm] for arm in decision.arms]
+        pmf[index, here], offered[index, here] = decision.pmf, True
+    return Log(
+        arms=arms,
+        keys=keys_of([decision.id for decision in decisions]),
+        action=np.array([columns.get(decision.arm, -1) for decision in decisions], dtype=np.intp),
+        pmf=pmf,
+        offered=offered,
+        reward=np.array([reward.value for reward in rewards], dtype=np.float64),
+        quality=np.array([reward.quality for reward in rewards], dtype=np.float64),
+        cost=np.array([reward.cost for reward in rewards], dtype=np.float64),
+        minimum=min(reward.minimum for reward in rewards),
+        maximum=max(reward.maximum for reward in rewards),
+        raw=np.array([reward.preset in ("reward", "default") for reward in rewards], dtype=np.bool_),
+        defaulted=np.array([reward.source == "default" for reward in rewards], dtype=np.bool_),
+        late=np.array([row.late for row in rows], dtype=np.bool_),
+        made_at=np.array([decision.made_at for decision in decisions], dtype=np.float64),
+        features=_features(rows),
+        fields={"version": strings_of(rows, "version")},
+    )
+
+
+def _features(rows: Sequence[Logged]) -> "np.ndarray[tuple[int, int], np.dtype[np.float32]] | None":
+    """Stored features, where every row has them in one width."""
+    found = [row.decision.features for row in rows]
+    widths = {None if features is None else features.size for features in found}
+    if widths == {None} or len(widths) > 1:
+        return None
+    return np.stack([features for features in found if features is not None])
+
+
+def strings_of(rows: Sequence[Logged], name: str) -> Strings:
+    """A field of every row as text, shape (n,); "" where a row does not have it.
+
+    name: tenant, version, policy, or a key of the context; JSON where its value is no text.
+    """
+    found = np.empty(len(rows), dtype=np.object_)
+    for index, row in enumerate(rows):
+        decision = row.decision
+        fixed = {"tenant": decision.query.tenant, "version": decision.version, "policy": decision.policy}
+        value = fixed.get(name) if name in fixed else decision.query.context.get(name)
+        found[index] = value if isinstance(value, str) else "" if value is None else canonical(value)
+    return found
+
+
+def segment_of(rows: Sequence[Logged], name: str) -> Strings:
+    """`strings_of` for a field that was asked for. Raises InvalidInput if no row has it."""
+    found = strings_of(rows, name)
+    if not any(found):
+        known = sorted({key for row in rows for key in row.decision.query.context})
+        remedy = f"use one of {', '.join(['tenant', 'version', 'policy', *known])}"
+        raise InvalidInput("no row has it", field=f"segment {name}", remedy=remedy)
+    return found
+
+
+def pmf_columns(rows: Sequence[Logged], *, name: str, log: Log) -> Matrix:
+    """A candidate's pmf that stands in the rows: a list aligned with the row's arms, or {arm: probability}.
+
+    Raises InvalidInput naming the row where it is missing, no pmf, or speaks of an arm that was not offered.
+    """
+    columns = {arm: index for index, arm in enumerate(log.arms)}
+    pmf = np.zeros(log.pmf.shape)
+    for index, row in enumerate(rows):
+        value = row.extra.get(name)
+        arms: Sequence[str] = row.decision.arms
+        if isinstance(value, Mapping):
+            arms, value = tuple(value), list(value.values())
+        numbers = _numbers(value)
+        if numbers is None or len(numbers) != len(arms) or not set(arms) <= set(row.decision.arms):
+            raise InvalidInput(
+                "is missing"
+                if value is None
+                else f"{value!r:.80} does not fit the arms {', '.join(row.decision.arms)}",
+                field=f"{place(row)} {name}",
+                remedy="give a list aligned with arms, or an object from arm to probability",
+            )
+        pmf[index, [columns[ArmName(arm)] for arm in arms]] = numbers
+    check_pmf(pmf, log=log, name=name, rows=rows)
+    return pmf
+
+
+def _numbers(value: object) -> list[float] | None:
+    """The value, if it is a list of numbers."""
+    if not isinstance(value, list | tuple):
+        return None
+    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
+        return None
+    return [float(each) for each in value]
+
+
+def check_pmf(pmf: Matrix, *, log: Log, name: str, rows: Sequence[Logged] | None = None, first: int = 0) -> None:
+    """Raises InvalidInput at the first row that is no pmf over the arms that it offers."""
+    bad = wrong_pmfs(pmf, offered=log.offered)
+    if len(bad):
+        index = int(bad[0])
+        raise InvalidInput(
+            f"{pmf[index].tolist()} is no distribution over the arms offered",
+            field=f"{place(rows[index]) if rows else f'row {first + index + 1}'} {name}",
+            remedy="give probabilities that sum to 1",
+        )

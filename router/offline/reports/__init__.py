@@ -1,0 +1,1 @@
+"""Reports: the pages, charts and terminal tables of a replay."""

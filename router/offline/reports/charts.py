@@ -1,0 +1,398 @@
+"""The figures of a replay as SVG inside the page: text stays text, and ink takes the colour of the page."""
+
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.offline.replay.results import Candidate, Histogram, Measured, Replayed
+from ragbandit.router.offline.reports.phrases import (
+    cell,
+    compared,
+    count,
+    interval,
+    judged,
+    moment,
+    number,
+    percent,
+    printable,
+    weight_of,
+)
+from ragbandit.router.types import ArmName
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Drawn", "drawn"]
+
+#: of Okabe and Ito's palette, told apart by nearly everybody
+_BLUE, _GREEN, _RED, _GREY = "#0072B2", "#009E73", "#D55E00", "#808080"
+#: stand for the colours of the page: its text, its fine lines, its ground, light or dark
+_INK, _FINE, _PAPER = "#123456", "#654321", "#fedcba"
+_PAGE = {_INK: "currentColor", _FINE: "var(--fine)", _PAPER: "var(--paper)"}
+_VERDICTS = {"better": _GREEN, "worse": _RED}
+#: inches: as wide as a telephone, so that the letters stay readable there
+_WIDTH = 5.0
+#: inches for a row with its name above it, for a row with its name beside it, for the axis below
+_TALL, _LOW, _AXIS = 0.5, 0.19, 0.55
+#: letters of a name above and beside a row
+_LONG, _SHORT = 48, 16
+#: rows of segments and of arms in one picture
+_MOST = 12
+_SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """A figure with what it says in words."""
+
+    title: str
+    #: one <svg> element that asks for nothing from elsewhere
+    svg: str
+    #: how to read it; plain text, not yet escaped
+    caption: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    name: str
+    value: Measured
+    colour: str = _BLUE
+    #: the interval is all that is possible, the value nothing: a dashed bar without a dot
+    open: bool = False
+
+
+def drawn(replayed: Replayed) -> list[Drawn]:
+    """Every figure that the replay has numbers for.
+
+    Raises ConfigError where matplotlib is missing.
+    """
+    made = (_differences(replayed), _over_time(replayed), _shares(replayed), _weights(replayed), *_segments(replayed))
+    return [one for one in made if one is not None]
+
+
+def _differences(replayed: Replayed) -> Drawn | None:
+    rows = []
+    for candidate in compared(replayed):
+        assert candidate.difference is not None
+        verdict = candidate.verdict
+        rows.append(
+            _Row(
+                name=f"{_cut(candidate.name, letters=_LONG - len(verdict) - 2)}: {verdict}",
+                value=candidate.difference,
+                colour=_VERDICTS.get(verdict, _GREY),
+                open=verdict == "cannot be judged",
+            )
+        )
+    if not rows:
+        return None
+    baseline = printable(replayed.baseline)
+    dashed = " Dashed: no estimate, only what is possible." if any(row.open for row in rows) else ""
+    return Drawn(
+        title=f"Against {baseline}",
+        svg=_interval_svg("differences", rows),
+        caption=(
+            f"How much more (right) or less (left) reward per question than {baseline}. The dot is the estimate; the "
+            f"true value lies on the bar with {percent(replayed.plan.confidence)} confidence. A bar that crosses the "
+            f"line at 0 may be luck either way: cannot tell yet.{dashed}"
+        ),
+    )
+
+
+def _over_time(replayed: Replayed) -> Drawn | None:
+    kept = [candidate for candidate in judged(replayed) if candidate.over_time]
+    if not kept:
+        return None
+    baseline = printable(replayed.baseline)
+    said = [f"{printable(c.name)}: {', '.join(number(part.value) for part in c.over_time)}" for c in kept]
+    return Drawn(
+        title="Reward over time",
+        svg=_svg(
+            "over-time",
+            label="; ".join(said),
+            height=1.35 * len(kept) + _AXIS + 0.25,
+            draw=lambda figure: _draw_over_time(figure, kept, baseline=baseline),
+        ),
+        caption=(
+            f"Reward per question in each stretch of the log: the candidate (blue) and {baseline} (grey, dashed). The "
+            f"true value of a stretch lies in the blue band with {percent(replayed.plan.confidence)} confidence. See "
+            "whether one lies above the other all along or only at times."
+        ),
+    )
+
+
+def _shares(replayed: Replayed) -> Drawn | None:
+    logged = {arm.name: arm.drawn for arm in replayed.arms}
+    kept = compared(replayed)
+    if not kept:
+        return None
+    groups = [(candidate, _largest(candidate, logged=logged)) for candidate in kept]
+    said = [
+        f"{printable(c.name)}: " + ", ".join(f"{arm} {percent(share)} (log {percent(was)})" for arm, share, was in bars)
+        for c, bars in groups
+    ]
+    return Drawn(
+        title="Which arms are chosen",
+        svg=_svg(
+            "shares",
+            label="; ".join(said),
+            height=sum(_LOW * len(bars) + 0.36 for _, bars in groups) + _AXIS,
+            draw=lambda figure: _draw_shares(figure.subplots(), groups),
+        ),
+        caption=(
+            "How often the candidate would choose each arm (bar), and how often the log did (upright mark). Where they "
+            "lie far apart, few logged questions say something about the candidate."
+        ),
+    )
+
+
+def _weights(replayed: Replayed) -> Drawn | None:
+    kept = [candidate for candidate in compared(replayed) if sum(candidate.weights.histogram.counts)]
+    if not kept:
+        return None
+    said = [
+        f"{printable(c.name)}: largest {weight_of(c.weights.largest)}, "
+        f"worth {count(c.weights.effective_rows)} of {count(replayed.rows)} questions"
+        for c in kept
+    ]
+    return Drawn(
+        title="How much each question counts",
+        svg=_svg(
+            "weights",
+            label="; ".join(said),
+            height=1.15 * len(kept) + _AXIS,
+            draw=lambda figure: _draw_weights(figure, kept, rows=replayed.rows),
+        ),
+        caption=(
+            "A logged question counts more than once (weight above 1) where the candidate would choose the logged arm "
+            "more often than the log did, and less (below 1) where more seldom. All near 1: the log says much about "
+            "the candidate. A few large ones: the estimate hangs on a few questions. Weights of 0 are not shown."
+        ),
+    )
+
+
+def _segments(replayed: Replayed) -> Iterator[Drawn]:
+    """A figure per field and candidate."""
+    for place, candidate in enumerate(judged(replayed)):
+        for field, segments in candidate.segments.items():
+            rows = [
+                _Row(name=f"{_cut(one.name, letters=_LONG - 20)} ({count(one.rows)} questions)", value=one.difference)
+                for one in segments[:_MOST]
+            ]
+            if not rows:
+                continue
+            left = len(segments) - len(rows)
+            rest = f" The {len(rows)} largest groups are shown, {count(left)} are not." if left else ""
+            yield Drawn(
+                title=f"{printable(candidate.name)} by {printable(field)}",
+                svg=_interval_svg(f"segments-{place}-{field}", rows),
+                caption=(
+                    f"More (right) or less (left) reward per question than {printable(replayed.baseline)}, for each "
+                    f"group of questions alone. The true value of a group lies on its bar with "
+                    f"{percent(replayed.plan.confidence)} confidence; among many groups a few bars miss it. A dot "
+                    f"without a bar: too few questions to say how sure it is.{rest}"
+                ),
+            )
+
+
+def _interval_svg(name: str, rows: Sequence[_Row]) -> str:
+    said = [
+        f"{row.name}: " + (" to ".join(interval(row.value, sign="+") or ()) if row.open else cell(row.value, sign="+"))
+        for row in rows
+    ]
+    height, label = _TALL * len(rows) + _AXIS, "; ".join(said)
+    return _svg(name, label=label, height=height, draw=lambda figure: _draw_intervals(figure.subplots(), rows))
+
+
+def _draw_intervals(axes: "Axes", rows: Sequence[_Row]) -> None:
+    """Dots with bars, each under its name, around the line at 0."""
+    axes.axvline(0.0, color=_INK, linewidth=1.0)
+    seen: tuple[float, float] | None = None
+    for place, row in sorted(enumerate(rows), key=lambda one: one[1].open):
+        if row.open and seen is None:
+            seen = axes.get_xlim()  # what is possible is far wider than what is known: it may run out of the picture
+        if interval(row.value):
+            line = (0, (3, 2)) if row.open else "-"
+            ends = (row.value.low or 0.0, row.value.high or 0.0)
+            axes.plot(ends, [place, place], color=row.colour, linewidth=1.6 if row.open else 3, linestyle=line)
+        if not row.open and math.isfinite(row.value.value):
+            axes.plot(row.value.value, place, "o", color=row.colour, markersize=6)
+        _write(axes, row.name, height=place - 0.4)
+    if seen and not all(row.open for row in rows):
+        axes.set_xlim(seen)
+    axes.set_ylim(len(rows) - 0.5, -0.85)
+    axes.set_yticks([])
+    axes.set_xlabel("difference in reward per question")
+    _finish(axes)
+
+
+def _write(axes: "Axes", name: str, *, height: float) -> None:
+    """A name at the left edge, on a ground that keeps lines from running through it."""
+    ground = {"facecolor": _PAPER, "edgecolor": "none", "pad": 1.0}
+    axes.text(0.0, height, name, transform=axes.get_yaxis_transform(), va="center", color=_INK, bbox=ground, zorder=5)
+
+
+def _draw_over_time(figure: "Figure", candidates: Sequence[Candidate], *, baseline: str) -> None:
+    grid = figure.subplots(len(candidates), 1, sharex=True, sharey=True, squeeze=False)
+    dated = all(moment(at) is not None for c in candidates for part in c.over_time for at in (part.begin, part.end))
+    for axes, candidate in zip(grid[:, 0], candidates, strict=True):
+        parts = candidate.over_time
+        middles = [((part.begin or 0.0) + (part.end or 0.0)) / 2.0 for part in parts]
+        places = [seconds / 86_400.0 for seconds in middles] if dated else [1.0 + place for place in range(len(parts))]
+        bands = [(part.value.low, part.value.high) if interval(part.value) else (math.nan, math.nan) for part in parts]
+        lows, highs = zip(*bands, strict=True)
+        axes.fill_between(places, lows, highs, color=_BLUE, alpha=0.25, linewidth=0)
+        axes.plot(places, [part.value.value for part in parts], "o-", color=_BLUE, markersize=3.5, label="candidate")
+        was = [part.baseline for part in parts]
+        axes.plot(places, was, "s--", color=_GREY, markersize=2.5, label=_cut(baseline, letters=24))
+        axes.set_title(_cut(candidate.name, letters=_LONG))
+        _finish(axes)
+    last = grid[-1, 0]
+    if dated:
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        locator = AutoDateLocator(tz=UTC, minticks=2, maxticks=5)  # type: ignore[no-untyped-call]
+        last.xaxis.set_major_locator(locator)
+        formats = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%S"]  # of years, months, days, hours, minutes, seconds
+        last.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, formats=formats))  # type: ignore[no-untyped-call]
+    else:
+        last.set_xlabel("stretch of the log")
+    figure.legend(*last.get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False)
+
+
+def _draw_shares(axes: "Axes", groups: Sequence[tuple[Candidate, Sequence[tuple[str, float, float]]]]) -> None:
+    place, ticks, names = 0.0, [], []
+    for candidate, bars in groups:
+        _write(axes, _cut(candidate.name, letters=_LONG - 12), height=place)
+        for arm, share, was in bars:
+            place += 1.0
+            axes.barh(place, 100.0 * share, height=0.72, color=_BLUE)
+            axes.plot([100.0 * was] * 2, [place - 0.42, place + 0.42], color=_INK, linewidth=2.2)
+            ticks.append(place)
+            names.append(_cut(arm, letters=_SHORT))
+        place += 1.9
+    axes.set_yticks(ticks, names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(place - 1.2, -0.8)
+    axes.set_xlim(0.0, 101.0)
+    axes.set_xlabel("% of the decisions")
+    _finish(axes)
+
+
+def _draw_weights(figure: "Figure", candidates: Sequence[Candidate], *, rows: int) -> None:
+    grid = figure.subplots(len(candidates), 1, sharex=True, squeeze=False)
+    bins = [each for c in candidates for each in _bins(c.weights.histogram)]
+    low, high = min(0.0, *(left for left, _, _ in bins)) - 0.1, max(0.0, *(right for _, right, _ in bins)) + 0.1
+    for axes, candidate in zip(grid[:, 0], candidates, strict=True):
+        for left, right, counted in _bins(candidate.weights.histogram):
+            axes.bar(left, 100.0 * counted / rows, width=right - left, align="edge", color=_BLUE)
+        axes.axvline(0.0, color=_INK, linewidth=1.0)
+        largest = weight_of(candidate.weights.largest)
+        axes.set_title(f"{_cut(candidate.name, letters=_LONG - 24)}: largest weight {largest}")
+        axes.set_xlim(low, high)
+        ticks = _ticks(low, high=high)
+        axes.set_xticks([math.log10(tick) for tick in ticks], [f"{tick:,g}" for tick in ticks])
+        axes.locator_params(axis="y", nbins=3)
+        axes.set_ylim(bottom=0.0)
+        _finish(axes)
+    grid[-1, 0].set_xlabel("weight of a question (1: counts once)")
+    figure.supylabel("% of the questions")
+
+
+def _finish(axes: "Axes") -> None:
+    axes.grid(axis="x", color=_FINE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _bins(histogram: Histogram) -> list[tuple[float, float, int]]:
+    """(begin, end, rows) of the bins that are not empty."""
+    edges = histogram.edges
+    return [each for each in zip(edges[:-1], edges[1:], histogram.counts, strict=True) if each[2]]
+
+
+def _ticks(low: float, *, high: float) -> list[float]:
+    """Round weights between 10**low and 10**high, few enough to stand side by side."""
+    steps = (1.0, 2.0, 5.0) if high - low < 1.5 else (1.0, 3.0) if high - low < 3.0 else (1.0,)
+    decades = range(math.floor(low), math.ceil(high) + 1, 2 if high - low > 6.0 else 1)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    return [tick for tick in ticks if low <= math.log10(tick) <= high]
+
+
+def _largest(candidate: Candidate, *, logged: dict[ArmName, float]) -> list[tuple[str, float, float]]:
+    """(arm, the candidate's share, the log's), those beyond `_MOST` together, the least used last."""
+    shares = [(arm, candidate.shares.get(arm, 0.0), logged.get(arm, 0.0)) for arm in {**logged, **candidate.shares}]
+    if len(shares) <= _MOST:
+        return [(printable(arm), share, was) for arm, share, was in shares]
+    shares.sort(key=lambda one: -max(one[1:]))
+    rest = shares[_MOST - 1 :]
+    others = (f"{len(rest)} others", sum(share for _, share, _ in rest), sum(was for _, _, was in rest))
+    return [*((printable(arm), share, was) for arm, share, was in shares[: _MOST - 1]), others]
+
+
+def _cut(name: str, *, letters: int) -> str:
+    """The name, or its beginning and end where it is too long: that is where names differ."""
+    name = printable(name)
+    half = (letters - 1) // 2
+    return name if len(name) <= letters else f"{name[: letters - 1 - half]}…{name[-half:]}"
+
+
+def _svg(name: str, *, label: str, height: float, draw: Callable[["Figure"], None]) -> str:
+    """The figure as an <svg> element: the same text for the same numbers, its ids its own.
+
+    height in inches. label: what it shows, for those who cannot see it.
+    """
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        remedy = "pip install 'ragbandit[plots]'"
+        raise ConfigError("the package matplotlib is missing", field="report", remedy=remedy) from error
+    looks: dict[Any, Any] = {
+        "svg.fonttype": "none",  # letters stay letters, in the font of the page
+        "svg.hashsalt": name,
+        "text.parse_math": False,  # a dollar in a name is a dollar
+        "font.size": 11.0,
+        **dict.fromkeys(("axes.titlesize", "figure.labelsize"), 11.0),
+        "axes.titlelocation": "left",
+        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 10.0),
+        **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK),
+    }
+    file = io.StringIO()
+    with matplotlib.rc_context(looks), warnings.catch_warnings():
+        # The browser draws the letters, with fonts that matplotlib does not know.
+        warnings.filterwarnings("ignore", message="Glyph|Matplotlib currently does not support", category=UserWarning)
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure)
+        figure.savefig(file, format="svg", transparent=True)
+    return _inside(file.getvalue(), label=label)
+
+
+def _inside(svg: str, *, label: str) -> str:
+    """The file of matplotlib as an element of a page: no prologue, no ids that clash, colours of the page."""
+    root = ElementTree.fromstring(svg)  # noqa: S314 - written by matplotlib just now
+    used = " ".join(value for element in root.iter() for key, value in element.items() if key != "id")
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
+                parent.remove(child)
+        if f"#{parent.get('id')}" not in used:
+            parent.attrib.pop("id", None)  # figure_1, axes_1: in every figure
+        for key, value in parent.items():
+            for stand_in, colour in _PAGE.items():
+                value = value.replace(stand_in, colour)
+            parent.set(key, value)
+    del root.attrib["width"], root.attrib["height"]
+    for key, value in (("role", "img"), ("aria-label", label), ("stroke-linejoin", "round")):
+        root.set(key, value)
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _LINK)
+    return ElementTree.tostring(root, encoding="unicode")

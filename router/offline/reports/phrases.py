@@ -1,0 +1,269 @@
+"""What is said of a replay, in sentences and numbers: the terminal, the page and JSON say the same."""
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from unicodedata import category
+
+from ragbandit.router.offline.replay.results import Candidate, Measured, Replayed
+
+__all__ = [
+    "about_the_log",
+    "alarm",
+    "cell",
+    "compared",
+    "count",
+    "footnotes",
+    "headline",
+    "instant",
+    "interval",
+    "judged",
+    "moment",
+    "number",
+    "percent",
+    "printable",
+    "values_of",
+    "weight_of",
+]
+
+_SOURCES = {
+    "explicit": "judged by somebody",
+    "default": "by the default reward, as nobody judged",
+    "late": "with more feedback after they were learned",
+}
+#: no more decimals than this, however narrow the interval
+_DIGITS = 6
+#: a difference that takes so many times the log is, for all that matters, none
+_HOPELESS = 100
+
+
+def alarm(replayed: Replayed) -> list[str]:
+    """What must be read before any number; empty where the log is sound."""
+    if not replayed.faults:
+        return []
+    wrong = [f"This log is wrong: {printable(fault)}" for fault in replayed.faults]
+    return [*wrong, "No number below can be trusted."]
+
+
+def headline(replayed: Replayed) -> list[str]:
+    """One plain sentence per candidate of `compared`, in that order."""
+    doubt = "If the log were right: " if replayed.faults else ""  # whoever quotes the sentence alone quotes the doubt
+    return [doubt + _sentence(candidate, replayed=replayed) for candidate in compared(replayed)]
+
+
+def compared(replayed: Replayed) -> list[Candidate]:
+    """The candidates but for the baseline itself."""
+    return [candidate for candidate in replayed.candidates if candidate.verdict != "baseline"]
+
+
+def judged(replayed: Replayed) -> list[Candidate]:
+    """Those compared of which the log knows enough to say more than what it leaves open."""
+    return [candidate for candidate in compared(replayed) if candidate.verdict != "cannot be judged"]
+
+
+def _sentence(candidate: Candidate, *, replayed: Replayed) -> str:
+    assert candidate.difference is not None
+    name, difference = printable(candidate.name), candidate.difference
+    if candidate.verdict == "cannot be judged":
+        return f"{name} cannot be judged: it gives {_holes(candidate)}{_open(candidate, replayed=replayed)}"
+    ends = interval(difference, sign="+")
+    between = f"between {ends[0]} and {ends[1]}" if ends else "no honest interval is known"
+    if difference.biased:
+        return f"{name}: cannot tell by a biased estimator ({between} by chance alone, and its bias on top)"
+    if ends and replayed.plan.anytime:
+        between += ", however often you look"
+    gain = number(difference, sign="+")
+    if candidate.verdict == "cannot tell":
+        return f"{name}: cannot tell yet: {gain} so far ({between}){_forecast(candidate, rows=replayed.rows)}"
+    spite = f", whatever would come of {_holes(candidate)}" if candidate.holes else ""
+    gain = f"{gain} reward per question ({between}){_made_of(candidate)}"
+    return f"{name} is {candidate.verdict} than {printable(replayed.baseline)}: {gain}{spite}"
+
+
+def _made_of(candidate: Candidate) -> str:
+    """What the difference is made of."""
+    if candidate.quality_difference is None or candidate.cost_difference is None:
+        return ""
+    quality, cost = number(candidate.quality_difference, sign="+"), number(candidate.cost_difference, sign="+")
+    return f"; quality {quality}, cost {cost}"
+
+
+def _holes(candidate: Candidate) -> str:
+    arms = ", ".join(printable(arm) for arm in candidate.holes)
+    return f"{percent(sum(candidate.holes.values()))} of its decisions to arms that the log never tried there ({arms})"
+
+
+def _open(candidate: Candidate, *, replayed: Replayed) -> str:
+    """What the holes leave open."""
+    if candidate.bounds is None:
+        return ""
+    low, high = (number(Measured(value=bound)) for bound in candidate.bounds)
+    against = f"{printable(replayed.baseline)} has {number(replayed.baseline_reward)}"
+    return f"; its reward per question may lie anywhere from {low} to {high} ({against})"
+
+
+def _forecast(candidate: Candidate, *, rows: int) -> str:
+    """How many questions would tell, where that can be said: an even chance, as the difference so far may be luck."""
+    if candidate.rows_needed is None:
+        return ""
+    if candidate.rows_needed > _HOPELESS * rows:
+        return "; they are nearly the same: more questions will not tell soon"
+    total = max(_rounded(candidate.rows_needed), rows + 1)
+    return f"; if that is the true difference, about {total:,} questions in all give an even chance to know"
+
+
+def about_the_log(replayed: Replayed) -> list[str]:
+    """What was read and how it was compared, a sentence each."""
+    plan, baseline = replayed.plan, printable(replayed.baseline)
+    parts = {"reward": replayed.baseline_reward, "quality": replayed.baseline_quality, "cost": replayed.baseline_cost}
+    values = ", ".join(f"{name} {cell(part)}" for name, part in parts.items())
+    every = "hold however often you look" if plan.anytime else "hold for one look, decided on beforehand"
+    shared = f", and {replayed.comparisons} comparisons share the error" if replayed.comparisons > 1 else ""
+    weight = "each row's own" if plan.weight is None else f"{plan.weight:g} for all rows"
+    said = [
+        f"Log: {count(replayed.rows)} questions from {printable(replayed.log)} ({_times(replayed)})",
+        f"Compared with {baseline}: {values}",
+        f"Estimated by {_estimators(replayed)}",
+        f"Intervals: {percent(plan.confidence)} confidence; they {every}{shared}",
+        f"Weight of cost in the reward: {weight}",
+        _listed("Rewards", {_SOURCES.get(source, source): rows for source, rows in replayed.sources.items()}),
+        _listed("Policy versions in the log", replayed.versions),
+        f"Left out: {count(replayed.skipped_rows)} rows" if replayed.skipped_rows else "",
+        *(f"    {printable(row.where)}: {printable(row.reason)}" for row in replayed.skipped),
+        *(f"Note: {printable(note)}" for note in replayed.notes),
+        *(f"Note on {printable(c.name)}: {printable(note)}" for c in replayed.candidates for note in c.notes),
+    ]
+    return [line for line in said if line]
+
+
+def _times(replayed: Replayed) -> str:
+    if replayed.begin is None or replayed.end is None:
+        return "no times"
+    since = "" if replayed.since is None else f"; none before {instant(replayed.since)} was read"
+    return " to ".join(dict.fromkeys(instant(seconds) for seconds in (replayed.begin, replayed.end))) + since
+
+
+def _estimators(replayed: Replayed) -> str:
+    """With the candidates where their parameters differ."""
+    groups: dict[str, list[str]] = {}
+    for candidate in replayed.candidates:
+        groups.setdefault(candidate.estimator, []).append(printable(candidate.name))
+    if len(groups) > 1:
+        names = "; ".join(f"{printable(estimator)} ({', '.join(kept)})" for estimator, kept in groups.items())
+    else:
+        names = printable("".join(groups) or replayed.plan.estimator)
+    return f"{names}; reward model {printable(replayed.plan.reward_model)}, {replayed.plan.folds} folds"
+
+
+def footnotes(replayed: Replayed) -> list[str]:
+    """What the tables of estimates do not say by themselves."""
+    notes = []
+    measured = [m for c in replayed.candidates for m in (c.reward, c.difference, *c.others.values()) if m]
+    if any(one.biased for one in measured):
+        notes.append("* beside an estimate: its estimator is biased, and the bias is not in the interval")
+    shown = {c.estimator for c in judged(replayed)} | {name for c in judged(replayed) for name in c.others}
+    twins = [f"{one} and {other}" for one, other in (("snips", "ips"), ("sndr", "dr")) if {one, other} <= shown]
+    if twins and not replayed.plan.anytime:
+        more = f", so do {twins[1]}" if twins[1:] else ""
+        notes.append(f"{twins[0]} share an interval (empirical likelihood){more}")
+    return notes
+
+
+def values_of(candidate: Candidate) -> tuple[str, str, str, str]:
+    """Reward, difference, quality and cost; only what the holes leave open where they prevent a verdict."""
+    if candidate.verdict == "cannot be judged":
+        assert candidate.difference is not None
+        reward = " to ".join(number(Measured(value=bound)) for bound in candidate.bounds or ())
+        difference = " to ".join(interval(candidate.difference, sign="+") or ())
+        return reward or "not known", difference or "not known", "not known", "not known"
+    difference = "" if candidate.difference is None else cell(candidate.difference, sign="+")
+    return cell(candidate.reward), difference, number(candidate.quality), number(candidate.cost)
+
+
+def interval(measured: Measured, *, sign: str = "") -> tuple[str, str] | None:
+    """Both ends, None where no finite interval is known."""
+    ends = _ends(measured)
+    return ends and (_decimal(measured, ends[0], sign=sign), _decimal(measured, ends[1], sign=sign))
+
+
+def cell(measured: Measured, *, sign: str = "") -> str:
+    """The number with its interval and the mark of a bias: `0.512 (0.498 to 0.526)*`."""
+    ends = interval(measured, sign=sign)
+    return number(measured, sign=sign) + (f" ({ends[0]} to {ends[1]})" if ends else "") + "*" * measured.biased
+
+
+def number(measured: Measured, *, sign: str = "") -> str:
+    """The number alone: three decimals, more where they would hide the interval, fewer for large numbers."""
+    return _decimal(measured, measured.value, sign=sign)
+
+
+def _decimal(measured: Measured, value: float, *, sign: str) -> str:
+    if not math.isfinite(value):
+        return "not known"
+    return f"{round(value, _digits(measured)) + 0.0:{sign},.{_digits(measured)}f}"  # no "-0.000"
+
+
+def _digits(measured: Measured) -> int:
+    size = abs(measured.value)
+    if size >= 100.0:
+        return 1 if size < 1000.0 else 0
+    low, high = _ends(measured) or (0.0, 0.0)
+    # An end of +0.0004 shown as +0.000 would hide the verdict.
+    seen = [size for size in (abs(low), abs(high), (high - low) / 10.0) if size > 10.0**-_DIGITS]
+    digits = 3
+    while digits < _DIGITS and any(round(each, digits) == 0.0 for each in seen):
+        digits += 1
+    return digits
+
+
+def _ends(measured: Measured) -> tuple[float, float] | None:
+    low, high = measured.low, measured.high
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    return low, high
+
+
+def weight_of(value: float) -> str:
+    """An importance weight, three digits."""
+    if not math.isfinite(value):
+        return "not known"
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
+
+
+def count(value: float) -> str:
+    """A number of rows."""
+    return f"{value:,.0f}" if math.isfinite(value) else "not known"
+
+
+def percent(share: float) -> str:
+    """A share in three digits: `12 %`, `0.0412 %`."""
+    return f"{100.0 * share:.3g} %"
+
+
+def printable(text: str) -> str:
+    """The text on one line, without characters that would steer a terminal or that XML refuses."""
+    refused = ("Cc", "Cs", "Cn")  # controls, halves of pairs, what is no character
+    return "".join("\N{REPLACEMENT CHARACTER}" if category(one) in refused else one for one in text)
+
+
+def _rounded(value: int) -> int:
+    """Two digits of it: nobody knows more."""
+    return round(value, 1 - math.floor(math.log10(value)))
+
+
+def _listed(title: str, rows: Mapping[str, int]) -> str:
+    return f"{title}: " + "; ".join(f"{count(n)} {printable(name)}" for name, n in rows.items()) if rows else ""
+
+
+def moment(seconds: float | None) -> datetime | None:
+    """When that is, in UTC; None where it is no date: a log from elsewhere may count as it likes."""
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def instant(seconds: float) -> str:
+    """A time as a date, or as seconds where it is none."""
+    when = moment(seconds)
+    return f"{when:%Y-%m-%d %H:%M} UTC" if when else f"{seconds:g} s"

@@ -1,0 +1,129 @@
+"""What a replay found, in sentences and tables for the terminal."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table as Printed
+from rich.text import Text
+
+from ragbandit.router.offline.replay.results import Measured, Replayed, Segment
+from ragbandit.router.offline.reports.phrases import (
+    about_the_log,
+    alarm,
+    cell,
+    compared,
+    count,
+    footnotes,
+    headline,
+    judged,
+    number,
+    percent,
+    printable,
+    values_of,
+    weight_of,
+)
+
+__all__ = ["print_replay"]
+
+_STYLES = {"better": "green", "worse": "red", "cannot tell": "yellow", "cannot be judged": "magenta", "baseline": "dim"}
+
+
+def print_replay(replayed: Replayed, *, console: Console) -> None:
+    """The sentences, then the tables, each wide enough to be whole in a file or a pipe; what is empty is left out."""
+    for line in alarm(replayed):
+        console.print(Text(line, style="bold red"), soft_wrap=True)
+    for candidate, line in zip(compared(replayed), headline(replayed), strict=True):
+        console.print(Text(line, style=_STYLES[candidate.verdict]), soft_wrap=True)
+    for part in _parts(replayed):
+        if isinstance(part, str):
+            console.print(Text(part), soft_wrap=True)
+        elif part.row_count:
+            wide = Measurement.get(console, console.options.update(width=1000), part).maximum
+            Console(file=console.file, width=max(wide, console.width), emoji=False).print(part)
+
+
+def _parts(replayed: Replayed) -> Iterator[Printed | str]:
+    yield _candidates(replayed)
+    yield from about_the_log(replayed)
+    yield _arms(replayed)
+    yield _others(replayed)
+    yield from footnotes(replayed)
+    yield _pairs(replayed)
+    yield from _segments(replayed)
+
+
+def _candidates(replayed: Replayed) -> Printed:
+    table = _table(
+        "candidate", "reward", "difference", "quality", "cost", "effective rows", "largest weight", "verdict"
+    )
+    for candidate in replayed.candidates:
+        weights = candidate.weights
+        table.add_row(
+            escape(printable(candidate.name)),
+            *values_of(candidate),
+            f"{count(weights.effective_rows)} of {count(replayed.rows)}",
+            weight_of(weights.largest),
+            Text(candidate.verdict, style=_STYLES[candidate.verdict]),
+        )
+    return table
+
+
+def _arms(replayed: Replayed) -> Printed:
+    table = _table("arm in the log", "drawn", "expected", "reward", "quality", "cost")
+    if not all(arm.plausible for arm in replayed.arms):
+        table.add_column("fault", no_wrap=True)
+    for arm in replayed.arms:
+        values = ("" if v is None else number(Measured(value=v)) for v in (arm.reward, arm.quality, arm.cost))
+        fault = [] if arm.plausible else [Text("not drawn as logged", style="bold red")]
+        table.add_row(escape(printable(arm.name)), percent(arm.drawn), percent(arm.expected), *values, *fault)
+    return table
+
+
+def _others(replayed: Replayed) -> Printed:
+    kept = [candidate for candidate in replayed.candidates if candidate.verdict != "cannot be judged"]
+    names = list(dict.fromkeys(name for candidate in kept for name in candidate.others))
+    table = _table("reward by other estimators", *(escape(printable(name)) for name in names))
+    for candidate in kept if names else ():
+        said = (candidate.others.get(name) for name in names)
+        table.add_row(escape(printable(candidate.name)), *("" if one is None else cell(one) for one in said))
+    return table
+
+
+def _pairs(replayed: Replayed) -> Printed:
+    table = _table("one candidate against another", "difference")
+    for pair in replayed.pairs:
+        table.add_row(escape(f"{printable(pair.first)} - {printable(pair.second)}"), cell(pair.difference, sign="+"))
+    return table
+
+
+def _segments(replayed: Replayed) -> Iterator[Printed]:
+    """A table per field that was asked for."""
+    for name in dict.fromkeys(name for candidate in judged(replayed) for name in candidate.segments):
+        table = _table(
+            f"by {escape(printable(name))}", "candidate", "rows", "effective rows", "baseline", "reward", "difference"
+        )
+        for candidate in judged(replayed):
+            for segment in candidate.segments.get(name, ()):
+                table.add_row(escape(printable(segment.name)), escape(printable(candidate.name)), *_segment(segment))
+        yield table
+
+
+def _segment(segment: Segment) -> Sequence[str]:
+    return (
+        count(segment.rows),
+        count(segment.effective_rows),
+        number(Measured(value=segment.baseline)),
+        cell(segment.value),
+        cell(segment.difference, sign="+"),
+    )
+
+
+def _table(first: str, *others: str) -> Printed:
+    table = Printed(first, *others)
+    for column in table.columns:
+        column.no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table

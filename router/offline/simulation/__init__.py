@@ -1,0 +1,168 @@
+"""Replays a full-information table through the policy and learner code that serves live traffic.
+
+    table = read_table("table.jsonl")
+    rows = simulate(table, policies={"mba": {}}, encoder=HashingEncoder)
+
+How each number is made: docs/simulate.md.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ragbandit.router.config.settings import RewardSettings, Settings
+from ragbandit.router.encoders.distilbert import Encoder
+from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.offline.simulation.frontier import line_of
+from ragbandit.router.offline.simulation.process_pool import Progress, played
+from ragbandit.router.offline.simulation.results import Measure, Simulated, by_seed
+from ragbandit.router.offline.simulation.run import Run, World
+from ragbandit.router.offline.simulation.table import Table
+from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies.base import Policy, TableTrained
+from ragbandit.router.types import Json
+
+__all__ = ["DEFAULT_WEIGHT", "Simulated", "simulate"]
+
+log = logging.getLogger("ragbandit.simulation")
+
+#: lambda where nobody says otherwise, in reward per step
+DEFAULT_WEIGHT = RewardSettings().weight
+#: params of policies that play the arm they name
+_ARM_PARAMS = {"arm", "first", "second"}
+
+
+def simulate(
+    table: Table,
+    *,
+    policies: Mapping[str, Mapping[str, Json]],
+    test: Table | None = None,
+    folds: int = 5,
+    weights: Sequence[float] | None = None,
+    seeds: int = 5,
+    total: int | None = None,
+    settings: Settings | None = None,
+    encoder: Callable[[], Encoder] | None = None,
+    line: tuple[str, str] | None = None,
+    jobs: int = 1,
+    progress: Progress = lambda _what, _done, _total: None,
+) -> list[Simulated]:
+    """One row per policy and weight, then the baselines.
+
+    policies: registry name -> params. test: rows to predict after learning all of the table; without it the table is
+    cut in folds. weights: of cost while learning; None is the settings'. total: questions in the denominator of EM;
+    those not in the table count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the
+    cache. encoder: makes the encoder, if some policy needs features. line: the two arms of the mixture line. jobs:
+    processes.
+    Raises InvalidInput or ConfigError for what cannot be simulated, before anything is learned.
+    """
+    settings = settings or Settings()
+    weights = (settings.reward.weight,) if weights is None else weights
+    test = None if test is None else _aligned(test, table=table)
+    _check(weights=weights, seeds=seeds, settings=settings)
+    world = World(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
+    measure = _measure(world.judged, total=total, line=line)
+    made = _made(policies, table=table)
+    if any("features" in policy.needs for policy in made.values()):
+        world = _with_features(world, encoder=encoder, progress=progress)
+    runs = [
+        Run(policy=name, params=policies[name], weight=weight, seed=seed, fold=fold)
+        for name, policy in made.items()
+        for weight in (weights[:1] if isinstance(policy, TableTrained) else weights)  # it is not told what a step costs
+        for seed in range(seeds)
+        for fold in range(world.folds)
+    ]
+    here = frozenset(name for name, policy in made.items() if "text" in policy.needs)
+    found = played(runs, world=world, jobs=jobs, here=here, progress=progress)
+    plain = measure.baselines(weights=weights, reward=settings.reward)
+    learned = measure.rows(by_seed(runs, found, table=world.judged))
+    return learned + [row for row in plain if row.policy not in policies]
+
+
+def _aligned(test: Table, *, table: Table) -> Table:
+    """The test rows with the arms in the table's order."""
+    if set(test.arms) != set(table.arms):
+        raise InvalidInput(
+            f"has the arms {', '.join(test.arms)}, the table has {', '.join(table.arms)}",
+            field="test",
+            remedy="both need the same arms",
+        )
+    both = {row.question for row in table.rows} & {row.question for row in test.rows}
+    if both:
+        log.warning("%d questions of the test stand in the table too: what they say is too good", len(both))
+    return replace(test, arms=table.arms)
+
+
+def _check(*, weights: Sequence[float], seeds: int, settings: Settings) -> None:
+    if seeds < 1:
+        raise InvalidInput(f"{seeds} seeds", field="seeds", remedy="use 1 or more")
+    if not weights or len(set(weights)) != len(weights):
+        raise InvalidInput("needs values, each once", field="lambda", remedy="for example 0.05")
+    for weight in weights:
+        if not (math.isfinite(weight) and weight >= 0):
+            raise InvalidInput(f"{weight!r} is no weight of cost", field="lambda", remedy="use 0 or more")
+    if not settings.reward.cost.get("steps", 0.0) > 0.0:
+        raise ConfigError(
+            "steps have no price: they are the only cost that a table knows",
+            field="reward.cost",
+            remedy="add steps: 1.0, or simulate with another configuration",
+        )
+
+
+def _folds(folds: int, *, table: Table, test: Table | None) -> int:
+    """How often the table is learned per seed; once where the test rows are others."""
+    if test is not None:
+        return 1
+    if not 2 <= folds <= len(table.rows):
+        raise InvalidInput(f"{folds} folds of {len(table.rows)} rows", field="folds", remedy="use 2 up to one per row")
+    return folds
+
+
+def _measure(judged: Table, *, total: int | None, line: tuple[str, str] | None) -> Measure:
+    rows = len(judged.rows)
+    total = rows if total is None else total
+    if total < rows:
+        raise InvalidInput(
+            f"{total} is less than the {rows} rows that are judged",
+            field="total",
+            remedy="count the questions that the table leaves out too, or drop it",
+        )
+    return Measure(table=judged, total=total, line=line_of(judged, total=total, arms=line))
+
+
+def _made(policies: Mapping[str, Mapping[str, Json]], *, table: Table) -> dict[str, Policy]:
+    """One of each, to ask what it needs. Raises ConfigError for one that cannot be made, or names an arm not there."""
+    if not policies:
+        raise InvalidInput("names none", field="policy", remedy=f"known: {', '.join(sorted(POLICIES))}")
+    made = {name: make_policy(name, params=params) for name, params in policies.items()}
+    for name, policy in made.items():
+        for key in _ARM_PARAMS & set(policy.params):
+            if policy.params[key] not in table.arms:
+                raise ConfigError(
+                    f"{policy.params[key]!r} is not in the table",
+                    field=f"{name}.{key}",
+                    remedy=f"use one of {', '.join(table.arms)}",
+                )
+    return made
+
+
+def _with_features(world: World, *, encoder: Callable[[], Encoder] | None, progress: Progress) -> World:
+    if encoder is None:
+        raise ConfigError("a policy needs features", field="encoder", remedy="give what makes the encoder")
+    progress("loading the encoder", 0, 0)
+    made = encoder()
+    folder = Path(world.settings.data_dir) / "cache" / "features"
+    tables = [world.table] if world.test is None else [world.table, world.test]
+    texts = [row.question for table in tables for row in table.rows]
+    rows = embedded(texts, encoder=made, folder=folder, progress=partial(progress, "questions encoded"))
+    cut = len(world.table.rows)
+    return replace(
+        world,
+        features=rows[:cut],
+        test_features=rows[cut:] if world.test is not None else None,
+        encoder_hash=made.hash,
+    )

@@ -1,0 +1,344 @@
+"""From what the runs gave to the rows of the report: means and standard errors over seeds.
+
+The folds of a seed are put together first: a seed's EM is over all questions of the judged table.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.offline.simulation.frontier import (
+    STEPS_READ,
+    SWEEP,
+    Line,
+    Point,
+    best_by_reward,
+    cheapest_right,
+    greedy,
+    interpolated,
+    mean_and_error,
+    one_hot,
+    point_of,
+    rewards_of,
+)
+from ragbandit.router.offline.simulation.run import Played, Run, Timed
+from ragbandit.router.offline.simulation.table import Matrix, Table
+from ragbandit.router.types import ArmName, Json
+
+__all__ = ["Group", "Measure", "Simulated", "Step", "by_seed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One point of a frontier, mean over seeds; weight None where there is none to set."""
+
+    weight: float | None
+    em: float
+    steps: float
+    above_line: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seconds:
+    """Means per call while learning (decision of a fitted policy: while predicting), and of all runs together."""
+
+    decision: float | None
+    update: float | None
+    total: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """How a policy does on the questions of one dataset: EM is over these rows alone."""
+
+    n: int
+    em: float
+    steps: float
+    arms: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulated:
+    """One policy at one weight of cost, over all seeds. Numbers with _se have the standard error over seeds there."""
+
+    policy: str
+    #: lambda while learning; None for a row that does not depend on it
+    weight: float | None
+    #: percent
+    em: float
+    em_se: float | None
+    #: mean per question of the table
+    steps: float
+    steps_se: float | None
+    #: EM minus the mixture's at the same steps
+    above_line: float
+    above_line_se: float | None
+    #: shares of the questions, by arm
+    arms: Mapping[str, float]
+    #: above_line over that of the cheapest-right oracle; None where that one gains nothing
+    oracle_share: float | None
+    frontier: tuple[Step, ...]
+    above_line_at: Mapping[str, float | None]
+    above_line_at_se: Mapping[str, float | None]
+    by_dataset: Mapping[str, Share]
+    #: mean reward of the training pass; None where nothing was learned one by one
+    online_reward: float | None = None
+    #: by how much the best arm of every question would have beaten it
+    online_regret: float | None = None
+    seconds: Seconds | None = None
+    #: 0 for a row that needs no run
+    seeds: int = 0
+    #: questions of the judged table, and questions in the denominator of EM
+    n: int = 0
+    total: int = 0
+    faults: int = 0
+    refused: int = 0
+    reason: str | None = None
+    full_information: bool = False
+    params: Mapping[str, Json] = field(default_factory=dict)
+    #: of the row "line": the two arms it mixes
+    between: tuple[ArmName, ArmName] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as it is printed: `lambda` for weight, which Python has taken."""
+        found = asdict(self)
+        if self.between is None:
+            del found["between"]
+        found["frontier"] = [{"lambda": step.pop("weight"), **step} for step in found["frontier"]]
+        return {"policy": found.pop("policy"), "lambda": found.pop("weight"), **found}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seed:
+    """What a policy predicted under one seed, all folds together; matrices (n, arms)."""
+
+    shares: Matrix
+    quality: Matrix | None
+    cost: Matrix | None
+    runs: Sequence[Played]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """All seeds of one policy at one weight."""
+
+    policy: str
+    params: Mapping[str, Json]
+    weight: float
+    seeds: Sequence[Seed]
+
+
+def by_seed(runs: Sequence[Run], found: Sequence[Played], *, table: Table) -> list[Group]:
+    """The runs put together, in the order in which policies and weights were given."""
+    groups: dict[tuple[str, float], dict[int, list[Played]]] = {}
+    params: dict[str, Mapping[str, Json]] = {}
+    for run, one in zip(runs, found, strict=True):
+        groups.setdefault((run.policy, run.weight), {}).setdefault(run.seed, []).append(one)
+        params[run.policy] = run.params
+    return [
+        Group(
+            policy=policy,
+            params=params[policy],
+            weight=weight,
+            seeds=[_pooled(folds, rows=len(table.rows)) for folds in seeds.values()],
+        )
+        for (policy, weight), seeds in groups.items()
+    ]
+
+
+def _pooled(folds: Sequence[Played], *, rows: int) -> Seed:
+    places = np.concatenate([fold.test for fold in folds])
+    assert len(places) == rows, "every row is predicted once"
+    back = np.argsort(places)
+    heads: dict[str, Matrix | None] = {}
+    for head in ("quality", "cost"):
+        parts = [getattr(fold, head) for fold in folds]
+        heads[head] = None if any(part is None for part in parts) else np.concatenate(parts)[back]
+    shares = np.concatenate([fold.shares for fold in folds])[back]
+    return Seed(shares=shares, quality=heads["quality"], cost=heads["cost"], runs=folds)
+
+
+#: a frontier: (weight, where each seed stands)
+Points = Sequence[tuple[float | None, Sequence[Point]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """What every row is measured by: the judged table, the denominator, the line."""
+
+    table: Table
+    total: int
+    line: Line
+
+    def point(self, shares: Matrix) -> Point:
+        """Where these shares stand."""
+        return point_of(shares, table=self.table, total=self.total)
+
+    def rows(self, groups: Sequence[Group]) -> list[Simulated]:
+        """One row per policy and weight."""
+        stands = {(g.policy, g.weight): [self.point(seed.shares) for seed in g.seeds] for g in groups}
+        found = []
+        for group in groups:
+            whole = group.seeds[0].runs[0].full_information
+            given: Points = [
+                (None if whole else weight, stood)
+                for (name, weight), stood in sorted(stands.items())
+                if name == group.policy
+            ]
+            found.append(self._learned(group, frontier=self._swept(group) or given))
+        return found
+
+    def _learned(self, group: Group, *, frontier: Points) -> Simulated:
+        played = [run for seed in group.seeds for run in seed.runs]
+        online = [_online(seed.runs) for seed in group.seeds]
+        whole = played[0].full_information
+        return self.row(
+            group.policy,
+            weight=None if whole else group.weight,
+            shares=[seed.shares for seed in group.seeds],
+            frontier=frontier,
+            online_reward=None if whole else mean_and_error([earned for earned, _ in online])[0],
+            online_regret=None if whole else mean_and_error([best - earned for earned, best in online])[0],
+            seconds=Seconds(
+                decision=_per_call([run.decisions for run in played]),
+                update=_per_call([run.updates for run in played]),
+                total=math.fsum(run.seconds for run in played),
+            ),
+            seeds=len(group.seeds),
+            faults=sum(run.faults for run in played),
+            refused=sum(run.refused for run in played),
+            reason=next((run.reason for run in played if run.reason), None),
+            full_information=whole,
+            params=group.params,
+        )
+
+    def row(
+        self, policy: str, *, weight: float | None, shares: Sequence[Matrix], frontier: Points, **more: Any
+    ) -> Simulated:
+        """The row of these shares, one matrix per seed."""
+        points = [self.point(one) for one in shares]
+        em, em_se = mean_and_error([point.em for point in points])
+        steps, steps_se = mean_and_error([point.steps for point in points])
+        above, above_se = mean_and_error([self.line.above(point) for point in points])
+        best = self.line.above(self.point(self._one_hot(cheapest_right(self.table))))
+        at, at_se = self._read(frontier)
+        mean: Matrix = np.mean(shares, axis=0)
+        return Simulated(
+            policy=policy,
+            weight=weight,
+            em=em,
+            em_se=em_se,
+            steps=steps,
+            steps_se=steps_se,
+            above_line=above,
+            above_line_se=above_se,
+            arms=self._arms(mean),
+            oracle_share=above / best if best > 0.0 else None,
+            frontier=self._steps(frontier),
+            above_line_at=at,
+            above_line_at_se=at_se,
+            by_dataset=self._by_dataset(mean),
+            n=len(self.table.rows),
+            total=self.total,
+            **more,
+        )
+
+    def baselines(self, *, weights: Sequence[float], reward: RewardSettings) -> list[Simulated]:
+        """What needs no learner: always one arm, uniform, half of the line each, the oracles."""
+        count, arms = self.table.correct.shape
+        found = [
+            self._plain(f"always-{arm}", np.eye(arms)[[place] * count]) for place, arm in enumerate(self.table.arms)
+        ]
+        found.append(self._plain("uniform", np.full((count, arms), 1.0 / arms)))
+        found.append(self._halves())
+        found.append(self._plain("oracle", self._one_hot(cheapest_right(self.table))))
+
+        def oracle(weight: float, *, bounds: tuple[float, float]) -> Matrix:
+            rewards = rewards_of(self.table, weight=weight, price=reward.cost["steps"], bounds=bounds)
+            return self._one_hot(best_by_reward(rewards, table=self.table))
+
+        bounds = (reward.minimum, reward.maximum)
+        # A frontier knows no bounds, for policies neither: clipped, all answers of one price would be alike.
+        swept = [(weight, [self.point(oracle(weight, bounds=(-math.inf, math.inf)))]) for weight in SWEEP]
+        return found + [
+            self.row("oracle-by-reward", weight=weight, shares=[oracle(weight, bounds=bounds)], frontier=swept)
+            for weight in weights
+        ]
+
+    def _plain(self, name: str, shares: Matrix) -> Simulated:
+        return self.row(name, weight=None, shares=[shares], frontier=[(None, [self.point(shares)])])
+
+    def _halves(self) -> Simulated:
+        """The middle of the line; its frontier are the two ends."""
+        shares = np.zeros_like(self.table.correct)
+        for arm in self.line.arms:
+            shares[:, self.table.arms.index(arm)] += 0.5
+        ends = [(None, [self.line.cheap]), (None, [self.line.dear])]
+        return self.row("line", weight=None, shares=[shares], frontier=ends, between=self.line.arms)
+
+    def _one_hot(self, choices: Any) -> Matrix:
+        return one_hot(choices, arms=len(self.table.arms))
+
+    def _swept(self, group: Group) -> Points:
+        """From the quality and the cost that one learner expects; empty if it does not keep them apart."""
+        heads = [(s.quality, s.cost) for s in group.seeds if s.quality is not None and s.cost is not None]
+        if len(heads) < len(group.seeds):
+            return []
+        return [
+            (weight, [self.point(self._one_hot(greedy(q - weight * c, cost=c))) for q, c in heads]) for weight in SWEEP
+        ]
+
+    def _steps(self, points: Points) -> tuple[Step, ...]:
+        return tuple(self._step(weight, stood) for weight, stood in points)
+
+    def _step(self, weight: float | None, stood: Sequence[Point]) -> Step:
+        return Step(
+            weight=weight,
+            em=mean_and_error([point.em for point in stood])[0],
+            steps=mean_and_error([point.steps for point in stood])[0],
+            above_line=mean_and_error([self.line.above(point) for point in stood])[0],
+        )
+
+    def _read(self, points: Points) -> tuple[dict[str, float | None], dict[str, float | None]]:
+        """EM above the line at the steps where frontiers are compared; None where a seed does not reach them."""
+        at: dict[str, float | None] = {}
+        error: dict[str, float | None] = {}
+        for steps in STEPS_READ:
+            seeds = [
+                interpolated(frontier, steps=steps) for frontier in zip(*(stood for _, stood in points), strict=True)
+            ]
+            reached = [em - self.line.at(steps) for em in seeds if em is not None]
+            key = f"{steps:g}"
+            at[key], error[key] = mean_and_error(reached) if len(reached) == len(seeds) else (None, None)
+        return at, error
+
+    def _arms(self, shares: Matrix) -> dict[str, float]:
+        return dict(zip(self.table.arms, map(float, shares.mean(axis=0)), strict=True))
+
+    def _by_dataset(self, shares: Matrix) -> dict[str, Share]:
+        names = np.array([name or "" for name in self.table.datasets])
+        found = {}
+        for name in sorted(set(names) - {""}):
+            mine = np.flatnonzero(names == name)
+            found[str(name)] = Share(
+                n=len(mine),
+                em=100.0 * float((shares[mine] * self.table.correct[mine]).sum()) / len(mine),
+                steps=float((shares[mine] * self.table.steps[mine]).sum()) / len(mine),
+                arms=self._arms(shares[mine]),
+            )
+        return found
+
+
+def _online(runs: Sequence[Played]) -> tuple[float, float]:
+    """Mean reward of a seed's decisions: earned, and the best arm's."""
+    count = max(1, sum(run.decisions.calls for run in runs))
+    return math.fsum(run.earned for run in runs) / count, math.fsum(run.best for run in runs) / count
+
+
+def _per_call(timed: Sequence[Timed]) -> float | None:
+    calls = sum(one.calls for one in timed)
+    return math.fsum(one.seconds for one in timed) / calls if calls else None

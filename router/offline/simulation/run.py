@@ -1,0 +1,314 @@
+"""One run: a pass over the training rows with only the drawn arm's outcome revealed, then the test rows.
+
+The policy sees what a live one sees, by the functions that serve and learn live: `made_decision` draws, `judge` makes
+the reward, `made_update` the ledger's row, `apply` teaches. There is no database and no second process in between;
+every decision is made by the policy that has learned all those before it.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.learner import Lesson, judge, made_update
+from ragbandit.router.offline.simulation.frontier import rewards_of
+from ragbandit.router.offline.simulation.table import Matrix, Table
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import Drawn, FeatureRows, Policy, TableTrained, apply, draw
+from ragbandit.router.serving.service import made_decision, outputs_of
+from ragbandit.router.serving.validation import made_feedback, made_outcome
+from ragbandit.router.storage.ledger import Joined
+from ragbandit.router.types import Decision, DecisionId, Features, Json, PolicyLabel, Query, TableRow, Update
+
+__all__ = ["Played", "Run", "Split", "World", "decision_id", "play", "split_of", "weighted"]
+
+#: test questions asked of a policy at once
+BATCH = 64
+#: when a run begins, in seconds; a question a second. No policy sees a clock, but the ledger's rows have times
+EPOCH = 1_700_000_000.0
+
+Places = npt.NDArray[np.intp]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """What all runs share; every process gets it once."""
+
+    table: Table
+    #: other rows to predict, arms in the table's order; None: folds of the table
+    test: Table | None
+    folds: int
+    settings: Settings
+    #: of the table's and the test's questions, shape (n, d), None where no policy asks for them
+    features: FeatureRows | None = None
+    test_features: FeatureRows | None = None
+    encoder_hash: str = ""
+
+    @property
+    def judged(self) -> Table:
+        """The table whose rows are predicted."""
+        return self.test or self.table
+
+    @property
+    def judged_features(self) -> FeatureRows | None:
+        """The features of its questions."""
+        return self.features if self.test is None else self.test_features
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One learner's life: a policy, its weight of cost, a seed, and a fold (0 where there is a test table)."""
+
+    policy: str
+    params: Mapping[str, Json]
+    weight: float
+    seed: int
+    fold: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """Places of rows: `train` in the table, in the order of the pass; `test` in the judged table."""
+
+    train: Places
+    test: Places
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timed:
+    """Calls of one kind and the seconds that they took together."""
+
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Played:
+    """What a run gave. The matrices have shape (tests, arms), their rows are the split's test rows."""
+
+    test: Places
+    #: the greedy choice: shared by the arms of the best score, or the pmf of a policy without scores
+    shares: Matrix
+    #: expected, where the policy keeps them apart on every test row
+    quality: Matrix | None
+    cost: Matrix | None
+    #: rewards of the pass, summed: what was earned, and what the best arm of every question would have earned
+    earned: float
+    best: float
+    decisions: Timed
+    updates: Timed
+    seconds: float
+    #: decisions made by the fallback, in the pass and in the test
+    faults: int
+    #: lessons that the learner or the policy would not take
+    refused: int
+    #: of the first fault or refusal
+    reason: str | None
+    #: fitted to all outcomes of the training rows at once instead of one pass
+    full_information: bool
+
+
+def split_of(world: World, *, seed: int, fold: int) -> Split:
+    """The same for every policy: the seed's order of the table; of that every folds-th row is the fold's test."""
+    order = np.random.default_rng(seed).permutation(len(world.table.rows))
+    if world.test is not None:
+        return Split(train=order, test=np.arange(len(world.test.rows)))
+    mine = np.arange(len(order)) % world.folds == fold
+    return Split(train=order[~mine], test=order[mine])
+
+
+def decision_id(row: TableRow, *, seed: int, fold: int) -> DecisionId:
+    """The id of a row's decision: other seeds and folds draw otherwise, and nothing can be read from it."""
+    digest = hashlib.sha256(f"{seed}/{fold}/{row.id}".encode("utf-8", "surrogatepass")).hexdigest()
+    return DecisionId(f"simulated-{digest[:40]}")
+
+
+def weighted(settings: Settings, *, weight: float) -> Settings:
+    """These settings with another weight of cost in the reward."""
+    return settings.model_copy(update={"reward": settings.reward.model_copy(update={"weight": weight})})
+
+
+def play(run: Run, *, world: World, progress: Progress = lambda _done, _total: None) -> Played:
+    """Learn, then predict. progress: training rows done, and how many there are."""
+    began = time.perf_counter()
+    split = split_of(world, seed=run.seed, fold=run.fold)
+    learning = Learning(run, world=world)
+    policy = learning.policy
+    full_information = isinstance(policy, TableTrained)
+    if not isinstance(policy, TableTrained):
+        for done, place in enumerate(split.train, start=1):
+            learning.step(int(place))
+            progress(done, len(split.train))
+    elif policy.params.get("trained") is None:  # else `ragbandit train` has made it: it is judged as it is
+        # An id might spell the data set.
+        policy.fit([replace(world.table.rows[place], id="") for place in split.train], progress=progress)
+    drawn, asked = learning.predicted(split.test)
+    quality, cost = _heads(drawn, arms=len(world.table.arms))
+    return Played(
+        test=split.test,
+        shares=np.array([_greedy_shares(one) for one in drawn]),
+        quality=quality,
+        cost=cost,
+        earned=learning.earned,
+        best=learning.best,
+        decisions=asked if full_information else Timed(calls=learning.steps, seconds=learning.decision_s),
+        updates=Timed(calls=learning.steps, seconds=learning.update_s),
+        seconds=time.perf_counter() - began,
+        faults=learning.faults,
+        refused=learning.refused,
+        reason=learning.reason,
+        full_information=full_information,
+    )
+
+
+class Learning:
+    """A policy on its way through the training rows."""
+
+    def __init__(self, run: Run, *, world: World) -> None:
+        self.run, self.world = run, world
+        self.policy: Policy = make_policy(run.policy, params=run.params)
+        self.settings = weighted(world.settings, weight=run.weight)
+        reward = self.settings.reward
+        self._rewards = rewards_of(
+            world.table,
+            weight=reward.weight,
+            price=reward.cost["steps"],
+            bounds=(reward.minimum, reward.maximum),
+        )
+        self._sees = "features" in self.policy.needs
+        self.earned = self.best = self.decision_s = self.update_s = 0.0
+        self.steps = self.seq = self.faults = self.refused = 0
+        self.reason: str | None = None
+
+    def step(self, place: int) -> Decision:
+        """Decide one training row and learn what the drawn arm made of it."""
+        row = self.world.table.rows[place]
+        began = time.perf_counter()
+        decision = self._decision(row, place=place)
+        decided = time.perf_counter()
+        self._learn(decision, quality=row.correct[decision.arm], steps=row.steps[decision.arm])
+        self.update_s += time.perf_counter() - decided
+        self.decision_s += decided - began
+        self.steps += 1
+        rewards = self._rewards[place]
+        self.earned += float(rewards[self.world.table.arms.index(decision.arm)])
+        self.best += float(rewards.max())
+        return decision
+
+    def predicted(self, places: Places) -> tuple[list[Drawn], Timed]:
+        """The policy's word on the test rows, without floor, and how long that took."""
+        rows, features = self.world.judged.rows, self.world.judged_features
+        found: list[Drawn] = []
+        began = time.perf_counter()
+        for start in range(0, len(places), BATCH):
+            batch = places[start : start + BATCH]
+            found += self._asked(
+                [Query(text=rows[place].question) for place in batch],
+                features=features[batch] if self._sees and features is not None else None,
+            )
+        return found, Timed(calls=len(places), seconds=time.perf_counter() - began)
+
+    def _asked(self, queries: Sequence[Query], *, features: FeatureRows | None) -> list[Drawn]:
+        arms, fallback = self.world.table.arms, self.settings.policy.fallback
+        outputs = outputs_of(self.policy, queries, features=features, arms=[arms] * len(queries))
+        found = [draw(output, arms=arms, floor=0.0, fallback=fallback, seed=0) for output in outputs]
+        for one in found:
+            self._note(one.fault)
+        return found
+
+    def _decision(self, row: TableRow, *, place: int) -> Decision:
+        arms = self.world.table.arms
+        query = Query(text=row.question, id=decision_id(row, seed=self.run.seed, fold=self.run.fold))
+        features = self._features(place)
+        rows = None if features is None else features[None, :]
+        decision = made_decision(
+            query,
+            run_by="caller",
+            output=outputs_of(self.policy, [query], features=rows, arms=[arms])[0],
+            arms=arms,
+            features=features,
+            settings=self.settings,
+            seen=self.policy.seen,
+            version="simulated",
+            encoder_hash=self.world.encoder_hash,
+            now=EPOCH + self.steps,
+        )
+        self._note(decision.fault)
+        return decision
+
+    def _features(self, place: int) -> Features | None:
+        return self.world.features[place] if self._sees and self.world.features is not None else None
+
+    def _learn(self, decision: Decision, *, quality: float, steps: float) -> None:
+        """What a caller would report of the drawn arm, and no more, becomes the ledger's next row."""
+        made = decision.made_at
+        joined = Joined(
+            decision=decision,
+            outcome=made_outcome(decision_id=decision.id, now=made, status="answered", steps=steps),
+            feedback=(
+                made_feedback(
+                    decision_id=decision.id,
+                    settings=self.settings,
+                    now=made,
+                    feedback_id=decision.id,
+                    rating=quality,
+                    source="code",
+                ),
+            ),
+        )
+        verdict = judge(
+            joined,
+            settings=self.settings,
+            needs_features=self._sees,
+            encoder_hash=self.world.encoder_hash,
+            now=made + self.settings.learning.wait_s,  # a window that collects feedback is over
+        )
+        if not isinstance(verdict, Lesson):
+            self._refuse("the learner waits" if verdict is None else verdict.reason)
+        elif not apply(self.policy, self._update(decision, verdict)):
+            self._refuse("the policy would not learn it")
+
+    def _update(self, decision: Decision, lesson: Lesson) -> Update:
+        self.seq += 1
+        label = PolicyLabel(self.settings.policy.label)
+        return made_update(decision, lesson, label=label, seq=self.seq, now=decision.made_at)
+
+    def _note(self, fault: str | None) -> None:
+        if fault is not None:
+            self.faults += 1
+            self.reason = self.reason or fault
+
+    def _refuse(self, reason: str) -> None:
+        self.refused += 1
+        self.reason = self.reason or reason
+
+
+def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:
+    """What a policy plays that explores no more; arms of equal score share."""
+    if drawn.scores is None:
+        return drawn.pmf
+    best = max(drawn.scores)
+    ties = sum(score == best for score in drawn.scores)
+    return tuple(1.0 / ties if score == best else 0.0 for score in drawn.scores)
+
+
+def _heads(drawn: Sequence[Drawn], *, arms: int) -> tuple[Matrix, Matrix] | tuple[None, None]:
+    """(quality, cost), each (n, arms), if every fact sheet has both as lists of finite numbers."""
+    found = [[_numbers(one.facts.get(key), arms=arms) for key in ("quality", "cost")] for one in drawn]
+    if not found or any(head is None for pair in found for head in pair):
+        return None, None
+    heads = np.array(found, dtype=np.float64)  # (n, 2, arms)
+    return heads[:, 0], heads[:, 1]
+
+
+def _numbers(value: Json, *, arms: int) -> list[float] | None:
+    if not isinstance(value, list | tuple) or len(value) != arms:
+        return None
+    good = all(isinstance(v, int | float) and math.isfinite(v) for v in value)
+    return [float(v) for v in value] if good else None

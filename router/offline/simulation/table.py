@@ -1,0 +1,208 @@
+"""Full-information routing tables: for every question what every arm made of it, one JSON object a line.
+
+    {"id": "q1", "question": "?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}, "dataset": "nq", "hops": 1}
+
+`id`, `dataset` and `hops` may be left out; keys of other names are left alone. The first line says which arms there
+are. `dataset` says where a question comes from, which no deployed router is told: it is kept apart from the rows, so
+that no policy can reach it.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.types import ArmName, TableRow
+
+__all__ = ["Matrix", "Table", "read_table"]
+
+Matrix = npt.NDArray[np.float64]
+
+#: as the arms of a configuration are named: what is learned here can serve there
+_ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+#: what the service takes at most (ragbandit.router.serving.validation): steps of one answer, characters of one question
+_MOST_STEPS = 1e9
+_MOST_TEXT = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The rows in the order of the file, with the arms in the order of its first line."""
+
+    rows: tuple[TableRow, ...]
+    arms: tuple[ArmName, ...]
+    #: where each row's question comes from, None where the file does not say; for reports only
+    datasets: tuple[str | None, ...]
+
+    @cached_property
+    def correct(self) -> Matrix:
+        """Quality of every answer, shape (n, arms), in [0, 1]."""
+        return np.array([[row.correct[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
+
+    @cached_property
+    def steps(self) -> Matrix:
+        """What every answer took, shape (n, arms), >= 0."""
+        return np.array([[row.steps[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
+
+
+def read_table(path: str | Path) -> Table:
+    """The table in this file.
+
+    Raises InvalidInput with "<file>:<line> <key>" and a remedy for a file that cannot be read or has no row, and for
+    a line that is no row: an arm missing or too much, a number that is none or out of range, an id used twice.
+    """
+    file = Path(path)
+    rows: list[TableRow] = []
+    datasets: list[str | None] = []
+    arms: tuple[ArmName, ...] = ()
+    lines: dict[str, int] = {}
+    for number, text in _lines(file):
+        line = _Line(file=file, number=number)
+        found = line.parsed(text)
+        arms = arms or line.arms(found)
+        row = line.row(found, arms=arms)
+        if row.id in lines:
+            raise line.wrong("id", f"{row.id!r} stands on line {lines[row.id]} too", "give every row an id of its own")
+        lines[row.id] = number
+        rows.append(row)
+        datasets.append(line.dataset(found))
+    if not rows:
+        raise InvalidInput("has no rows", field=str(file), remedy="write one JSON object a line")
+    return Table(rows=tuple(rows), arms=arms, datasets=tuple(datasets))
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, text) of every line that is not blank."""
+    try:
+        with file.open("rb") as stream:
+            for number, raw in enumerate(stream, start=1):
+                try:
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise InvalidInput(
+                        f"is not UTF-8: {error.reason}", field=f"{file}:{number}", remedy="save the file as UTF-8"
+                    ) from error
+                if text.strip():
+                    yield number, text
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot be read: {error.strerror}", field=str(file), remedy="give the path of a JSONL file"
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Line:
+    """Where we are, for the messages."""
+
+    file: Path
+    number: int
+
+    def wrong(self, key: str, message: str, remedy: str) -> InvalidInput:
+        """The error that names this place."""
+        return InvalidInput(message, field=f"{self.file}:{self.number} {key}".rstrip(), remedy=remedy)
+
+    def parsed(self, text: str) -> dict[str, Any]:
+        """The line's JSON object."""
+        try:
+            found = json.loads(text, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
+            raise self.wrong("", f"is not JSON: {error}", "write one JSON object a line") from error
+        if not isinstance(found, dict):
+            raise self.wrong("", f"is a {type(found).__name__}", "write one JSON object a line")
+        return found
+
+    def arms(self, found: Mapping[str, Any]) -> tuple[ArmName, ...]:
+        """The arms of the table, from its first row."""
+        arms = tuple(self._mapping(found, "correct"))
+        if len(arms) < 2:
+            raise self.wrong("correct", f"has {len(arms)} arms", "give at least two: there is nothing to route")
+        for arm in arms:
+            if not _ARM.fullmatch(arm):
+                raise self.wrong(
+                    "correct", f"{arm!r} is no name of an arm", "use 1 to 64 letters, digits, dots, dashes, underscores"
+                )
+        return tuple(ArmName(arm) for arm in arms)
+
+    def row(self, found: Mapping[str, Any], *, arms: tuple[ArmName, ...]) -> TableRow:
+        """The row on this line."""
+        return TableRow(
+            id=self._id(found),
+            question=self._question(found),
+            correct=self._amounts(found, "correct", arms=arms, most=1.0),
+            steps=self._amounts(found, "steps", arms=arms, most=_MOST_STEPS),
+            hops=self._hops(found),
+        )
+
+    def dataset(self, found: Mapping[str, Any]) -> str | None:
+        """Where the question comes from."""
+        value = found.get("dataset")
+        if value is not None and (not isinstance(value, str) or not value.strip()):
+            raise self.wrong("dataset", f"{value!r} is no name", "write text, or leave it out")
+        return value
+
+    def _id(self, found: Mapping[str, Any]) -> str:
+        value = found.get("id", f"row-{self.number}")
+        if not isinstance(value, str) or not value.strip():
+            raise self.wrong("id", f"{value!r} is no id", "write text, or leave it out")
+        return value
+
+    def _question(self, found: Mapping[str, Any]) -> str:
+        value = found.get("question")
+        if not isinstance(value, str) or not value.strip():
+            raise self.wrong("question", "is missing or empty", "write the question as text")
+        if len(value) > _MOST_TEXT:
+            raise self.wrong("question", f"has {len(value)} characters", f"keep it under {_MOST_TEXT}")
+        if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise self.wrong("question", "holds a NUL or half a character", "remove it: the service refuses it too")
+        return value
+
+    def _hops(self, found: Mapping[str, Any]) -> int | None:
+        value = found.get("hops")
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise self.wrong("hops", f"{value!r} is no count", "write a whole number, or leave it out")
+        return value
+
+    def _mapping(self, found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        value = found.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(key, "is missing or no object", 'write {"arm": number, ...} over all arms')
+        return value
+
+    def _amounts(
+        self, found: Mapping[str, Any], key: str, *, arms: tuple[ArmName, ...], most: float
+    ) -> dict[ArmName, float]:
+        given = self._mapping(found, key)
+        for arm in arms:
+            if arm not in given:
+                raise self.wrong(f"{key}.{arm}", "is missing", f"every row needs every arm: {', '.join(arms)}")
+        for name in given:
+            if name not in arms:
+                raise self.wrong(f"{key}.{name}", "is no arm of the first row", f"use the same arms: {', '.join(arms)}")
+        return {arm: self._amount(given[arm], key=f"{key}.{arm}", most=most) for arm in arms}
+
+    def _amount(self, value: object, *, key: str, most: float) -> float:
+        whether = key.startswith("correct") and isinstance(value, bool)
+        if not whether and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise self.wrong(key, f"{value!r} is no number", f"write a number in [0, {most:g}]")
+        assert isinstance(value, int | float)
+        if not (isinstance(value, int) or math.isfinite(value)):
+            raise self.wrong(key, f"{value!r} is not finite", f"write a number in [0, {most:g}], or leave the row out")
+        if not 0 <= value <= most:
+            raise self.wrong(key, f"{value!r:.40} is out of range", f"write a number in [0, {most:g}]")
+        return float(value)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON lets a key that stands twice win silently the second time."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found

@@ -1,0 +1,129 @@
+"""Trains the policies that learn from tables, ahead of traffic: what `ragbandit train` does.
+
+A table says what every arm made of each question, which no live policy ever sees. So these policies are trained
+here, once, and serve from the folder that comes out.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Printed
+
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies.finetuned.checkpoint import free_folder
+from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
+from ragbandit.router.types import Json, TableRow
+
+__all__ = ["asked_params", "print_report", "read_questions", "train", "trainable"]
+
+
+def trainable() -> list[str]:
+    """The names of the policies that learn from tables."""
+    found = []
+    for name, place in sorted(POLICIES.items()):
+        module, _, attribute = place.partition(":")
+        if issubclass(getattr(import_module(module), attribute), TableClassifier):
+            found.append(name)
+    return found
+
+
+def train(
+    policy: str,
+    *,
+    params: Mapping[str, Json],
+    rows: Sequence[TableRow],
+    out: str | Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Json]:
+    """Train a policy on these rows and write its folder; the report of `TableClassifier.fit`, with "folder", "sha256".
+
+    params: the policy's; the ones that are used in service as well are given there again, with `trained`.
+    progress: batches done, and how many there are.
+    Raises ConfigError for a policy that learns otherwise, for wrong params, and for a folder that is in use (before
+    the training); InvalidInput if no rows have a label.
+    """
+    known = trainable()
+    if policy not in known:
+        raise ConfigError(
+            f"{policy!r} is not trained on tables", field="policy", remedy=f"use one of {', '.join(known)}"
+        )
+    if params.get("trained") is not None:
+        raise ConfigError("is what comes out", field="policy.params.trained", remedy="leave it out")
+    target = free_folder(out)
+    made = make_policy(policy, params=params)
+    assert isinstance(made, TableClassifier)
+    report = made.fit(rows, progress=progress)
+    return report | {"folder": str(target), "sha256": made.save(target)}
+
+
+def asked_params(text: str) -> dict[str, Json]:
+    """The policy's params from the command line. Raises InvalidInput."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"is not JSON: {error}", field="params", remedy="""for example '{"seed": 1}'""") from error
+    if not isinstance(found, dict):
+        raise InvalidInput(f"is a {type(found).__name__}", field="params", remedy="""for example '{"seed": 1}'""")
+    return found
+
+
+def print_report(report: Mapping[str, Any], *, console: Console) -> None:
+    """A line per epoch, then what was used and what to do with it."""
+    table = Printed("epoch", "loss", "held-out loss", "held-out accuracy", "")
+    for number, line in enumerate(report["epochs"], start=1):
+        held = (f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}") if "accuracy" in line else ("", "")
+        table.add_row(str(number), f"{line['loss']:.3f}", *held, "kept" if number == report["best_epoch"] else "")
+    console.print(table)
+    labels = ", ".join(f"{arm} {count}" for arm, count in report["labels"].items())
+    console.print(
+        f"{report['used']} of {report['rows']} rows had a label ({report['inductive']} by their hops), "
+        f"{report['validation_rows']} of them were held out; labels: {escape(labels)}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    console.print(f"set policy.params.trained to {escape(report['folder'])}", soft_wrap=True, highlight=False)
+
+
+def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:
+    """Questions without outcomes, one JSON object with "question" and "hops" a line, for labels by inductive bias.
+
+    Questions of `known` rows are left out: what the arms made of them is the better label (as Adaptive-RAG does).
+    Raises InvalidInput naming file, line and key.
+    """
+    file = Path(path)
+    taken = {row.question for row in known}
+    try:
+        lines = file.read_text("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot be read: {error}", field=str(file), remedy="give a JSONL file in UTF-8") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            row = _question(line, place=f"{file}:{number}", key=f"question-{number}")
+            if row.question not in taken:
+                rows.append(row)
+    if not rows:
+        raise InvalidInput("has no questions that the table lacks", field=str(file), remedy="leave it out")
+    return rows
+
+
+def _question(line: str, *, place: str, key: str) -> TableRow:
+    remedy = 'write {"question": text, "hops": whole number} a line'
+    try:
+        found: Any = json.loads(line)
+    except ValueError as error:
+        raise InvalidInput(f"is not JSON: {error}", field=place, remedy=remedy) from error
+    if not isinstance(found, dict):
+        raise InvalidInput(f"is a {type(found).__name__}", field=place, remedy=remedy)
+    text, hops = found.get("question"), found.get("hops")
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInput("is missing or empty", field=f"{place} question", remedy=remedy)
+    if isinstance(hops, bool) or not isinstance(hops, int) or hops < 0:
+        raise InvalidInput(f"{hops!r} is no count", field=f"{place} hops", remedy=remedy)
+    return TableRow(id=key, question=text, correct={}, steps={}, hops=hops)

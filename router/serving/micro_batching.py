@@ -1,0 +1,96 @@
+"""Requests that come at the same time share one piece of work: one forward pass, one transaction.
+
+Nothing waits for company: the first request goes at once, and whatever arrives while it is being served makes up
+the next group. Alone the cost is one hand-over between threads; under load the groups grow by themselves.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from ragbandit.router.errors import NotReady
+
+__all__ = ["Grouped"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Grouped(Generic[Item, Result]):
+    """A thread that calls `work` with groups of items; `submit` gives a Future per item.
+
+    `work` returns one result or one exception per item, in order. If it raises, every item of the group gets the
+    exception.
+    """
+
+    def __init__(
+        self, work: Callable[[Sequence[Item]], Sequence[Result | Exception]], *, name: str, limit: int
+    ) -> None:
+        self._work = work
+        self._limit = limit
+        self._queue: queue.SimpleQueue[tuple[Item, Future[Result]] | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, item: Item) -> "Future[Result]":
+        """Hand an item over. Raises NotReady after `close`."""
+        future: Future[Result] = Future()
+        with self._lock:  # so that no item slips in behind the closing mark
+            if self._closed.is_set():
+                raise NotReady("the service is shutting down")
+            self._queue.put((item, future))
+        return future
+
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    def depth(self) -> int:
+        """Items that wait for their group."""
+        return self._queue.qsize()
+
+    def close(self, *, timeout_s: float = 10.0) -> None:
+        """Serve what has been handed over, then end the thread."""
+        with self._lock:
+            if not self._closed.is_set():
+                self._closed.set()
+                self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (first := self._queue.get()) is not None:
+            group, last = [first], False
+            while len(group) < self._limit:
+                try:
+                    more = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+                if more is None:
+                    last = True
+                    break
+                group.append(more)
+            self._serve(group)
+            if last:
+                return
+
+    def _serve(self, group: list[tuple[Item, "Future[Result]"]]) -> None:
+        live = [(item, future) for item, future in group if future.set_running_or_notify_cancel()]
+        if not live:
+            return
+        try:
+            results = self._work([item for item, _ in live])
+            if len(results) != len(live):  # else some callers would wait for ever
+                raise ValueError(f"{len(results)} results for {len(live)} items")
+        except Exception as error:
+            for _, future in live:
+                future.set_exception(error)
+            return
+        for (_, future), result in zip(live, results, strict=True):
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)

@@ -1,0 +1,294 @@
+"""Where bytes become values: the checks that the library, HTTP and the command line share.
+
+Whatever passes here can be stored, encoded, learned and printed; whatever does not is refused with the field and
+the remedy, before anything is written.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+import uuid_utils
+
+from ragbandit.router.config.settings import BudgetSettings, Settings
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.types import (
+    MAX_TEXT,
+    ArmName,
+    Budget,
+    Cost,
+    DecisionId,
+    Feedback,
+    FeedbackId,
+    FeedbackSource,
+    Json,
+    Outcome,
+    OutcomeStatus,
+    Query,
+)
+
+__all__ = [
+    "capped",
+    "checked_id",
+    "checked_query",
+    "checked_text",
+    "made_feedback",
+    "made_outcome",
+    "new_id",
+    "unrun_outcome",
+]
+
+#: what an id may look like; also what RQ accepts for a job
+ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MAX_ANSWERS = 100
+#: largest cap or count that makes sense
+MAX_CAP = 1e9
+
+
+def new_id() -> DecisionId:
+    """A UUIDv7: unique, ordered by time."""
+    return DecisionId(str(uuid_utils.uuid7()))
+
+
+def checked_query(query: Query, *, arms: Sequence[ArmName], configured: Sequence[ArmName] = ()) -> Query:
+    """The query, its context sorted by key, or InvalidInput naming field and remedy.
+
+    arms: those that may be drawn. configured: all there are; the others among them are run by the caller's own stack.
+    """
+    checked_text(query.text, field="question")
+    if query.id is not None:
+        checked_id(query.id, field="decision_id")
+    checked_id(query.tenant, field="tenant")
+    if not arms:
+        raise InvalidInput("no arm of this service is run by workers", field="arms", remedy="use /v1/route")
+    if query.arms is not None:
+        _checked_arms(query.arms, known=arms, configured=configured)
+    _checked_context(query.context)
+    _checked_budget(query.budget)
+    # In one order, as the log keeps it: a policy that reads the context must see the same again in a replay.
+    return replace(query, context=dict(sorted(query.context.items())))
+
+
+def _checked_arms(arms: Sequence[ArmName], *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> None:
+    if not arms:
+        raise InvalidInput("no arm is allowed", field="arms", remedy="name at least one, or leave it out")
+    if len(set(arms)) != len(arms):
+        raise InvalidInput("an arm is named twice", field="arms", remedy="name each arm once")
+    for arm in arms:
+        if arm in known:
+            continue
+        if arm in configured:
+            remedy = f"use /v1/route (Router.route) for it; our workers run {', '.join(known)}"
+            raise InvalidInput(
+                f"the arm {arm!r} is run by your own stack (run_by: caller)", field="arms", remedy=remedy
+            )
+        raise InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=f"known here: {', '.join(known)}")
+
+
+def _checked_budget(budget: Budget) -> None:
+    for cap in ("rounds", "passages", "tokens", "seconds", "dollars"):
+        asked = getattr(budget, cap)
+        if asked is not None:
+            whole = cap not in ("seconds", "dollars")
+            if isinstance(asked, bool) or not isinstance(asked, int if whole else int | float) or not asked > 0:
+                kind = "whole number" if whole else "number"
+                raise InvalidInput(
+                    f"{asked!r} is not a {kind} above 0", field=f"budget.{cap}", remedy="leave it out for no cap"
+                )
+            _number(asked, field=f"budget.{cap}", low=0, high=MAX_CAP)
+
+
+def checked_text(text: object, *, field: str) -> str:
+    """Text that can be stored, encoded and read: not blank, not too long, valid Unicode."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"must be text, not {type(text).__name__}", field=field, remedy="send a string")
+    if not text.strip():
+        raise InvalidInput("is empty", field=field, remedy="send at least one character that is not a space")
+    if len(text) > MAX_TEXT:
+        raise InvalidInput(f"has {len(text)} characters", field=field, remedy=f"send at most {MAX_TEXT}")
+    if "\x00" in text:
+        raise InvalidInput("holds a NUL character", field=field, remedy="remove it")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidInput("is not valid Unicode (a lone surrogate)", field=field, remedy="send UTF-8") from error
+    return text
+
+
+def checked_id(value: object, *, field: str) -> str:
+    """An id of at most 64 letters, digits, dashes and underscores."""
+    if not isinstance(value, str) or not ID_PATTERN.fullmatch(value):
+        raise InvalidInput(
+            f"{value!r:.80} is not an id", field=field, remedy="use 1 to 64 letters, digits, dashes or underscores"
+        )
+    return value
+
+
+def _checked_context(context: Mapping[str, object]) -> None:
+    for key, value in context.items():
+        checked_text(key, field="context")
+        if isinstance(value, str):
+            if value.strip():  # empty and blank values are values
+                checked_text(value, field=f"context.{key}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise InvalidInput("is not a finite number", field=f"context.{key}", remedy="send null or leave it out")
+        elif value is not None and not isinstance(value, bool | int | float):
+            raise InvalidInput(
+                f"is a {type(value).__name__}", field=f"context.{key}", remedy="send text, numbers, booleans or null"
+            )
+
+
+def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:
+    """The smaller of what a query asks and what the settings allow, cap by cap."""
+
+    def smaller(asked: float | None, allowed: float | None) -> float | None:
+        given = [value for value in (asked, allowed) if value is not None]
+        return min(given, default=None)
+
+    rounds, passages = smaller(budget.rounds, limits.rounds), smaller(budget.passages, limits.passages)
+    tokens = smaller(budget.tokens, limits.tokens)
+    return Budget(
+        rounds=None if rounds is None else int(rounds),
+        passages=None if passages is None else int(passages),
+        tokens=None if tokens is None else int(tokens),
+        seconds=smaller(budget.seconds, limits.seconds),
+        dollars=smaller(budget.dollars, limits.dollars),
+    )
+
+
+def made_feedback(
+    *,
+    decision_id: str,
+    settings: Settings,
+    now: float,
+    feedback_id: str | None = None,
+    label: Sequence[str] | None = None,
+    rating: bool | float | None = None,
+    scale: str = "0-1",
+    reward: float | None = None,
+    source: str = "human",
+) -> Feedback:
+    """A Feedback of exactly one of label, rating and reward, or InvalidInput naming field and remedy.
+
+    rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is kept on [0, 1].
+    """
+    checked_id(decision_id, field="decision_id")
+    identity = checked_id(feedback_id, field="feedback_id") if feedback_id is not None else new_id()
+    given = [name for name, value in (("label", label), ("rating", rating), ("reward", reward)) if value is not None]
+    if len(given) != 1:
+        what = f"has {' and '.join(given)}" if given else "has no value"
+        raise InvalidInput(what, field="feedback", remedy="send exactly one of label, rating and reward")
+    if scale not in ("0-1", "1-5"):
+        raise InvalidInput(f"unknown scale {scale!r}", field="scale", remedy="use 0-1 or 1-5")
+    if source not in ("human", "judge", "code"):
+        raise InvalidInput(f"unknown source {source!r}", field="source", remedy="use human, judge or code")
+    value: float | tuple[str, ...]
+    if label is not None:
+        value = _label(label)
+    elif rating is not None:
+        value = _rating(rating, scale=scale)
+    else:
+        assert reward is not None
+        value = _number(reward, field="reward", low=settings.reward.minimum, high=settings.reward.maximum)
+    kind = given[0]
+    return Feedback(
+        id=FeedbackId(identity),
+        decision_id=DecisionId(decision_id),
+        kind="label" if kind == "label" else "rating" if kind == "rating" else "reward",
+        value=value,
+        source=cast("FeedbackSource", source),
+        received_at=now,
+    )
+
+
+def _label(label: Sequence[str]) -> tuple[str, ...]:
+    answers = tuple(label) if isinstance(label, Sequence) and not isinstance(label, str) else (label,)
+    if not answers or len(answers) > MAX_ANSWERS:
+        raise InvalidInput(
+            f"has {len(answers)} gold answers", field="label", remedy=f"send between 1 and {MAX_ANSWERS}"
+        )
+    return tuple(checked_text(answer, field="label") for answer in answers)
+
+
+def _rating(rating: float, *, scale: str) -> float:
+    if isinstance(rating, bool):
+        return float(rating)
+    if scale == "1-5":
+        return (_number(rating, field="rating", low=1, high=5) - 1.0) / 4.0
+    return _number(rating, field="rating", low=0, high=1, hint='; for stars add "scale": "1-5"')
+
+
+def _number(value: object, *, field: str, low: float, high: float, hint: str = "") -> float:
+    # An int may be too large for a float: isfinite would overflow, the range below refuses it.
+    real = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not real:
+        raise InvalidInput(f"{value!r} is not a finite number", field=field, remedy=f"send a number in [{low}, {high}]")
+    if not low <= value <= high:
+        raise InvalidInput(f"{value!r} is out of range", field=field, remedy=f"send a number in [{low}, {high}]{hint}")
+    return float(value)
+
+
+def unrun_outcome(
+    decision_id: DecisionId, *, stop_reason: str, error: str, now: float, made_by: Mapping[str, Json] | None = None
+) -> Outcome:
+    """The failure of a decision whose arm our workers did not run: it cost nothing."""
+    return Outcome(
+        decision_id=decision_id,
+        status="failed",
+        answer=None,
+        trace=(),
+        cost=Cost(),
+        steps=0.0,
+        stop_reason=stop_reason,
+        error=error,
+        run_by="worker",
+        made_by=made_by or {},
+        made_at=now,
+    )
+
+
+def made_outcome(
+    *,
+    decision_id: str,
+    now: float,
+    status: OutcomeStatus,
+    answer: str | None = None,
+    steps: float = 0.0,
+    cost: Mapping[str, float] | None = None,
+    stop_reason: str = "",
+    error: str | None = None,
+) -> Outcome:
+    """The Outcome that the caller's own stack reports, or InvalidInput naming field and remedy."""
+    checked_id(decision_id, field="decision_id")
+    if status not in ("answered", "exhausted", "failed"):
+        raise InvalidInput(f"unknown status {status!r}", field="status", remedy="use answered, exhausted or failed")
+    for field, text in (("answer", answer), ("error", error), ("stop_reason", stop_reason)):
+        if text:
+            checked_text(text, field=field)
+    if len(stop_reason) > 64:
+        raise InvalidInput("has more than 64 characters", field="stop_reason", remedy="name the rule in a word or two")
+    amounts: dict[str, float | int] = {}
+    for name, value in (cost or {}).items():
+        if name not in Cost.__dataclass_fields__:
+            known = ", ".join(Cost.__dataclass_fields__)
+            raise InvalidInput(f"unknown cost {name!r}", field="cost", remedy=f"known: {known}")
+        amount = _number(value, field=f"cost.{name}", low=0, high=MAX_CAP)
+        counted = isinstance(getattr(Cost(), name), int)
+        if counted and amount != int(amount):
+            raise InvalidInput(f"{value!r} is not a whole number", field=f"cost.{name}", remedy="send a count")
+        amounts[name] = int(amount) if counted else amount
+    return Outcome(
+        decision_id=DecisionId(decision_id),
+        status=status,
+        answer=answer,
+        trace=(),
+        cost=Cost(**amounts),  # type: ignore[arg-type] # counts were made int above
+        steps=_number(steps, field="steps", low=0, high=MAX_CAP),
+        stop_reason=stop_reason,
+        error=error,
+        run_by="caller",
+        made_by={},
+        made_at=now,
+    )

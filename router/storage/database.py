@@ -1,0 +1,148 @@
+"""One engine for SQLite and PostgreSQL, with the two kinds of transaction the house uses.
+
+SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEGIN IMMEDIATE for writers, so that
+two writers queue instead of failing. PostgreSQL: read committed. Driver errors leave here as StoreError.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection, Engine, create_engine, event, inspect
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+from ragbandit.router.errors import StoreError
+from ragbandit.router.storage.tables import SCHEMA_REVISION
+
+__all__ = ["Database", "check_schema", "migrate"]
+
+#: how long a writer waits for another writer, seconds
+LOCK_WAIT_S = 30.0
+
+
+class Database:
+    """A connection pool. `read()` and `write()` are transactions; one `with` block is one transaction."""
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        self.url = parsed
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 8, "pool_timeout": 30}
+        if self.is_sqlite:
+            options = {"connect_args": {"timeout": LOCK_WAIT_S, "check_same_thread": False}}
+            if parsed.database in (None, "", ":memory:"):
+                options["poolclass"] = StaticPool
+            else:
+                try:
+                    Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise StoreError(
+                        f"the folder of {parsed.database} cannot be made: {error.strerror}",
+                        field="database_url",
+                        remedy="choose a place that can be written",
+                    ) from error
+        else:
+            options["connect_args"] = {
+                "connect_timeout": 10,
+                "options": f"-c lock_timeout={int(LOCK_WAIT_S * 1000)} -c statement_timeout=120000",
+            }
+        try:
+            self.engine: Engine = create_engine(parsed, **options)
+        except ImportError as error:
+            raise StoreError(
+                f"the driver of {parsed.drivername} is not installed",
+                field="database_url",
+                remedy="pip install 'ragbandit[postgres]'",
+            ) from error
+        self._reader = self.engine
+        if not self.is_sqlite:  # SQLite's readers see one state anyway
+            self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        if self.is_sqlite:
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state and changes nothing."""
+        with self._wrapped(), self._reader.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that is committed at the end of the block, or rolled back by an exception."""
+        writer = self.engine.execution_options(ragbandit_write=True)
+        with self._wrapped(), writer.connect() as connection, connection.begin():
+            yield connection
+
+    def close(self) -> None:
+        """Give all connections back."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _wrapped(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            raise StoreError(f"the database said: {reason}", remedy="see the log; nothing was written") from error
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # we say BEGIN ourselves
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("ragbandit_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def migrate(database: Database, *, revision: str = "head") -> str:
+    """Bring the schema to `revision` with the migrations that ship in the wheel; returns the revision in force."""
+    config = Config()
+    # By name, not by path: works from a wheel as well as from a checkout.
+    config.set_main_option("script_location", "ragbandit:migrations")
+    try:
+        with database.write() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, revision)
+    except CommandError as error:
+        raise StoreError(
+            f"the database cannot be migrated: {error}",
+            field="database_url",
+            remedy="install the version of ragbandit that made it, or a newer one",
+        ) from error
+    with database.read() as connection:
+        return MigrationContext.configure(connection).get_current_revision() or ""
+
+
+def check_schema(database: Database) -> None:
+    """Refuse a database of another version; an empty SQLite file is set up on the spot.
+
+    Raises StoreError with the command to run.
+    """
+    with database.read() as connection:
+        current = MigrationContext.configure(connection).get_current_revision()
+        empty = not inspect(connection).get_table_names()
+    if current == SCHEMA_REVISION:
+        return
+    if empty and database.is_sqlite:
+        migrate(database)
+        return
+    found = "no schema" if current is None else f"schema {current}"
+    newer = current is not None and current > SCHEMA_REVISION
+    raise StoreError(
+        f"the database has {found}, this version needs {SCHEMA_REVISION}",
+        field="database_url",
+        remedy="install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate",
+    )

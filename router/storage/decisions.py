@@ -1,0 +1,382 @@
+"""What the edges write and read: decisions, outcomes, feedback. SQL is the truth.
+
+Every write takes a group, so that concurrent requests share one transaction. Ids are the callers' idempotency
+keys: the same body again is a duplicate, another body a conflict, and neither changes a row.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, Select, Table, exists, func, insert, literal, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ragbandit.router.errors import Conflict, NotFound, RagBanditError, StoreError
+from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.rows import (
+    decision_row,
+    decision_value,
+    feedback_row,
+    feedback_value,
+    outcome_row,
+    outcome_value,
+    reward_value,
+)
+from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
+from ragbandit.router.types import Decision, DecisionId, Feedback, Outcome, PolicyLabel, Receipt, Reward
+
+__all__ = ["DecisionRecord", "Store", "insert_new"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecisionRecord:
+    """Everything known of one decision; `state` is one of learned, defaulted, waiting, closed, quarantined."""
+
+    decision: Decision
+    outcome: Outcome | None
+    #: in the order received
+    feedback: tuple[Feedback, ...]
+    late: frozenset[str]
+    state: str
+    #: what was learned, and where in the ledger; None unless learned or defaulted
+    reward: Reward | None
+    learned_seq: int | None
+    #: why it was closed or quarantined
+    reason: str | None
+
+
+class Store:
+    """Reads and writes of the edges. One per process; safe to use from several threads."""
+
+    def __init__(self, database: Database, *, label: PolicyLabel) -> None:
+        self.database = database
+        #: the ledger that decisions made here are to be learned in
+        self.label = label
+
+    def add_decisions(self, group: Sequence[Decision]) -> list[Decision | RagBanditError]:
+        """Commit the decisions; for an id that is taken, the decision that stands, or a Conflict.
+
+        When this returns, every decision in the result is durable.
+        """
+        rows = [decision_row(decision) for decision in group]
+        with self.database.write() as connection:
+            new = insert_new(connection, decisions, rows, key="id")
+            # An id may stand twice in a group: the first of them is the one that was inserted.
+            fresh = {decision.id: decision for decision in reversed(group) if decision.id in new}
+            if fresh:
+                labels = {self.label, *connection.execute(select(policies.c.label)).scalars()}
+                rooms = [_waiting_row(d, label=label) for d in fresh.values() for label in sorted(labels)]
+                connection.execute(insert(waiting), rooms)
+            taken = [row["id"] for row in rows if row["id"] not in new or _seen_before(row, rows)]
+            standing = _by_id(connection, taken)
+        return [_settled(decision, row, standing) for decision, row in zip(group, rows, strict=True)]
+
+    def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
+        """The stored decisions among these ids, with the hash of the request that made them.
+
+        A row that cannot be read comes as the StoreError that says so.
+        """
+        with self.database.read() as connection:
+            rows = _by_id(connection, list(ids))
+        return {key: (readable(row), row["body_hash"]) for key, row in rows.items()}
+
+    def add_outcome(self, outcome: Outcome) -> bool:
+        """`add_outcomes` for one. Raises NotFound, Conflict."""
+        (told,) = self.add_outcomes([outcome])
+        if isinstance(told, RagBanditError):
+            raise told
+        return told
+
+    def add_outcomes(self, group: Sequence[Outcome]) -> list[bool | RagBanditError]:
+        """Keep the outcomes; per item True if it is new, False if the very same is kept already, or what is wrong.
+
+        A worker that runs an arm a second time (a job is delivered at least once) is told False, whatever it
+        brings: the first outcome stands. It is NotFound for an unknown decision, Conflict if the caller's stack says
+        something else than before. Durable when this returns.
+        """
+        rows = [outcome_row(outcome) for outcome in group]
+        with self.database.write() as connection:
+            known = set(_by_id(connection, {row["decision_id"] for row in rows}, columns=("id",)))
+            kept = [row for row in rows if row["decision_id"] in known]
+            new = insert_new(connection, outcomes, kept, key="decision_id")
+            if new:
+                self._lock_waiting(connection, new)
+                connection.execute(update(waiting).where(waiting.c.decision_id.in_(new)).values(has_outcome=True))
+            hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
+            standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
+        results: list[bool | RagBanditError] = []
+        for row in rows:
+            results.append(_told(row, new=new, standing=standing))
+            new.discard(row["decision_id"])  # the same decision again in this group is a repetition
+        return results
+
+    def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome]:
+        """The outcomes that are there, by decision id."""
+        with self.database.read() as connection:
+            rows = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
+            return {row["decision_id"]: outcome_value(row) for row in rows}
+
+    def add_feedback(self, group: Sequence[Feedback]) -> list[Receipt | RagBanditError]:
+        """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
+
+        It is late if the ledger that made its decision has closed it.
+        """
+        rows = [feedback_row(item) for item in group]
+        with self.database.write() as connection:
+            asked = {row["decision_id"] for row in rows}
+            known = {key: row["policy"] for key, row in _by_id(connection, asked, columns=("id", "policy")).items()}
+            open_pairs = self._lock_waiting(connection, set(known))
+            for row in rows:
+                row["late"] = (row["decision_id"], known.get(row["decision_id"])) not in open_pairs
+            kept = [row for row in rows if row["decision_id"] in known]
+            new = insert_new(connection, feedback, kept, key="id")
+            self._mark_fed(connection, kept, new=new)
+            standing = self._standing_feedback(connection, [row["id"] for row in rows])
+        results: list[Receipt | RagBanditError] = []
+        for item, row in zip(group, rows, strict=True):
+            results.append(_receipt(item, row, known=set(known), new=new, standing=standing))
+            new.discard(row["id"])  # the same id again in this group is a repetition
+        return results
+
+    def record(self, decision_id: DecisionId) -> DecisionRecord:
+        """Everything known of one decision. Raises NotFound, or StoreError if a row of it cannot be read."""
+        with self.database.read() as connection:
+            row = _by_id(connection, [decision_id]).get(decision_id)
+            if row is None:
+                raise NotFound("no decision has this id", field="decision_id")
+            outcome = connection.execute(select(outcomes).where(outcomes.c.decision_id == decision_id)).mappings()
+            notes = connection.execute(
+                select(feedback)
+                .where(feedback.c.decision_id == decision_id)
+                .order_by(feedback.c.received_at, feedback.c.id)
+            ).mappings()
+            found, kept = outcome.first(), notes.all()
+            learned = self._one(connection, updates, decision_id)
+            closed = self._one(connection, closures, decision_id)
+        state = closed["state"] if closed else "waiting"
+        if learned:
+            state = "learned" if learned["source"] == "explicit" else "defaulted"
+        try:
+            return DecisionRecord(
+                decision=decision_value(row),
+                outcome=None if found is None else outcome_value(found),
+                feedback=tuple(feedback_value(note) for note in kept),
+                late=frozenset(note["id"] for note in kept if note["late"]),
+                state=state,
+                reward=None if learned is None else reward_value(learned),
+                learned_seq=None if learned is None else learned["seq"],
+                reason=None if closed is None else closed["reason"],
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(f"the rows of decision {decision_id} cannot be read: {error}") from error
+
+    def register_policy(self, *, algorithm: str, params: str, encoder_hash: str, now: float) -> None:
+        """Make the ledger known. It inherits every decision in the store that it has not seen as waiting.
+
+        Raises Conflict if the ledger was learned with another encoder: its features would not fit.
+        """
+        with self.database.write() as connection:
+            if connection.dialect.name == "postgresql":
+                # A decision that is being committed has not seen this label, and this label would not see it.
+                connection.execute(text("LOCK TABLE decisions IN SHARE MODE"))
+            row = {
+                "label": self.label,
+                "algorithm": algorithm,
+                "params": params,
+                "encoder_hash": encoder_hash,
+                "made_at": now,
+            }
+            if self._misses_decisions(connection):
+                dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+                inherited = dialect.insert(waiting).from_select(_ROOM, _history(self.label))
+                connection.execute(inherited.on_conflict_do_nothing())
+            if insert_new(connection, policies, [row], key="label"):
+                return
+            kept = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().one()
+            other = self._other_encoder(connection, kept["encoder_hash"], ours=encoder_hash)
+            if other is not None:
+                raise Conflict(
+                    f"the ledger {self.label!r} was learned with encoder {other[:12]}, "
+                    f"the configured encoder is {encoder_hash[:12]}",
+                    field="encoder",
+                    remedy="set the encoder back, or start a new ledger with another policy.label",
+                )
+            if (kept["algorithm"], kept["params"], kept["encoder_hash"]) != (algorithm, params, encoder_hash):
+                connection.execute(
+                    update(policies)
+                    .where(policies.c.label == self.label)
+                    .values(algorithm=algorithm, params=params, encoder_hash=encoder_hash, made_at=now)
+                )
+
+    def _other_encoder(self, connection: Connection, kept: str, *, ours: str) -> str | None:
+        """The encoder of what this ledger learned, where a policy that needs features of `ours` cannot follow it."""
+        if kept or not ours:
+            return kept if ours not in ("", kept) else None
+        # Learned so far by a policy that needs no features: whichever encoder the decisions had.
+        query = select(decisions.c.encoder_hash).join(updates, updates.c.decision_id == decisions.c.id)
+        query = query.where(updates.c.policy == self.label, decisions.c.encoder_hash != ours)
+        return connection.execute(query.limit(1)).scalar()
+
+    def _misses_decisions(self, connection: Connection) -> bool:
+        """Whether the store holds decisions that are in none of this ledger's places. Four counts are quick, the
+        search that follows is not.
+        """
+        here = [
+            connection.execute(select(func.count()).select_from(table).where(table.c.policy == self.label)).scalar_one()
+            for table in (waiting, updates, closures)
+        ]
+        return int(connection.execute(select(func.count()).select_from(decisions)).scalar_one()) != sum(here)
+
+    def _lock_waiting(self, connection: Connection, ids: set[str]) -> set[tuple[str, str]]:
+        """The open (decision, label) pairs of these decisions, locked.
+
+        Always in the order of ids: two writers never wait for each other in a circle.
+        """
+        if not ids:
+            return set()
+        locked = connection.execute(
+            select(waiting.c.decision_id, waiting.c.policy)
+            .where(waiting.c.decision_id.in_(ids))
+            .order_by(waiting.c.decision_id, waiting.c.policy)
+            .with_for_update()
+        )
+        return {(row.decision_id, row.policy) for row in locked}
+
+    def _mark_fed(self, connection: Connection, rows: Sequence[Mapping[str, Any]], *, new: set[str]) -> None:
+        """Tell every learner which decisions have feedback now; what was refused or repeated tells nothing."""
+        kept = {row["id"]: row for row in reversed(rows) if row["id"] in new}  # of an id that stands twice, the first
+        fed = {row["decision_id"] for row in kept.values()}
+        rewarded = {row["decision_id"] for row in kept.values() if row["kind"] == "reward"}
+        for ids, flags in ((fed, {"has_feedback": True}), (rewarded, {"has_reward": True})):
+            if ids:
+                connection.execute(update(waiting).where(waiting.c.decision_id.in_(ids)).values(**flags))
+
+    def _standing_feedback(self, connection: Connection, ids: list[str]) -> dict[str, tuple[str, bool]]:
+        rows = connection.execute(
+            select(feedback.c.id, feedback.c.body_hash, feedback.c.late).where(feedback.c.id.in_(ids))
+        )
+        return {row.id: (row.body_hash, row.late) for row in rows}
+
+    def _one(self, connection: Connection, table: Table, decision_id: str) -> RowMapping | None:
+        found = connection.execute(
+            select(table).where(table.c.policy == self.label, table.c.decision_id == decision_id)
+        ).mappings()
+        return found.first()
+
+
+#: columns of `waiting`, in the order of `_history`
+_ROOM = ["policy", "decision_id", "decided_at", "run_by", "has_outcome", "has_feedback", "has_reward"]
+
+
+def _waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
+    return {
+        "policy": label,
+        "decision_id": decision.id,
+        "decided_at": decision.made_at,
+        "run_by": decision.run_by,
+        "has_outcome": False,
+        "has_feedback": False,
+        "has_reward": False,
+    }
+
+
+def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], *, key: str) -> set[str]:
+    """Insert the rows whose key is not taken, first come first kept; returns the keys that were new."""
+    if not rows:
+        return set()
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    first = {row[key]: row for row in reversed(rows)}
+    # In the order of keys, so that two writers with the same keys never wait for each other in a circle.
+    unique = [first[name] for name in sorted(first)]
+    statement = dialect.insert(table).on_conflict_do_nothing().returning(table.c[key])
+    return set(connection.execute(statement, unique).scalars())
+
+
+def _by_id(
+    connection: Connection, ids: Iterable[str], *, columns: Sequence[str] | None = None
+) -> dict[str, RowMapping]:
+    wanted = list(ids)
+    if not wanted:
+        return {}
+    chosen = [decisions.c[c] for c in columns] if columns else [decisions]
+    rows = connection.execute(select(*chosen).where(decisions.c.id.in_(wanted))).mappings()
+    return {row["id"]: row for row in rows}
+
+
+def _seen_before(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Another row of the same group has this id: the first of them is the one that was inserted."""
+    return next(r for r in rows if r["id"] == row["id"]) is not row
+
+
+def _settled(
+    decision: Decision, row: Mapping[str, Any], standing: Mapping[str, RowMapping]
+) -> Decision | RagBanditError:
+    kept = standing.get(decision.id)
+    if kept is None:
+        return decision
+    return settle(readable(kept), kept["body_hash"], asked=row["body_hash"])
+
+
+def readable(row: RowMapping) -> Decision | StoreError:
+    """The decision of a row, or what is wrong with the row: one such row must not spoil its neighbours."""
+    try:
+        return decision_value(row)
+    except (ValueError, TypeError, KeyError) as error:
+        return StoreError(f"the row of decision {row['id']} cannot be read: {error}", remedy="see: ragbandit verify")
+
+
+def settle(standing: Decision | StoreError, standing_hash: str, *, asked: str) -> Decision | RagBanditError:
+    """The decision that stands under an id, or Conflict if another request made it."""
+    if standing_hash == asked:
+        return standing
+    return Conflict(
+        "this decision id was used for another request", field="decision_id", remedy="use a new id for a new question"
+    )
+
+
+def _told(row: Mapping[str, Any], *, new: set[str], standing: Mapping[str, str]) -> bool | RagBanditError:
+    key = row["decision_id"]
+    if key not in standing:
+        return NotFound("no decision has this id", field="decision_id", remedy="send the id that /v1/route returned")
+    if key in new:
+        return True
+    if row["run_by"] == "worker" or standing[key] == row["body_hash"]:
+        return False
+    return Conflict("this decision has another outcome already", field="decision_id", remedy="an outcome is sent once")
+
+
+def _receipt(
+    item: Feedback,
+    row: Mapping[str, Any],
+    *,
+    known: set[str],
+    new: set[str],
+    standing: Mapping[str, tuple[str, bool]],
+) -> Receipt | RagBanditError:
+    if row["id"] in standing:
+        kept_hash, late = standing[row["id"]]
+        if kept_hash != row["body_hash"]:
+            return Conflict(
+                "this feedback id was used with another body",
+                field="feedback_id",
+                remedy="use a new id for new feedback",
+            )
+        return Receipt(feedback_id=item.id, duplicate=row["id"] not in new, late=late)
+    assert row["decision_id"] not in known
+    return NotFound("no decision has this id", field="decision_id", remedy="send the id that /v1/route returned")
+
+
+def _history(label: str) -> Select[Any]:
+    """Waiting rows for the decisions of which this ledger knows nothing: made before it, or under another label."""
+    fed = exists().where(feedback.c.decision_id == decisions.c.id)
+    rewarded = fed.where(feedback.c.kind == "reward")
+    done = exists().where(outcomes.c.decision_id == decisions.c.id)
+    seen = [
+        exists().where(table.c.policy == label, table.c.decision_id == decisions.c.id)
+        for table in (waiting, updates, closures)
+    ]
+    return (
+        select(literal(label), decisions.c.id, decisions.c.made_at, decisions.c.run_by, done, fed, rewarded)
+        .select_from(decisions)
+        .where(*(~known for known in seen))
+    )

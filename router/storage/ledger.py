@@ -1,0 +1,316 @@
+"""What the learner writes and reads: what is ready to learn, the updates, snapshots, leases.
+
+The ledger is append-only and gapless. Every append says where it believes the ledger ends; if another learner
+has been there, the append is refused and nothing of it is kept.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ragbandit.router.errors import Conflict, StoreError
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.decisions import insert_new, readable
+from ragbandit.router.storage.rows import (
+    canonical,
+    decision_value,
+    feedback_value,
+    outcome_value,
+    snapshot_row,
+    snapshot_value,
+    unreadable_field,
+    update_row,
+    update_value,
+)
+from ragbandit.router.storage.tables import (
+    closures,
+    decisions,
+    feedback,
+    leases,
+    outcomes,
+    policies,
+    snapshots,
+    updates,
+    waiting,
+)
+from ragbandit.router.types import Decision, DecisionId, Feedback, Outcome, PolicyLabel, SnapshotInfo, Update
+
+__all__ = ["Closure", "Entry", "Joined", "Ledger"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Joined:
+    """A waiting decision with all that has come in for it."""
+
+    decision: Decision
+    outcome: Outcome | None
+    #: in the order received
+    feedback: tuple[Feedback, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Closure:
+    """A decision that will not be learned: "closed" (nothing to learn) or "quarantined" (poisoned)."""
+
+    decision_id: str
+    state: str
+    reason: str
+    field: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """An update to append, and when the last feedback that made it came in."""
+
+    update: Update
+    feedback_at: float | None
+
+
+class Ledger:
+    """The learner's side of the database, for one label."""
+
+    def __init__(self, database: Database, *, label: PolicyLabel) -> None:
+        self.database = database
+        self.label = label
+
+    def ready(
+        self, *, now: float, wait_s: float, expire_s: float, limit: int, after: tuple[float, str] = (-1.0, "")
+    ) -> list[Joined | Closure]:
+        """Waiting decisions that may be closed now, oldest first; one that cannot be read comes as its Closure.
+
+        wait_s = 0: those with feedback and outcome, and those older than expire_s. wait_s > 0: those whose window is
+        over and that have an outcome, or of which neither outcome nor feedback is to be expected, and those older
+        than wait_s + expire_s. A raw reward for a decision that the caller's stack runs needs no outcome. Decisions
+        that our workers run wait for the outcome. after: (made_at, id) of the last one of the page before.
+        """
+        ours = waiting.c.run_by == "worker"
+        complete = or_(waiting.c.has_outcome, and_(~ours, waiting.c.has_reward))
+        if wait_s > 0:
+            silent = and_(~waiting.c.has_feedback, ~ours)
+            due = and_(waiting.c.decided_at <= now - wait_s, or_(complete, silent))
+        else:
+            due = and_(waiting.c.has_feedback, complete)
+        expired = waiting.c.decided_at <= now - wait_s - expire_s
+        place = tuple_(waiting.c.decided_at, waiting.c.decision_id)
+        found: set[tuple[float, str]] = set()
+        with self.database.read() as connection:
+            for reason in (due, expired):  # apart: together no index serves them
+                rows = connection.execute(
+                    select(waiting.c.decided_at, waiting.c.decision_id)
+                    .where(waiting.c.policy == self.label, reason, place > tuple_(*after))
+                    .order_by(waiting.c.decided_at, waiting.c.decision_id)
+                    .limit(limit)
+                )
+                found.update((row.decided_at, row.decision_id) for row in rows)
+            return self._joined(connection, [key for _, key in sorted(found)[:limit]])
+
+    def _joined(self, connection: Connection, ids: list[str]) -> list[Joined | Closure]:
+        found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
+        done = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(ids))).mappings()
+        notes = connection.execute(
+            select(feedback).where(feedback.c.decision_id.in_(ids)).order_by(feedback.c.received_at, feedback.c.id)
+        ).mappings()
+        by_id = {row["id"]: row for row in found}
+        outcome = {row["decision_id"]: row for row in done}
+        collected: dict[str, list[RowMapping]] = {}
+        for note in notes:
+            collected.setdefault(note["decision_id"], []).append(note)
+        return [_read_together(by_id[key], outcome.get(key), collected.get(key, [])) for key in ids]
+
+    def unanswered(self, *, before: float, limit: int) -> list[DecisionId]:
+        """Decisions made before that time that our workers have not answered, oldest first."""
+        with self.database.read() as connection:
+            ids = connection.execute(
+                select(waiting.c.decision_id)
+                .where(
+                    waiting.c.policy == self.label,
+                    waiting.c.run_by == "worker",
+                    ~waiting.c.has_outcome,
+                    waiting.c.decided_at < before,
+                )
+                .order_by(waiting.c.decided_at)
+                .limit(limit)
+            )
+            return [DecisionId(key) for key in ids.scalars()]
+
+    def last_seq(self) -> int:
+        """Where the ledger ends; 0 if it is empty."""
+        with self.database.read() as connection:
+            return self._last_seq(connection)
+
+    @contextmanager
+    def writing(self, *, holder: str, now: float) -> Iterator[tuple[Connection, int]]:
+        """A transaction that nobody else can append in, and where the ledger ends. Conflict if the lease is lost."""
+        with self.database.write() as connection:
+            self._hold(connection, holder=holder, now=now)
+            yield connection, self._last_seq(connection)
+
+    def append(self, entries: Sequence[Entry], closed: Sequence[Closure], *, holder: str, now: float) -> None:
+        """One transaction: the updates, the closures, and the decisions out of the waiting room.
+
+        Feedback of these decisions that no update used is marked late. Raises Conflict, with nothing written,
+        if the lease is lost or the ledger does not end where the first entry begins.
+        """
+        done = [e.update.decision_id for e in entries] + [c.decision_id for c in closed]
+        with self.writing(holder=holder, now=now) as (connection, end):
+            if entries and entries[0].update.seq != end + 1:
+                raise Conflict(f"the ledger ends at {end}, not at {entries[0].update.seq - 1}")
+            here = and_(waiting.c.policy == self.label, waiting.c.decision_id.in_(done))
+            # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
+            connection.execute(
+                select(waiting.c.decision_id).where(here).order_by(waiting.c.decision_id).with_for_update()
+            )
+            gone = connection.execute(delete(waiting).where(here))
+            if gone.rowcount != len(done):
+                raise Conflict("a decision of this batch was closed by somebody else")
+            if entries:
+                connection.execute(insert(updates), [update_row(e.update, feedback_at=e.feedback_at) for e in entries])
+            if closed:
+                connection.execute(insert(closures), [self._closure_row(closure, now) for closure in closed])
+            used = [i for e in entries for i in e.update.feedback_ids]
+            # Late is what the ledger that decided did not use; another ledger may still learn from it.
+            ours = select(decisions.c.id).where(decisions.c.id.in_(done), decisions.c.policy == self.label)
+            connection.execute(
+                update(feedback)
+                .where(feedback.c.decision_id.in_(ours), feedback.c.id.not_in(used), ~feedback.c.late)
+                .values(late=True)
+            )
+
+    def read(self, *, after: int, upto: int | None = None) -> Iterator[Update]:
+        """The updates with seq > after (and <= upto), in order, a page at a time."""
+        for entry, _ in self.read_with_decisions(after=after, upto=upto):
+            yield entry
+
+    def read_with_decisions(
+        self, *, after: int, upto: int | None = None, page: int = 1000
+    ) -> Iterator[tuple[Update, Decision]]:
+        """`read`, each update with the decision that it is about.
+
+        Raises StoreError at a decision that cannot be read: what it taught cannot be taught again.
+        """
+        while upto is None or after < upto:
+            with self.database.read() as connection:
+                rows = connection.execute(
+                    select(updates)
+                    .where(updates.c.policy == self.label, updates.c.seq > after)
+                    .order_by(updates.c.seq)
+                    .limit(page if upto is None else min(page, upto - after))
+                ).mappings()
+                batch = list(rows)
+                ids = [row["decision_id"] for row in batch]
+                found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
+                made = {row["id"]: readable(row) for row in found}
+            if not batch:
+                return
+            for row in batch:
+                decision = made[row["decision_id"]]
+                if isinstance(decision, StoreError):
+                    raise decision
+                yield update_value(row, decision=decision), decision
+            after = batch[-1]["seq"]
+
+    def registered(self) -> dict[str, Any] | None:
+        """The policy's row (algorithm, params, encoder_hash), or None before the first router opened it."""
+        with self.database.read() as connection:
+            row = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().first()
+        return None if row is None else dict(row)
+
+    def add_snapshot(self, info: SnapshotInfo) -> None:
+        """Make a snapshot known; known already is fine (the same ledger gives the same snapshot)."""
+        with self.database.write() as connection:
+            insert_new(connection, snapshots, [snapshot_row(info)], key="version")
+
+    def latest_snapshots(
+        self, *, limit: int, policy: Policy | None = None, encoder_hash: str | None = None
+    ) -> list[SnapshotInfo]:
+        """The newest snapshots of this ledger, newest first; only those of this policy's algorithm and params."""
+        query = select(snapshots).where(snapshots.c.policy == self.label)
+        if policy is not None:
+            params = canonical(dict(policy.params))
+            query = query.where(snapshots.c.algorithm == policy.algorithm, snapshots.c.params == params)
+        if encoder_hash is not None:
+            query = query.where(snapshots.c.encoder_hash == encoder_hash)
+        with self.database.read() as connection:
+            rows = connection.execute(
+                query.order_by(snapshots.c.last_seq.desc(), snapshots.c.made_at.desc()).limit(limit)
+            ).mappings()
+            return [snapshot_value(row) for row in rows]
+
+    def feedback_times(self, *, after: int, upto: int) -> list[float]:
+        """When the last feedback of the updates in (after, upto] came in, for measuring the lag."""
+        with self.database.read() as connection:
+            rows = connection.execute(
+                select(updates.c.feedback_at).where(
+                    updates.c.policy == self.label,
+                    updates.c.seq > after,
+                    updates.c.seq <= upto,
+                    updates.c.feedback_at.is_not(None),
+                )
+            )
+            return list(rows.scalars())
+
+    def acquire(self, *, holder: str, now: float, lease_s: float) -> bool:
+        """Take or prolong the lease; False if somebody else holds it."""
+        table = leases
+        with self.database.write() as connection:
+            dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+            row = {"name": self._lease, "holder": holder, "expires_at": now + lease_s}
+            statement = dialect.insert(table).values(row)
+            statement = statement.on_conflict_do_update(
+                index_elements=[table.c.name],
+                set_={"holder": holder, "expires_at": now + lease_s},
+                where=or_(table.c.holder == holder, table.c.expires_at <= now),
+            )
+            return bool(connection.execute(statement.returning(table.c.name)).first())
+
+    def release(self, *, holder: str) -> None:
+        """Give the lease back, if it is ours."""
+        with self.database.write() as connection:
+            connection.execute(delete(leases).where(leases.c.name == self._lease, leases.c.holder == holder))
+
+    @property
+    def _lease(self) -> str:
+        return f"learn:{self.label}"
+
+    def _hold(self, connection: Connection, *, holder: str, now: float) -> None:
+        query = select(leases.c.holder, leases.c.expires_at).where(leases.c.name == self._lease)
+        row = connection.execute(query.with_for_update()).first()
+        if row is None or row.holder != holder or row.expires_at <= now:
+            raise Conflict("the lease of this ledger is not held any more")
+
+    def _last_seq(self, connection: Connection) -> int:
+        query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
+        return int(connection.execute(query).scalar_one())
+
+    def _closure_row(self, closure: Closure, now: float) -> dict[str, Any]:
+        return {
+            "policy": self.label,
+            "decision_id": closure.decision_id,
+            "state": closure.state,
+            "field": closure.field,
+            "reason": closure.reason,
+            "made_at": now,
+        }
+
+
+def _read_together(row: RowMapping, outcome: RowMapping | None, notes: Sequence[RowMapping]) -> Joined | Closure:
+    """The values of these rows; where one cannot be read, the decision's quarantine, naming the field."""
+    field = "decision"
+    try:
+        field = unreadable_field(row) or field
+        decision = decision_value(row)
+        field = "outcome"
+        done = None if outcome is None else outcome_value(outcome)
+        field = "feedback.value"
+        feedback = tuple(feedback_value(note) for note in notes)
+        for item in feedback:
+            if not isinstance(item.value, tuple if item.kind == "label" else int | float):
+                raise ValueError(f"{item.value!r} is no {item.kind}")
+    except (ValueError, TypeError, KeyError) as error:
+        return Closure(decision_id=row["id"], state="quarantined", reason=f"cannot be read: {error}", field=field)
+    return Joined(decision=decision, outcome=done, feedback=feedback)

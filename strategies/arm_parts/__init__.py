@@ -1,0 +1,1 @@
+"""Arm parts: what several arms share."""

@@ -1,0 +1,53 @@
+"""The settings of an arm: a frozen dataclass whose values are checked when a configuration is read."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from types import MappingProxyType
+from typing import ClassVar, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.types import ArmName, Json
+
+__all__ = ["ArmParams", "public_params", "read_params"]
+
+
+class ArmParams:
+    """Base of every arm's params dataclass. Ranges are written as `Annotated[int, pydantic.Field(ge=1)]`."""
+
+    __slots__ = ()
+    #: preset name -> the values it stands for; values given beside `preset` win
+    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
+
+
+ParamsType = TypeVar("ParamsType", bound=ArmParams)
+
+
+def read_params(kind: type[ParamsType], *, given: Mapping[str, Json], arm: ArmName) -> ParamsType:
+    """The params of an arm out of plain values, presets applied.
+
+    Types are taken literally: neither "3" nor True is a number of rounds.
+    Raises ConfigError with field "arms.<arm>.<param>", the value that was given and what would be right.
+    """
+    known = sorted(each.name for each in fields(kind))  # type: ignore[arg-type]
+    hints = get_type_hints(kind, include_extras=True)
+    for name, value in given.items():
+        where = f"arms.{arm}.{name}"
+        if name not in known:
+            raise ConfigError(f"unknown parameter (value {value!r})", field=where, remedy=f"known: {', '.join(known)}")
+        try:
+            TypeAdapter(hints[name]).validate_python(value, strict=True)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            inside = "".join(f".{part}" for part in problem["loc"])
+            raise ConfigError(
+                f"{problem['input']!r} cannot be used", field=where + inside, remedy=problem["msg"]
+            ) from error
+    preset = given.get("preset")
+    return kind(**{**(kind.presets.get(preset, {}) if isinstance(preset, str) else {}), **given})
+
+
+def public_params(params: ArmParams) -> Mapping[str, Json]:
+    """The params as plain, read-only values, after defaults and presets: what `Strategy.params` shows."""
+    return MappingProxyType(asdict(params))  # type: ignore[call-overload]

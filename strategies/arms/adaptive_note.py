@@ -1,0 +1,221 @@
+"""Adaptive-Note: a note that grows by retrieval until it stops getting better (Wang et al. 2024)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ragbandit.router.types import ArmName, Json
+from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.strategies.arms.notes import AnswerStyle, answer_from, one_line
+from ragbandit.strategies.arms.single_step import gather, stop_reason
+from ragbandit.strategies.base import Answer, Need, Passage
+from ragbandit.strategies.prompting.parsing import parsed_items, parsed_json, parsed_yes_no
+from ragbandit.strategies.prompting.passages import PassagePool
+from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.run import Run
+
+__all__ = ["AdaptiveNote", "AdaptiveNoteParams"]
+
+#: enough for {"status": true}, and for a model that puts a few words before it
+_VERDICT_TOKENS = 24
+_QUESTIONS = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptiveNoteParams(ArmParams):
+    """Settings of adaptive_note."""
+
+    #: "small" is for local models of a few hundred million parameters; "paper" has Adaptive-Note's numbers
+    preset: Literal["small", "paper"] = "small"
+    #: of the final reader
+    style: AnswerStyle = "short"
+    #: updates of the note that are tried (the paper's CI)
+    updates: Annotated[int, Field(ge=0)] = 2
+    #: failed updates that end the arm (the paper's IU)
+    failures: Annotated[int, Field(ge=1)] = 1
+    #: distinct passages over all rounds (the paper's RP)
+    passages: Annotated[int, Field(ge=1)] = 6
+    #: whether passages of a rejected note count as well
+    count_rejected: bool = True
+    #: passages searched for in each round
+    passages_per_round: Annotated[int, Field(ge=1)] = 3
+    #: characters of a search with new questions; None is all
+    query_characters: Annotated[int, Field(ge=1)] | None = None
+    #: words of one passage in a prompt
+    passage_words: Annotated[int, Field(ge=1)] = 350
+    #: tokens of a note
+    note_tokens: Annotated[int, Field(ge=1)] = 96
+    #: tokens of the two new questions
+    question_tokens: Annotated[int, Field(ge=1)] = 48
+    #: tokens of the answer
+    max_tokens: Annotated[int, Field(ge=1)] = 32
+    #: own prompts: template name -> text, or path of a file
+    templates: dict[str, str] = field(default_factory=dict)
+
+    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "paper": {
+            "updates": 3,
+            "passages": 15,
+            "passages_per_round": 5,
+            "query_characters": 500,
+            "note_tokens": 1280,
+            "question_tokens": 1280,
+            "max_tokens": 1280,
+        },
+    }
+
+
+class AdaptiveNote:
+    """A first note on the question's passages, then updates; a reader answers from the best note and the question.
+
+    An update asks for two new questions, searches once with both and the question, extends the note by what the new
+    passages add, and keeps the new note only if a comparison finds it clearly better. Updates end when `updates`
+    were tried ("max_rounds", or "budget_rounds" where the budget's cap was the smaller), when `failures` of them
+    did not better the note ("failed_updates"), when `passages` are gathered ("max_passages" or "budget_passages"),
+    or when the model has no question that was not asked before ("no_new_question"). Steps: one and the updates
+    begun. A budget without a round leaves the reader alone with the question. The draft is the best note until the
+    reader has answered.
+
+    What differs from the authors' code: passages seen before are always left out, not only near the cap; an update
+    that finds no new passage, or adds nothing to the note, has failed without a comparison; no question is searched
+    twice, the user's own included, which the authors only ask for in the prompt; line breaks in a note become
+    spaces instead of fusing words; a verdict that cannot be read counts as no ("parse_failed" in the trace);
+    question words are not searched for; greedy, not temperature 0.1.
+    """
+
+    needs: frozenset[Need] = frozenset({"completion", "stop"})
+
+    def __init__(self, *, name: str = "adaptive_note", **params: object) -> None:
+        self.name = ArmName(name)
+        self._params = read_params(AdaptiveNoteParams, given=params, arm=self.name)
+        self.params = public_params(self._params)
+        self._reader = f"read_notes_{self._params.style}"
+        names = ["note_first", "note_questions", "note_extend", "note_compare", self._reader]
+        self._templates = load_templates(names, overrides=self._params.templates, field=f"arms.{name}.templates")
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """Take notes, then answer from them."""
+        pool = PassagePool(cap=run.passage_cap(self._params.passages))
+        note, ended = await self._take_notes(question, run=run, pool=pool)
+        run.note_branch("notes_ended", ended)
+        answer = await answer_from(
+            run,
+            template=self._templates[self._reader],
+            fields={"question": question, "notes": note or "none"},
+            style=self._params.style,
+            max_tokens=self._params.max_tokens,
+        )
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+
+    async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
+        """The best note and the rule that ended the updates."""
+        params, asked, failures, rejected = self._params, list[str](), 0, 0
+        if not run.begin_round(cap=1 + params.updates):
+            return "", "budget_rounds"
+        note = await self._first_note(question, run=run, pool=pool)
+        for _ in range(params.updates):
+            if len(pool.passages) >= pool.cap:
+                return note, "max_passages" if pool.cap == params.passages + rejected else "budget_passages"
+            if not run.begin_round(cap=1 + params.updates):
+                return note, "budget_rounds"
+            new_questions = await self._new_questions(question, note=note, asked=asked, run=run)
+            if not new_questions:
+                return note, "no_new_question"
+            asked.extend(new_questions)
+            found = await self._search([*new_questions, question], run=run, pool=pool)
+            better = await self._extended(question, note=note, found=found, run=run, pool=pool)
+            if better is not None:
+                note = run.draft = better
+                continue
+            failures += 1
+            if failures >= params.failures:
+                return note, "failed_updates"
+            if not params.count_rejected:
+                rejected += len(found)
+                pool.cap = run.passage_cap(params.passages + rejected)
+        return note, "max_rounds"
+
+    async def _first_note(self, question: str, *, run: Run, pool: PassagePool) -> str:
+        await gather(run, query=question, pool=pool, k=self._params.passages_per_round)
+        if not pool.passages:
+            run.note_branch("first_note_skipped", "there is no passage")
+            return ""
+        note = await self._write_note("note_first", question, note=None, found=pool.passages, run=run, pool=pool)
+        run.draft = note or None
+        return note
+
+    async def _new_questions(self, question: str, *, note: str, asked: Sequence[str], run: Run) -> list[str]:
+        """At most two that were not asked before, by the user neither."""
+        done = await ask(
+            run,
+            template=self._templates["note_questions"],
+            purpose="ask",
+            fields={"question": question, "note": note or "none", "asked": " ".join(asked) or "none"},
+            max_tokens=self._params.question_tokens,
+        )
+        proposed = parsed_items(done.text, most=_QUESTIONS)
+        if not proposed:
+            run.note_branch("parse_failed", "ask: no question")
+        known = {each.casefold() for each in (question, *asked)}
+        repeated = [each for each in proposed if each.casefold() in known]
+        for each in repeated:
+            run.note_branch("question_repeated", each)
+        return [each for each in proposed if each not in repeated]
+
+    async def _search(self, questions: Sequence[str], *, run: Run, pool: PassagePool) -> Sequence[Passage]:
+        """The passages that came in new."""
+        query, most = "\n".join(questions), self._params.query_characters
+        if most is not None and len(query) > most:
+            run.note_branch("query_cut", f"to {most} of {len(query)} characters")
+            query = query[:most]
+        held = {passage.id for passage in pool.passages}
+        await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
+        return [passage for passage in pool.passages if passage.id not in held]
+
+    async def _extended(
+        self, question: str, *, note: str, found: Sequence[Passage], run: Run, pool: PassagePool
+    ) -> str | None:
+        """The note with what the new passages add, None if that is no clear gain."""
+        if not found:
+            run.note_branch("update", "failed: no new passage")
+            return None
+        new = await self._write_note("note_extend", question, note=note, found=found, run=run, pool=pool)
+        if new in ("", note):
+            run.note_branch("update", "failed: nothing added")
+            return None
+        # Any note is better than none.
+        better = not note or await self._is_better(question, old=note, new=new, run=run)
+        run.note_branch("update", "accepted" if better else "failed: not better")
+        return new if better else None
+
+    async def _write_note(
+        self, step: str, question: str, *, note: str | None, found: Sequence[Passage], run: Run, pool: PassagePool
+    ) -> str:
+        fields = {"question": question} | ({} if note is None else {"note": note or "none"})
+        done = await ask(
+            run,
+            template=self._templates[step],
+            purpose=step,
+            fields=fields,
+            passages=found,
+            pool=pool,
+            max_tokens=self._params.note_tokens,
+            passage_words=self._params.passage_words,
+        )
+        return one_line(done.text)
+
+    async def _is_better(self, question: str, *, old: str, new: str, run: Run) -> bool:
+        done = await ask(
+            run,
+            template=self._templates["note_compare"],
+            purpose="note_compare",
+            fields={"question": question, "old": old, "new": new},
+            max_tokens=_VERDICT_TOKENS,
+        )
+        status = (parsed_json(done.text) or {}).get("status")
+        better = status if isinstance(status, bool) else parsed_yes_no(done.text)
+        if better is None:
+            run.note_branch("parse_failed", f"note_compare: {done.text.strip()[:80]!r}")
+        return better is True

@@ -1,0 +1,333 @@
+"""DRAGIN: search where an uncertain word matters for what follows, with the words looked at there (Su et al. 2024)."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from ragbandit.router.errors import ArmFailed
+from ragbandit.router.types import ArmName, Json
+from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.strategies.arms.flare import LatestPool, conclude
+from ragbandit.strategies.arms.single_step import gather, partial_kept, stop_reason
+from ragbandit.strategies.base import Answer, Completion, Need
+from ragbandit.strategies.generators.token_details import Attention
+from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
+from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.run import Run
+
+__all__ = ["Dragin", "DraginParams", "Word", "attention_received", "is_content", "merge_words", "sentence_spans"]
+
+#: words without content of their own: articles, pronouns, prepositions, conjunctions, auxiliaries, plain adverbs
+_LITTLE_WORDS = (
+    "a an the this that these those i me my mine we us our ours you your yours he him his she her hers it its they "
+    "them their theirs who whom whose which what where when why how myself yourself himself herself itself "
+    "themselves of in on at by for from to into onto over under with without within about above below between "
+    "through during before after against among across around as per via than like off out up down and or nor but "
+    "if then else so because while until although though since whether both either neither not no yes is am are "
+    "was were be been being do does did done doing have has had having can could may might must shall should will "
+    "would there here also too very just only even ever never always again already still yet thus hence therefore "
+    "however all any each every few more most other others some such own same both much many"
+)
+_STOP_WORDS = frozenset(_LITTLE_WORDS.split())
+_LETTER = re.compile(r"\w")
+_PIECE = re.compile(r"\s+|\S+")
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DraginParams(ArmParams):
+    """Settings of dragin. Thresholds belong to a model and to its way of writing."""
+
+    #: "small" is for local models of a few hundred million parameters, its theta is not measured; the others are
+    #: the paper's numbers for LLaMA2-7B-chat on 2WikiMultihopQA and HotpotQA
+    preset: Literal["small", "llama2_2wiki", "llama2_hotpot"] = "small"
+    #: a word whose value is above it makes the arm search
+    theta: Annotated[float, Field(ge=0.0)] = 1.0
+    #: words of a query at most
+    query_words: Annotated[int, Field(ge=1)] = 12
+    #: searches
+    rounds: Annotated[int, Field(ge=1)] = 2
+    #: sentences of the text; the paper caps its tokens, at text_tokens
+    sentences: Annotated[int, Field(ge=1)] = 3
+    #: passages searched for; each search replaces those of the one before
+    passages: Annotated[int, Field(ge=1)] = 2
+    #: words of one passage in a prompt
+    passage_words: Annotated[int, Field(ge=1)] = 350
+    #: tokens written at a time
+    text_tokens: Annotated[int, Field(ge=1)] = 48
+    #: tokens of the answer, where the text does not announce one
+    max_tokens: Annotated[int, Field(ge=1)] = 24
+    #: own prompts: template name -> text, or path of a file
+    templates: dict[str, str] = field(default_factory=dict)
+
+    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "llama2_2wiki": {
+            "theta": 1.0,
+            "query_words": 25,
+            "rounds": 16,
+            "sentences": 16,
+            "passages": 3,
+            "text_tokens": 64,
+        },
+        "llama2_hotpot": {
+            "theta": 0.8,
+            "query_words": 35,
+            "rounds": 16,
+            "sentences": 16,
+            "passages": 3,
+            "text_tokens": 100,
+        },
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Word:
+    """A word of a text that came in tokens."""
+
+    #: without white space around it
+    text: str
+    #: positions of its tokens, in order
+    tokens: tuple[int, ...]
+    #: where it begins in the joined text, white space passed over
+    begin: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Trigger:
+    """Where a text needs a search."""
+
+    #: the sentence begins here in the text
+    begin: int
+    #: words above theta
+    hits: tuple[Word, ...]
+
+
+class Dragin:
+    """Write ahead; at the first sentence with an uncertain, important word: search, and write it again.
+
+    The value of a word is the share of the sentence's attention that it receives, times its entropy, times the
+    number of words in the sentence (section 3.1 of the paper). Only content words count: the paper's indicator,
+    heeded before the trigger. (The authors' code filters after it, so that a stop word can trigger with nothing to
+    search for.) The text before the sentence stays; the query is what the words above `theta` looked at in question
+    and text; one sentence is written with the passages, and the next round begins. A text without a trigger is
+    accepted whole. Where the question cannot be found among the model's tokens, or nothing was looked at, the
+    question is the query ("query_fallback"). When the rounds are used up the text goes on ("search_skipped").
+    The text ends at an announced answer ("answer_found"), where nothing was added ("empty_text"), where the model
+    ended it ("model_ended") or at `sentences` ("max_sentences"). A text that announces no answer is continued with
+    "So the answer is"; "empty_answer" if even that brings none. The draft is the latest sentence.
+    """
+
+    needs: frozenset[Need] = frozenset({"completion", "stop", "entropy", "attention"})
+
+    def __init__(self, *, name: str = "dragin", **params: object) -> None:
+        self.name = ArmName(name)
+        self._params = read_params(DraginParams, given=params, arm=self.name)
+        self.params = public_params(self._params)
+        used = ["think_reasoned", "conclude"]
+        templates = load_templates(used, overrides=self._params.templates, field=f"arms.{name}.templates")
+        self._write_template, self._conclude_template = (templates[each] for each in used)
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """Write, then take the announced answer or ask for it."""
+        pool = LatestPool(cap=self._params.passages, distinct=run.budget.passages)
+        sentences, ended = await self._write_all(question, run=run, pool=pool)
+        run.note_branch("text_ended", ended)
+        answer = await conclude(
+            run,
+            question=question,
+            thoughts=" ".join(sentences),
+            template=self._conclude_template,
+            max_tokens=self._params.max_tokens,
+            pool=pool,
+            passage_words=self._params.passage_words,
+        )
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+
+    async def _write_all(self, question: str, *, run: Run, pool: PassagePool) -> tuple[list[str], str]:
+        """(the sentences, the rule that ended them)."""
+        sentences: list[str] = []
+        while len(sentences) < self._params.sentences:
+            done = await self._write(question, sentences=sentences, run=run, purpose="look_ahead")
+            trigger = self._trigger(done, run=run, room=self._params.sentences - len(sentences))
+            kept = _sentences(done.text if trigger is None else done.text[: trigger.begin])
+            if trigger is not None and not has_answer(" ".join(kept)):
+                query = self._query(question, done=done, trigger=trigger, thoughts=" ".join(sentences), run=run)
+                await gather(run, query=query, pool=pool, k=self._params.passages)
+                done = await self._write(question, sentences=[*sentences, *kept], run=run, purpose="write", pool=pool)
+                kept += _sentences(first_sentence(done.text))
+            if not kept:
+                return sentences, "empty_text"
+            sentences += kept[: self._params.sentences - len(sentences)]
+            run.draft = extract_answer(sentences[-1]) or run.draft
+            if has_answer(" ".join(sentences)):
+                return sentences, "answer_found"
+            if trigger is None and done.finish == "stop" and len(sentences) < self._params.sentences:
+                return sentences, "model_ended"
+        return sentences, "max_sentences"
+
+    async def _write(
+        self, question: str, *, sentences: Sequence[str], run: Run, purpose: str, pool: PassagePool | None = None
+    ) -> Completion:
+        """A look-ahead is written without passages, like the authors'."""
+        with partial_kept(run, style="reasoned"):
+            return await ask(
+                run,
+                template=self._write_template,
+                purpose=purpose,
+                fields={"question": question, "thoughts": " ".join(sentences)},
+                pool=pool,
+                max_tokens=self._params.text_tokens,
+                passage_words=self._params.passage_words,
+                stop=("\n",),
+                want=frozenset() if purpose == "write" else frozenset({"entropy", "attention"}),
+            )
+
+    def _trigger(self, done: Completion, *, run: Run, room: int) -> _Trigger | None:
+        """The first of `room` sentences with a word above theta, if a round is left for it; the round begins here."""
+        if not done.text.strip():
+            return None
+        entropy, attention = _told(done, run=run)
+        keys = attention.keys[-len(entropy) :]
+        words, received = merge_words(keys), attention_received(attention)
+        for begin, end in sentence_spans(done.text)[:room]:
+            inside = [word for word in words if begin <= word.begin < end]
+            values = _values(inside, received=received, entropy=np.asarray(entropy, dtype=np.float64))
+            hits = tuple(
+                word
+                for word, value in zip(inside, values, strict=True)
+                if value > self._params.theta and is_content(word.text)
+            )
+            if not hits:
+                continue
+            run.note_branch("uncertain_words", ", ".join(word.text for word in hits))
+            if not run.rounds_over and run.begin_round(cap=self._params.rounds):
+                return _Trigger(begin=begin, hits=hits)
+            run.note_branch("search_skipped", "no round is left")
+            return None
+        return None
+
+    def _query(self, question: str, *, done: Completion, trigger: _Trigger, thoughts: str, run: Run) -> str:
+        """The content words that the hits looked at most, in the order of question and text (section 3.2)."""
+        entropy, attention = _told(done, run=run)
+        read = len(attention.keys) - len(entropy)
+        written_hits = [token for word in trigger.hits for token in word.tokens]
+        looked = attention.weights[:, written_hits, :].mean(axis=(0, 1), dtype=np.float64)
+        prompt = "".join(attention.keys[:read])
+        words = merge_words(attention.keys[:read]) + [
+            Word(text=word.text, tokens=tuple(read + token for token in word.tokens), begin=word.begin + len(prompt))
+            for word in merge_words(attention.keys[read:])
+        ]
+        hit_tokens = {read + token for token in written_hits}
+        spans = _spans_of((question.strip(), thoughts), text=prompt)
+        spans.append((len(prompt), len(prompt) + trigger.hits[-1].begin))
+        able = [
+            Word(text=word.text[: end - word.begin], tokens=word.tokens, begin=word.begin)
+            for word in words
+            for begin, end in spans
+            if begin <= word.begin < end and hit_tokens.isdisjoint(word.tokens)
+        ]
+        able = [word for word in able if is_content(word.text) and looked[list(word.tokens)].any()]
+        best = sorted(able, key=lambda word: -looked[list(word.tokens)].sum())[: self._params.query_words]
+        if len(spans) < 2 or not best:
+            why = "nothing was looked at" if len(spans) > 1 else "the question is not among the model's tokens"
+            run.note_branch("query_fallback", f"{why}: the question is searched")
+            return question
+        return " ".join(word.text for word in sorted(best, key=lambda word: word.begin))
+
+
+def _told(done: Completion, *, run: Run) -> tuple[Sequence[float], Attention]:
+    """(entropy, attention), their shapes checked."""
+    entropy = cast(Sequence[float], done.details.get("entropy", ()))
+    attention = done.details.get("attention")
+    if not isinstance(attention, Attention) or not entropy:
+        raise ArmFailed(
+            f"{run.generator.name} was asked for entropy and attention and did not tell them",
+            field="details.attention",
+            remedy="use a generator that fills details as ragbandit.strategies.generators.token_details says",
+        )
+    if attention.weights.shape[1:] != (len(entropy), len(attention.keys)) or len(entropy) > len(attention.keys):
+        raise ArmFailed(
+            f"attention of shape {attention.weights.shape} does not go with {len(entropy)} tokens written and "
+            f"{len(attention.keys)} keys",
+            field="details.attention",
+            remedy="give the shape (heads, written, read + written)",
+        )
+    return entropy, attention
+
+
+def attention_received(attention: Attention) -> Floats:
+    """Shape (written,): the most that any written token looked at each written token, averaged over the heads."""
+    written = attention.weights.shape[1]
+    received: Floats = attention.weights[:, :, -written:].max(axis=1).mean(axis=0, dtype=np.float64)
+    return received
+
+
+def _values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floats:
+    """Of each word of a sentence: share of the attention received x entropy x number of words.
+
+    A word's attention is the sum over its tokens and its entropy their mean, as in the authors' code.
+    """
+    shares = np.array([received[list(word.tokens)].sum() for word in words], dtype=np.float64)
+    doubts = np.array([entropy[list(word.tokens)].mean() for word in words], dtype=np.float64)
+    total = shares.sum()
+    return shares / total * doubts * len(words) if total > 0 else np.zeros(len(words))
+
+
+def merge_words(tokens: Sequence[str]) -> list[Word]:
+    """Words, between white space, out of tokens; a token that holds parts of two words belongs to both."""
+    words: list[Word] = []
+    places: list[int] = []
+    text, begin, place = "", 0, 0
+    for number, token in enumerate(tokens):
+        for piece in _PIECE.findall(token):
+            if piece.isspace():
+                if text:
+                    words.append(Word(text=text, tokens=tuple(places), begin=begin))
+                text, places = "", []
+            else:
+                begin = begin if text else place
+                text += piece
+                places.append(number)
+            place += len(piece)
+    return [*words, Word(text=text, tokens=tuple(places), begin=begin)] if text else words
+
+
+def is_content(word: str) -> bool:
+    """True for a word that says something: no stop word, with a digit, or at least two letters.
+
+    The paper asks a part-of-speech tagger (nouns, verbs, adjectives, names, numbers); this rule needs no model.
+    Punctuation around the word is passed over; words of scripts without spaces count as content.
+    """
+    bare = word.strip(" \t\n.,;:!?\"'()[]{}<>*_`").lower().removesuffix("'s")
+    if not _LETTER.search(bare) or bare in _STOP_WORDS:
+        return False
+    return len(bare) > 1 or bare.isdigit() or not bare.isascii()
+
+
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """(begin, end) of every sentence of a text, in order, white space between them left out."""
+    spans: list[tuple[int, int]] = []
+    place = 0
+    while sentence := first_sentence(text[place:]):
+        begin = text.index(sentence, place)
+        place = begin + len(sentence)
+        spans.append((begin, place))
+    return spans
+
+
+def _sentences(text: str) -> list[str]:
+    return [text[begin:end] for begin, end in sentence_spans(text)]
+
+
+def _spans_of(parts: Sequence[str], *, text: str) -> list[tuple[int, int]]:
+    """Where the parts last occur in the text; none if the first part is empty or missing."""
+    found = [(text.rfind(part), part) for part in parts if part]
+    if not parts[0] or found[0][0] < 0:
+        return []
+    return [(begin, begin + len(part)) for begin, part in found if begin >= 0]

@@ -1,0 +1,279 @@
+"""FLARE: look one sentence ahead, and search when the model is not sure of it (Jiang et al. 2023)."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal, cast
+
+from pydantic import Field
+
+from ragbandit.router.errors import ArmFailed
+from ragbandit.router.types import ArmName, Json
+from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.strategies.arms.single_step import gather, partial_kept, stop_reason
+from ragbandit.strategies.base import Answer, Completion, Hit, Need
+from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.prompting.passages import (
+    PassagePool,
+    Sifted,
+    clean_query,
+    extract_answer,
+    first_sentence,
+    has_answer,
+)
+from ragbandit.strategies.prompting.prompts import Template, ask, load_templates
+from ragbandit.strategies.run import Run
+
+__all__ = [
+    "Flare",
+    "FlareParams",
+    "LatestPool",
+    "conclude",
+    "masked_query",
+    "sentence_tokens",
+    "tokens_between",
+    "written_tokens",
+]
+
+_WORD = re.compile(r"\w")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlareParams(ArmParams):
+    """Settings of flare."""
+
+    #: "small" is for local models of a few hundred million parameters; "paper" is the 2WikiMultihopQA setting;
+    #: "code" is the same as the authors' program runs it: the second call is made for confident sentences, too
+    preset: Literal["small", "paper", "code"] = "small"
+    #: a token this likely or less makes the arm search; 0 means: search for every sentence, as in the authors' code
+    theta: Annotated[float, Field(ge=0.0, le=1.0)] = 0.4
+    #: tokens this likely or less are left out of the query
+    beta: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    #: write every sentence a second time, even one the model was sure of
+    second_call: bool = False
+    #: searches, the first one with the question included
+    rounds: Annotated[int, Field(ge=1)] = 3
+    #: sentences of the text; the paper caps its tokens, at 256
+    sentences: Annotated[int, Field(ge=1)] = 3
+    #: passages searched for; each search replaces those of the one before
+    passages: Annotated[int, Field(ge=1)] = 2
+    #: words of one passage in a prompt
+    passage_words: Annotated[int, Field(ge=1)] = 350
+    #: words of a query; the last ones stay
+    query_words: Annotated[int, Field(ge=1)] = 64
+    #: tokens looked ahead
+    sentence_tokens: Annotated[int, Field(ge=1)] = 40
+    #: tokens of the answer, where the text does not announce one
+    max_tokens: Annotated[int, Field(ge=1)] = 24
+    #: own prompts: template name -> text, or path of a file
+    templates: dict[str, str] = field(default_factory=dict)
+
+    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "paper": {"theta": 0.8, "beta": 0.4, "rounds": 16, "sentences": 16, "sentence_tokens": 64},
+        "code": {
+            "theta": 0.8,
+            "beta": 0.4,
+            "rounds": 16,
+            "sentences": 16,
+            "sentence_tokens": 64,
+            "second_call": True,
+        },
+    }
+
+
+class LatestPool(PassagePool):
+    """A pool that holds the passages of the latest search only; those shown before still count as shown.
+
+    `distinct` caps the distinct passages shown over all searches (None: no cap). A search that brings nothing
+    admissible leaves the passages held before.
+    """
+
+    def __init__(self, *, cap: int, distinct: int | None = None) -> None:
+        super().__init__(cap=cap if distinct is None else min(cap, distinct), most_shown=distinct)
+
+    def clear(self) -> None:
+        """Hold nothing; what was shown stays counted."""
+        self._held = []
+
+    def add(self, hits: Iterable[Hit]) -> Sifted:
+        """Hold these instead; says which came in, which did not and why."""
+        before, self._held = self._held, []
+        sifted = super().add(hits)
+        if not sifted.added:
+            self._held = before
+        return sifted
+
+
+class Flare:
+    """Sentence by sentence: a sentence in which any token is unlikely is searched for and written again.
+
+    The first search uses the question. A look-ahead whose tokens are all likelier than `theta` is accepted as it
+    is (the paper; its code writes it twice, see `second_call`). Otherwise the query is the sentence without
+    tokens of at most `beta`; where nothing is left of it, the question, which the trace says ("query_fallback").
+    When the rounds are used up, the text goes on without searches ("search_skipped").
+    The text ends at a sentence with "answer is" ("answer_found"), at an empty one ("empty_sentence"), where the
+    model ended it ("model_ended"), or at `sentences` ("max_sentences"). A text that announces no answer is
+    continued with "So the answer is"; "empty_answer" if even that brings none. The draft is the latest sentence.
+    """
+
+    needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs"})
+
+    def __init__(self, *, name: str = "flare", **params: object) -> None:
+        self.name = ArmName(name)
+        self._params = read_params(FlareParams, given=params, arm=self.name)
+        self.params = public_params(self._params)
+        used = ["think_reasoned", "conclude"]
+        templates = load_templates(used, overrides=self._params.templates, field=f"arms.{name}.templates")
+        self._write_template, self._conclude_template = (templates[each] for each in used)
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """Write, then take the announced answer or ask for it."""
+        pool = LatestPool(cap=self._params.passages, distinct=run.budget.passages)
+        await self._search(question, run=run, pool=pool)
+        sentences, ended = await self._write_all(question, run=run, pool=pool)
+        run.note_branch("text_ended", ended)
+        answer = await conclude(
+            run,
+            question=question,
+            thoughts=" ".join(sentences),
+            template=self._conclude_template,
+            max_tokens=self._params.max_tokens,
+            pool=pool,
+            passage_words=self._params.passage_words,
+        )
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+
+    async def _write_all(self, question: str, *, run: Run, pool: PassagePool) -> tuple[list[str], str]:
+        """(the sentences, the rule that ended them)."""
+        sentences: list[str] = []
+        while len(sentences) < self._params.sentences:
+            done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="look_ahead")
+            if self._unsure(done, run=run):
+                query = masked_query(sentence_tokens(done, run=run), beta=self._params.beta)
+                if not query and done.text.strip():
+                    run.note_branch("query_fallback", "every token is masked: the question is searched")
+                kept = " ".join(query.split()[-self._params.query_words :])
+                searched = await self._search(kept or question, run=run, pool=pool)
+                if searched or self._params.second_call:
+                    done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="write")
+            elif self._params.second_call:
+                done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="write")
+            sentence = first_sentence(done.text)
+            if not sentence:
+                return sentences, "empty_sentence"
+            sentences.append(sentence)
+            run.draft = extract_answer(sentence) or run.draft
+            if has_answer(sentence):
+                return sentences, "answer_found"
+            if done.finish == "stop" and sentence == done.text.strip():
+                return sentences, "model_ended"
+        return sentences, "max_sentences"
+
+    async def _write(
+        self, question: str, *, sentences: list[str], run: Run, pool: PassagePool, purpose: str
+    ) -> Completion:
+        with partial_kept(run, style="reasoned"):
+            return await ask(
+                run,
+                template=self._write_template,
+                purpose=purpose,
+                fields={"question": question, "thoughts": " ".join(sentences)},
+                pool=pool,
+                max_tokens=self._params.sentence_tokens,
+                passage_words=self._params.passage_words,
+                stop=("\n",),
+                want=frozenset({"logprobs"}),
+            )
+
+    async def _search(self, query: str, *, run: Run, pool: PassagePool) -> bool:
+        """Fill the pool anew; False if no round is left."""
+        if run.rounds_over or not run.begin_round(cap=self._params.rounds):
+            run.note_branch("search_skipped", "no round is left")
+            return False
+        await gather(run, query=query, pool=pool, k=self._params.passages)
+        return True
+
+    def _unsure(self, done: Completion, *, run: Run) -> bool:
+        if self._params.theta == 0.0:
+            return True
+        tokens = sentence_tokens(done, run=run)
+        likelihoods = [math.exp(token.logprob) for token in tokens if token.text.strip()]
+        lowest = min(likelihoods, default=1.0)
+        run.note_branch("lowest_probability", f"{lowest:.4f}")
+        return lowest <= self._params.theta
+
+
+def sentence_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
+    """Those of the first sentence of the text."""
+    begin = len(done.text) - len(done.text.lstrip())
+    tokens = written_tokens(done, run=run)
+    return tokens_between(tokens, begin=begin, end=begin + len(first_sentence(done.text)))
+
+
+def masked_query(tokens: Iterable[Token], *, beta: float) -> str:
+    """The text of the tokens likelier than `beta`, without question words; "" if no letter or digit is left."""
+    text = "".join(token.text if math.exp(token.logprob) > beta else " " for token in tokens)
+    query = clean_query(text)
+    return query if _WORD.search(query) else ""
+
+
+def written_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
+    """The tokens of a completion that wanted "logprobs"; a text they do not spell is noted in the trace.
+
+    Raises ArmFailed if the generator told nothing, although something was written.
+    """
+    tokens = cast(tuple[Token, ...], done.details.get("logprobs", ()))
+    if not tokens and done.text:
+        raise ArmFailed(
+            f"{run.generator.name} was asked for log-probabilities and told none",
+            field="details.logprobs",
+            remedy="use a generator that fills details as ragbandit.strategies.generators.token_details says",
+        )
+    if not "".join(token.text for token in tokens).startswith(done.text):
+        run.note_branch("parse_failed", "the tokens do not spell the text")
+    return tokens
+
+
+def tokens_between(tokens: Iterable[Token], *, begin: int, end: int) -> tuple[Token, ...]:
+    """The tokens that hold a character of the joined text from `begin` up to `end`."""
+    found: list[Token] = []
+    place = 0
+    for token in tokens:
+        if token.text[max(0, begin - place) : max(0, end - place)]:
+            found.append(token)
+        place += len(token.text)
+    return tuple(found)
+
+
+async def conclude(
+    run: Run,
+    *,
+    question: str,
+    thoughts: str,
+    template: Template,
+    max_tokens: int,
+    pool: PassagePool,
+    passage_words: int,
+) -> str:
+    """The answer that the thoughts announce, else what the model says after "So the answer is"; "" if nothing.
+
+    It becomes the draft, as does one that the deadline cut short. The second way is how DRAGIN's and SeaKR's
+    evaluations treat a text without an answer.
+    """
+    answer = extract_answer(thoughts) if has_answer(thoughts) else ""
+    if not answer:
+        with partial_kept(run, style="direct"):
+            done = await ask(
+                run,
+                template=template,
+                purpose="conclude",
+                fields={"question": question, "thoughts": thoughts},
+                pool=pool,
+                max_tokens=max_tokens,
+                passage_words=passage_words,
+                stop=("\n",),
+            )
+        answer = extract_answer(done.text)
+    run.draft = answer or run.draft
+    return answer

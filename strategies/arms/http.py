@@ -1,0 +1,269 @@
+"""An arm behind a URL: the caller's own pipeline, asked over HTTP.
+
+Asked is `POST url` with the JSON object
+
+    {"question", "decision_id", "context", "tenant", "budget": {"rounds", "passages", "tokens", "seconds", "dollars"}}
+
+where the budget's seconds are those that are left and caps that are not set are left out. Answered is
+
+    {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"retriever_calls": 2, "llm_calls": 3, ...}}
+
+of which only `answer` must be there; `cost` has any of the counts, seconds and dollars of `router.types.Cost` but the
+total, which is measured here. The decision's id is sent as `Idempotency-Key` too: a call may come twice.
+
+The pipeline must heed the budget itself: only its seconds can be held here. A reply that says it spent more than a cap
+is an outcome "exhausted", stop reason "budget_<cap>", with its answer.
+"""
+
+import asyncio
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
+
+import httpx
+from pydantic import Field
+
+from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.types import ArmName, CallFailed, Cost, Json, Round
+from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.strategies.base import Answer, Need, OutOfBudget, error_text
+from ragbandit.strategies.outbound.addresses import check_address, shown_address
+from ragbandit.strategies.outbound.redaction import check_header_value, without_keys
+from ragbandit.strategies.run import Run
+
+__all__ = ["Http", "HttpParams"]
+
+#: replies that may be better the next time
+_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+#: between two tries, seconds; doubled every time, with as much again by chance
+_PAUSE_S = 0.2
+#: longest pause that a server may ask for by Retry-After, seconds
+_LONGEST_S = 30.0
+#: characters of a refusal's body that are shown
+_SHOWN = 200
+#: every step has an event in the trace
+_MOST_STEPS = 1000
+#: of any count, seconds or dollars: what a database's integer holds, and no sum of a day comes near
+_MOST = 10**15
+_COUNTS = ("retriever_calls", "passages", "llm_calls", "prompt_tokens", "completion_tokens")
+_AMOUNTS = ("seconds_retrieve", "seconds_generate", "dollars")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HttpParams(ArmParams):
+    """Settings of http."""
+
+    url: str = ""
+    #: of one try, seconds; the budget's seconds are a limit as well
+    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    #: tries after the first one
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    #: of a reply's body: a larger one is a failure, and not read to its end
+    max_bytes: Annotated[int, Field(ge=1)] = 1_000_000
+    #: header -> name of the environment variable that holds its value: secrets do not stand in a file
+    headers_env: dict[str, str] = field(default_factory=dict)
+
+
+class Http:
+    """Asks a pipeline elsewhere; stops with what it says, "answered" if it says nothing.
+
+    A reply of 408, 425, 429 or 5xx and a broken connection are tried again, after the pause that the server asks for
+    or a growing one; any other reply but 2xx, and one that is not as above, is a failure. What failed tries cost
+    elsewhere nobody tells: they count their seconds only.
+    """
+
+    needs: frozenset[Need] = frozenset()
+
+    def __init__(self, *, name: str = "http", **params: object) -> None:
+        self.name = ArmName(name)
+        self._params = read_params(HttpParams, given=params, arm=self.name)
+        self.params = public_params(self._params)
+        check_address(self._params.url, field=f"arms.{name}.url", remedy="for example http://localhost:9000/answer")
+        self._shown = shown_address(self._params.url)
+        self._headers = {}
+        for header, variable in self._params.headers_env.items():
+            if variable not in os.environ:
+                raise ConfigError(
+                    f"the environment has no {variable}", field=f"arms.{name}.headers_env.{header}", remedy="set it"
+                )
+            self._headers[header] = os.environ[variable]
+            check_header_value(
+                self._headers[header],
+                what=variable,
+                field=f"arms.{name}.headers_env.{header}",
+                remedy="set that variable to the header's value alone",
+            )
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """The reply's answer, its cost and steps accounted for.
+
+        Raises ArmFailed, OutOfBudget("seconds"); OutOfBudget of a cap that the reply overran, its answer the draft.
+        """
+        query = run.query
+        body = {
+            "question": question,
+            "decision_id": query.id,
+            "context": dict(query.context),
+            "tenant": query.tenant,
+        }
+        headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
+        async with httpx.AsyncClient(headers=headers) as client:
+            found = await self._asked(client, body=body, run=run)
+        reply = _Reply(found, arm=self.name, hide=self._hidden)
+        run.cost += reply.cost
+        run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
+        if cap := _overrun(run, steps=reply.steps):
+            run.draft = reply.answer
+            raise OutOfBudget(cap)
+        return Answer(text=reply.answer, stop_reason=reply.stop_reason)
+
+    async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
+        """The JSON of the first good reply."""
+        pause = _PAUSE_S
+        for left in range(self._params.retries, -1, -1):
+            began = time.monotonic()
+            caps = {name: cap for name, cap in asdict(run.budget).items() if cap is not None}
+            seconds = _seconds_left(run)
+            if seconds == 0.0:
+                raise OutOfBudget("seconds")
+            caps |= {} if seconds is None else {"seconds": seconds}
+            timeout = self._params.timeout_s if seconds is None else min(self._params.timeout_s, seconds)
+            try:
+                # httpx's own timeout is of one read: a reply that drips would never end.
+                async with asyncio.timeout(timeout):
+                    response = await self._reply(client, body={**body, "budget": caps}, timeout=timeout)
+                if response.status_code not in _AGAIN:
+                    return self._read(response)
+                error: Exception = ArmFailed(self._said(response), remedy="see the pipeline's own log")
+                asked = _retry_after(response)
+            except (httpx.HTTPError, TimeoutError) as broken:
+                error, asked = self._broken(broken, timeout=timeout), None
+                if _seconds_left(run) == 0.0:
+                    self._note(run, error, began=began)
+                    raise OutOfBudget("seconds") from broken
+            self._note(run, error, began=began)
+            if not left:
+                raise ArmFailed(f"{self._shown} cannot be asked: {error_text(error)}") from error
+            await _pause(pause * (1.0 + random.random()) if asked is None else asked, run=run)  # noqa: S311 - no secret
+            pause *= 2.0
+        raise AssertionError("the last try returns or raises")
+
+    async def _reply(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], timeout: float) -> httpx.Response:
+        """The reply, its body read up to `max_bytes`. Raises ArmFailed where it is larger."""
+        read, most = bytearray(), self._params.max_bytes
+        async with client.stream("POST", self._params.url, json=body, timeout=timeout) as response:
+            async for piece in response.aiter_bytes():
+                read += piece
+                if len(read) > most:
+                    raise ArmFailed(
+                        f"{self._shown} replied more than {most} bytes",
+                        field=f"arms.{self.name}.max_bytes",
+                        remedy="reply with the answer alone, or raise it",
+                    )
+        kept = {name: value for name, value in response.headers.items() if name == "retry-after"}
+        return httpx.Response(response.status_code, headers=kept, content=bytes(read))
+
+    def _broken(self, error: Exception, *, timeout: float) -> Exception:
+        """What ended a try that brought no reply, with what to do about it."""
+        if isinstance(error, TimeoutError | httpx.TimeoutException):
+            return ArmFailed(f"it took longer than {timeout:g} s", remedy=f"raise arms.{self.name}.timeout_s")
+        if isinstance(error, httpx.ConnectError):
+            remedy = f"start the pipeline, or mend arms.{self.name}.url"
+            return ArmFailed(f"it cannot be reached ({self._hidden(str(error))})", remedy=remedy)
+        return ArmFailed(self._hidden(error_text(error)), remedy="see the pipeline's own log")
+
+    def _read(self, response: httpx.Response) -> object:
+        url, said = self._shown, self._said(response)
+        if not response.is_success:
+            raise ArmFailed(f"{url} cannot be asked: {said}", remedy="see the pipeline's own log")
+        try:
+            return json.loads(response.content)
+        except (ValueError, RecursionError) as error:
+            raise ArmFailed(f"{url} gave no JSON: {said}", remedy='reply with {"answer": "..."}') from error
+
+    def _said(self, response: httpx.Response) -> str:
+        """Status and begin of the body."""
+        body = self._hidden(" ".join(response.text.split()))
+        return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
+
+    def _hidden(self, text: str) -> str:
+        """The text without the headers' secrets: some servers repeat what they were sent."""
+        return without_keys(text, secrets=self._headers.values())
+
+    def _note(self, run: Run, error: Exception, *, began: float) -> None:
+        run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))
+
+
+class _Reply:
+    """A reply, checked. Raises ArmFailed naming the field. hide: takes secrets out of what is shown of the reply."""
+
+    def __init__(self, found: object, *, arm: str, hide: Callable[[str], str]) -> None:
+        self._arm, self._hide = arm, hide
+        if not isinstance(found, dict) or not isinstance(found.get("answer"), str):
+            raise self._wrong("answer", found if not isinstance(found, dict) else found.get("answer"), "text")
+        self.answer: str = found["answer"]
+        reason = found.get("stop_reason", "answered")
+        if not isinstance(reason, str) or not reason:
+            raise self._wrong("stop_reason", reason, "text")
+        self.stop_reason = reason
+        self.steps = int(self._number("steps", found.get("steps", 0), whole=True))
+        if self.steps > _MOST_STEPS:
+            raise self._wrong("steps", self.steps, f"at most {_MOST_STEPS}")
+        costs = found.get("cost", {})
+        if not isinstance(costs, dict):
+            raise self._wrong("cost", costs, "an object")
+        unknown = sorted(set(costs) - {*_COUNTS, *_AMOUNTS})
+        if unknown:
+            name = self._hide(unknown[0])[:_SHOWN]  # before the cut: half a secret could not be found any more
+            raise self._wrong(f"cost.{name}", costs[unknown[0]], f"one of {', '.join((*_COUNTS, *_AMOUNTS))}")
+        given: dict[str, Any] = {
+            name: self._number(f"cost.{name}", value, whole=name in _COUNTS) for name, value in costs.items()
+        }
+        self.cost = Cost(**given)
+
+    def _number(self, name: str, value: object, *, whole: bool) -> float:
+        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
+        if not good or (whole and value != int(value)):  # type: ignore[call-overload] # it is a number here
+            raise self._wrong(name, value, f"a {'whole ' if whole else ''}number from 0 to {_MOST}")
+        return int(value) if whole else float(value)  # type: ignore[call-overload,arg-type]
+
+    def _wrong(self, name: str, value: object, wanted: str) -> ArmFailed:
+        return ArmFailed(
+            f"the reply's {name} is {self._hide(repr(value)):.80}, not {wanted}", field=f"arms.{self._arm}"
+        )
+
+
+def _overrun(run: Run, *, steps: int) -> str | None:
+    """The cap of the budget that was overrun, None if none was; seconds are measured elsewhere."""
+    cost = run.cost
+    spent = {
+        "rounds": steps,
+        "passages": cost.passages,
+        "tokens": cost.prompt_tokens + cost.completion_tokens,
+        "dollars": cost.dollars,
+    }
+    caps = asdict(run.budget)
+    return next((cap for cap, amount in spent.items() if caps[cap] is not None and amount > caps[cap]), None)
+
+
+def _seconds_left(run: Run) -> float | None:
+    return None if run.deadline is None else max(0.0, run.deadline - time.monotonic())
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds that the server asks to wait; None if it says nothing readable."""
+    try:
+        return min(max(0.0, float(response.headers.get("Retry-After", ""))), _LONGEST_S)
+    except ValueError:
+        return None
+
+
+async def _pause(seconds: float, *, run: Run) -> None:
+    left = _seconds_left(run)
+    if left is not None and seconds >= left:
+        raise OutOfBudget("seconds")
+    await asyncio.sleep(seconds)

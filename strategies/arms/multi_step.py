@@ -1,0 +1,162 @@
+"""IRCoT: retrieval interleaved with a chain of thought (Trivedi et al. 2023), as Adaptive-RAG's "C" runs it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ragbandit.router.types import ArmName, Json
+from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.strategies.arms.single_step import Style, gather, partial_kept, read, stop_reason
+from ragbandit.strategies.base import Answer, Need, PromptTooLong
+from ragbandit.strategies.prompting.passages import (
+    CapPolicy,
+    PassagePool,
+    extract_answer,
+    first_sentence,
+    has_answer,
+    keep_best,
+    keep_first,
+    keep_latest,
+    last_query,
+)
+from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.run import Run
+
+__all__ = ["MultiStep", "MultiStepParams"]
+
+Keep = Literal["first", "latest", "best"]
+
+_POLICIES: Mapping[Keep, CapPolicy] = {"first": keep_first, "latest": keep_latest, "best": keep_best}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MultiStepParams(ArmParams):
+    """Settings of multi_step."""
+
+    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers
+    preset: Literal["small", "flan", "gpt"] = "small"
+    #: of the final reader
+    style: Style = "direct"
+    #: how a sentence of the chain is asked for: "quoted" from the passages, or "reasoned" as in the paper
+    think: Literal["quoted", "reasoned"] = "quoted"
+    #: search-and-think rounds
+    rounds: Annotated[int, Field(ge=1)] = 3
+    #: passages searched for in each round
+    passages_per_round: Annotated[int, Field(ge=1)] = 2
+    #: passages held over all rounds
+    passages: Annotated[int, Field(ge=1)] = 6
+    #: which of them stay when there are more: the "first" (IRCoT), the "latest" (AutoRAG-Research), or the "best" by
+    #: score, which is sensible only where the scores of different searches compare: those of `dense` do
+    keep: Keep = "first"
+    #: words of one passage in a prompt
+    passage_words: Annotated[int, Field(ge=1)] = 350
+    #: tokens of one sentence of the chain
+    sentence_tokens: Annotated[int, Field(ge=1)] = 48
+    #: tokens of the answer
+    max_tokens: Annotated[int, Field(ge=1)] = 32
+    #: own prompts: template name -> text, or path of a file
+    templates: dict[str, str] = field(default_factory=dict)
+
+    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "flan": {
+            "style": "direct",
+            "think": "reasoned",
+            "rounds": 10,
+            "passages_per_round": 6,
+            "passages": 15,
+            "sentence_tokens": 200,
+            "max_tokens": 200,
+        },
+        "gpt": {
+            "style": "reasoned",
+            "think": "reasoned",
+            "rounds": 10,
+            "passages_per_round": 3,
+            "passages": 15,
+            "sentence_tokens": 300,
+            "max_tokens": 300,
+        },
+    }
+
+
+class MultiStep:
+    """Rounds of search and one sentence of thought; then a separate reader answers from the passages gathered.
+
+    A round searches with the last sentence that states something (the question in the first), adds the hits to
+    the pool and asks for the next sentence. The chain ends at a sentence with "answer is" ("answer_found"), at
+    an empty one ("empty_sentence"), when its next prompt has no room for it ("thoughts_too_long"), or when the rounds
+    are used up ("max_rounds", or "budget_rounds" where the budget's cap was the smaller). The chain is thrown away:
+    the reader sees the passages and the question only. A passage that was shown counts even where `keep` gave
+    it up since: once those shown and those held are as many as the budget's passages, no new one comes in.
+    Until it has answered, the draft is the chain's own answer, or its latest sentence.
+    """
+
+    needs: frozenset[Need] = frozenset({"completion", "stop"})
+
+    def __init__(self, *, name: str = "multi_step", **params: object) -> None:
+        self.name = ArmName(name)
+        self._params = read_params(MultiStepParams, given=params, arm=self.name)
+        self.params = public_params(self._params)
+        thinker, reader = f"think_{self._params.think}", f"read_{self._params.style}"
+        templates = load_templates([thinker, reader], overrides=self._params.templates, field=f"arms.{name}.templates")
+        self._think_template, self._read_template = templates[thinker], templates[reader]
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """Interleave, then read."""
+        pool = PassagePool(
+            cap=run.passage_cap(self._params.passages),
+            policy=_POLICIES[self._params.keep],
+            most_shown=run.budget.passages,
+        )
+        ended = await self._gather_by_thinking(question, run=run, pool=pool)
+        run.note_branch("chain_ended", ended)
+        answer = await read(
+            run,
+            question=question,
+            template=self._read_template,
+            style=self._params.style,
+            max_tokens=self._params.max_tokens,
+            pool=pool,
+            passage_words=self._params.passage_words,
+        )
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+
+    async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
+        """Fill the pool; the rule that ended the chain."""
+        sentences: list[str] = []
+        k = self._params.passages_per_round
+        if self._params.keep == "latest":
+            k = min(k, pool.cap)  # more hits of one search would push out its own best
+        while run.begin_round(cap=self._params.rounds):
+            query = last_query(question, sentences=sentences)
+            await gather(run, query=query, pool=pool, k=k)
+            try:
+                sentence = await self._think(question, sentences=sentences, run=run, pool=pool)
+            except PromptTooLong:
+                if not sentences:
+                    raise
+                return "thoughts_too_long"
+            if not sentence:
+                return "empty_sentence"
+            sentences.append(sentence)
+            found = has_answer(sentence)
+            run.draft = (extract_answer(sentence) if found else sentence) or run.draft
+            if found:
+                return "answer_found"
+        return "max_rounds" if len(sentences) >= self._params.rounds else "budget_rounds"
+
+    async def _think(self, question: str, *, sentences: list[str], run: Run, pool: PassagePool) -> str:
+        with partial_kept(run, style="reasoned"):
+            done = await ask(
+                run,
+                template=self._think_template,
+                purpose="think",
+                fields={"question": question, "thoughts": " ".join(sentences)},
+                pool=pool,
+                max_tokens=self._params.sentence_tokens,
+                passage_words=self._params.passage_words,
+                stop=("\n",),
+            )
+        return first_sentence(done.text)

@@ -1,0 +1,278 @@
+"""Thoughts and actions in turns: search the corpus, look a word up in what was found, finish (ReAct)."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ragbandit.router.errors import ArmFailed
+from ragbandit.router.types import ArmName, Json
+from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.strategies.arms.single_step import Style, find, gather_once, read, stop_reason
+from ragbandit.strategies.base import Answer, Completion, Need
+from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
+from ragbandit.strategies.prompting.prompts import Template, ask, fit, load_templates
+from ragbandit.strategies.run import Run
+
+__all__ = ["Action", "React", "ReactParams", "parsed_action"]
+
+_ACTION_LINE = re.compile(r"\baction\s*+(?:\d++\s*+)?:", re.IGNORECASE)
+_ACTION = re.compile(r"[\s\"'`*]*(?P<verb>[A-Za-z]\w*)\s*(?:\[(?P<square>[^\n]*)|\((?P<round>[^\n]*))")
+#: what is not the model's to write
+_NEXT_TURN = ("\nObservation", "\nQuestion")
+_ALLOWED = "Write search[topic], lookup[word] or finish[answer]."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    """What the model asks for."""
+
+    #: lower case; any word, those that nobody knows included
+    verb: str
+    #: without brackets and wrapping quotes; may be empty
+    argument: str
+
+
+def parsed_action(text: str) -> Action | None:
+    """The action at the start of a text, "search[Jaws]" for example; None if there is none.
+
+    The argument ends with the last closing bracket of its line, or with the line where there is none. Round brackets
+    are taken for square ones, and quotes around the argument are dropped.
+    """
+    match = _ACTION.match(text)
+    if match is None:
+        return None
+    inside, closing = (match["round"], ")") if match["square"] is None else (match["square"], "]")
+    end = inside.rfind(closing)
+    argument = (inside if end < 0 else inside[:end]).strip().strip("\"'`").strip()
+    return Action(verb=match["verb"].lower(), argument=argument)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReactParams(ArmParams):
+    """Settings of react."""
+
+    #: "small" is for local models of a few hundred million parameters; "paper" is ReAct's numbers
+    preset: Literal["small", "paper"] = "small"
+    #: what is answered when the turns end without finish[...]: what a reader says to the passages found, the latest
+    #: thought, or nothing, as in the paper
+    unfinished: Literal["read", "thought", "nothing"] = "read"
+    #: of that reader
+    style: Style = "direct"
+    #: thoughts with an action
+    turns: Annotated[int, Field(ge=1)] = 4
+    #: passages that one search asks for
+    passages_per_search: Annotated[int, Field(ge=1)] = 3
+    #: passages held over all searches; when full, the first ones stay
+    passages: Annotated[int, Field(ge=1)] = 8
+    #: sentences of the best passage in an observation
+    sentences: Annotated[int, Field(ge=1)] = 2
+    #: words of one passage in the reader's prompt
+    passage_words: Annotated[int, Field(ge=1)] = 350
+    #: tokens of one thought with its action
+    turn_tokens: Annotated[int, Field(ge=1)] = 64
+    #: tokens of the reader's answer
+    max_tokens: Annotated[int, Field(ge=1)] = 32
+    #: own prompts: template name -> text, or path of a file
+    templates: dict[str, str] = field(default_factory=dict)
+
+    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "paper": {
+            "turns": 7,
+            "passages_per_search": 5,
+            "passages": 35,
+            "sentences": 5,
+            "turn_tokens": 100,
+            "max_tokens": 100,
+        },
+    }
+
+
+class React:
+    """Turns of a thought and an action, each answered by an observation (Yao et al. 2023, ReAct).
+
+    search[topic] shows the first sentences of the best passage and the titles of the others; a passage whose title
+    is the topic is the best one. lookup[word] shows the next sentence with the word in the passages found so far.
+    finish[answer] ends the arm ("finished"). A turn without an action is repaired by one call for the action alone;
+    both failures are counted as "parse_failed". What is no action, or an empty one, is answered by what is allowed.
+
+    Only a search begins a round, so the steps are the searches. Without finish[...] the turns end with "max_turns",
+    with "no_action" after two turns in a row without an action, or with "budget_rounds" at a search that the budget's
+    rounds do not allow; then the param `unfinished` says what is answered. Before its reader reads nothing, the
+    question is searched. An answer without words is "empty_answer". Until then the draft is the latest thought.
+    Differences to the paper's code: an empty action does not crash, and turns that do not fit the model's context
+    are left out from the first, which the trace tells.
+    """
+
+    needs: frozenset[Need] = frozenset({"completion", "stop"})
+
+    def __init__(self, *, name: str = "react", **params: object) -> None:
+        self.name = ArmName(name)
+        self._params = read_params(ReactParams, given=params, arm=self.name)
+        self.params = public_params(self._params)
+        reader = f"read_{self._params.style}"
+        templates = load_templates(
+            ["react_step", reader], overrides=self._params.templates, field=f"arms.{name}.templates"
+        )
+        self._step_template, self._read_template = templates["react_step"], templates[reader]
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """Take turns until finish[...], else answer as the settings say."""
+        library = _Library(pool=PassagePool(cap=run.passage_cap(self._params.passages)))
+        turns: list[str] = []
+        ended, unreadable = "max_turns", 0
+        while len(turns) < self._params.turns:
+            thought, action = await self._think(question, turns=turns, run=run)
+            run.draft = (extract_answer(thought) if has_answer(thought) else thought) or run.draft
+            if action is not None and action.verb == "finish" and action.argument:
+                answer = extract_answer(action.argument)
+                return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="finished"))
+            unreadable = unreadable + 1 if action is None else 0
+            if unreadable > 1:
+                ended = "no_action"
+                break
+            observation = await self._observe(action, run=run, library=library)
+            if observation is None:
+                ended = "budget_rounds"
+                break
+            turns.append(_turn(len(turns) + 1, thought=thought, action=action, observation=observation))
+        run.note_branch("turns_ended", ended)
+        return await self._answer_unfinished(question, ended=ended, run=run, library=library)
+
+    async def _think(self, question: str, *, turns: Sequence[str], run: Run) -> tuple[str, Action | None]:
+        """One line of thought and the action; the action is asked for again if it cannot be read."""
+        start = f"Thought {len(turns) + 1}:"
+        done = await self._continue(question, turns=turns, start=start, purpose="think", run=run, stop=_NEXT_TURN)
+        line = _ACTION_LINE.search(done.text)
+        written = done.text[: line.start()] if line else done.text
+        thought = next((each.strip() for each in written.splitlines() if each.strip()), "")
+        action = parsed_action(done.text[line.end() :]) if line else None
+        if action is None:
+            run.note_branch("parse_failed", f"no action in: {done.text[:200]}")
+            start = f"{start} {thought}\nAction {len(turns) + 1}:"
+            done = await self._continue(question, turns=turns, start=start, purpose="repair", run=run, stop=("\n",))
+            action = parsed_action(done.text)
+            if action is None:
+                run.note_branch("parse_failed", f"no action in: {done.text[:200]}")
+        return thought, action
+
+    async def _continue(
+        self, question: str, *, turns: Sequence[str], start: str, purpose: str, run: Run, stop: tuple[str, ...]
+    ) -> Completion:
+        fields = {"question": question, "transcript": "", "start": start}
+        max_tokens = self._params.turn_tokens
+        kept = _fitting(turns, template=self._step_template, fields=fields, run=run, max_tokens=max_tokens)
+        return await ask(
+            run,
+            template=self._step_template,
+            purpose=purpose,
+            fields={**fields, "transcript": "\n".join(kept)},
+            max_tokens=max_tokens,
+            stop=stop,
+        )
+
+    async def _observe(self, action: Action | None, *, run: Run, library: "_Library") -> str | None:
+        """What the library replies; None if the budget allows no further search."""
+        if action is None or action.verb not in ("search", "lookup", "finish"):
+            run.note_branch("unknown_action", "none" if action is None else action.verb)
+            return f"That is no action. {_ALLOWED}"
+        if not action.argument:
+            run.note_branch("empty_action", action.verb)
+            return f"There is nothing in the brackets. {_ALLOWED}"
+        if action.verb == "lookup":
+            return library.look_up(action.argument, run=run)
+        if not run.begin_round(cap=self._params.turns):
+            return None
+        return await self._search(action.argument, run=run, library=library)
+
+    async def _search(self, topic: str, *, run: Run, library: "_Library") -> str:
+        found = await find(run, query=topic, pool=library.pool, k=self._params.passages_per_search)
+        if not found:
+            return f"The library has nothing new on {topic}."
+        best = next((each for each in found if each.title.casefold() == topic.casefold()), found[0])
+        run.show(library.pool.note_shown([best]))
+        sentences = [
+            sentence for sentence, _ in zip(_sentences(best.text), range(self._params.sentences), strict=False)
+        ]
+        others = dict.fromkeys(each.title for each in found if each.title != best.title)
+        return f"{best.title}: {' '.join(sentences)}" + (f" (See also: {'; '.join(others)})" if others else "")
+
+    async def _answer_unfinished(self, question: str, *, ended: str, run: Run, library: "_Library") -> Answer:
+        if self._params.unfinished == "nothing":
+            return Answer(text="", stop_reason=ended)
+        if self._params.unfinished == "thought":
+            answer = run.draft or ""
+            return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+        if not library.pool.passages:
+            most, cap = self._params.passages_per_search, self._params.turns + 1
+            await gather_once(run, query=question, pool=library.pool, k=most, cap=cap)
+        answer = await read(
+            run,
+            question=question,
+            template=self._read_template,
+            style=self._params.style,
+            max_tokens=self._params.max_tokens,
+            pool=library.pool,
+            passage_words=self._params.passage_words,
+        )
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+
+
+@dataclass(kw_only=True, slots=True)
+class _Library:
+    """The passages one question has found, and the place where the reader of them stands."""
+
+    pool: PassagePool
+    _word: str = ""
+    _seen: int = 0
+
+    def look_up(self, word: str, *, run: Run) -> str:
+        """The next sentence with the word, ignoring case; a new word begins at the first passage."""
+        if word.casefold() != self._word:
+            self._word, self._seen = word.casefold(), 0
+        matches = [
+            (passage, sentence)
+            for passage in self.pool.passages
+            for sentence in _sentences(passage.text)
+            if self._word in sentence.casefold()
+        ]
+        if self._seen >= len(matches):
+            return f"No {'more ' if matches else ''}sentence has the word {word}."
+        passage, sentence = matches[self._seen]
+        self._seen += 1
+        run.show(self.pool.note_shown([passage]))
+        return f"{passage.title}: {sentence} (sentence {self._seen} of {len(matches)})"
+
+
+def _turn(number: int, *, thought: str, action: Action | None, observation: str) -> str:
+    written = "" if action is None else f"Action {number}: {action.verb}[{action.argument}]\n"
+    # A title with a line break in it could pass for a turn of the model's own.
+    return f"Thought {number}: {thought}\n{written}Observation {number}: {' '.join(observation.split())}"
+
+
+def _sentences(text: str) -> Iterator[str]:
+    rest = text.lstrip()
+    while rest:
+        sentence = first_sentence(rest)
+        yield sentence
+        rest = rest[len(sentence) :].lstrip()
+
+
+def _fitting(
+    turns: Sequence[str], *, template: Template, fields: Mapping[str, str], run: Run, max_tokens: int
+) -> Sequence[str]:
+    """The latest turns that fit the model's context; each one left out is told to the trace."""
+    kept = list(turns)
+    while True:
+        try:
+            filled = {**fields, "transcript": "\n".join(kept)}
+            fit(template, fields=filled, generator=run.generator, max_tokens=max_tokens)
+        except ArmFailed:
+            if not kept:
+                raise
+            kept.pop(0)
+            run.note_branch("prompt_budget", f"turn {len(turns) - len(kept)} of {len(turns)} dropped")
+        else:
+            return kept

@@ -1,0 +1,314 @@
+"""Refine the question for the search: rewrite it, take it apart, or tell its meanings apart, then answer (RQ-RAG)."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal, cast
+
+from pydantic import Field
+
+from ragbandit.router.types import ArmName, Json
+from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.strategies.arms.single_step import Style, find, partial_kept, read, stop_reason
+from ragbandit.strategies.base import Answer, Completion, Need, Passage
+from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.prompting.parsing import parsed_label
+from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
+from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.run import Run
+
+__all__ = ["PathAnswer", "RqRag", "RqRagParams", "chosen_answer", "mean_logprob", "parsed_queries"]
+
+_REFINEMENTS = ("rewrite", "decompose", "disambiguate")
+_ACTIONS = (*_REFINEMENTS, "answer")
+_LIST_MARK = re.compile(r"\s*(?:[-*\u2022]\s+|\(?\d{1,2}[.):](?=\s|$))\s*")
+
+#: how the answer of a tree is chosen among its paths
+Choice = Literal["vote", "confidence"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RqRagParams(ArmParams):
+    """Settings of rq_rag."""
+
+    #: "small" is for local models of a few hundred million parameters; "paper" is RQ-RAG's numbers
+    preset: Literal["small", "paper"] = "small"
+    #: of the reader
+    style: Style = "direct"
+    #: expand every refinement and choose among the answers, instead of following one path
+    tree: bool = False
+    #: of a tree: the answer most paths agree on, or the one whose tokens the model was surest of (needs logprobs)
+    choose: Choice = "vote"
+    #: refinements after one another
+    depth: Annotated[int, Field(ge=1)] = 1
+    #: queries of one refinement that gives several
+    queries: Annotated[int, Field(ge=1)] = 3
+    #: passages searched for with each query
+    passages_per_query: Annotated[int, Field(ge=1)] = 2
+    #: passages held over all searches; when full, the first ones stay
+    passages: Annotated[int, Field(ge=1)] = 6
+    #: words of one passage in a prompt
+    passage_words: Annotated[int, Field(ge=1)] = 350
+    #: tokens of the decision what to do next
+    decide_tokens: Annotated[int, Field(ge=1)] = 6
+    #: tokens of one refinement
+    query_tokens: Annotated[int, Field(ge=1)] = 64
+    #: tokens of the answer
+    max_tokens: Annotated[int, Field(ge=1)] = 32
+    #: own prompts: template name -> text, or path of a file
+    templates: dict[str, str] = field(default_factory=dict)
+
+    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+        "paper": {
+            "depth": 2,
+            "passages_per_query": 3,
+            "passages": 36,
+            "decide_tokens": 16,
+            "query_tokens": 100,
+            "max_tokens": 100,
+        },
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PathAnswer:
+    """What one path of the tree came to."""
+
+    #: "" if the model said nothing usable
+    answer: str
+    #: mean log-probability of the tokens written (<= 0); -inf where the generator told none
+    confidence: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Node:
+    """A path so far: what was searched and what it found."""
+
+    queries: tuple[str, ...] = ()
+    passages: tuple[Passage, ...] = ()
+    depth: int = 0
+
+
+class RqRag:
+    """Refinements of the question, each searched, until the model would answer (Chan et al. 2024, RQ-RAG), prompted.
+
+    The model names what to do next: rewrite the question, decompose it, tell its meanings apart, or answer. The
+    first gives one query, the two after it up to `queries`; every query is searched, in one round together. The path
+    ends when the model would answer ("answer_decided"), at `depth` refinements ("max_depth"), where the budget has
+    no further round ("budget_rounds") or a refinement no new query ("no_new_query"); then a reader answers from all
+    passages of the path, "empty_answer" if it says nothing.
+
+    With `tree` all three refinements are followed from every node, nearest first, and every node is answered: 1 + 3 + 9
+    answers at depth 2. A refinement without a new query is left out. The tree ends at `depth` ("max_depth") or where
+    the budget has no further round ("budget_rounds"), and `choose` takes one answer; so far chosen, it is the draft.
+    Passages are capped over the whole tree.
+
+    A decision that cannot be read is counted as "parse_failed" and taken for rewrite; a refinement without a query
+    likewise, and the question itself is searched. Differences to the paper: a prompted model instead of a trained
+    one, and the likeliest tokens also for queries, which it draws at temperature 1.
+    """
+
+    def __init__(self, *, name: str = "rq_rag", **params: object) -> None:
+        self.name = ArmName(name)
+        self._params = read_params(RqRagParams, given=params, arm=self.name)
+        self.params = public_params(self._params)
+        by_confidence = self._params.tree and self._params.choose == "confidence"
+        self._want: frozenset[Need] = frozenset({"logprobs"}) if by_confidence else frozenset()
+        plain: frozenset[Need] = frozenset({"completion", "stop"})
+        self.needs = plain | self._want
+        self._reader = f"read_{self._params.style}"
+        self._templates = load_templates(
+            [self._reader, "rq_rag_decide", *(f"rq_rag_{refinement}" for refinement in _REFINEMENTS)],
+            overrides=self._params.templates,
+            field=f"arms.{name}.templates",
+        )
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """Follow one path, or all of them, as set."""
+        found = PassagePool(cap=run.passage_cap(self._params.passages))
+        if self._params.tree:
+            return await self._answer_by_tree(question, run=run, found=found)
+        node, ended = await self._follow(question, run=run, found=found)
+        run.note_branch("path_ended", ended)
+        answer = await read(
+            run,
+            question=question,
+            template=self._templates[self._reader],
+            style=self._params.style,
+            max_tokens=self._params.max_tokens,
+            pool=found,
+            passages=node.passages,
+            passage_words=self._params.passage_words,
+        )
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+
+    async def _follow(self, question: str, *, run: Run, found: PassagePool) -> tuple[_Node, str]:
+        """The end of the path, and the rule that ended it."""
+        node = _Node()
+        while node.depth < self._params.depth:
+            action = await self._decide(question, node=node, run=run, found=found)
+            if action == "answer":
+                return node, "answer_decided"
+            if not run.begin_round(cap=self._params.depth):
+                return node, "budget_rounds"
+            child = await self._refine(question, action=action, node=node, run=run, found=found)
+            if child is None:
+                return node, "no_new_query"
+            node = child
+        return node, "max_depth"
+
+    async def _answer_by_tree(self, question: str, *, run: Run, found: PassagePool) -> Answer:
+        nodes = [_Node()]
+        answers = [await self._answer_node(question, node=nodes[0], run=run, found=found)]
+        run.draft = answers[0].answer or None
+        ended = "max_depth"
+        branches = ((node, action) for node in nodes for action in _REFINEMENTS)
+        for node, action in branches:
+            # Nearest first: once a node is too deep, so are all that follow.
+            if node.depth >= self._params.depth:
+                break
+            if not run.begin_round(cap=sum(len(_REFINEMENTS) ** depth for depth in range(1, self._params.depth + 1))):
+                ended = "budget_rounds"
+                break
+            child = await self._refine(question, action=action, node=node, run=run, found=found)
+            if child is not None:
+                nodes.append(child)
+                answers.append(await self._answer_node(question, node=child, run=run, found=found))
+                run.draft = chosen_answer(answers, choose=self._params.choose) or run.draft
+        answer = chosen_answer(answers, choose=self._params.choose)
+        run.note_branch("tree_ended", f"{ended} with {len(answers)} answers")
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+
+    async def _answer_node(self, question: str, *, node: _Node, run: Run, found: PassagePool) -> PathAnswer:
+        # Half of a first answer is better than none, and worse than a whole one of another path.
+        with partial_kept(run, style=self._params.style) if run.draft is None else nullcontext():
+            done = await self._ask(
+                self._reader,
+                purpose="read",
+                fields={"question": question},
+                node=node,
+                run=run,
+                found=found,
+                max_tokens=self._params.max_tokens,
+                want=self._want,
+            )
+        return PathAnswer(answer=extract_answer(done.text), confidence=mean_logprob(done))
+
+    async def _decide(self, question: str, *, node: _Node, run: Run, found: PassagePool) -> str:
+        """One of the four actions."""
+        done = await self._ask(
+            "rq_rag_decide",
+            purpose="decide",
+            fields={"question": question, "tried": _listed(node.queries)},
+            node=node,
+            run=run,
+            found=found,
+            max_tokens=self._params.decide_tokens,
+        )
+        action = parsed_label(done.text, labels=_ACTIONS)
+        if action is None:
+            run.note_branch("parse_failed", f"no action in: {done.text[:200]}")
+            action = "rewrite"
+        run.note_branch("decided", action)
+        return action
+
+    async def _refine(self, question: str, *, action: str, node: _Node, run: Run, found: PassagePool) -> _Node | None:
+        """The node after refining and searching; None if no query is new."""
+        fields = {"question": question, "tried": _listed(node.queries)}
+        limit = 1 if action == "rewrite" else self._params.queries
+        done = await self._ask(
+            f"rq_rag_{action}",
+            purpose=action,
+            fields=fields if action == "rewrite" else {**fields, "limit": str(limit)},
+            node=node,
+            run=run,
+            found=found,
+            max_tokens=self._params.query_tokens,
+            stop="\n" if action == "rewrite" else "\n\n",
+        )
+        queries = parsed_queries(done.text, limit=limit)
+        if not queries:
+            run.note_branch("parse_failed", f"no query in: {done.text[:200]}")
+            queries = (question,)
+        tried = {each.casefold() for each in node.queries}
+        queries = tuple(query for query in queries if query.casefold() not in tried)
+        if not queries:
+            run.note_branch("no_new_query", action)
+            return None
+        passages = list(node.passages)
+        for query in queries:
+            new = await find(run, query=query, pool=found, k=self._params.passages_per_query)
+            passages.extend(each for each in new if each not in passages)
+        return _Node(queries=(*node.queries, *queries), passages=tuple(passages), depth=node.depth + 1)
+
+    async def _ask(
+        self,
+        template: str,
+        *,
+        purpose: str,
+        fields: Mapping[str, str],
+        node: _Node,
+        run: Run,
+        found: PassagePool,
+        max_tokens: int,
+        stop: str = "\n",
+        want: frozenset[Need] = frozenset(),
+    ) -> Completion:
+        return await ask(
+            run,
+            template=self._templates[template],
+            purpose=purpose,
+            fields=fields,
+            pool=found,
+            passages=node.passages,
+            max_tokens=max_tokens,
+            passage_words=self._params.passage_words,
+            stop=(stop,),
+            want=want,
+        )
+
+
+def _listed(queries: Sequence[str]) -> str:
+    return "; ".join(queries) or "none"
+
+
+def parsed_queries(text: str, *, limit: int) -> tuple[str, ...]:
+    """The first `limit` different lines of a list, without list marks and wrapping quotes; () if there is none."""
+    queries: dict[str, str] = {}
+    for line in text.splitlines():
+        query = _LIST_MARK.sub("", line, count=1) if _LIST_MARK.match(line) else line
+        query = query.strip().strip("\"'`").strip()
+        if query:
+            queries.setdefault(query.casefold(), query)
+    return tuple(queries.values())[:limit]
+
+
+def mean_logprob(done: Completion) -> float:
+    """Mean log-probability of the tokens of the text (<= 0), its perplexity being exp(-mean); -inf if none is told.
+
+    Tokens that a stop string cut off do not count.
+    """
+    kept: list[float] = []
+    written = 0
+    for token in cast(tuple[Token, ...], done.details.get("logprobs", ())):
+        if written >= len(done.text):
+            break
+        kept.append(token.logprob)
+        written += len(token.text)
+    return sum(kept) / len(kept) if kept else float("-inf")
+
+
+def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:
+    """The answer of the surest path, or the one given most often, ignoring case; "" if no path has one.
+
+    Among equals the last one is taken: it stands on the most evidence.
+    """
+    given = [each for each in reversed(answers) if each.answer]
+    votes = Counter(each.answer.casefold() for each in given)
+    if not given:
+        return ""
+    if choose == "confidence":
+        return max(given, key=lambda each: each.confidence).answer
+    return max(given, key=lambda each: votes[each.answer.casefold()]).answer

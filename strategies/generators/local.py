@@ -1,0 +1,379 @@
+"""A language model in this process: small, able to stop at any token, and to tell how sure it was.
+
+For laptops, tests and single machines: production runs a serving engine such as vLLM and talks to it over HTTP.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
+from ragbandit.strategies.generators.huggingface import without_bar
+from ragbandit.strategies.generators.sampling import Taken, looked, pieces
+from ragbandit.strategies.generators.token_details import Attention
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from ragbandit.strategies.generators.continuous_batching import Engine, Writing, Written
+    from ragbandit.strategies.generators.kv_cache import KeyShape
+
+__all__ = ["LocalGenerator"]
+
+log = logging.getLogger("ragbandit.local")
+
+#: prompts whose token ids are remembered: arms ask for the size of a prompt before they send it
+_REMEMBERED: Final = 256
+#: device -> texts written at once unless the setting says otherwise (python -m benchmarks.generator)
+_ROWS: Final = {"cpu": 8, "cuda": 64}
+#: tokens beyond those that a stop string may fill
+_TAIL: Final = 8
+
+
+class LocalGenerator(Generator):
+    """A Hugging Face causal language model from a local folder with safetensors (router.encoders.weights makes one).
+
+    precision "auto" is bfloat16 where the processor multiplies it in hardware, else float32. threads fixes torch's
+    thread count while writing; on a busy machine fewer are faster, because OpenMP threads spin while they wait.
+    trained_tokens: special tokens that the model was trained to write (Self-RAG's), told of and left in the text where
+    a request wants them.
+    max_batch: texts written at once, one step of the model for all; None: as many as pay on the device. prefix_mb:
+    memory for what was read before, so that prompts which begin alike are read once; 0: none is kept. In float32 a
+    text is the same whatever else is being written or was read before; in bfloat16 both change roundings, and where
+    two tokens are nearly as likely, the text.
+    context_tokens is lowered, with a line in the log, to the window of a model that looks back over one only, and to
+    the length up to which a model with two sets of positions (LongRoPE) takes the first.
+    Raises ConfigError if the folder, a package or the device is missing, or if the model keeps more of a text than
+    keys and values, or a window that its cache does not show (GPT-Neo).
+    """
+
+    #: texts that are written at once
+    max_batch: int
+
+    capabilities: frozenset[Need] = frozenset(
+        {"completion", "stop", "logprobs", "entropy", "attention", "hidden_states"}
+    )
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        name: str = "local",
+        precision: Literal["auto", "float32", "bfloat16"] = "auto",
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        threads: int | None = None,
+        context_tokens: int = 2048,
+        trained_tokens: Sequence[str] = (),
+        max_batch: int | None = None,
+        prefix_mb: float = 256.0,
+    ) -> None:
+        self.name = name
+        self._torch, self._device, dtype = _place(precision=precision, device=device)
+        for field, value, least in (("threads", threads, 1), ("max_batch", max_batch, 1), ("prefix_mb", prefix_mb, 0)):
+            if value is not None and value < least:
+                raise ConfigError(f"must be at least {least}", field=f"generator.{field}")
+        self._set_threads(threads)
+        self._tokenizer, self._model = _load(Path(folder).expanduser(), dtype=dtype, device=self._device)
+        self.max_batch = _ROWS[self._device] if max_batch is None else max_batch
+        self._ends = _end_tokens(self._model, self._tokenizer)
+        self._trained = _trained(self._tokenizer, trained_tokens)
+        if self._trained:
+            self.capabilities = self.capabilities | {"trained_tokens"}
+        added = self._tokenizer.added_tokens_decoder.values()
+        self._control_words = sorted({each.content for each in added if each.special} - self._trained.keys())
+        self._tokenizer_lock = threading.Lock()
+        self._remembered = lru_cache(maxsize=_REMEMBERED)(self._tokenized)
+        #: a token's own text; there are as many as words in the vocabulary
+        self._name = cache(lambda token: self._text([token], plain=False))
+        self._engine, shape = self._made_engine(threads=threads, prefix_bytes=int(prefix_mb * 2**20))
+        self.context_tokens = _context(self._model, asked=context_tokens, window=shape.window, name=name)
+
+    def _made_engine(self, *, threads: int | None, prefix_bytes: int) -> tuple["Engine", "KeyShape"]:
+        from ragbandit.strategies.generators.continuous_batching import Engine, pace_on
+        from ragbandit.strategies.generators.kv_cache import Prefixes, RowCache, check_rows, key_shape
+
+        shape = key_shape(self._model)
+        check_rows(self._model, shape=shape)
+        size = shape.bytes_per_token(self._model.dtype)
+        pace = pace_on(self._device, rows=self.max_batch, bytes_per_token=size, less=prefix_bytes)
+        self._cache = RowCache(
+            shape, device=self._device, dtype=self._model.dtype, most_rows=self.max_batch, room=pace.room
+        )
+        engine = Engine(
+            self._model,
+            cache=self._cache,
+            prefixes=Prefixes(limit=prefix_bytes, bytes_per_token=size),
+            pace=pace,
+            ended=self._ended,
+            looked=self._looked,
+            start=lambda: self._set_threads(threads),
+        )
+        return engine, shape
+
+    def count_tokens(self, prompt: Prompt) -> int:
+        """Exact: tokens of the prompt as the model will see it, chat template included."""
+        return len(self._ids(prompt))
+
+    async def complete(self, request: Request) -> Completion:
+        """Greedy continuation; see Generator.
+
+        prompt_tokens counts what was read before the deadline, with what was known from another prompt: what a
+        provider would bill. completion_tokens includes the model's end token. Cancelling the task frees its row at
+        the next token. Raises ArmFailed if prompt and max_tokens do not fit in context_tokens, the model fails, or
+        the generator was closed.
+        """
+        from ragbandit.strategies.generators.continuous_batching import Writing
+
+        if request.max_tokens < 1:
+            return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="length")
+        ids = self._ids(request.prompt)
+        if not ids or len(ids) + request.max_tokens > self.context_tokens:
+            raise ArmFailed(
+                f"a prompt of {len(ids)} tokens with {request.max_tokens} to write exceeds {self.context_tokens}"
+                if ids
+                else "the prompt is empty",
+                remedy="shorten the prompt or raise the generator's context_tokens" if ids else None,
+            )
+        taken = Taken(want=request.want, sampling=request.sampling, special=self._trained)
+        writing = Writing(request, ids=np.array(ids, dtype=np.int64), taken=taken)
+        self._engine.submit(writing)
+        outcome = asyncio.wrap_future(writing.future)
+        outcome.add_done_callback(_heard)
+        try:
+            done, _ = await asyncio.wait({outcome}, timeout=writing.seconds_left())
+            if not done and writing.future.cancel():  # the deadline passed while others were being served
+                return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="deadline")
+            return self._completion(writing, await outcome)  # a text under way sees its deadline at the next token
+        finally:
+            writing.abandoned.set()
+
+    async def close(self) -> None:
+        """End the writing thread; calls under way finish first, later ones are ArmFailed."""
+        self._engine.close()
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        """Token ids of the prompt, up to where the model goes on."""
+        return list(self._remembered(prompt))
+
+    def _tokenized(self, prompt: Prompt) -> tuple[int, ...]:
+        with self._tokenizer_lock:
+            if getattr(self._tokenizer, "chat_template", None):
+                messages = [
+                    {"role": role, "content": self._plain(text)}
+                    for role, text in (("system", prompt.instructions), ("user", prompt.body))
+                    if text
+                ]
+                head = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+                found = self._tokenizer(head + self._plain(prompt.prefix), add_special_tokens=False)
+            else:
+                parts = (prompt.instructions, prompt.body, prompt.prefix)
+                found = self._tokenizer("\n\n".join(self._plain(part) for part in parts if part))
+        return tuple(found["input_ids"])
+
+    def _plain(self, text: str) -> str:
+        """The text without the model's control words: a passage must not be able to end the user's turn."""
+        for word in self._control_words:
+            text = text.replace(word, " ")
+        return text.encode("utf-8", "replace").decode()
+
+    def _text(self, ids: Sequence[int], *, plain: bool = True) -> str:
+        with self._tokenizer_lock:
+            text = self._decoded(ids, plain=plain)
+        return text.rstrip("\ufffd")  # the first bytes of a letter that the next token would have finished
+
+    def _decoded(self, ids: Sequence[int], *, plain: bool) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False))
+
+    def _ended(self, writing: "Writing") -> bool:
+        """Whether the last token ends the text: it is the model's end, or completes a stop string."""
+        tokens = writing.taken.tokens
+        if tokens[-1] in self._ends or not writing.stop:
+            return tokens[-1] in self._ends
+        # A token has a byte at least: the tail is long enough for every stop string that ends in it, and most often
+        # says without the whole text that there is none.
+        tail = max(len(each.encode()) for each in writing.stop) + _TAIL
+        text = partial(self._text, plain=writing.plain)
+        if len(tokens) > tail and _first_stop(text(tokens[-tail:]), writing.stop) is None:
+            return False
+        return _first_stop(text(tokens), writing.stop) is not None
+
+    def _looked(self, writing: "Writing", row: int, read: int) -> Mapping[str, Any]:
+        """Attention and hidden states, if they are wanted, from the row that holds the text."""
+        written, want = self._without_end(writing.taken.tokens), writing.request.want
+        if not want & {"attention", "hidden_states"} or not written:
+            return {}
+        self._cache.lengths[row] = read
+        run = partial(self._cache.run, self._model, [written], first=row)
+        return looked(self._torch, self._model, run=run, tokens=read + len(written), want=want)
+
+    def _completion(self, writing: "Writing", written: "Written") -> Completion:
+        """What the caller gets, put into words by the caller: others are being written meanwhile."""
+        tokens = self._without_end(writing.taken.tokens)
+        text = self._text(tokens, plain=writing.plain)
+        cut = _first_stop(text, writing.stop)
+        return Completion(
+            text=text if cut is None else text[:cut],
+            prompt_tokens=written.read,
+            completion_tokens=len(writing.taken.tokens),
+            finish=written.finish,
+            details={} if written.finish == "deadline" else self._details(writing, seen=written.seen),
+        )
+
+    def _without_end(self, ids: list[int]) -> list[int]:
+        return ids[:-1] if ids and ids[-1] in self._ends else ids
+
+    def _details(self, writing: "Writing", *, seen: Mapping[str, Any]) -> Mapping[str, object]:
+        """What the request wants to know of the tokens written, the end token left out."""
+        written = self._without_end(writing.taken.tokens)
+        if not writing.request.want - {"completion", "stop"} or not written:
+            return {}
+        with self._tokenizer_lock:
+            texts = pieces(written, text=partial(self._decoded, plain=writing.plain))
+        found = {**writing.taken.details(texts=texts, name=self._name), **seen}
+        if "attention" in seen:
+            names = [*map(self._name, writing.ids.tolist()), *texts]
+            found["attention"] = Attention(weights=seen["attention"], keys=tuple(names))
+        return found
+
+    def _set_threads(self, count: int | None) -> None:
+        if count is not None:  # OpenMP keeps the number per thread: it is set in every thread that computes
+            self._torch.set_num_threads(count)
+
+
+def _heard(outcome: "asyncio.Future[Written]") -> None:
+    """A failure is heard of: if its caller was cancelled in the same moment, asyncio need not complain."""
+    if not outcome.cancelled():
+        outcome.exception()
+
+
+def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
+    """Where the first stop string begins, or None."""
+    return min((at for at in map(text.find, stops) if at >= 0), default=None)
+
+
+def _place(*, precision: str, device: str) -> tuple[Any, str, Any]:
+    """(torch, device, dtype)."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ConfigError("the package torch is missing", remedy="pip install 'ragbandit[models]'") from error
+    cuda = torch.cuda.is_available()
+    if device not in {"auto", "cpu", "cuda"} or (device == "cuda" and not cuda):
+        raise ConfigError(f"no device {device!r} here", field="generator.device", remedy='use "auto" or "cpu"')
+    if precision not in {"auto", "float32", "bfloat16"}:
+        remedy = 'use "auto", "float32" or "bfloat16"'
+        raise ConfigError(f"unknown precision {precision!r}", field="generator.precision", remedy=remedy)
+    place = "cuda" if cuda and device != "cpu" else "cpu"
+    if precision == "auto":
+        features = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+        in_hardware = features.get("avx512_bf16") or features.get("amx_bf16")
+        precision = "bfloat16" if (torch.cuda.is_bf16_supported() if place == "cuda" else in_hardware) else "float32"
+    return torch, place, getattr(torch, precision)
+
+
+def _context(model: "PreTrainedModel", *, asked: int, window: int | None, name: str) -> int:
+    """Tokens that fit in one call, so that no text is read otherwise than alone.
+
+    Within a window, looking back over it is looking back over all. LongRoPE (Ding et al. 2024) turns positions by one
+    set of factors up to a length and by another beyond; transformers chooses by the longest text of a step.
+    """
+    allowed = int(min(asked, getattr(model.config, "max_position_embeddings", None) or asked))
+    turns = getattr(model.config, "rope_parameters", None) or {}
+    long = [each for each in (turns, *turns.values()) if isinstance(each, dict) and each.get("rope_type") == "longrope"]
+    first = min((each["original_max_position_embeddings"] for each in long), default=None)
+    for limit, why in ((window, "looks back over"), (first, "keeps one set of positions for")):
+        if limit is not None and limit < allowed:
+            log.warning("%s %s %d tokens only: generator.context_tokens is lowered to that", name, why, limit)
+            allowed = limit
+    return allowed
+
+
+def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:
+    """(tokenizer, model in evaluation mode)."""
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"no model in {folder}", field="generator.model", remedy="give a Hugging Face folder")
+    import torch
+
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise ConfigError("the package transformers is missing", remedy="pip install 'ragbandit[models]'") from error
+    try:
+        with without_bar():
+            tokenizer = AutoTokenizer.from_pretrained(str(folder))
+            model = AutoModelForCausalLM.from_pretrained(str(folder), use_safetensors=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"cannot load the model in {folder}: {error}", field="generator.model") from error
+    model = model.to(device=device, dtype=dtype).eval()
+    if device == "cpu":
+        _pack(model)
+    else:
+        # torch prefers cuDNN's attention on Hopper and Blackwell, which plans anew for every shape: .4 s each has been
+        # reported (github.com/modelscope/FunASR/issues/3704), and ours change every few tokens. It is switched off for
+        # the process, an encoder on the same card included; flash and memory-efficient attention are left.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return tokenizer, model
+
+
+def _end_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
+    declared = model.generation_config.eos_token_id
+    listed = declared if isinstance(declared, list) else [declared]
+    return frozenset(token for token in (*listed, tokenizer.eos_token_id) if token is not None)
+
+
+def _trained(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict[str, int]:
+    """The ids of these tokens. Raises ConfigError for one that the model does not have."""
+    known = tokenizer.get_vocab()
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise ConfigError(
+            f"the model has no token {missing[0]!r}",
+            field="generator.trained_tokens",
+            remedy="use a model that was trained with these tokens",
+        )
+    return {name: known[name] for name in names}
+
+
+def _pack(model: "PreTrainedModel") -> None:
+    """Lay the weights of linear layers out once for oneDNN: a third less time per token.
+
+    The operations are those torch's own compiler uses, not a public interface; so one layer of each shape is checked,
+    and the ordinary layers stay wherever they are missing or differ. ragbandit.router.encoders.forward does the same.
+    """
+    import torch
+
+    if not torch.backends.mkldnn.is_available():
+        return
+    good: dict[object, bool] = {}
+    for layer in [module for module in model.modules() if type(module) is torch.nn.Linear]:
+        shape = layer.weight.shape
+        try:
+            with torch.inference_mode():
+                packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), 1)  # noqa: SLF001 - see above
+                fast = _PackedForward(torch.ops.mkldnn._linear_pointwise, packed, layer.bias)  # noqa: SLF001
+                if shape not in good:
+                    probe = torch.linspace(-1, 1, 2 * shape[1]).view(2, -1).to(layer.weight.dtype)  # (2, inputs)
+                    good[shape] = torch.allclose(fast(probe).float(), layer(probe).float(), rtol=0.02, atol=0.02)
+        except (AttributeError, RuntimeError, TypeError):
+            return
+        if good[shape]:
+            layer.forward = fast
+
+
+class _PackedForward:
+    """x -> x @ weight.T + bias over a packed weight."""
+
+    def __init__(self, run: "Callable[..., Tensor]", packed: "Tensor", bias: "Tensor | None") -> None:
+        self._run, self._packed, self._bias = run, packed, bias
+
+    def __call__(self, x: "Tensor") -> "Tensor":
+        return self._run(x, self._packed, self._bias, "none", [], "")

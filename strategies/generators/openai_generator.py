@@ -1,0 +1,360 @@
+"""Any OpenAI-compatible server as a generator: streamed, retried, paced, priced."""
+
+import asyncio
+import logging
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.types import Cost
+from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
+from ragbandit.strategies.generators.openai_errors import cause_of, is_passing, is_too_long, is_unreachable, retry_after
+from ragbandit.strategies.generators.openai_protocol import OpenAiOptions, Reading, TokenCounter, request_fields
+from ragbandit.strategies.outbound.addresses import check_address, shown_address
+from ragbandit.strategies.outbound.rate_limits import RateLimit
+from ragbandit.strategies.outbound.redaction import check_header_value
+
+if TYPE_CHECKING:
+    import openai
+
+__all__ = ["OpenAiGenerator"]
+
+logger = logging.getLogger("ragbandit.openai")
+
+#: the environment variable of the openai package, read where no base_url is set
+_BASE_URL = "OPENAI_BASE_URL"
+
+
+class OpenAiGenerator(Generator):
+    """Asks a model behind a URL, through the openai package.
+
+    The answer is streamed, so that a deadline leaves the text so far and a cancelled call closes its connection,
+    which frees the server. An attempt that may go better next time (no connection, silence, status 408, 409, 425, 429
+    or 5xx, a broken reply) is made again after a pause, growing and random, never shorter than the server's
+    Retry-After; where the pause would pass the deadline the call fails at once. `capabilities` has "logprobs" if the
+    options say so.
+
+    Completion.details holds, beside what was wanted, "attempts" if there was more than one; "usage": "estimated" if
+    the server did not count all tokens (text that broke off and was written again is in the count); and "model" if the
+    server names another. No error repeats the key or the headers. Raises ConfigError if the package is missing or the
+    options, or the variables of the environment that they name, cannot be used.
+    """
+
+    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        options: OpenAiOptions | None = None,
+        name: str | None = None,
+        context_tokens: int = 8192,
+    ) -> None:
+        self._options = options or OpenAiOptions()
+        _check(model, options=self._options)
+        self.name = name or model
+        self.context_tokens = context_tokens
+        if self._options.logprobs:
+            self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
+        self._model = model
+        self._key = _key(self._options)
+        self._secrets = (*([self._key] if self._key else []), *self._options.headers.values())
+        self._address = shown_address(self._options.base_url or os.environ.get(_BASE_URL) or "OpenAI")
+        self._counter = TokenCounter(self._options)
+        self._client: openai.AsyncOpenAI | None = None
+        self._closed = False
+        self._free = asyncio.Semaphore(self._options.concurrency)
+        self._requests = RateLimit(self._options.requests_per_minute)
+        self._tokens = RateLimit(self._options.tokens_per_minute)
+        self._other_models: set[str] = set()
+
+    def count_tokens(self, prompt: Prompt) -> int:
+        """An upper bound without a tokenizer: one token per byte; see OpenAiOptions for a closer count."""
+        return self._counter.bound(prompt)
+
+    async def complete(self, request: Request) -> Completion:
+        """The model's answer; see Generator. Raises ArmFailed once no further attempt is left or would help."""
+        if self._closed:
+            raise ArmFailed(f"{self.name} was closed")
+        call, left = _Call(request=request), _left(request)
+        if left == 0.0:
+            return self._completion(call, late=True)
+        try:
+            async with asyncio.timeout(left) as limit:
+                await self._attempts(call)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return self._completion(call, late=True)
+        return self._completion(call, late=False)
+
+    async def probe(self) -> None:
+        """Ask for one token, with all that the options promise. Raises ConfigError if the server does not keep it.
+
+        It has a connection of its own, so that it may run in another event loop, before the first call.
+        """
+        request = Request(prompt=Prompt(instructions="", body="Say yes."), max_tokens=4, want=self.capabilities)
+        try:
+            await self.complete(request)
+        except ArmFailed as error:
+            raise ConfigError(error.message, field=error.field or "generator", remedy=error.remedy) from error
+        finally:
+            await self._disconnect()
+
+    async def close(self) -> None:
+        """Close the connections; later calls are ArmFailed."""
+        self._closed = True
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _attempts(self, call: "_Call") -> None:
+        while True:
+            try:
+                return await self._attempt(call)
+            except ArmFailed:
+                raise
+            # A stream lets httpx's errors and broken JSON through as they are, and httpx goes by two names.
+            except Exception as error:
+                pause = self._pause(error, call=call)
+                self._write_off(call)
+                if pause is None:
+                    raise self._failed(error, call=call) from error
+            await asyncio.sleep(pause)
+
+    async def _attempt(self, call: "_Call") -> None:
+        request = call.request
+        reserved = self._estimate(request.prompt) + request.max_tokens
+        await self._requests.take(1)
+        await self._tokens.take(reserved)
+        try:
+            async with self._free, asyncio.timeout(self._options.attempt_s):
+                call.attempts += 1
+                call.reading = Reading(request=request)
+                reply = await self._create(**request_fields(request, model=self._model, options=self._options))
+                if self._options.stream:
+                    await _read(reply, reading=call.reading)
+                else:
+                    call.reading.take(reply)
+            call.reading.check()
+        finally:
+            self._tokens.give_back(reserved - sum(self._usage(call)))
+
+    async def _create(self, **fields: Any) -> Any:
+        import openai
+
+        if self._client is None:
+            self._client = openai.AsyncOpenAI(
+                base_url=self._options.base_url,
+                api_key=self._key or "none",
+                default_headers=dict(self._options.headers),
+                max_retries=0,  # ours know the deadline
+                timeout=openai.Timeout(self._options.read_s, connect=self._options.connect_s),
+            )
+        chat = self._options.mode == "chat"
+        place: Any = self._client.chat.completions if chat else self._client.completions
+        return await place.create(**fields)
+
+    def _pause(self, error: Exception, *, call: "_Call") -> float | None:
+        """Seconds until the next attempt, or None if there is to be none."""
+        if not is_passing(error) or call.attempts > self._options.retries:
+            return None
+        asked = retry_after(error)
+        if asked > self._options.longest_pause_s:
+            return None
+        # Full jitter (M. Brooker, "Exponential Backoff and Jitter", 2015): those who failed together come back apart.
+        most = min(self._options.longest_pause_s, self._options.pause_s * 2 ** (call.attempts - 1))
+        pause = asked + random.uniform(0.0, most)  # noqa: S311 no secret
+        left = _left(call.request)
+        return pause if left is None or pause < left else None
+
+    def _write_off(self, call: "_Call") -> None:
+        """Text that broke off was written and will be charged, though nobody reads it."""
+        if call.reading is not None and call.reading.text:
+            prompt, written = self._usage(call)
+            call.lost_prompt += prompt
+            call.lost_written += written
+        call.reading = None
+
+    def _usage(self, call: "_Call") -> tuple[int, int]:
+        """Tokens read and written in this attempt, estimated if the server did not say; none before it began."""
+        if call.reading is None:
+            return 0, 0
+        return call.reading.usage or (
+            self._estimate(call.request.prompt),
+            max(self._counter.estimate(call.reading.text), len(call.reading.tokens)),
+        )
+
+    def _estimate(self, prompt: Prompt) -> int:
+        return sum(self._counter.estimate(part) for part in (prompt.instructions, prompt.body, prompt.prefix))
+
+    def _completion(self, call: "_Call", *, late: bool) -> Completion:
+        reading = call.reading or Reading(request=call.request)
+        read, written = self._usage(call)
+        read, written = read + call.lost_prompt, written + call.lost_written
+        if self._options.mode == "chat" and self._options.prefix == "user":
+            reading.drop_prefix()
+        details: dict[str, object] = {}
+        if "logprobs" in call.request.want:
+            details["logprobs"] = tuple(reading.tokens)
+        if call.attempts > 1:
+            details["attempts"] = call.attempts
+        if read + written and (reading.usage is None or call.lost_prompt):
+            details["usage"] = "estimated"
+        if reading.model and reading.model != self._model:
+            details["model"] = reading.model
+            self._wonder(reading.model)
+        finish: Literal["stop", "length", "deadline"] = "length" if reading.finish == "length" else "stop"
+        return Completion(
+            text=reading.text,
+            prompt_tokens=read,
+            completion_tokens=written,
+            finish="deadline" if late else finish,
+            details=details,
+            dollars=self._dollars(read, written, model=reading.model),
+        )
+
+    def _wonder(self, model: str) -> None:
+        """Say once that another model answers; many servers add a date or a path to the name, so it is no failure."""
+        if model not in self._other_models:
+            self._other_models.add(model)
+            logger.warning(
+                "the server names another model", extra={"action": "model", "asked": self._model, "answered": model}
+            )
+
+    def _dollars(self, read: int, written: int, *, model: str | None) -> float:
+        prices = self._options.prices
+        if not prices:
+            return 0.0
+        per_read, per_written = prices[model if model is not None and model in prices else self._model]
+        return (read * per_read + written * per_written) / 1e6
+
+    def _failed(self, error: Exception, *, call: "_Call") -> ArmFailed:
+        tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""
+        said = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
+        remedy = self._remedy(error)
+        if (unwaited := self._unwaited(error, call=call)) is not None:
+            said, remedy = f"{said}; {unwaited[0]}", unwaited[1]
+        read, written = call.lost_prompt, call.lost_written
+        if not read + written:
+            return ArmFailed(said, remedy=remedy)
+        dollars = self._dollars(read, written, model=None)
+        spent = Cost(prompt_tokens=read, completion_tokens=written, dollars=dollars)
+        return CallBroke(said, spent=spent, remedy=remedy)
+
+    def _remedy(self, error: Exception) -> str | None:
+        if is_too_long(error):
+            return "set generator.context_tokens to what the server takes, or less"
+        if is_unreachable(error):
+            return "is the server running? else mend generator.openai.base_url"
+        return {
+            400: "the server does not take the request: see generator.openai.fields and max_tokens_field",
+            401: f"put a valid key into the environment variable {self._options.api_key_env}",
+            403: f"put a key that may do this into the environment variable {self._options.api_key_env}",
+            404: "check generator.model and generator.openai.base_url",
+        }.get(getattr(error, "status_code", None) or 0)
+
+    def _unwaited(self, error: Exception, *, call: "_Call") -> tuple[str, str] | None:
+        """Why what may pass was not tried again while there were attempts left, and the remedy; see _pause."""
+        if not is_passing(error) or call.attempts > self._options.retries:
+            return None
+        asked, longest = retry_after(error), self._options.longest_pause_s
+        pause = f"it asks for a pause of {asked:.4g} s" if asked else "another attempt needs a pause"
+        if asked > longest:
+            return f"{pause}, and none may be longer than {longest:g} s", "see generator.openai.longest_pause_s"
+        return f"{pause}, and the question has {_left(call.request):.1f} s left", "give it more budget.seconds"
+
+
+@dataclass(kw_only=True, slots=True)
+class _Call:
+    """A request on its way through its attempts."""
+
+    request: Request
+    attempts: int = 0
+    #: of the attempt under way or the last one
+    reading: Reading | None = field(default=None)
+    #: tokens of attempts that broke off
+    lost_prompt: int = 0
+    lost_written: int = 0
+
+
+async def _read(stream: Any, *, reading: Reading) -> None:
+    """Read a stream to its end or as far as it is of interest, and close it, whatever happens."""
+    async with stream:
+        async for part in stream:
+            reading.take(part)
+            if reading.ended:
+                return
+
+
+def _left(request: Request) -> float | None:
+    return None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
+
+
+def _key(options: OpenAiOptions) -> str | None:
+    """The key, or None for a server of one's own."""
+    key = os.environ.get(options.api_key_env) or None
+    if key is None and options.base_url is None and not os.environ.get(_BASE_URL):
+        raise ConfigError(
+            f"OpenAI wants a key, and {options.api_key_env} is not set",
+            field="generator.openai.api_key_env",
+            remedy="set that variable, or generator.openai.base_url for a server of your own",
+        )
+    if key is not None:
+        check_header_value(
+            key,
+            what=options.api_key_env,
+            field="generator.openai.api_key_env",
+            remedy="set that variable to the key alone",
+        )
+    return key
+
+
+def _check(model: str, *, options: OpenAiOptions) -> None:
+    try:
+        import openai  # noqa: F401 - a missing package stops the start, not the first question
+    except ImportError as error:
+        raise ConfigError("the package openai is missing", remedy="pip install 'ragbandit[openai]'") from error
+    _check_address(options)
+    if any(name.lower() == "authorization" for name in options.headers):
+        raise ConfigError(
+            "the key does not belong here",
+            field="generator.openai.headers",
+            remedy=f"put it into the environment variable {options.api_key_env}",
+        )
+    for name, value in options.headers.items():
+        check_header_value(
+            value, what=f"the value of {name}", field="generator.openai.headers", remedy="give the value alone"
+        )
+    limits = {
+        "concurrency": options.concurrency >= 1,
+        "retries": options.retries >= 0,
+        "requests_per_minute": options.requests_per_minute is None or options.requests_per_minute > 0,
+        "tokens_per_minute": options.tokens_per_minute is None or options.tokens_per_minute > 0,
+    }
+    for name in (name for name, good in limits.items() if not good):
+        raise ConfigError(f"{getattr(options, name)} is too little", field=f"generator.openai.{name}")
+    if options.prices and model not in options.prices:
+        raise ConfigError(
+            f"{model!r} has no price", field="generator.openai.prices", remedy="add it, [0.0, 0.0] if it is free"
+        )
+
+
+def _check_address(options: OpenAiOptions) -> None:
+    """That of the options, or else that of the environment."""
+    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {options.api_key_env}"
+    if options.base_url is None:
+        if (found := os.environ.get(_BASE_URL)) is not None:
+            check_address(found, field=_BASE_URL, remedy="for example http://127.0.0.1:8000/v1")
+        return
+    field = "generator.openai.base_url"
+    check_address(options.base_url, field=field, remedy=remedy)
+    if "@" in urlsplit(options.base_url).netloc:
+        raise ConfigError("this is no address without a password", field=field, remedy=remedy)

@@ -1,0 +1,266 @@
+"""What goes to an OpenAI-compatible server and what comes back: requests built, replies read, no connection made."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.types import Json
+from ragbandit.strategies.base import Prompt, Request
+from ragbandit.strategies.generators.token_details import Token
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["BrokenReply", "OpenAiOptions", "Reading", "TokenCounter", "request_fields"]
+
+#: stop strings that are sent: OpenAI takes no more. All of them are heeded here
+_SENT_STOPS: Final = 4
+#: a usual tokenizer's bytes of English text per token
+_BYTES_PER_TOKEN: Final = 4
+#: parts of a stream per token allowed for, before a server counts as one that ignores max_tokens
+_RUNAWAY: Final = 4
+#: characters per token allowed for, before it counts as one, too: the longest tokens in use are runs of so many spaces
+_LONGEST_TOKEN: Final = 128
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenAiOptions:
+    """How a server is to be asked."""
+
+    #: None: what the openai package takes, OPENAI_BASE_URL or OpenAI's own
+    base_url: str | None = None
+    #: the environment variable that holds the key; servers of your own that want none get "none"
+    api_key_env: str = "OPENAI_API_KEY"
+    #: sent with every request
+    headers: Mapping[str, str] = field(default_factory=dict)
+    #: "chat": /chat/completions, messages; "completions": /completions, the parts of the prompt joined
+    mode: Literal["chat", "completions"] = "chat"
+    #: False: the answer comes in one piece, and a deadline leaves nothing of it
+    stream: bool = True
+    #: where a chat's Prompt.prefix goes. "user": the end of the user's turn, with the words to go on from it; an answer
+    #: that repeats it loses it. "assistant": a last assistant message, for servers that go on from it by themselves.
+    #: "continue": the same, with the two fields by which vLLM and its kin are told to
+    prefix: Literal["user", "assistant", "continue"] = "user"
+    #: newer models of OpenAI take the second name only
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    #: sent with greedy requests; None leaves it out
+    seed: int | None = None
+    #: put into every request last; null takes a field out, for example {"temperature": None}
+    fields: Mapping[str, Json] = field(default_factory=dict)
+    #: the server tells log-probabilities
+    logprobs: bool = False
+    #: other tokens told with each log-probability (0 to 20)
+    alternatives: int = 5
+    #: seconds until a connection stands
+    connect_s: float = 5.0
+    #: longest silence within a reply, seconds
+    read_s: float = 60.0
+    #: one attempt at most, seconds
+    attempt_s: float = 300.0
+    #: attempts after the first
+    retries: int = 4
+    #: mean pause before the second attempt is half of this, and doubles with every other, seconds
+    pause_s: float = 0.5
+    #: no pause is longer; a server that asks for more has refused
+    longest_pause_s: float = 30.0
+    #: requests under way at once
+    concurrency: int = 16
+    #: None: no limit
+    requests_per_minute: float | None = None
+    #: of prompt and completion together
+    tokens_per_minute: float | None = None
+    #: model -> dollars per million tokens read and per million written; an empty table: calls cost nothing
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    #: folder with the model's tokenizer.json; None: tokens are counted as bytes
+    tokenizer: str | None = None
+    #: tokens that the server's chat template adds at most
+    template_tokens: int = 64
+    #: without a tokenizer: 1.0 bounds every byte-level tokenizer; 3.0 suits English text, and bounds nothing
+    bytes_per_token: float = 1.0
+
+
+class BrokenReply(Exception):
+    """What came back is no whole reply."""
+
+
+class TokenCounter:
+    """Counts tokens of texts. Raises ConfigError if the tokenizer cannot be read."""
+
+    def __init__(self, options: OpenAiOptions) -> None:
+        self._options = options
+        self._tokenizer = None if options.tokenizer is None else _tokenizer(Path(options.tokenizer))
+
+    def bound(self, prompt: Prompt) -> int:
+        """An upper bound if template_tokens and bytes_per_token are: the text's tokens or bytes, and the template's."""
+        parts = (prompt.instructions, prompt.body, prompt.prefix)
+        if self._tokenizer is not None:
+            return self._options.template_tokens + sum(self.estimate(part) for part in parts)
+        size = sum(len(_plain(part).encode()) for part in parts)
+        return self._options.template_tokens + math.ceil(size / self._options.bytes_per_token)
+
+    def estimate(self, text: str) -> int:
+        """Tokens of a text, without the tokenizer about right for English: for servers that tell no usage."""
+        if self._tokenizer is not None:
+            return len(self._tokenizer.encode(_plain(text), add_special_tokens=False).ids)
+        return math.ceil(len(_plain(text).encode()) / _BYTES_PER_TOKEN)
+
+
+@dataclass(kw_only=True, slots=True)
+class Reading:
+    """What has come of one attempt so far."""
+
+    request: Request
+    text: str = ""
+    tokens: list[Token] = field(default_factory=list)
+    #: the server's word for why it ended, or "stop" or "length" where we ended it
+    finish: str | None = None
+    #: tokens read and written, by the server's count
+    usage: tuple[int, int] | None = None
+    #: as the server calls it
+    model: str | None = None
+    #: enough was read: the rest of the stream is of no interest
+    ended: bool = False
+    parts: int = 0
+
+    def take(self, part: Any) -> None:
+        """Read a part of a stream, or a whole reply. Raises BrokenReply."""
+        self.model = getattr(part, "model", None) or self.model
+        told = getattr(part, "usage", None)
+        if told is not None:
+            self.usage = (int(told.prompt_tokens), int(told.completion_tokens or 0))
+        for choice in part.choices[:1]:
+            said = _text_of(choice)
+            if not isinstance(said, str):
+                raise BrokenReply(f"the text is {said!r}")
+            self.text += said
+            self.parts += bool(said)
+            self.tokens += _tokens_of(getattr(choice, "logprobs", None))
+            self.finish = choice.finish_reason or self.finish
+            self._end_early()
+
+    def check(self) -> None:
+        """Raises BrokenReply if the end is missing, ArmFailed if the server kept back what was asked for."""
+        if self.finish is None:
+            raise BrokenReply("the reply broke off" if self.text else "the reply holds no answer")
+        if self.finish == "content_filter":
+            raise ArmFailed("the server's content filter held the answer back")
+        if "logprobs" in self.request.want and not self.tokens and self.text:
+            raise ArmFailed(
+                "the server sent no log-probabilities", field="generator.openai.logprobs", remedy="set it to false"
+            )
+
+    def drop_prefix(self) -> None:
+        """Take the prompt's prefix off an answer that repeats it, and off its tokens."""
+        prefix = self.request.prompt.prefix.strip()
+        if not prefix or not self.text.lstrip().startswith(prefix):
+            return
+        dropped = self.text.index(prefix) + len(prefix)
+        self.text = self.text[dropped:]
+        while self.tokens and dropped >= len(self.tokens[0].text):
+            dropped -= len(self.tokens.pop(0).text)
+        if self.tokens and dropped:
+            first = self.tokens[0]
+            self.tokens[0] = Token(text=first.text[dropped:], logprob=first.logprob, others=first.others)
+
+    def _end_early(self) -> None:
+        """Heed the stop strings and the length ourselves: a server may not."""
+        found = [place for place in map(self.text.find, filter(None, self.request.stop)) if place >= 0]
+        if found:
+            self.text, self.finish, self.ended = self.text[: min(found)], "stop", True
+        elif self.parts > _RUNAWAY * (self.request.max_tokens + 4):
+            self.finish, self.ended = "length", True
+        elif len(self.text) > _LONGEST_TOKEN * self.request.max_tokens:
+            self.text = self.text[: _LONGEST_TOKEN * self.request.max_tokens]
+            self.finish, self.ended = "length", True
+
+
+def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
+    """The arguments of the openai package's `create`."""
+    fields: dict[str, Any] = {"model": model, options.max_tokens_field: request.max_tokens, "stream": options.stream}
+    extra: dict[str, Any] = {}
+    if options.stream:
+        fields["stream_options"] = {"include_usage": True}
+    if options.mode == "chat":
+        fields["messages"] = _messages(request.prompt, where=options.prefix)
+        if options.prefix == "continue" and request.prompt.prefix:
+            extra = {"add_generation_prompt": False, "continue_final_message": True}
+    else:
+        parts = (request.prompt.instructions, request.prompt.body, request.prompt.prefix)
+        fields["prompt"] = "\n\n".join(_plain(part) for part in parts if part)
+    if stop := [each for each in request.stop if each][:_SENT_STOPS]:
+        fields["stop"] = stop
+    if "logprobs" in request.want:
+        chat = options.mode == "chat"
+        fields |= (
+            {"logprobs": True, "top_logprobs": options.alternatives} if chat else {"logprobs": options.alternatives}
+        )
+    fields["temperature"], seed = 0.0, options.seed
+    if request.sampling is not None:
+        fields |= {"temperature": request.sampling.temperature, "top_p": request.sampling.top_p}
+        seed = request.sampling.seed
+        extra |= {"top_k": request.sampling.top_k} if request.sampling.top_k else {}
+    if seed is not None:
+        fields["seed"] = seed
+    removed = {name for name, value in options.fields.items() if value is None}
+    extra |= {name: value for name, value in options.fields.items() if value is not None}
+    kept = {name: value for name, value in fields.items() if name not in removed and name not in extra}
+    # What the package has no argument for goes through extra_body, and so may what it has one for.
+    return kept | ({"extra_body": extra} if extra else {})
+
+
+def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:
+    body, prefix = _plain(prompt.body), _plain(prompt.prefix)
+    if prefix and where == "user":
+        body = f"{body}\n\nYour answer begins with the words below. Go on from there, without repeating them.\n{prefix}"
+    said = [("system", _plain(prompt.instructions)), ("user", body)]
+    if prefix and where != "user":
+        said.append(("assistant", prefix))
+    return [{"role": role, "content": text} for role, text in said if text]
+
+
+def _plain(text: str) -> str:
+    """The text as UTF-8 can carry it: without halves of surrogate pairs."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _text_of(choice: Any) -> Any:
+    """The text in a choice of any of the four kinds of reply."""
+    if hasattr(choice, "delta"):
+        return (choice.delta.content or "") if choice.delta is not None else ""
+    if hasattr(choice, "message"):
+        return choice.message.content or ""
+    return choice.text or ""
+
+
+def _tokens_of(told: Any) -> list[Token]:
+    """The log-probabilities of a choice, in the shape of chat or of completions."""
+    if told is None:
+        return []
+    if getattr(told, "content", None):
+        return [
+            _token(each.token, each.logprob, {other.token: other.logprob for other in each.top_logprobs or ()})
+            for each in told.content
+        ]
+    words, sure = getattr(told, "tokens", None) or [], getattr(told, "token_logprobs", None) or []
+    others = getattr(told, "top_logprobs", None) or [{}] * len(words)
+    return [_token(*each) for each in zip(words, sure, others, strict=True)]
+
+
+def _token(text: str, logprob: float, others: Mapping[str, float] | None) -> Token:
+    rest = {other: min(0.0, value) for other, value in (others or {}).items() if other != text}
+    return Token(text=text, logprob=min(0.0, logprob), others=rest)
+
+
+def _tokenizer(folder: Path) -> "Tokenizer":
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ConfigError("the package tokenizers is missing", remedy="pip install 'ragbandit[models]'") from error
+    file = folder.expanduser() / "tokenizer.json"
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the package raises bare Exceptions
+        raise ConfigError(f"cannot read {file}: {error}", field="generator.openai.tokenizer") from error

@@ -1,0 +1,136 @@
+"""Answers once given, kept in a folder and given again: for evaluations that are repeated, off unless asked for.
+
+A cached answer keeps the tokens, dollars and seconds of the call that made it, so that the cost of an arm stays what
+it would be without the cache; only the waiting is spared.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
+from ragbandit.strategies.generators.token_details import Token
+
+__all__ = ["CachedGenerator", "request_key"]
+
+logger = logging.getLogger("ragbandit.generator_cache")
+
+#: of the files' format: another number finds none of the old files
+_FORMAT: Final = 1
+#: what is told beyond the text and can be kept as JSON; calls that want more are always made
+_KEPT: Final[frozenset[Need]] = frozenset({"completion", "stop", "logprobs", "entropy"})
+
+
+class CachedGenerator(Generator):
+    """Another generator with a memory in a folder: the same request gets the same answer without a call.
+
+    version: whatever changes the answers beside the generator's name, for example its settings. The folder holds one
+    file per request, named by its SHA-256; questions are not in it, answers are, readable by their owner alone. It
+    grows without bound, and may be deleted at any time. Several processes may share it. An answer that the deadline
+    cut short, or that comes with arrays (attention, hidden states), is not kept. A file that cannot be read is made
+    anew; one that cannot be written is missed, which the log says. Raises ConfigError if the folder cannot be made.
+    """
+
+    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
+
+    def __init__(self, generator: Generator, *, folder: str | Path, version: str = "") -> None:
+        self.name = generator.name
+        self.capabilities = generator.capabilities
+        self.context_tokens = generator.context_tokens
+        self._generator = generator
+        self._version = version
+        self._folder = Path(folder).expanduser()
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot make the folder {self._folder}: {error}", field="generator.cache") from error
+
+    def count_tokens(self, prompt: Prompt) -> int:
+        """The generator's own count."""
+        return self._generator.count_tokens(prompt)
+
+    async def complete(self, request: Request) -> Completion:
+        """The answer kept, with `seconds` of the call that made it, or else the generator's, which is kept."""
+        if not request.want <= _KEPT:
+            return await self._generator.complete(request)
+        key = request_key(request, generator=self.name, version=self._version)
+        file = self._folder / key[:2] / f"{key}.json"
+        if (kept := await asyncio.to_thread(_read, file)) is not None:
+            return kept
+        began = time.monotonic()
+        done = await self._generator.complete(request)
+        if done.finish != "deadline" and done.seconds is None:
+            await asyncio.to_thread(_write, replace(done, seconds=time.monotonic() - began), file=file)
+        return done
+
+    async def close(self) -> None:
+        """Close the generator."""
+        await self._generator.close()
+
+
+def request_key(request: Request, *, generator: str, version: str) -> str:
+    """SHA-256 of all that decides the answer, in hexadecimal digits; the deadline does not."""
+    asked = {
+        "format": _FORMAT,
+        "generator": generator,
+        "version": version,
+        "prompt": asdict(request.prompt),
+        "max_tokens": request.max_tokens,
+        "stop": list(request.stop),
+        "want": sorted(request.want),
+        "sampling": None if request.sampling is None else asdict(request.sampling),
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def _read(file: Path) -> Completion | None:
+    try:
+        kept: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        details = dict(kept["details"])
+        if "logprobs" in details:
+            details["logprobs"] = tuple(Token(**token) for token in details["logprobs"])
+        if "entropy" in details:
+            details["entropy"] = tuple(details["entropy"])
+        return Completion(**{**kept, "details": details})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        logger.warning("a cached answer cannot be read: made anew", extra={"action": "cache", "reason": repr(error)})
+        return None
+
+
+def _write(done: Completion, *, file: Path) -> None:
+    """Write beside and rename, so that a reader in another process sees a whole file or none."""
+    beside: str | None = None
+    try:
+        kept = json.dumps(asdict(replace(done, details=_plain_details(done.details))))
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        handle, beside = tempfile.mkstemp(dir=file.parent, suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as opened:
+            opened.write(kept)
+        os.replace(beside, file)
+    except (OSError, TypeError, ValueError) as error:
+        logger.warning("an answer is not cached", extra={"action": "cache", "reason": repr(error)})
+        if beside is not None:
+            Path(beside).unlink(missing_ok=True)
+
+
+def _plain_details(details: Mapping[str, object]) -> dict[str, object]:
+    """The details as JSON has them; what else a generator told must be JSON already, or nothing is kept."""
+    plain = dict(details)
+    if isinstance(tokens := plain.get("logprobs"), tuple):
+        plain["logprobs"] = [
+            {"text": token.text, "logprob": token.logprob, "others": dict(token.others)} for token in tokens
+        ]
+    if isinstance(sure := plain.get("entropy"), tuple):
+        plain["entropy"] = [float(value) for value in sure]
+    return plain

@@ -1,0 +1,186 @@
+"""What a local model tells beside its text: how sure it was, where it looked, what it had in mind, token by token.
+
+Probabilities are taken while the text is written, from the distribution before any sampling. Attention and hidden
+states take one more pass over the tokens written, with attention computed in the open ("eager"): fast kernels do not
+give it.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from ragbandit.strategies.base import Need, Sampling
+from ragbandit.strategies.generators.token_details import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+__all__ = ["Taken", "looked", "picked", "pieces"]
+
+#: other tokens that are told of every place
+OTHERS: Final = 5
+#: least temperature that is computed with: half precision tells no nearer logits apart, and float32 knows no 1e-46
+_COLDEST: Final = 1e-6
+
+
+class Taken:
+    """The tokens of one text: how they are to be taken, which they are, and how likely they were if that is wanted."""
+
+    def __init__(self, *, want: frozenset[Need], sampling: Sampling | None, special: Mapping[str, int]) -> None:
+        self.want, self.sampling, self.special = want, sampling, dict(special)
+        self.tokens: list[int] = []
+        # The seed's own, whatever else is being written; on no device, so that all devices draw the same numbers.
+        self._dice = random.Random(0 if sampling is None else sampling.seed)  # noqa: S311 - no secret
+        self._chosen: list[float] = []
+        self._others: list[list[tuple[int, float]]] = []
+        self._entropy: list[float] = []
+        self._trained: list[dict[str, float]] = []
+
+    @property
+    def asks(self) -> bool:
+        """Whether anything of the distributions is wanted."""
+        return bool(self.want & {"logprobs", "entropy", "trained_tokens"})
+
+    def draw(self) -> float:
+        """The next random number, from 0 up to 1."""
+        return self._dice.random()
+
+    def note(self, told: Sequence[float], *, token: int) -> None:
+        """One row of `_told`, of the place where this token was taken."""
+        count = (len(told) - 2 - len(self.special)) // 2
+        chosen, entropy, *rest = told
+        if "logprobs" in self.want:
+            best = zip(map(int, rest[count : 2 * count]), rest[:count], strict=True)
+            self._chosen.append(chosen)
+            self._others.append([(place, value) for place, value in best if place != token][:OTHERS])
+        if "entropy" in self.want:
+            self._entropy.append(max(0.0, entropy))
+        if "trained_tokens" in self.want:
+            self._trained.append(dict(zip(self.special, rest[2 * count :], strict=True)))
+
+    def details(self, *, texts: Sequence[str], name: Callable[[int], str]) -> dict[str, object]:
+        """By need, for as many tokens as there are texts; name: id of a token -> its text."""
+        found: dict[str, object] = {}
+        count = len(texts)
+        if "logprobs" in self.want:
+            found["logprobs"] = tuple(
+                Token(text=text, logprob=chosen, others={name(place): value for place, value in others})
+                for text, chosen, others in zip(texts, self._chosen[:count], self._others[:count], strict=True)
+            )
+        if "entropy" in self.want:
+            found["entropy"] = tuple(self._entropy[:count])
+        if "trained_tokens" in self.want:
+            found["trained_tokens"] = tuple(self._trained[:count])
+        return found
+
+
+def picked(torch: Any, logits: "Tensor", *, texts: Sequence[Taken]) -> None:
+    """Give every text its next token, and what it wants to know of it; logits of shape (texts, vocabulary).
+
+    The likeliest token, or one drawn: temperature, then top_k, then the least set that reaches top_p. All texts must
+    name the same special tokens. One transfer from the device, whatever is asked.
+    """
+    tokens = logits.argmax(-1)  # (texts,)
+    drawing = [row for row, text in enumerate(texts) if text.sampling is not None]
+    if drawing:
+        tokens[drawing] = _drawn(torch, logits[drawing], texts=[texts[row] for row in drawing])
+    asking = [row for row, text in enumerate(texts) if text.asks]
+    found = tokens.double()  # holds every id exactly
+    if asking:
+        special = list(texts[0].special.values())
+        told = _told(torch, logits[asking], tokens=tokens[asking], special=special)  # (asking, F)
+        found = torch.cat([found, told.flatten()])
+    numbers = found.tolist()
+    for text, token in zip(texts, numbers, strict=False):
+        text.tokens.append(int(token))
+    width = (len(numbers) - len(texts)) // max(1, len(asking))
+    for at, row in enumerate(asking):
+        begin = len(texts) + at * width
+        texts[row].note(numbers[begin : begin + width], token=texts[row].tokens[-1])
+
+
+def _told(torch: Any, logits: "Tensor", *, tokens: "Tensor", special: Sequence[int]) -> "Tensor":
+    """Shape (rows, F): log-probability of the token, entropy, the best values, their places, those of special."""
+    rows = torch.log_softmax(logits.float(), dim=-1)  # (rows, vocabulary)
+    values, places = rows.topk(min(OTHERS + 1, rows.shape[1]))
+    entropy = -(rows.exp() * rows).nan_to_num(0.0).sum(-1, keepdim=True)
+    chosen = rows.gather(1, tokens[:, None])
+    return torch.cat([part.double() for part in (chosen, entropy, values, places, rows[:, special])], dim=1)
+
+
+def _drawn(torch: Any, logits: "Tensor", *, texts: Sequence[Taken]) -> "Tensor":
+    """A token for every row, shape (rows,), where the cumulated probabilities pass the row's random number."""
+    width = logits.shape[1]
+    how = [(text.sampling, text.draw()) for text in texts if text.sampling is not None]
+    facts = [(each.temperature, each.top_k or width, each.top_p if each.top_p < 1.0 else 2.0, u) for each, u in how]
+    temperature, top_k, top_p, number = torch.tensor(facts, device=logits.device).T[:, :, None]  # (rows, 1) each
+    logits = logits.float() - logits.float().amax(-1, keepdim=True)  # at most 0: no temperature makes them infinite
+    # Stable: among equals the first comes first, on every device and beside any other rows.
+    ordered, places = (logits / temperature.clamp(min=_COLDEST)).sort(descending=True, stable=True)
+    late = torch.arange(width, device=logits.device) >= top_k
+    shares = torch.softmax(ordered.masked_fill(late, -torch.inf), dim=-1)
+    shares = shares.masked_fill(shares.cumsum(-1) - shares >= top_p, 0.0)  # the token that reaches top_p stays
+    passed = shares.cumsum(-1)
+    rank = (passed <= number * passed[:, -1:]).sum(-1, keepdim=True)
+    rank = rank.minimum((shares > 0).sum(-1, keepdim=True) - 1)  # a number that rounds up to 1 passes all
+    # No share is above 0 where top_p is 0 in float32, or the model's numbers are none.
+    return places.gather(1, rank.clamp(min=0))[:, 0]
+
+
+def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> list[str]:
+    """The text that every token adds to those before it; "" for one that begins a letter only.
+
+    text: tokens -> theirs, U+FFFD for the bytes of half a letter. Joined the pieces are text(tokens) without such an
+    end. A token is read after those that made the piece before it, not after all: texts of n tokens take about 2 n.
+    """
+    found = []
+    begin = end = 0
+    before = ""
+    for count in range(1, len(tokens) + 1):
+        whole = text(tokens[begin:count])
+        after = whole.rstrip("\ufffd")
+        found.append(after[len(before) :])
+        before = after
+        if found[-1] and after == whole:
+            begin, end = end, count
+            before = text(tokens[begin:end])
+    return found
+
+
+def looked(
+    torch: Any,
+    model: "PreTrainedModel",
+    *,
+    run: Callable[..., Any],
+    tokens: int,
+    want: frozenset[Need],
+) -> dict[str, "npt.NDArray[np.float32]"]:
+    """By need: attention of the last layer, shape (heads, written, tokens), and hidden states of the last token.
+
+    run(**options) is the model's output over the tokens written; tokens: those read before and those written.
+    """
+    with _eager(model):
+        output = run(output_attentions="attention" in want, output_hidden_states="hidden_states" in want)
+    found = {}
+    if "attention" in want:
+        found["attention"] = output.attentions[-1][0, :, :, :tokens].float().cpu().numpy()
+    if "hidden_states" in want:
+        found["hidden_states"] = torch.stack([state[0, -1] for state in output.hidden_states]).float().cpu().numpy()
+    return found
+
+
+@contextmanager
+def _eager(model: "PreTrainedModel") -> "Iterator[None]":
+    """The model with attention in the open, for one pass."""
+    usual = model.config._attn_implementation  # noqa: SLF001 - the name that transformers itself documents
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(usual)

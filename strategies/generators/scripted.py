@@ -1,0 +1,236 @@
+"""A generator that says what it is told and a retriever over a list: for tests, yours as well as ours.
+
+    generator = ScriptedGenerator(["Paris was founded by a tribe.", "So the answer is: the Parisii."])
+    retriever = MemoryRetriever([Passage(id="p1", title="Paris", text="...")])
+    outcome = await run_strategy(arm, ..., retriever=retriever, generator=generator)
+    assert "Paris" in generator.prompts[0].body
+
+Both take the same contract checks as the real ones and are safe to share between concurrent questions, except
+that a list of answers is used up in the order of the calls.
+"""
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from ragbandit.router.errors import ArmFailed
+from ragbandit.strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever
+from ragbandit.strategies.generators.token_details import Attention, Token
+
+__all__ = ["HangingGenerator", "LateGenerator", "MemoryRetriever", "Scripted", "ScriptedGenerator", "telling"]
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scripted:
+    """An answer with what the model would have told beside it."""
+
+    text: str
+    #: by need, as ragbandit.strategies.generators.token_details describes them
+    details: Mapping[Need, object] = field(default_factory=dict)
+
+
+Said = str | Scripted
+
+
+class ScriptedGenerator(Generator):
+    """Gives scripted answers; a token is a word between white space.
+
+    answers: a sequence, one answer per call in order, and ArmFailed when it is used up; or a mapping from a piece
+    of text to the answer given when the prompt contains it, the first match winning ("" matches every prompt); or
+    a function from the prompt to the answer. An answer is text, or a Scripted with details of its own. Stop strings,
+    max_tokens and the deadline are heeded like a model does; at the deadline half of the answer's words are written.
+    seconds: how long every call takes. fail_at: the calls, counted from 1, that raise ArmFailed. dollars: price of
+    every call. details: what comes back for each
+    need that a request wants. `requests` holds every request seen, `prompts` their prompts, those of failing calls
+    included. `closed`: whether close was called.
+    """
+
+    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
+
+    def __init__(
+        self,
+        answers: Sequence[Said] | Mapping[str, Said] | Callable[[Prompt], Said],
+        *,
+        name: str = "scripted",
+        capabilities: Iterable[Need] | None = None,
+        context_tokens: int = 4096,
+        seconds: float = 0.0,
+        fail_at: Iterable[int] = (),
+        dollars: float = 0.0,
+        details: Mapping[Need, object] | None = None,
+    ) -> None:
+        self.name = name
+        if capabilities is not None:
+            self.capabilities = frozenset(capabilities)
+        self.context_tokens = context_tokens
+        self.requests: list[Request] = []
+        self.closed = False
+        self._answers = answers
+        self._used = 0
+        self._seconds = seconds
+        self._fail_at = frozenset(fail_at)
+        self._dollars = dollars
+        self._details = dict(details or {})
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompt of every request seen."""
+        return [request.prompt for request in self.requests]
+
+    def count_tokens(self, prompt: Prompt) -> int:
+        """Words of the three parts."""
+        return sum(len(part.split()) for part in (prompt.instructions, prompt.body, prompt.prefix))
+
+    async def complete(self, request: Request) -> Completion:
+        """The scripted answer, cut like a model's. Raises ArmFailed when told to or when the script is used up."""
+        self.requests.append(request)
+        number = len(self.requests)
+        late = await self._take_time(request.deadline)
+        if number in self._fail_at:
+            raise ArmFailed(f"the script fails at call {number}")
+        said = self._answer(request.prompt)
+        text, details = (
+            (said, self._details) if isinstance(said, str) else (said.text, self._details | dict(said.details))
+        )
+        ends = [place for place in (text.find(each) for each in request.stop) if place >= 0]
+        text = text[: min(ends)] if ends else text
+        words = text.split()
+        finish: Literal["stop", "length", "deadline"] = "stop"
+        if len(words) > request.max_tokens:
+            words, finish = words[: request.max_tokens], "length"
+        if late:
+            words, finish = words[: len(words) // 2], "deadline"
+        return Completion(
+            text=text if finish == "stop" else " ".join(words),
+            prompt_tokens=self.count_tokens(request.prompt),
+            completion_tokens=len(words),
+            finish=finish,
+            details={need: details[need] for need in request.want if need in details},
+            dollars=self._dollars,
+        )
+
+    async def close(self) -> None:
+        """Remember that it was called."""
+        self.closed = True
+
+    async def _take_time(self, deadline: float | None) -> bool:
+        left = float("inf") if deadline is None else deadline - time.monotonic()
+        await asyncio.sleep(max(0.0, min(self._seconds, left)))
+        return self._seconds > left
+
+    def _answer(self, prompt: Prompt) -> Said:
+        if callable(self._answers):
+            return self._answers(prompt)
+        if isinstance(self._answers, Mapping):
+            whole = f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
+            for piece, answer in self._answers.items():
+                if piece in whole:
+                    return answer
+            raise ArmFailed("the script has no answer for this prompt", remedy='add one under ""')
+        if self._used >= len(self._answers):
+            raise ArmFailed(f"the script has only {len(self._answers)} answers")
+        self._used += 1
+        return self._answers[self._used - 1]
+
+
+class HangingGenerator(ScriptedGenerator):
+    """Never answers and heeds no deadline."""
+
+    async def complete(self, request: Request) -> Completion:  # noqa: ARG002 the signature of every Generator
+        """Sleep for an hour."""
+        await asyncio.sleep(3600)
+        raise AssertionError("never reached")
+
+
+class LateGenerator(ScriptedGenerator):
+    """Says these texts, the last one again and again; the deadline passes in call `calls`, when all is written."""
+
+    def __init__(self, *texts: str, calls: int | None = None) -> None:
+        super().__init__(self._next, capabilities=get_args(Need))
+        self._texts = texts
+        self._calls = calls
+
+    def _next(self, prompt: Prompt) -> Scripted:
+        return telling(prompt, text=self._texts[min(len(self.requests), len(self._texts)) - 1])
+
+    async def complete(self, request: Request) -> Completion:
+        """The text, whole, and in call `calls` as if time had run out with its last word."""
+        done = await super().complete(request)
+        return replace(done, finish="deadline") if len(self.requests) == self._calls else done
+
+
+def telling(prompt: Prompt, *, text: str) -> Scripted:
+    """The text, with plausible details for every need: some tokens are sure, some are not."""
+    pieces = tuple(re.findall(r"\s*\S+|\s+$", text))
+    keys = tuple(re.findall(r"\s*\S+", f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}")) + pieces
+    logprobs = [math.log((0.95, 0.5, 0.1)[place % 3]) for place in range(len(pieces))]
+    weights = np.random.default_rng(len(text)).random((2, len(pieces), len(keys)), dtype=np.float32)
+    groups = [
+        ["[Retrieval]", "[No Retrieval]"],
+        ["[Relevant]", "[Irrelevant]"],
+        ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"],
+        [f"[Utility:{level}]" for level in range(1, 6)],
+    ]
+    trained = {name: -1.0 - place for group in groups for place, name in enumerate(group)}
+    return Scripted(
+        text=text,
+        details={
+            "logprobs": tuple(Token(text=piece, logprob=p) for piece, p in zip(pieces, logprobs, strict=True)),
+            "entropy": tuple(-p for p in logprobs),
+            "attention": Attention(weights=weights / weights.sum(axis=-1, keepdims=True), keys=keys),
+            "hidden_states": np.full((5, 8), len(text), dtype=np.float32) + np.arange(8, dtype=np.float32),
+            "trained_tokens": (trained,) * len(pieces),
+        },
+    )
+
+
+class MemoryRetriever(Retriever):
+    """Finds passages in a list; the score is the number of distinct words shared with title and text.
+
+    Ties go to the earlier passage; a passage that shares no word is not found. seconds: how long every search
+    takes. fail_at: the searches, counted from 1, that raise ArmFailed. `queries` holds every query seen. `closed`:
+    whether close was called.
+    """
+
+    def __init__(
+        self,
+        passages: Iterable[Passage],
+        *,
+        name: str = "memory",
+        seconds: float = 0.0,
+        fail_at: Iterable[int] = (),
+    ) -> None:
+        self.name = name
+        self.queries: list[str] = []
+        self.closed = False
+        self._passages = [(passage, _words(f"{passage.title} {passage.text}")) for passage in passages]
+        self._seconds = seconds
+        self._fail_at = frozenset(fail_at)
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        """The at most k passages with the most words of the query."""
+        self.queries.append(query)
+        number = len(self.queries)
+        await asyncio.sleep(self._seconds)
+        if number in self._fail_at:
+            raise ArmFailed(f"the retriever fails at search {number}")
+        wanted = _words(query)
+        hits = [Hit(passage=passage, score=float(len(wanted & words))) for passage, words in self._passages]
+        # sorted() keeps the order of equal scores.
+        return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
+
+    async def close(self) -> None:
+        """Remember that it was called."""
+        self.closed = True
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.lower()))

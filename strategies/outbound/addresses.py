@@ -1,0 +1,48 @@
+"""Addresses of servers: one at which nobody can be is refused at the start, and none is shown with its password."""
+
+from urllib.parse import urlsplit
+
+from ragbandit.router.errors import ConfigError
+
+__all__ = ["check_address", "shown_address"]
+
+
+def check_address(url: str, *, field: str, remedy: str) -> None:
+    """Raises ConfigError unless it is an http(s) URL with a host and, if it names one, a port from 1 to 65535.
+
+    Whether anybody answers there is not asked.
+    """
+    fault = _fault(url)
+    if fault is not None:
+        raise ConfigError(f"{shown_address(url)!r} is no url: {fault}", field=field, remedy=remedy)
+
+
+def shown_address(url: str) -> str:
+    """The URL for a message: without user, password, query and fragment, where secrets may stand."""
+    scheme, slashes, rest = url.partition("://")
+    if not slashes:
+        scheme, rest = "", url
+    # The last @ of all: in a URL that is wrong a password may hold any character.
+    place = rest.rpartition("@")[2].partition("?")[0].partition("#")[0]
+    return f"{scheme}{slashes}{place}"
+
+
+def _fault(url: str) -> str | None:
+    """What is wrong with it in a few words, which repeat nothing of it; None if nothing is."""
+    if not url.isprintable() or " " in url:  # urlsplit drops line breaks and tabs without a word
+        return "it holds a space or a control character"
+    if not url.lower().startswith(("http://", "https://")):
+        return "it does not begin with http:// or https://"
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        host.encode("idna")
+    except ValueError:  # brackets that do not close, a part of a name that is empty or above 63 bytes
+        return "its host cannot be read"
+    if not host:
+        return "it names no host"
+    try:
+        good = parts.port != 0
+    except ValueError:
+        good = False
+    return None if good else "its port is no number from 1 to 65535"

@@ -1,0 +1,1 @@
+"""Prompting: templates, prompts, passages, and the parsing of what a model wrote."""

@@ -1,0 +1,313 @@
+"""What goes into a prompt and what comes out of it: search queries, sentences, passages, answers.
+
+Everything here is text in, text out, without a model. The rules follow IRCoT (Trivedi et al. 2023) as
+Adaptive-RAG (Jeong et al. 2024) ran it; where its code had a trap, the docstring says what differs here.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from rapidfuzz import fuzz
+
+from ragbandit.strategies.base import Hit, Passage
+
+__all__ = [
+    "CapPolicy",
+    "PassagePool",
+    "Sifted",
+    "clean_query",
+    "cut_words",
+    "extract_answer",
+    "first_sentence",
+    "has_answer",
+    "keep_best",
+    "keep_first",
+    "keep_latest",
+    "last_query",
+]
+
+_QUESTION_WORDS = frozenset({"who", "what", "when", "where", "why", "which", "how", "does", "is"})
+
+# Models write a hundred thousand digits, dots or "Mr. "s when they run wild: every pattern here takes time in
+# proportion to its text. Hence the possessive quantifiers, the look-behinds, and the tails that are looked at alone.
+_NUMBER = r"\d[\d,]*+(?<!,)(?:\.\d++)?"
+_REASONING_START = re.compile(r"\s*(?:thus|so|that is|therefore|hence)\b", re.IGNORECASE)
+_ARITHMETIC = re.compile(rf"\d\s*+[+\-\u2212]\s*+{_NUMBER}\s*+=\s*+\d")
+
+_MARKER = re.compile(r"\banswer\s+is\b(?:\s*:)?", re.IGNORECASE)
+_LABEL = re.compile(r"\s*answer\s*:", re.IGNORECASE)
+_WRAPPERS = (('"', '"'), ("'", "'"), ("“", "”"), ("\u2018", "\u2019"), ("«", "»"), ("`", "`"), ("**", "**"))
+#: words whose full stop belongs to them even at the end of a text
+_DOTTED_END = re.compile(r"(?:\b(?:[A-Za-z]\.){2,}|\b(?:Jr|Sr|Inc|Ltd|Co|Corp|Bros|etc|St|Mt)\.)$")
+
+#: a mark that may end a sentence: Western ones before a space or the end, East Asian ones anywhere, a line break
+_SENTENCE_MARK = re.compile(
+    r"(?<![.!?…])[.!?…]++[\"'”\u2019»)\]*]*+(?=\s|$)|[\u3002\uff01\uff1f]+[”\u2019\u300d\u300f\uff09]*|\n"
+)
+#: never the end of a sentence: a name or a number follows
+_TITLE_BEFORE = re.compile(
+    r"(?:^|[\s(\"'“\u2018])(?:Mr|Mrs|Ms|Messrs|Dr|Prof|St|Mt|Ft|Gen|Col|Maj|Capt|Cmdr|Lt|Sgt|Rev|Hon|Sen|Rep|Gov|Pres"
+    r"|Fr|vs|v|cf|ca|e\.g|i\.e|viz|approx|Fig|Figs|Vol|pp|Nos)\.$"
+)
+#: the end only if a word follows that commonly begins a sentence: initials, acronyms, company forms, months
+_MAYBE_BEFORE = re.compile(
+    r"(?:^|[\s(\"'“\u2018.\-])(?:[A-Z]|(?:[A-Za-z]\.)+[A-Za-z]|Jr|Sr|Inc|Ltd|Co|Corp|Bros|etc|al|No|Op|Dept|Univ|Ave|Blvd|Rd"
+    r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept|Sep|Oct|Nov|Dec|Ph\.D|am|pm)\.$"
+)
+_STARTER_WORDS = (
+    "the a an it its he his she her they their we our i this that these those there here in on at by for from after "
+    "before when while as with since so thus therefore hence however but and or if both each one what who which "
+    "where why how is was are were"
+)
+_STARTERS = frozenset(_STARTER_WORDS.split())
+_LIST_NUMBER = re.compile(r"\(?\d{1,3}[.)]+$")
+_NEXT_WORD = re.compile(r"\s++[\"'“\u2018(]*+(\w[\w']{0,15})")
+#: characters before a full stop that tell whether it ends a sentence: longer than any abbreviation above
+_TAIL = 16
+#: a word, or as much of a run without white space as counts as one: scripts without spaces, addresses, data
+_WORD = re.compile(r"\S{1,20}")
+
+
+def clean_query(text: str) -> str:
+    """The text without question words, for a keyword search (IRCoT, `remove_wh_words`).
+
+    The text is split at white space. A token is dropped if it equals, ignoring case, one of who what when where
+    why which how does is; punctuation is part of a token, so "who" and "Who" go while "who's", "Who?" and
+    "is," stay. What is left is joined by single spaces, so the result may be empty, and cleaning twice
+    changes nothing. Difference to the paper's code: it splits at single spaces only and keeps runs of them.
+    """
+    return " ".join(token for token in text.split() if token.lower() not in _QUESTION_WORDS)
+
+
+def cut_words(text: str, *, words: int) -> tuple[str, int]:
+    """(the text's first words with single spaces between, or the text as it is where it has no more; its words).
+
+    A run without white space counts as a word for every 20 characters begun, and is cut inside: a passage in Chinese,
+    or one of data, is no single word.
+    """
+    count = len(_WORD.findall(text))
+    if count <= words:  # nearly always: no match object for every word then
+        return text, count
+    last = next(islice(_WORD.finditer(text), words - 1, None))
+    return " ".join(text[: last.end()].split()), count
+
+
+def last_query(question: str, *, sentences: Sequence[str]) -> str:
+    """What to search next: the last sentence of the chain that states something, else the question (IRCoT).
+
+    A sentence is reasoning, and not searched, if it starts with thus, so, that is, therefore or hence, or
+    contains arithmetic such as "1990 - 1950 = 40". Empty sentences are passed over. Not yet cleaned.
+    """
+    for sentence in reversed(sentences):
+        if sentence.strip() and not _is_reasoning(sentence):
+            return sentence
+    return question
+
+
+def _is_reasoning(sentence: str) -> bool:
+    return bool(_REASONING_START.match(sentence) or _ARITHMETIC.search(sentence))
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a text, a prefix of the text without its leading white space; "" if there is none.
+
+    A line break always ends a sentence. A full stop does not where it belongs to a title ("Mr."), an initial
+    ("J. R. R. Tolkien"), an acronym ("U.S. Army"), a number ("3.5", "No. 7") or a list number ("1. The film").
+    After initials, acronyms and forms like "Inc." it does if the next word commonly begins a sentence ("The").
+    "!" and "?" before a lower-case word do not end it ("Yahoo! was").
+    """
+    text = text.lstrip()
+    for mark in _SENTENCE_MARK.finditer(text):
+        if mark.group() == "\n":
+            return text[: mark.start()].rstrip()
+        if _ends_sentence(text, end=mark.end(), mark=mark.group()):
+            return text[: mark.end()]
+    return text.rstrip()
+
+
+def _ends_sentence(text: str, *, end: int, mark: str) -> bool:
+    following = _NEXT_WORD.match(text, end)
+    if following is None:
+        return True
+    word = following.group(1)
+    if mark[0] in "!?…" or mark.startswith(".."):
+        return not word[0].islower()
+    if mark[0] != ".":
+        return True
+    before = text[max(0, end - _TAIL) : end]
+    if _TITLE_BEFORE.search(before) or _LIST_NUMBER.fullmatch(text, 0, end):
+        return False
+    if _MAYBE_BEFORE.search(before):
+        return word[0].isupper() and word.lower() in _STARTERS
+    return True
+
+
+def has_answer(sentence: str) -> bool:
+    """True if the sentence announces the answer: it contains "answer is", in any case."""
+    return _MARKER.search(sentence) is not None
+
+
+def extract_answer(text: str) -> str:
+    """The answer in a model's text: what follows the last "answer is", else the whole text; then tidied.
+
+    Tidied: a leading "Answer:" label, white space, wrapping quotes and one trailing full stop are removed.
+    The rule is that of the papers' regex ("(.* answer is:? )(.*)", greedy, one line), with these differences:
+
+    * the marker may begin the text ("Answer is: x" gives "x"; the papers keep it whole);
+    * line breaks before the marker do not hide it, and the answer ends with its line; if the rest of that
+      line is empty, the next line with text is the answer; a last marker that nothing follows is ignored, and
+      a text with only such markers has no answer ("");
+    * an announced answer ends with its sentence: what a talkative model adds on the line is not the answer;
+    * the full stop of an abbreviation stays ("Washington, D.C.", "John Smith Jr.").
+    """
+    markers = list(_MARKER.finditer(text))
+    for marker in reversed(markers):
+        rest = text[marker.end() :].strip()
+        if rest.strip(".:"):
+            return _tidy(first_sentence(rest))
+        text = text[: marker.start()]
+    if markers:
+        return ""
+    label = _LABEL.match(text)
+    return _tidy(text[label.end() :] if label else text)
+
+
+def _tidy(text: str) -> str:
+    text = text.strip()
+    dotted = False
+    while text:
+        before = text
+        abbreviated = _DOTTED_END.search(text, max(0, len(text) - _TAIL)) is not None
+        if text.endswith(".") and not dotted and not text.endswith("..") and not abbreviated:
+            text, dotted = text[:-1].rstrip(), True
+        for opening, closing in _WRAPPERS:
+            inner = text[len(opening) : -len(closing)]
+            wrapped = text.startswith(opening) and text.endswith(closing) and len(text) > len(opening + closing)
+            if wrapped and opening not in inner and closing not in inner:
+                text = inner.strip()
+        if text == before:
+            break
+    return text
+
+
+#: What to do when a pool is full: the position to give up for the new hit, or None to refuse the new one.
+CapPolicy = Callable[[Sequence[Hit], Hit], int | None]
+
+
+def keep_first(held: Sequence[Hit], new: Hit) -> int | None:  # noqa: ARG001 the signature of every CapPolicy
+    """Refuse whatever comes after the pool is full (IRCoT)."""
+    return None
+
+
+def keep_latest(held: Sequence[Hit], new: Hit) -> int | None:  # noqa: ARG001 the signature of every CapPolicy
+    """Give up the oldest passage: first in, first out. One that is found again while it is held gets no younger."""
+    return 0
+
+
+def keep_best(held: Sequence[Hit], new: Hit) -> int | None:
+    """Give up the lowest score if the new one is higher.
+
+    Sensible only where the scores of different searches compare, as cosines of vectors do: sums over the words of a
+    query grow with it, and what was joined by rank tells nothing but ranks.
+    """
+    lowest = min(range(len(held)), key=lambda position: held[position].score)
+    return lowest if held[lowest].score < new.score else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sifted:
+    """What became of the hits offered to a pool."""
+
+    #: ids that came in, in order
+    added: tuple[str, ...]
+    #: (id, reason) of those that did not, in order
+    skipped: tuple[tuple[str, str], ...]
+    #: ids that had to leave for them
+    evicted: tuple[str, ...] = ()
+
+
+class PassagePool:
+    """The distinct passages an arm has gathered for one question, at most `cap` of them, in order of arrival.
+
+    A hit is skipped if its id is held already, if its text or title has more than `words` words (see `cut_words`),
+    if both its title and its text resemble a held passage by at least `similarity` (rapidfuzz ratio, 0..100), or if
+    the pool is full and `policy` refuses it. Caps and numbers are IRCoT's.
+    `most_shown` caps the distinct passages that the model is ever shown (None: no cap), which a pool that gives
+    passages up may exceed: a hit is skipped, too, if with it those shown and those held would be more. One that was
+    shown before costs nothing new when it comes back.
+    """
+
+    def __init__(
+        self,
+        *,
+        cap: int,
+        words: int = 600,
+        similarity: float = 90.0,
+        policy: CapPolicy = keep_first,
+        most_shown: int | None = None,
+    ) -> None:
+        self.cap = cap
+        self._most_shown = most_shown
+        self._words = words
+        self._similarity = similarity
+        self._policy = policy
+        self._held: list[Hit] = []
+        self._shown: set[str] = set()
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """The passages held now, oldest first."""
+        return tuple(hit.passage for hit in self._held)
+
+    def add(self, hits: Iterable[Hit]) -> Sifted:
+        """Offer hits in order; says which came in, which did not and why."""
+        added: list[str] = []
+        skipped: list[tuple[str, str]] = []
+        evicted: list[str] = []
+        for hit in hits:
+            reason, place = self._refusal(hit.passage), None
+            if reason is None and len(self._held) >= self.cap:
+                place = self._policy(tuple(self._held), hit) if self._held and self.cap > 0 else None
+                reason = f"pool full at {self.cap}" if place is None else None
+            reason = reason or self._excess(hit.passage, instead_of=place)
+            if reason is not None:
+                skipped.append((hit.passage.id, reason))
+                continue
+            if place is not None:
+                evicted.append(self._held.pop(place).passage.id)
+            self._held.append(hit)
+            added.append(hit.passage.id)
+        return Sifted(added=tuple(added), skipped=tuple(skipped), evicted=tuple(evicted))
+
+    def note_shown(self, passages: Iterable[Passage]) -> int:
+        """Remember that the model saw these; the number of distinct passages it has seen so far."""
+        self._shown.update(passage.id for passage in passages)
+        return len(self._shown)
+
+    def _refusal(self, passage: Passage) -> str | None:
+        if any(hit.passage.id == passage.id for hit in self._held):
+            return "held already"
+        words = max(len(_WORD.findall(part)) for part in (passage.title, passage.text))
+        if words > self._words:
+            return f"{words} words, more than {self._words}"
+        twin = next((hit.passage.id for hit in self._held if self._alike(hit.passage, passage)), None)
+        return None if twin is None else f"near duplicate of {twin}"
+
+    def _excess(self, passage: Passage, *, instead_of: int | None) -> str | None:
+        """Why the model must not be shown this one. Those held count as shown: any prompt may show them."""
+        if self._most_shown is None:
+            return None
+        held = [hit.passage.id for hit in self._held]
+        if instead_of is not None:
+            del held[instead_of]
+        fits = len(self._shown | {*held, passage.id}) <= self._most_shown
+        return None if fits else f"the budget allows {self._most_shown} passages"
+
+    def _alike(self, one: Passage, other: Passage) -> bool:
+        # The title first: it is short, and most pairs end there.
+        return all(
+            fuzz.ratio(left, right, score_cutoff=self._similarity) >= self._similarity
+            for left, right in ((one.title, other.title), (one.text, other.text))
+        )

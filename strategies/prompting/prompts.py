@@ -1,0 +1,357 @@
+"""Prompts: templates as text files, filled and made to fit the model without losing evidence silently.
+
+A template file begins with a header of lines that start with ``#`` (what it asks, which paper inspired it; not
+part of the prompt), followed by sections. A section begins with its name in brackets on a line of its own:
+
+    [instructions]   the system turn
+    [demonstration]  one worked example; may occur several times
+    [passage]        how one passage looks: {number} {title} {text}
+    [body]           the user's turn; {demonstrations} and {passages} stand for all of them, other {fields} for
+                     what the arm fills in
+    [prefix]         the first words of the model's own turn
+
+Only [body] must be there. Values are put in once and never read as templates: braces in a question are safe.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib import resources
+from pathlib import Path
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.strategies.base import (
+    Completion,
+    Generator,
+    Need,
+    Passage,
+    Prompt,
+    PromptTooLong,
+    QuestionTooLong,
+    Sampling,
+)
+from ragbandit.strategies.prompting.passages import PassagePool, cut_words
+from ragbandit.strategies.run import Run
+
+__all__ = [
+    "Fitted",
+    "Template",
+    "ask",
+    "fit",
+    "load_template",
+    "load_templates",
+    "parsed_template",
+    "shown_prompt",
+    "templates_digest",
+]
+
+_SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
+_SECTION = re.compile(r"\[(\w+)\]")
+#: one word in braces, in whatever letters: {Question} is a field that nobody fills in; {"a": 1} is text
+_FIELD = re.compile(r"\{([^\W\d]\w*)\}")
+_FOLDER = "templates"
+#: filled by `fit`, not by the arm
+_OWN_FIELDS = frozenset({"demonstrations", "passages"})
+_PASSAGE_FIELDS = ("number", "title", "text")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Template:
+    """A parsed template."""
+
+    name: str
+    instructions: str
+    demonstrations: tuple[str, ...]
+    passage: str
+    body: str
+    prefix: str
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Names of the fields that an arm fills in."""
+        return frozenset(_FIELD.findall(self.instructions + self.body + self.prefix)) - _OWN_FIELDS
+
+    @property
+    def takes_passages(self) -> bool:
+        """True if the body has a place for passages."""
+        return "{passages}" in self.body
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitted:
+    """A prompt that fits, and what that cost."""
+
+    prompt: Prompt
+    #: the passages that are in the prompt, in order
+    passages: tuple[Passage, ...]
+    #: what was cut or left out, in words; empty if nothing was
+    losses: tuple[str, ...]
+
+
+def load_templates(
+    names: Sequence[str], *, overrides: Mapping[str, str | Path], field: str = "templates"
+) -> Mapping[str, Template]:
+    """All templates of these names, as an arm uses them; an override for any other is an error, not forgotten.
+
+    `field` is the setting to name in a ConfigError.
+    """
+    for name in overrides:
+        if name not in names:
+            raise ConfigError("is not used here", field=f"{field}.{name}", remedy=f"used: {', '.join(names)}")
+    return {name: load_template(name, overrides=overrides, field=field) for name in names}
+
+
+def load_template(
+    name: str, *, overrides: Mapping[str, str | Path] | None = None, field: str = "templates"
+) -> Template:
+    """The template of that name: ours from `strategies/templates`, or the caller's own from `overrides`.
+
+    An override is the text of a template, which has two lines at least, or a path: a Path, or any string of one line.
+    It must use the same fields as ours: an override that forgets {question} would answer another question.
+    Raises ConfigError naming `<field>.<name>`.
+    """
+    where = f"{field}.{name}"
+    ours = _parse(name, text=_read_own(name, where=where), where=where)
+    given = (overrides or {}).get(name)
+    if given is None:
+        return ours
+    template = _parse(name, text=_read_given(given, where=where), where=where)
+    wrong = template.fields ^ ours.fields
+    if wrong or template.takes_passages != ours.takes_passages:
+        needed = sorted(ours.fields | ({"passages"} if ours.takes_passages else set()))
+        raise ConfigError(
+            f"has the fields {sorted(template.fields)}",
+            field=where,
+            remedy=f"use exactly these: {', '.join('{' + each + '}' for each in needed)}",
+        )
+    return template
+
+
+def parsed_template(text: str, *, name: str) -> Template:
+    """The template that an arm of your own asks with, out of the text of one. Raises ConfigError."""
+    return _parse(name, text=text, where=f"templates.{name}")
+
+
+def templates_digest(arm: object) -> str | None:
+    """12 hexadecimal digits over the texts of all templates that are the arm's attributes, or in a mapping that is one.
+
+    None for an arm without templates. Headers of the files do not count.
+    """
+    held: set[Template] = set()
+    for value in getattr(arm, "__dict__", {}).values():
+        several = value.values() if isinstance(value, Mapping) else (value,)
+        held.update(each for each in several if isinstance(each, Template))
+    said = "\n".join(sorted(json.dumps(asdict(each), sort_keys=True) for each in held))
+    return sha256(said.encode()).hexdigest()[:12] if held else None
+
+
+def _read_own(name: str, *, where: str) -> str:
+    folder = resources.files("ragbandit.strategies.prompting") / _FOLDER
+    file = folder / f"{name}.txt"
+    if not file.is_file():
+        known = sorted(each.name.removesuffix(".txt") for each in folder.iterdir() if each.name.endswith(".txt"))
+        raise ConfigError(f"{name!r} is not known", field=where, remedy=f"known: {', '.join(known)}")
+    return file.read_text(encoding="utf-8")
+
+
+def _read_given(given: str | Path, *, where: str) -> str:
+    if isinstance(given, str) and "\n" in given:
+        return given
+    remedy = "one line is the path of a UTF-8 text file; the text of a template has two lines at least"
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = f"there is no {Path(given).absolute()}" if isinstance(error, FileNotFoundError) else str(error)
+        raise ConfigError(f"{str(given)!r} cannot be read: {why}", field=where, remedy=remedy) from error
+
+
+def _parse(name: str, *, text: str, where: str) -> Template:
+    found: dict[str, list[list[str]]] = {section: [] for section in _SECTIONS}
+    current: list[str] | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        heading = _SECTION.fullmatch(line.strip())
+        if heading and heading.group(1) in found:
+            current = []
+            found[heading.group(1)].append(current)
+        elif current is not None:
+            current.append(line)
+        elif line.strip() and not line.startswith("#"):
+            raise ConfigError(
+                f"line {number} stands before the first section: {line[:40]!r}",
+                field=where,
+                remedy=f"begin it with '#', or put it under one of {', '.join(f'[{s}]' for s in _SECTIONS)}",
+            )
+    parts = {section: ["\n".join(lines).strip() for lines in blocks] for section, blocks in found.items()}
+    for section, blocks in parts.items():
+        if section != "demonstration" and len(blocks) > 1:
+            raise ConfigError(f"has {len(blocks)} sections [{section}]", field=where, remedy="keep one")
+    if not parts["body"]:
+        raise ConfigError("has no section [body]", field=where, remedy="add one with {question} in it")
+    passage = "".join(parts["passage"]) or "{title}\n{text}"
+    if unknown := [each for each in _FIELD.findall(passage) if each not in _PASSAGE_FIELDS]:
+        known = ", ".join(f"{{{each}}}" for each in _PASSAGE_FIELDS)
+        raise ConfigError(f"[passage] has the field {{{unknown[0]}}}", field=where, remedy=f"it may have {known}")
+    return Template(
+        name=name,
+        instructions="".join(parts["instructions"]),
+        demonstrations=tuple(parts["demonstration"]),
+        passage=passage,
+        body=parts["body"][0],
+        prefix="".join(parts["prefix"]),
+    )
+
+
+def fit(
+    template: Template,
+    *,
+    fields: Mapping[str, str],
+    generator: Generator,
+    max_tokens: int,
+    passages: Sequence[Passage] = (),
+    passage_words: int = 350,
+) -> Fitted:
+    """The filled template with as much as fits in the model's context besides max_tokens of answer.
+
+    A passage longer than `passage_words` words is cut to them. While the prompt is too long, demonstrations are
+    dropped from the first (as the papers do), then whole passages from the last (unlike the papers, whose code
+    cuts lines from the top, where the best evidence stands). Whatever was lost is in `losses`.
+    Raises PromptTooLong naming the longest field if not even the bare question fits; QuestionTooLong where that field
+    has the question in it and the prompt would fit without; ConfigError for a field of the template without a value.
+    """
+    if unfilled := sorted(template.fields - set(fields)):
+        raise ConfigError(
+            f"has the field {{{unfilled[0]}}}, for which there is no value",
+            field=f"templates.{template.name}",
+            remedy=f"there are: {', '.join(f'{{{each}}}' for each in sorted({*fields, *_OWN_FIELDS}))}",
+        )
+    losses: list[str] = []
+    demonstrations = list(template.demonstrations)
+    kept = list(passages)
+    texts = [_cut(passage, words=passage_words, losses=losses) for passage in kept]
+    room = generator.context_tokens - max_tokens
+    while True:
+        prompt = _fill(template, fields=fields, demonstrations=demonstrations, passages=kept, texts=texts)
+        size = generator.count_tokens(prompt)
+        if size <= room:
+            return Fitted(prompt=prompt, passages=tuple(kept), losses=tuple(losses))
+        if demonstrations:
+            number = len(template.demonstrations) - len(demonstrations) + 1
+            demonstrations.pop(0)
+            losses.append(f"demonstration {number} of {len(template.demonstrations)} dropped")
+        elif kept:
+            texts.pop()
+            losses.append(f"passage {kept.pop().id} dropped")
+        else:
+            raise _too_long(template, fields=fields, generator=generator, size=size, room=room)
+
+
+def _too_long(
+    template: Template, *, fields: Mapping[str, str], generator: Generator, size: int, room: int
+) -> PromptTooLong:
+    question = fields.get("question", "")
+    longest = max(fields, key=lambda name: len(fields[name]), default=None)
+    # An arm may have it in another field too: as a query that was tried.
+    without = {name: value.replace(question, "", 1) for name, value in fields.items()}
+    bare = generator.count_tokens(_fill(template, fields=without, demonstrations=(), passages=(), texts=()))
+    asked_too_much = longest is not None and question in fields[longest] and bare <= room
+    kind = QuestionTooLong if asked_too_much else PromptTooLong
+    return kind(
+        f"the prompt has {size} tokens without any passage, and the model has room for {room}",
+        field="question" if asked_too_much else longest,
+        remedy="shorten it, lower the arm's max_tokens, or raise the generator's context_tokens",
+    )
+
+
+def _cut(passage: Passage, *, words: int, losses: list[str]) -> str:
+    text, found = cut_words(passage.text, words=words)
+    if found > words:
+        losses.append(f"passage {passage.id} cut to {words} of {found} words")
+    return text
+
+
+def _fill(
+    template: Template,
+    *,
+    fields: Mapping[str, str],
+    demonstrations: Sequence[str],
+    passages: Sequence[Passage],
+    texts: Sequence[str],
+) -> Prompt:
+    shown = [
+        _put(template.passage, {"number": str(number), "title": passage.title, "text": text})
+        for number, (passage, text) in enumerate(zip(passages, texts, strict=True), start=1)
+    ]
+    values = {
+        **fields,
+        # Each block brings the blank line after it, so that an absent block leaves no hole.
+        "demonstrations": "".join(f"{each}\n\n" for each in demonstrations),
+        "passages": "".join(f"{each}\n\n" for each in shown),
+    }
+    return Prompt(
+        instructions=_put(template.instructions, values),
+        body=_put(template.body, values),
+        prefix=_put(template.prefix, values),
+    )
+
+
+def _put(text: str, values: Mapping[str, str]) -> str:
+    return _FIELD.sub(lambda match: values.get(match.group(1), match.group()), text).strip()
+
+
+async def ask(
+    run: Run,
+    *,
+    template: Template,
+    purpose: str,
+    fields: Mapping[str, str],
+    max_tokens: int,
+    pool: PassagePool | None = None,
+    passages: Sequence[Passage] | None = None,
+    passage_words: int = 350,
+    stop: tuple[str, ...] = (),
+    want: frozenset[Need] = frozenset(),
+    sampling: Sampling | None = None,
+) -> Completion:
+    """What the model writes to `shown_prompt`. Raises what that and `Run.complete` raise."""
+    prompt = shown_prompt(
+        run,
+        template=template,
+        fields=fields,
+        max_tokens=max_tokens,
+        pool=pool,
+        passages=passages,
+        passage_words=passage_words,
+    )
+    return await run.complete(prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, sampling=sampling)
+
+
+def shown_prompt(
+    run: Run,
+    *,
+    template: Template,
+    fields: Mapping[str, str],
+    max_tokens: int,
+    pool: PassagePool | None = None,
+    passages: Sequence[Passage] | None = None,
+    passage_words: int = 350,
+) -> Prompt:
+    """The template with the pool's passages, or with `passages`, made to fit; `pool` and cost count those shown.
+
+    Every loss is in the trace as "prompt_budget". Raises what `fit` raises.
+    """
+    held = () if pool is None else pool.passages
+    fitted = fit(
+        template,
+        fields=fields,
+        generator=run.generator,
+        max_tokens=max_tokens,
+        passages=held if passages is None else passages,
+        passage_words=passage_words,
+    )
+    for loss in fitted.losses:
+        run.note_branch("prompt_budget", loss)
+    if pool is not None:
+        run.show(pool.note_shown(fitted.passages))
+    return fitted.prompt

@@ -1,0 +1,1 @@
+"""Testing: the contract of arms, test doubles, an OpenAI-compatible test server."""

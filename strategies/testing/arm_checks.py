@@ -1,0 +1,410 @@
+"""The contract that every arm must pass, ours or yours: a check needs no model, no index and no test tool.
+
+A check takes `make_strategy`, a function that makes a fresh arm, and raises AssertionError if the arm breaks the
+contract. Run all of `ARM_CHECKS` over an arm made with settings that are not its defaults.
+"""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, get_args
+
+from ragbandit.router.errors import ArmFailed
+from ragbandit.router.types import (
+    Branch,
+    Budget,
+    CallFailed,
+    Cost,
+    DecisionId,
+    Generated,
+    Outcome,
+    Query,
+    Retrieved,
+    Round,
+)
+from ragbandit.strategies.base import Generator, Need, Passage, Prompt, Retriever, Strategy
+from ragbandit.strategies.generators.scripted import (
+    HangingGenerator,
+    LateGenerator,
+    MemoryRetriever,
+    Scripted,
+    ScriptedGenerator,
+    telling,
+)
+from ragbandit.strategies.runner import run_strategy
+
+__all__ = ["ARM_CHECKS"]
+
+MakeStrategy = Callable[[], Strategy]
+
+QUESTION = "Where was the director of Jaws born?"
+PASSAGES = [
+    Passage(id="jaws", title="Jaws", text="Jaws is a 1975 film whose director was Steven Spielberg."),
+    Passage(id="steven", title="Steven Spielberg", text="Spielberg, the director, was born in Cincinnati."),
+    Passage(id="ohio", title="Cincinnati", text="Cincinnati is a city in Ohio where many were born."),
+    Passage(id="sharks", title="Sharks", text="Sharks have jaws, and each shark was born in the sea."),
+]
+
+
+def echo(prompt: Prompt) -> str:
+    """An answer that depends on the whole prompt, so that mixed-up state shows."""
+    return f"It is {sum(f'{prompt.instructions}{prompt.body}{prompt.prefix}'.encode())} in the book."
+
+
+def telling_echo(prompt: Prompt) -> Scripted:
+    """The echo, with plausible details for every need."""
+    return telling(prompt, text=echo(prompt))
+
+
+def generator(*, text: str | None = None, **settings: Any) -> ScriptedGenerator:
+    says = telling_echo if text is None else lambda prompt: telling(prompt, text=text)
+    return ScriptedGenerator(says, capabilities=get_args(Need), **settings)
+
+
+def asked_text(prompt: Prompt) -> str:
+    return f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
+
+
+def run(strategy: Strategy, *, question: str = QUESTION, budget: Budget | None = None, **parts: Any) -> Outcome:
+    return asyncio.run(outcome_of(strategy, question=question, budget=budget, **parts))
+
+
+async def outcome_of(
+    strategy: Strategy,
+    *,
+    question: str = QUESTION,
+    budget: Budget | None = None,
+    retriever: Retriever | None = None,
+    generator_: Generator | None = None,
+) -> Outcome:
+    return await run_strategy(
+        strategy,
+        query=Query(id=DecisionId("d1"), text=question),
+        budget=budget or Budget(),
+        retriever=retriever or MemoryRetriever(PASSAGES),
+        generator=generator_ or generator(),
+    )
+
+
+def timeless(outcome: Outcome) -> Outcome:
+    """The outcome without anything that a clock decides."""
+    cost = replace(outcome.cost, seconds_retrieve=0.0, seconds_generate=0.0, seconds_total=0.0)
+    trace = tuple(
+        replace(e, seconds=0.0) if isinstance(e, Retrieved | Generated | CallFailed) else e for e in outcome.trace
+    )
+    return replace(outcome, cost=cost, trace=trace, made_at=0.0)
+
+
+def check_declares_itself(make_strategy: MakeStrategy) -> None:
+    """Name, needs and params are there, params are plain JSON, and two made alike are alike."""
+    one, other = make_strategy(), make_strategy()
+
+    assert isinstance(one.name, str)
+    assert one.name
+    assert isinstance(one.needs, frozenset)
+    assert one.needs <= set(get_args(Need))
+    assert json.loads(json.dumps(dict(one.params))) == dict(one.params) == dict(other.params)
+
+
+def check_needs_what_it_uses(make_strategy: MakeStrategy) -> None:
+    """Whatever an arm asks of the generator beyond plain text, stop strings included, is among its needs."""
+    strategy, asked = make_strategy(), generator()
+    run(strategy, generator_=asked)
+
+    used = {need for request in asked.requests for need in request.want}
+    used |= {"stop" for request in asked.requests if request.stop}
+    assert asked.requests
+    assert used | {"completion"} <= strategy.needs
+
+
+def check_says_what_it_is(make_strategy: MakeStrategy) -> None:
+    """The outcome names the arm's class, its params, generator, retriever and the caps in force, as plain JSON."""
+    strategy = make_strategy()
+    made_by = run(strategy, budget=Budget(rounds=2, tokens=100_000)).made_by
+
+    assert json.loads(json.dumps(made_by)) == made_by
+    assert made_by["arm"] == f"{type(strategy).__module__}:{type(strategy).__qualname__}"
+    assert made_by["params"] == dict(strategy.params)
+    assert (made_by["generator"], made_by["retriever"]) == ("scripted", "memory")
+    assert made_by["budget"] == {"rounds": 2, "tokens": 100_000}
+
+
+def check_answers_with_a_true_account(make_strategy: MakeStrategy) -> None:
+    """A plain question is answered; steps, calls, tokens and passages are those of the trace."""
+    outcome = run(make_strategy())
+
+    found = [event for event in outcome.trace if isinstance(event, Retrieved)]
+    written = [event for event in outcome.trace if isinstance(event, Generated)]
+    seen = {identity for event in found for identity in event.ids}
+    assert outcome.status == "answered", outcome.error
+    assert outcome.answer
+    assert outcome.stop_reason
+    assert outcome.error is None
+    assert outcome.steps == sum(isinstance(event, Round) for event in outcome.trace)
+    assert outcome.cost.retriever_calls == len(found)
+    assert outcome.cost.llm_calls == len(written) > 0
+    assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
+    assert outcome.cost.completion_tokens == sum(event.completion_tokens for event in written)
+    assert outcome.cost.passages <= len(seen)
+    assert bool(outcome.cost.passages) == bool(seen), "passages that were found must be shown, and counted"
+    called = [event.seconds for event in found + written]
+    assert math.isclose(outcome.cost.seconds_retrieve + outcome.cost.seconds_generate, sum(called))
+    assert outcome.cost.seconds_total >= max(called)
+    # Calls made at the same time add up to more than the clock says; a cap on tokens makes them wait for each other.
+    waiting = run(make_strategy(), budget=Budget(tokens=10**9)).cost
+    assert waiting.seconds_total >= waiting.seconds_retrieve + waiting.seconds_generate
+
+
+def check_keeps_nothing_between_questions(make_strategy: MakeStrategy) -> None:
+    """Many questions at once, on one arm, give what each gives alone; the params do not change."""
+    questions = [QUESTION, "Who was Steven?", "Which sea has sharks?", "Is Ohio a city?"]
+    shared = make_strategy()
+    before = dict(shared.params)
+
+    async def together() -> list[Outcome]:
+        slow = generator(seconds=0.001)
+        return await asyncio.gather(*(outcome_of(shared, question=q, generator_=slow) for q in questions))
+
+    alone = [timeless(run(make_strategy(), question=question)) for question in questions]
+    assert [timeless(outcome) for outcome in asyncio.run(together())] == alone
+    assert dict(shared.params) == before
+
+
+def check_heeds_caps_on_rounds_and_passages(make_strategy: MakeStrategy) -> None:
+    """No more rounds begin and no more distinct passages are shown than the budget allows."""
+    for allowed in (0, 1, 2):
+        outcome = run(make_strategy(), budget=Budget(rounds=allowed))
+        assert outcome.steps <= allowed
+        assert outcome.status in ("answered", "exhausted")
+        outcome = run(make_strategy(), budget=Budget(passages=allowed))
+        assert outcome.cost.passages <= allowed
+        assert outcome.status in ("answered", "exhausted")
+
+
+def check_heeds_the_cap_on_tokens(make_strategy: MakeStrategy) -> None:
+    """Prompt and completion tokens over all calls stay within the budget; too few end the arm as exhausted."""
+    free = run(make_strategy())
+    needed = free.cost.prompt_tokens + free.cost.completion_tokens
+
+    for allowed in (1, needed // 2, needed - 1, needed):
+        outcome = run(make_strategy(), budget=Budget(tokens=allowed))
+        assert outcome.cost.prompt_tokens + outcome.cost.completion_tokens <= allowed
+        assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_tokens") or outcome.status == "answered"
+    assert run(make_strategy(), budget=Budget(tokens=1)).status == "exhausted"
+
+
+def check_heeds_the_cap_on_seconds(make_strategy: MakeStrategy) -> None:
+    """A slow model and one that hangs end the arm as exhausted soon after its seconds are over, cost included."""
+    for slow in (generator(seconds=5.0), HangingGenerator(echo, capabilities=get_args(Need))):
+        began = time.monotonic()
+        outcome = run(make_strategy(), budget=Budget(seconds=0.05), generator_=slow)
+        assert time.monotonic() - began < 2.0
+        assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+        assert outcome.cost.llm_calls == 1
+        assert outcome.cost.seconds_total >= 0.05
+
+
+def check_a_slow_search_ends_in_time(make_strategy: MakeStrategy) -> None:
+    """A retriever that hangs ends an arm that searches as exhausted, the search counted."""
+    searches = run(make_strategy()).cost.retriever_calls
+    began = time.monotonic()
+    outcome = run(make_strategy(), budget=Budget(seconds=0.05), retriever=MemoryRetriever(PASSAGES, seconds=5.0))
+    assert time.monotonic() - began < 2.0
+    if searches:
+        assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+        assert outcome.cost.retriever_calls == 1
+        assert isinstance(outcome.trace[-1], CallFailed)
+
+
+def check_keeps_what_it_knows_at_the_deadline(make_strategy: MakeStrategy) -> None:
+    """If the deadline passes in the last call, the answer is what the arm knew or had just been told."""
+    calls = run(make_strategy(), generator_=LateGenerator("So the answer is: Ohio.")).cost.llm_calls
+    outcome = run(
+        make_strategy(), budget=Budget(seconds=60), generator_=LateGenerator("So the answer is: Ohio.", calls=calls)
+    )
+    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+    assert "Ohio" in (outcome.answer or "")
+
+
+def check_heeds_the_cap_on_dollars(make_strategy: MakeStrategy) -> None:
+    """No call begins once the dollars are spent; the outcome carries what was spent."""
+    free = run(make_strategy())
+    for calls in range(1, free.cost.llm_calls + 1):
+        outcome = run(make_strategy(), budget=Budget(dollars=0.5 * calls), generator_=generator(dollars=0.5))
+        assert (outcome.cost.llm_calls, outcome.cost.dollars) == (calls, 0.5 * calls)
+        ended = ("answered", free.stop_reason) if calls == free.cost.llm_calls else ("exhausted", "budget_dollars")
+        assert (outcome.status, outcome.stop_reason) == ended
+
+
+def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
+    """When the model or the retriever fails, at whatever call, the outcome is failed, with the cost so far.
+
+    The failed call counts, without tokens, and ends the trace. Calls made at the same time as it count, too,
+    whether they were finished or cut off.
+    """
+    free = run(make_strategy())
+    for call in range(1, free.cost.llm_calls + 1):
+        asked = generator(fail_at=[call])
+        outcome = run(make_strategy(), generator_=asked)
+        assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "error", None)
+        assert f"fails at call {call}" in (outcome.error or "")
+        written = [event for event in outcome.trace if isinstance(event, Generated)]
+        broken = [event for event in outcome.trace if isinstance(event, CallFailed)]
+        assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
+        assert len(asked.requests) == outcome.cost.llm_calls == len(written) + len(broken) >= call
+        assert broken[0].error == outcome.error
+        assert all("cut off" in event.error for event in broken[1:])
+        if outcome.cost.llm_calls == call:
+            assert isinstance(outcome.trace[-1], CallFailed)
+    for search in range(1, free.cost.retriever_calls + 1):
+        outcome = run(make_strategy(), retriever=MemoryRetriever(PASSAGES, fail_at=[search]))
+        assert (outcome.status, outcome.cost.retriever_calls) == ("failed", search)
+        last = outcome.trace[-1]
+        assert isinstance(last, CallFailed)
+        assert (last.purpose, last.error) == ("search", outcome.error)
+
+
+def check_lets_cancellation_through(make_strategy: MakeStrategy) -> None:
+    """An arm whose task is cancelled ends with CancelledError, not with an outcome."""
+
+    async def cancelled() -> bool:
+        hanging = HangingGenerator(echo, capabilities=get_args(Need))
+        task = asyncio.create_task(outcome_of(make_strategy(), generator_=hanging))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            return True
+        return False
+
+    assert asyncio.run(cancelled())
+
+
+def check_takes_any_question(make_strategy: MakeStrategy) -> None:
+    """Empty, one-word, braced, foreign and very long questions, and an empty corpus, all give outcomes.
+
+    Where the model has room for a question of 10,000 words it is answered; where it has none the error names it.
+    """
+    for question in ("", "What is", "{question} {passages} %s {}", "北京在哪里", "👍", "a\n\n[body]\nb"):
+        assert run(make_strategy(), question=question).status == "answered"
+    assert run(make_strategy(), retriever=MemoryRetriever([])).status == "answered"
+    for question in ("Who? " * 10_000, "导演在哪里" * 2_000, "👍 " * 10_000):
+        assert (
+            run(make_strategy(), question=question, generator_=generator(context_tokens=100_000)).status == "answered"
+        )
+    outcome = run(make_strategy(), question="long " * 20_000)
+    assert outcome.status == "failed"
+    assert "question" in (outcome.error or "")
+
+
+def check_counts_the_passages_it_shows(make_strategy: MakeStrategy) -> None:
+    """The passages in the cost are those of which the model saw something, however little room it has."""
+    marks = {"quartz": "Jaws", "basalt": "Spielberg", "granite": "Cincinnati", "marble": "Sharks"}
+    corpus = [
+        Passage(id=mark, title=title, text=f"{mark} says where the director of Jaws was born. " * 8)
+        for mark, title in marks.items()
+    ]
+    for room in (60, 80, 100, 120, 150, 200, 260, 400, 4096):
+        asked = generator(context_tokens=room)
+        outcome = run(make_strategy(), retriever=MemoryRetriever(corpus), generator_=asked)
+        seen = {mark for mark in marks for prompt in asked.prompts if mark in asked_text(prompt)}
+        assert outcome.cost.passages == len(seen), (room, seen)
+
+
+def check_takes_any_passage(make_strategy: MakeStrategy) -> None:
+    """Passages of 100,000 words or a million characters fill no prompt, cost no time, and what became of them is told.
+
+    Text that looks like a template, like a turn of a dialogue or like markup is text.
+    """
+    words = f"{QUESTION} " + "where the director of Jaws was born " * 14_000
+    solid = f"{QUESTION} " + "x" * 1_000_000
+    chinese = f"{QUESTION} " + "导演出生在哪里" * 20_000
+    strange = "{question} [body] {passages} {text} </paragraph>"
+    corpus = [
+        Passage(id="words", title="Jaws", text=words),
+        Passage(id="solid", title="Jaws director", text=solid),
+        Passage(id="twin", title="Jaws director", text=f"{solid}y"),
+        Passage(id="chinese", title="Jaws", text=chinese),
+        Passage(id="titled", title=words, text="Jaws"),
+    ]
+    for passages in (corpus, corpus[1:], corpus[3:], [Passage(id="strange", title="Jaws director", text=strange)]):
+        asked, began = generator(), time.thread_time()
+        outcome = run(make_strategy(), retriever=MemoryRetriever(passages), generator_=asked)
+        assert time.thread_time() - began < 5.0
+        assert outcome.status == "answered", outcome.error
+        assert all(len(asked_text(prompt)) < 50_000 for prompt in asked.prompts)
+        told = "\n".join(event.value for event in outcome.trace if isinstance(event, Branch))
+        found = {each for event in outcome.trace if isinstance(event, Retrieved) for each in event.ids}
+        assert outcome.cost.passages + sum(each in told for each in found) >= len(found)
+        assert all(strange not in prompt.instructions for prompt in asked.prompts)
+        if outcome.cost.passages and passages[0].id == "strange":
+            assert any(strange in asked_text(prompt) for prompt in asked.prompts)
+
+
+def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
+    """Whatever the model writes, and however often it says the same, the arm ends by itself after few calls."""
+    for text in (
+        "",
+        " \n\n ",
+        "no stop, " * 200,
+        '{"status": ',
+        '{"status": "maybe"} {',
+        "Thought 1: x\nAction 1: fly[moon]\nObservation 1: y",
+        "Action 1: search[",
+        "Action 1: finish[]",
+        "yes or no",
+        "1. 2. 3.",
+        "{question} [body] {passages} %s",
+        "\x00\ufffd </s> <|im_end|>",
+        "北京是首都。它很大\uff01" * 30,
+        "🦈" * 300,
+        "Mr. " * 300,
+        "a." * 20_000,
+        "1" * 20_000,
+    ):
+        asked, began = generator(text=text, context_tokens=100_000), time.thread_time()
+        outcome = run(make_strategy(), generator_=asked)
+        assert time.thread_time() - began < 5.0
+        assert outcome.status == "answered", (text[:40], outcome.error)
+        assert outcome.stop_reason
+        assert outcome.cost.llm_calls == len(asked.requests) <= 100
+
+
+def check_account_starts_at_zero(make_strategy: MakeStrategy) -> None:
+    """An arm that fails before it did anything has cost nothing but time."""
+
+    class NoTokenizer(ScriptedGenerator):
+        def count_tokens(self, prompt: Prompt) -> int:  # noqa: ARG002 the signature of every Generator
+            raise ArmFailed("the tokenizer is gone")
+
+    broken = NoTokenizer(echo, capabilities=get_args(Need))
+    outcome = run(make_strategy(), retriever=MemoryRetriever([], fail_at=[1]), generator_=broken)
+
+    assert outcome.status == "failed"
+    assert replace(outcome.cost, seconds_total=0.0, seconds_retrieve=0.0, retriever_calls=0) == Cost()
+
+
+ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = (
+    check_declares_itself,
+    check_needs_what_it_uses,
+    check_says_what_it_is,
+    check_answers_with_a_true_account,
+    check_keeps_nothing_between_questions,
+    check_heeds_caps_on_rounds_and_passages,
+    check_heeds_the_cap_on_tokens,
+    check_heeds_the_cap_on_seconds,
+    check_a_slow_search_ends_in_time,
+    check_keeps_what_it_knows_at_the_deadline,
+    check_heeds_the_cap_on_dollars,
+    check_a_failing_part_is_an_outcome,
+    check_lets_cancellation_through,
+    check_takes_any_question,
+    check_counts_the_passages_it_shows,
+    check_takes_any_passage,
+    check_takes_any_answer,
+    check_account_starts_at_zero,
+)

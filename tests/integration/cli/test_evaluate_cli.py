@@ -1,0 +1,706 @@
+"""`ragbandit evaluate` from outside, with a scripted model and a real index."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from examples.handbook.command import environment_of, ragbandit
+from ragbandit.router.cli.logs import add_log_verbs
+from ragbandit.router.config.loading import load
+from ragbandit.router.errors import ArmFailed, InvalidInput
+from ragbandit.router.offline.logs import Defaults, read_rows
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.types import Budget
+from ragbandit.strategies import make_arms
+from ragbandit.strategies.base import Answer, Hit, Passage
+from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.workers.evaluation.answers import Answers
+from ragbandit.workers.evaluation.command import Bench, add_evaluate_verb
+from ragbandit.workers.evaluation.judging import Asked
+from tests.conftest import World
+
+ROOT = Path(__file__).parents[3]
+CORPUS = [
+    {"id": "jaws", "title": "Jaws", "text": "Jaws was made by Spielberg in 1975."},
+    {"id": "ohio", "title": "Ohio", "text": "Ohio is a state. Its capital is Columbus."},
+]
+QUESTIONS = [
+    {"id": "q1", "question": "Who made Jaws?", "answers": ["Spielberg", "Steven Spielberg"], "dataset": "films"},
+    {"id": "q2", "question": "What is the capital of Ohio?", "answers": ["Columbus"], "hops": 1},
+    {"id": "q3", "question": "When was Jaws made?", "answers": ["1975"]},
+    {"question": "Is Ohio a state?", "answers": ["yes"]},
+]
+#: right for q1 by any measure, for q2 by F1 and accuracy alone, wrong for q4; q3 has no answer and fails
+SCRIPT = {
+    "Who made Jaws": "So the answer is: Spielberg.",
+    "capital of Ohio": "So the answer is: Columbus town.",
+    "Is Ohio a state": "So the answer is: no.",
+}
+BASE = {"generator": {"name": "scripted", "script": SCRIPT}, "encoder": {"model": "hashing", "dimension": 16}}
+
+
+class Needy:
+    """An arm that no scripted generator can serve."""
+
+    needs = frozenset({"completion", "attention"})
+
+    def __init__(self, *, name):
+        self.name = name
+        self.params = {}
+
+    async def answer(self, question, *, run):
+        return Answer(text="", stop_reason="never")
+
+
+class Ailing:
+    """An arm that fails until there is a file named "healthy" in the working directory."""
+
+    needs = frozenset()
+
+    def __init__(self, *, name):
+        self.name = name
+        self.params = {}
+
+    async def answer(self, question, *, run):
+        if not Path("healthy").exists():
+            raise ArmFailed("ailing \ud800")
+        return Answer(text="well", stop_reason="answered")
+
+
+class Backwards:
+    """Turns the hits round."""
+
+    name = "backwards"
+
+    async def __call__(self, query, hits):
+        return tuple(Hit(passage=hit.passage, score=0.0) for hit in hits[::-1])
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def write_config(folder, **more):
+    (folder / "config.yaml").write_text(yaml.safe_dump(BASE | more))
+
+
+def made_app():
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    add_evaluate_verb(app)
+    return app
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs `evaluate` on the questions and the corpus; the file of answers is answers.jsonl."""
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path)
+    write_lines(tmp_path / "corpus.jsonl", CORPUS)
+    write_lines(tmp_path / "questions.jsonl", QUESTIONS)
+
+    def call(*words, strategy="no_retrieval,single_step"):
+        given = ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--answers", "answers.jsonl"]
+        return CliRunner().invoke(made_app(), ["evaluate", *given, "--strategy", strategy, *words])
+
+    return call
+
+
+def report(done):
+    """The report by strategy."""
+    assert done.exit_code == 0, done.output
+    return {row["strategy"]: row for row in json.loads(done.stdout)}
+
+
+def kept(path):
+    return [json.loads(line) for line in (path / "answers.jsonl").read_text().splitlines()]
+
+
+# ----------------------------------------------------------------------------------------------------- what is said
+
+
+def test_means_are_over_all_questions(run):
+    """Quality, steps and calls are means over every question with their standard errors; a failure is a 0."""
+    rows = report(run("--json"))
+    none, single = rows["no_retrieval"], rows["single_step"]
+
+    assert (single["exact_match"], single["accuracy"]) == (0.25, 0.5)
+    assert single["f1"] == pytest.approx((1 + 2 / 3 + 0 + 0) / 4)
+    assert single["exact_match_se"] == pytest.approx(0.25)
+    assert (single["steps"], single["steps_se"], none["steps"]) == (1.0, 0.0, 0.0)
+    assert single["questions"] == none["questions"] == 4
+    assert single["completion_tokens"] == pytest.approx((5 + 6 + 0 + 5) / 4)
+    assert single["prompt_tokens"] > none["prompt_tokens"] > 0
+
+
+def test_failures_are_listed(run):
+    """Every failure is in the report with the question's id and the error, and on the terminal too."""
+    done = run("--json")
+    listed = report(done)["single_step"]["failures"]
+
+    assert [each["id"] for each in listed] == ["q3"]
+    assert "no answer for this prompt" in listed[0]["error"]
+    assert "failed: single_step q3: the script has no answer" in run("--resume").output
+
+
+def test_time_is_relative_to_single_step(run):
+    """single_step takes Time 1 by definition, and without it nobody has a Time."""
+    rows = report(run("--json"))
+    alone = report(run("--json", "--resume", strategy="no_retrieval"))["no_retrieval"]
+
+    assert (rows["single_step"]["time"], rows["single_step"]["time_se"]) == (pytest.approx(1.0), pytest.approx(0.0))
+    assert rows["no_retrieval"]["time_se"] > 0
+    assert (alone["time"], alone["time_se"]) == (None, None)
+
+
+def test_time_is_over_the_questions_that_neither_failed_on(run, tmp_path):
+    """What an arm or single_step failed on is in the seconds and not in Time; where nothing is left Time is "-"."""
+    report(run("--json"))
+    seconds = {
+        "single_step": (("answered", 1.0), ("answered", 3.0), ("failed", 0.001), ("exhausted", 4.0)),
+        "no_retrieval": (("answered", 2.0), ("failed", 900.0), ("answered", 5.0), ("answered", 2.0)),
+    }
+
+    def timed(change):
+        rows = kept(tmp_path)
+        for arm in seconds:
+            for row, (status, taken) in zip([row for row in rows if row["arm"] == arm], seconds[arm], strict=True):
+                row["status"] = change.get(arm, status)
+                row["cost"]["seconds_total"] = taken
+        write_lines(tmp_path / "answers.jsonl", rows)
+        done = run("--json", "--resume")
+        return done.exit_code, {row["strategy"]: row for row in json.loads(done.stdout)}
+
+    code, rows = timed({})
+    assert (code, rows["no_retrieval"]["time"]) == (0, pytest.approx((2.0 + 2.0) / (1.0 + 4.0)))
+    assert rows["no_retrieval"]["time_se"] > 0
+    assert rows["no_retrieval"]["seconds"] == pytest.approx(909 / 4)
+    for arm in seconds:
+        code, rows = timed({arm: "failed"})
+        assert (code, rows["no_retrieval"]["time"], rows["no_retrieval"]["time_se"]) == (1, None, None)
+        assert rows["single_step"]["time"] == (None if arm == "single_step" else 1.0)
+
+
+def test_one_question_has_no_standard_error(run):
+    """From one question nobody knows how far the mean is off."""
+    row = report(run("--json", "--limit", "1"))["single_step"]
+
+    assert (row["questions"], row["exact_match"], row["exact_match_se"]) == (1, 1.0, None)
+
+
+def test_what_the_budget_ended_is_judged_by_its_draft(run, tmp_path):
+    """An arm that ran out of seconds is counted as exhausted, and without a draft it is wrong, not left out."""
+    slow = {"name": "scripted", "script": SCRIPT, "script_s": 5.0}
+    write_config(tmp_path, generator=slow, budget={"seconds": 0.1})
+    row = report(run("--json", "--limit", "1", strategy="no_retrieval"))["no_retrieval"]
+
+    assert (row["questions"], row["exhausted"], row["failed"], row["exact_match"]) == (1, 1, 0, 0.0)
+    assert row["seconds"] < 1.0
+
+
+def test_family_changes_the_judgement_and_runs_nothing(run, tmp_path):
+    """With another family the same answers are judged anew."""
+    first = report(run("--json"))["single_step"]
+    before = kept(tmp_path)
+    write_lines(tmp_path / "questions.jsonl", [row | {"answers": ["o"]} for row in QUESTIONS])
+    papers = report(run("--json", "--resume", "--family", "musique"))["single_step"]
+
+    assert first["accuracy"] == 0.5
+    assert papers["accuracy"] == 0.5  # "o" is in "Columbus town" and in "no"
+    assert papers["exact_match"] == 0.0
+    assert kept(tmp_path) == before
+
+
+def test_asqa_is_judged_by_its_own_measures(run, tmp_path):
+    """The pairs of an ASQA question are lists of lists, and str_em goes into the table."""
+    write_lines(
+        tmp_path / "questions.jsonl", [{"question": "Who made Jaws?", "answers": [["Spielberg"], ["Benchley"]]}]
+    )
+    row = report(run("--json", "--family", "asqa", "--table", "t.jsonl"))["single_step"]
+
+    assert (row["str_em"], row["str_hit"]) == (0.5, 0.0)
+    assert read_table("t.jsonl").rows[0].correct["single_step"] == 0.5
+
+
+# ---------------------------------------------------------------------------------------------------- what is written
+
+
+def test_table_is_what_simulate_reads(run, tmp_path):
+    """The table has every question and arm, quality by reward.quality, steps, dataset and hops."""
+    write_config(tmp_path, reward={"quality": "containment"})
+    report(run("--json", "--table", "t.jsonl"))
+    table = read_table("t.jsonl")
+
+    assert table.arms == ("no_retrieval", "single_step")
+    assert [row.id for row in table.rows] == ["q1", "q2", "q3", "row-4"]
+    assert table.correct.tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]]
+    assert table.steps.tolist() == [[0, 1]] * 4
+    assert (table.datasets[0], table.rows[1].hops) == ("films", 1)
+
+
+def test_log_has_every_arm_once_with_its_share(run, tmp_path):
+    """The log has a row per question and arm, drawn uniformly, with features, and quality and cost apart."""
+    write_config(tmp_path, reward={"weight": 0.1, "cost": {"steps": 2.0, "retriever_calls": 1.0}})
+    report(run("--json", "--log", "log.jsonl"))
+    rows = list(read_rows(tmp_path / "log.jsonl", format="jsonl", defaults=Defaults()))
+
+    assert [(row.decision.query.text, row.decision.arm) for row in rows] == [
+        (asked["question"], arm) for asked in QUESTIONS for arm in ("no_retrieval", "single_step")
+    ]
+    assert {row.decision.pmf for row in rows} == {(0.5, 0.5)}
+    assert (rows[0].reward.value, rows[1].reward.value) == (1.0, pytest.approx(1.0 - 0.1 * 3))
+    assert (rows[1].reward.quality, rows[1].reward.cost) == (1.0, 3.0)
+    assert all(row.decision.features.shape == (16,) for row in rows)
+
+
+def test_policy_starts_warm_from_the_log(run, tmp_path):
+    """Imported before a ledger is opened, the log is learned whole, and the cheaper of two right arms is preferred."""
+    write_config(tmp_path, arms={"no_retrieval": {}, "single_step": {}}, reward={"weight": 0.2})
+    report(run("--json", "--log", "log.jsonl"))
+    app = made_app()
+    add_log_verbs(app)
+    done = CliRunner().invoke(app, ["import", "log.jsonl", "--json"])
+    assert done.exit_code == 0, done.output
+    world = World(load("config.yaml").settings)
+    try:
+        assert world.learn() == 8
+        decision = world.route(QUESTIONS[0]["question"])
+        assert world.ledger.last_seq() == 8
+    finally:
+        world.close()
+    scores = dict(zip(decision.arms, decision.scores, strict=True))
+    assert scores["no_retrieval"] > scores["single_step"]
+    assert decision.fault is None
+
+
+@pytest.mark.parametrize("option", ["--table", "--log"])
+def test_one_strategy_gives_no_table(run, tmp_path, option):
+    """A table of one arm is refused before anything is run."""
+    done = run(option, "out.jsonl", strategy="single_step")
+
+    assert done.exit_code == 2
+    assert "nothing to route" in done.output
+    assert not (tmp_path / "answers.jsonl").exists()
+
+
+# --------------------------------------------------------------------------------------------------------- going on
+
+
+def test_resume_runs_only_what_is_missing(run, tmp_path):
+    """What is answered is not run again: the old answers stay and count, and the new ones are appended."""
+    report(run("--json", "--limit", "2"))
+    before = [row | {"answer": "old"} for row in kept(tmp_path)]
+    write_lines(tmp_path / "answers.jsonl", before)
+    row = report(run("--json", "--resume"))["single_step"]
+    after = kept(tmp_path)
+
+    assert len(before) == 4
+    assert after[:4] == before
+    assert [row["answer"] for row in after[4:]] == [None, None, "no", "no"]
+    assert row["accuracy"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        ({"script": {"": "So the answer is: new."}}, 16),
+        ({"openai": {"base_url": "http://127.0.0.1:9/v1"}}, 16),
+        ({"openai": {"fields": {"temperature": 0.7}}}, 16),
+        ({"openai": {"prices": {"m": [1.0, 2.0]}}}, 16),
+        ({"threads": 1, "cache": "cache", "openai": {"retries": 9, "requests_per_minute": 60, "read_s": 5}}, 8),
+    ],
+)
+def test_other_settings_of_the_generator_are_other_work(run, tmp_path, change, lines):
+    """Another server, temperature or price has every question asked again; speed and patience have none."""
+    report(run("--json"))
+    write_config(tmp_path, generator=BASE["generator"] | change)
+    report(run("--json", "--resume"))
+
+    assert len(kept(tmp_path)) == lines
+
+
+def test_edited_template_is_other_work(run, tmp_path):
+    """After its own prompt file was edited an arm answers again; other arms do not."""
+    prompt = "[body]\n{passages}\n{question}\n[prefix]\n"
+    (tmp_path / "mine.txt").write_text(prompt)
+    write_config(tmp_path, arms={"single_step": {"templates": {"read_direct": "mine.txt"}}, "no_retrieval": {}})
+    report(run("--json"))
+    (tmp_path / "mine.txt").write_text("# the same prompt under a title\n" + prompt)
+    report(run("--json", "--resume"))
+    assert len(kept(tmp_path)) == 8
+
+    (tmp_path / "mine.txt").write_text(prompt + "Capital of Ohio?")
+    report(run("--json", "--resume"))
+    arms = [row["arm"] for row in kept(tmp_path)]
+    assert (arms.count("single_step"), arms.count("no_retrieval")) == (8, 4)
+
+
+def test_failed_answers_are_asked_again_on_request(run, tmp_path):
+    """--resume leaves failures as they are; --retry-failed asks again for them alone, and the later line counts."""
+    ailing = {"class": f"{__name__}:Ailing"}
+    write_config(tmp_path, arms={"ailing": ailing, "no_retrieval": {}, "single_step": {}})
+
+    def failures(word):
+        done = run("--json", word, strategy="ailing,no_retrieval")
+        rows = {row["strategy"]: row["failed"] for row in json.loads(done.stdout)}
+        return rows["ailing"], rows["no_retrieval"], len(kept(tmp_path)), done.exit_code
+
+    assert failures("--resume") == (4, 1, 8, 1)
+    (tmp_path / "healthy").touch()
+    assert failures("--resume") == (4, 1, 8, 1)
+    assert failures("--retry-failed") == (0, 1, 13, 0)
+    assert failures("--resume") == (0, 1, 13, 0)
+
+
+def test_arm_that_failed_everywhere_ends_with_1(run, tmp_path):
+    """Table, log and report are written all the same, and the line on standard error says what is of no use."""
+    write_config(tmp_path, arms={"ailing": {"class": f"{__name__}:Ailing"}, "no_retrieval": {}})
+    words = ("--table", "t.jsonl", "--log", "log.jsonl")
+    done = run("--json", *words, strategy="ailing,no_retrieval")
+
+    assert done.exit_code == 1
+    assert "every answer of ailing failed and counts as wrong" in done.stderr
+    assert "--retry-failed" in done.stderr
+    assert [row["failed"] for row in json.loads(done.stdout)] == [4, 1]
+    assert read_table("t.jsonl").correct[:, 0].tolist() == [0, 0, 0, 0]
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 8
+
+
+def test_demo_shows_the_report_of_an_arm_that_failed_everywhere(run, tmp_path):
+    """The exit code of such a report stops no demo; that of a question file which is not there does."""
+    write_config(tmp_path, generator={"name": "scripted", "script": {}})
+    environment = environment_of(tmp_path / "config.yaml", data=tmp_path / "data")
+    given = ["--corpus", str(tmp_path / "corpus.jsonl"), "--strategy", "no_retrieval", "--json"]
+    rows = json.loads(
+        ragbandit(["evaluate", "--questions", str(tmp_path / "questions.jsonl"), *given], environment=environment)
+    )
+
+    assert rows[0]["failed"] == 4
+    with pytest.raises(SystemExit, match="cannot be read"):
+        ragbandit(["evaluate", "--questions", str(tmp_path / "nowhere.jsonl"), *given], environment=environment)
+
+
+def test_arm_whose_first_answers_failed_is_named_at_once(run, tmp_path):
+    """After five failures and no answer, before the end, once; an arm that had answered before is not named."""
+    write_lines(
+        tmp_path / "questions.jsonl",
+        [{"question": f"Who made Jaws {n}?" if n == 0 else f"What {n}?", "answers": ["x"]} for n in range(12)],
+    )
+    write_config(tmp_path, arms={"ailing": {"class": f"{__name__}:Ailing"}, "no_retrieval": {}})
+    done = run("--json", strategy="ailing,no_retrieval")
+
+    assert [row["failed"] for row in json.loads(done.stdout)] == [12, 11]
+    assert done.stderr.count("the first 5 answers of ailing failed; Ctrl-C stops. ailing") == 1
+    assert "answers of no_retrieval" not in done.stderr
+    assert done.stderr.index("the first 5") < done.stderr.index("every answer of ailing")
+
+
+def test_arm_that_answered_before_is_not_named(run, tmp_path):
+    """Going on, an arm is known to have answered by what is kept; half a surrogate pair in an error is printed."""
+    rows = [{"question": f"What {n}?", "answers": ["x"]} for n in range(9)]
+    write_lines(tmp_path / "questions.jsonl", rows[:3])
+    write_config(tmp_path, arms={"ailing": {"class": f"{__name__}:Ailing"}})
+    (tmp_path / "healthy").touch()
+    assert run(strategy="ailing").exit_code == 0
+    write_lines(tmp_path / "questions.jsonl", rows)
+    (tmp_path / "healthy").unlink()
+    done = run("--resume", strategy="ailing")
+
+    assert done.exit_code == 0
+    assert done.stdout.count("failed: ailing") == 6
+    assert "answers of ailing failed" not in done.stderr
+
+
+def test_other_params_are_other_work(run, tmp_path):
+    """An arm with other params answers again, the others do not."""
+    report(run("--json"))
+    write_config(tmp_path, arms={"single_step": {"passages": 1}, "no_retrieval": {}})
+    report(run("--json", "--resume"))
+    arms = [row["arm"] for row in kept(tmp_path)]
+
+    assert (arms.count("single_step"), arms.count("no_retrieval")) == (8, 4)
+
+
+def test_other_corpus_is_other_work(run, tmp_path):
+    """Answers from another corpus are not taken for these."""
+    report(run("--json", strategy="single_step"))
+    write_lines(tmp_path / "corpus.jsonl", CORPUS[:1])
+    report(run("--json", "--resume", strategy="single_step"))
+
+    assert len({row["made_by"]["retriever"] for row in kept(tmp_path)}) == 2
+    assert len(kept(tmp_path)) == 8
+
+
+def test_reranker_is_used_and_another_depth_is_other_work(run, tmp_path):
+    """An arm is shown what the configured reranker puts first; with none, or with another depth, it answers again."""
+    write_lines(tmp_path / "questions.jsonl", [{"question": "Was Jaws made in Ohio?", "answers": ["no"]}])
+    script = {"Jaws was made": "So the answer is: jaws.", "Ohio is a state": "So the answer is: ohio."}
+    more = {"generator": BASE["generator"] | {"script": script}, "arms": {"single_step": {"passages": 1}}}
+    own = f"{__name__}:Backwards"
+    for retriever in ({}, {"rerank": own}, {"rerank": own, "rerank_depth": 1}):
+        write_config(tmp_path, **more, retriever=retriever)
+        report(run("--json", "--resume", strategy="single_step"))
+
+    rows = kept(tmp_path)
+    plain = rows[0]["made_by"]["retriever"]
+    assert [row["made_by"]["retriever"] for row in rows[1:]] == [f"{plain}:reranked:backwards:{n}" for n in (50, 1)]
+    assert [row["answer"] for row in rows] == ["jaws", "ohio", "jaws"]
+
+
+def test_question_that_stands_twice_is_run_once(run, tmp_path):
+    """The same question under another id gets the same answer."""
+    write_lines(tmp_path / "questions.jsonl", [QUESTIONS[0], QUESTIONS[0] | {"id": "again"}])
+    row = report(run("--json"))["single_step"]
+
+    assert (row["questions"], row["exact_match"]) == (2, 1.0)
+    assert len(kept(tmp_path)) == 2
+
+
+def test_answers_are_not_overwritten(run, tmp_path):
+    """Without --resume a file with answers is refused and stays as it is."""
+    report(run("--json"))
+    before = kept(tmp_path)
+    done = run("--json")
+
+    assert done.exit_code == 2
+    assert "--resume" in done.output
+    assert kept(tmp_path) == before
+
+
+def test_torn_line_is_run_again(run, tmp_path):
+    """What a killed process left of a line is cut off, and its answer made again."""
+    report(run("--json"))
+    before = kept(tmp_path)
+    file = tmp_path / "answers.jsonl"
+    file.write_bytes(file.read_bytes()[:-20])
+    report(run("--json", "--resume"))
+
+    assert len(kept(tmp_path)) == len(before)
+    assert kept(tmp_path)[:-1] == before[:-1]
+    assert kept(tmp_path)[-1]["key"] == before[-1]["key"]
+
+
+@pytest.mark.parametrize("line", ["{}\n", "no JSON\n", '{"key": "k", "cost": {"euros": 1}}\n'])
+def test_line_that_is_no_answer_is_refused(run, tmp_path, line):
+    """A whole line of something else is named, and nothing is changed."""
+    (tmp_path / "answers.jsonl").write_text(line)
+    done = run("--resume")
+
+    assert done.exit_code == 2
+    assert "answers.jsonl:1: is no answer of an evaluation" in done.output
+    assert (tmp_path / "answers.jsonl").read_text() == line
+
+
+def test_two_evaluations_do_not_share_a_file(run, tmp_path):
+    """While one evaluation has the file, another one is refused."""
+    with Answers(tmp_path / "answers.jsonl", resume=False):
+        done = run()
+
+    assert done.exit_code == 2
+    assert "another evaluation" in done.output
+
+
+def test_interrupt_keeps_what_was_answered(run, tmp_path):
+    """Ctrl-C ends with 130; --resume runs the rest, and no piece of work is there twice."""
+    write_lines(
+        tmp_path / "questions.jsonl", [{"question": f"Who made Jaws {n}?", "answers": ["x"]} for n in range(30)]
+    )
+    write_config(tmp_path, generator={"name": "scripted", "script": SCRIPT, "script_s": 0.1})
+    code = "import typer; from tests.integration.cli.test_evaluate_cli import made_app; made_app()()"
+    words = ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--answers", "answers.jsonl"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "evaluate", *words, "--strategy", "single_step"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    file = tmp_path / "answers.jsonl"
+    give_up = time.monotonic() + 30
+    while (not file.exists() or file.read_bytes().count(b"\n") < 3) and time.monotonic() < give_up:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    before = kept(tmp_path)
+
+    assert process.returncode == 130, said
+    assert "--resume" in said
+    assert 3 <= len(before) < 30
+    report(run("--json", "--resume", "--concurrency", "9", strategy="single_step"))
+    assert kept(tmp_path)[: len(before)] == before
+    assert len({row["key"] for row in kept(tmp_path)}) == len(kept(tmp_path)) == 30
+
+
+# ----------------------------------------------------------------------------------------------------- what is asked
+
+
+def test_all_names_what_cannot_be_run(run, tmp_path):
+    """The word "all" runs every arm that the generator can serve and says what the others lack."""
+    needy = {"class": "tests.integration.cli.test_evaluate_cli:Needy"}
+    write_config(tmp_path, arms={"single_step": {}, "needy": needy, "gone": {"class": "nowhere:Arm"}})
+    done = run("--json", strategy="all")
+
+    assert {"no_retrieval", "single_step", "multi_step"} <= set(report(done))
+    assert not {"needy", "gone"} & set(report(done))
+    assert "left out: needy: the generator lacks attention" in done.stderr
+    assert "left out: gone: arms.gone.class: 'nowhere:Arm' cannot be imported" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("strategy", "named"),
+    [
+        ("needy", "needs attention"),
+        ("all,needy", "needs attention"),
+        ("single_step,nobody", "'nobody' is not an arm we know"),
+        ("all,nobody", "'nobody' is not an arm we know"),
+        ("nobody,all", "'nobody' is not an arm we know"),
+        ("singlestep", "(known: single_step, "),
+        ("nedy", "(known: needy, "),
+        ("alll", "(known: all, "),
+        ("theirs", "'theirs' is run by its caller"),
+        (",", "no strategy"),
+    ],
+)
+def test_strategy_that_cannot_be_run_ends_the_command(run, tmp_path, strategy, named):
+    """An arm that is named and unknown, or lacks something, ends with exit code 2 before anything is run."""
+    needy = {"class": "tests.integration.cli.test_evaluate_cli:Needy"}
+    write_config(tmp_path, arms={"single_step": {}, "needy": needy, "theirs": {"run_by": "caller"}})
+    done = run(strategy=strategy)
+
+    assert done.exit_code == 2
+    assert named in done.output
+    assert not (tmp_path / "answers.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"answers": ["x"]}, "question: is missing"),
+        ({"question": None, "answers": ["x"]}, "question: is missing"),
+        ({"question": 7, "answers": ["x"]}, "question: must be text, not int"),
+        ({"question": " ", "answers": ["x"]}, "question: is empty"),
+        ({"question": "?"}, "answers: are no gold answers"),
+        ({"question": "?", "answers": "x"}, "answers: are no gold answers"),
+        ({"question": "?", "answers": [["x"]]}, "answers: are no gold answers"),
+        ({"question": "?", "answers": ["x"], "id": "q1"}, "id: 'q1' stands on line 1 too"),
+        ({"question": "?", "answers": ["x"], "id": 7}, "id: 7 is no name"),
+        ({"question": "?", "answers": ["x"], "hops": True}, "hops: True is no count"),
+    ],
+)
+def test_question_that_cannot_be_used_is_named(run, tmp_path, row, named):
+    """A line that is no labelled question ends the command with its place and key; nothing is run."""
+    write_lines(tmp_path / "questions.jsonl", [QUESTIONS[0], row])
+    done = run()
+
+    assert done.exit_code == 2
+    assert f"questions.jsonl:2 {named}" in done.output
+    assert not (tmp_path / "answers.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--index", "default"), "--corpus and --index exclude each other"),
+        (("--family", "trivia"), "known: 2wiki"),
+        (("--questions", "missing.jsonl"), "missing.jsonl: cannot be read"),
+        (("--questions", "empty.jsonl"), "empty.jsonl: has no rows (give a file with at least one JSON object)"),
+        (("--questions", "latin.jsonl"), "latin.jsonl:2: is not JSON: 'utf-8' codec can't decode byte 0xe9"),
+        (("--corpus", "documents"), "index build --corpus documents --index NAME"),
+    ],
+)
+def test_options_that_cannot_be_used_are_named(run, tmp_path, words, named):
+    """A contradiction, an unknown family and a file that cannot be read end with exit code 2 and no word of logs."""
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "latin.jsonl").write_bytes(json.dumps(QUESTIONS[0]).encode() + b'\n{"question": "caf\xe9?"}\n')
+    done = run(*words)
+
+    assert done.exit_code == 2
+    assert named in done.output
+    assert "a log" not in done.output
+
+
+def test_files_of_other_editors_are_read(run, tmp_path):
+    """A byte-order mark before questions and corpus, and half a surrogate pair in the corpus, stop nothing."""
+    bom, half = b"\xef\xbb\xbf", {"id": "half\ud800", "title": "Jaws \udfff", "text": "Jaws \ud800 again"}
+    lines = [json.dumps(row).encode() + b"\n" for row in [*CORPUS, half]]
+    (tmp_path / "corpus.jsonl").write_bytes(bom + b"".join(lines))
+    (tmp_path / "questions.jsonl").write_bytes(bom + json.dumps(QUESTIONS[0]).encode())
+    rows = report(run("--json", strategy="no_retrieval,single_step,multi_step,react"))
+
+    assert [row["questions"] for row in rows.values()] == [1] * 4
+    assert (rows["single_step"]["failed"], rows["single_step"]["exact_match"]) == (0, 1.0)
+
+
+def test_parquet_is_a_corpus(run, tmp_path):
+    """The columns of a Parquet file are searched as the lines of JSONL are."""
+    pyarrow = pytest.importorskip("pyarrow")
+    columns = {key: [row[key] for row in CORPUS] for key in ("id", "title", "text")}
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), tmp_path / "c.parquet")
+    lines = report(run("--json", strategy="single_step"))["single_step"]
+    table = report(run("--json", "--corpus", "c.parquet", "--resume", strategy="single_step"))["single_step"]
+
+    assert table["exact_match"] == lines["exact_match"] == 0.25
+    assert len({row["made_by"]["retriever"] for row in kept(tmp_path)}) == 1
+
+
+def test_missing_index_is_an_error_before_the_model(run):
+    """Without --corpus the configured index is searched, and one that is not there is named."""
+    words = ["--questions", "questions.jsonl", "--strategy", "single_step", "--index", "none"]
+    done = CliRunner().invoke(made_app(), ["evaluate", *words])
+
+    assert done.exit_code == 2
+    assert "holds no index" in done.output
+
+
+class Counting(ScriptedGenerator):
+    """Remembers how many calls were under way at once."""
+
+    now = most = 0
+
+    async def complete(self, request):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            return await super().complete(request)
+        finally:
+            self.now -= 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_no_more_answers_at_a_time_than_asked(tmp_path, concurrency):
+    """`concurrency` questions are under way at a time, and generator and retriever are closed at the end."""
+    generator = Counting({"": "So the answer is: x."}, seconds=0.01)
+    retriever = MemoryRetriever([Passage(**CORPUS[0])])
+    arms = make_arms({"single_step": {}}, capabilities=generator.capabilities)
+    bench = Bench(arms=arms, retriever=retriever, generator=generator, version="1", budget=Budget())
+    work = bench.work([Asked(id=str(n), question=f"Jaws {n}?", answers=["x"]) for n in range(9)])
+    done = []
+    with Answers(tmp_path / "a.jsonl", resume=False) as answers:
+        asyncio.run(bench.answer(work, answers=answers, concurrency=concurrency, done=done.append))
+        assert all(each.key in answers for each in work)
+
+    assert generator.most == concurrency
+    assert [each.key for each in done] == [each.key for each in work]
+    assert generator.closed
+    assert retriever.closed
+
+
+def test_disk_that_is_full_ends_the_evaluation(tmp_path):
+    """An answer that cannot be kept is an error of ours, not a traceback of many."""
+    generator = ScriptedGenerator({"": "x"})
+    arms = make_arms({"no_retrieval": {}}, capabilities=generator.capabilities)
+    bench = Bench(arms=arms, retriever=MemoryRetriever([]), generator=generator, version="1", budget=Budget())
+    work = bench.work([Asked(id="1", question="?", answers=["x"])])
+    answers = Answers(tmp_path / "a.jsonl", resume=False)
+    with Path("/dev/full").open("wb", buffering=0) as answers._stream, pytest.raises(InvalidInput, match="No space"):
+        asyncio.run(bench.answer(work, answers=answers, concurrency=2, done=lambda _: None))

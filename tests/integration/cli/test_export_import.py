@@ -1,0 +1,637 @@
+"""A ledger out of its store as a file and into another store: nothing lost, nothing twice, every count in balance."""
+
+import itertools
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import typer
+from sqlalchemy import func, select, update
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.logs import add_log_verbs
+from ragbandit.router.cli.service import add_verbs
+from ragbandit.router.errors import Conflict, NotReady
+from ragbandit.router.learning.audit import verify
+from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.learning.status import counters
+from ragbandit.router.offline.logs import BadRow, read_rows, write_rows
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import choose, seed_of
+from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, updates, waiting
+from ragbandit.router.types import IMPORTED, Query
+from tests.conftest import EPOCH
+from tests.support.log_rows import LEAST, plain_rows, write_json
+
+FORMATS = ["jsonl", "jsonl.gz", "parquet", "dsjson", "npz"]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_url(request, tmp_path):
+    """A factory of URLs of databases with our schema and no row, all of one kind."""
+    numbers, made = itertools.count(1), []
+    if request.param == "sqlite":
+        template = request.getfixturevalue("sqlite_template")
+
+        def make():
+            return f"sqlite:///{shutil.copyfile(template, tmp_path / f'store{next(numbers)}.db')}"
+    else:
+        server, template = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_template")
+
+        def make():
+            made.append(server.new_database(template=template))
+            return server.url(made[-1])
+
+    yield make
+    for name in made:
+        server.drop(name)
+
+
+@pytest.fixture
+def new_ledger(new_url):
+    """A factory of ledgers in stores of their own."""
+    opened = []
+
+    def make(label="imported"):
+        opened.append(Database(new_url()))
+        return Ledger(opened[-1], label=label)
+
+    yield make
+    for database in opened:
+        database.close()
+
+
+@pytest.fixture
+def world(make_world, new_url):
+    """A router with a ledger of all kinds of rows: judged, defaulted, late, answered by workers, odd texts."""
+    made = make_world(database_url=new_url(), learning={"default_reward": -0.25, "expire_s": 60.0})
+    made.judged(5)
+    made.now += 1.25
+    for text, context in (("Was weiß man? \U0001f9db", {"device": "", "n": 1e-17}), ("b" * 3000, {"k": None})):
+        decision = made.router.submit(Query(text=text, context=context), run_by="caller").result(30)
+        made.outcome(decision, cost={"llm_calls": 3, "seconds_total": 0.1 + 0.2})
+        made.feedback(decision, label=["Paris"], feedback_id=f"mine-{len(text)}")
+    ours = made.route(ours=True)
+    made.outcome(ours, by_worker=True)
+    made.feedback(ours, rating=0.75)
+    arms = ("multi_step", "no_retrieval")
+    some = made.router.submit(Query(text="only two?", arms=arms), run_by="caller").result(30)
+    made.feedback(some, reward=0.3)
+    silent = [made.route() for _ in range(3)]
+    assert made.learn() == 9
+    made.feedback(some, rating=1.0)  # late
+    made.now += 100
+    assert made.learn() == 3  # by default
+    made.feedback(silent[0], rating=0.5)  # late for a default
+    made.judged(3)
+    made.learn()
+    made.route()  # decided, not learned
+    return made
+
+
+def count(ledger, table, *where):
+    with ledger.database.read() as connection:
+        return connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one()
+
+
+def exported(ledger, path):
+    write_rows(path, ledger_rows(ledger))
+    return path.read_bytes()
+
+
+def imported(ledger, path, **options):
+    rows = list(read_rows(path))
+    assert not [row for row in rows if isinstance(row, BadRow)]
+    return take_in(ledger, rows, origin="jsonl", source=path.name, **options)
+
+
+@pytest.mark.parametrize("ends", FORMATS)
+def test_same_bytes(world, new_ledger, tmp_path, ends):
+    """Export, import into an empty store, export: the same file, in every format, and the same JSONL."""
+    path = tmp_path / f"log.{ends}"
+    before = exported(world.ledger, path)
+    lines = exported(world.ledger, tmp_path / "before.jsonl")
+    assert {row.late for row in read_rows(path)} == {True, False}
+    assert {row.reward.source for row in read_rows(path)} == {"explicit", "default"}
+    there = new_ledger()
+    taken = imported(there, path)
+    assert (taken.added, taken.known, taken.made_elsewhere) == (15, 0, 0)
+    assert exported(there, tmp_path / "after.jsonl") == lines
+    if ends != "npz":  # a zip says when it was made
+        assert exported(there, tmp_path / f"again.{ends}") == before
+
+
+def test_rows_are_the_stores_own(world, new_ledger, tmp_path):
+    """Decisions and updates arrive column for column."""
+    exported(world.ledger, tmp_path / "log.jsonl")
+    there = new_ledger()
+    imported(there, tmp_path / "log.jsonl")
+
+    def rows_of(ledger, table, order):
+        with ledger.database.read() as connection:
+            found = connection.execute(select(table).order_by(order)).mappings()
+            return [{name: value for name, value in row.items() if name != "policy"} for row in found]
+
+    learned = {row["decision_id"] for row in rows_of(world.ledger, updates, updates.c.seq)}
+    assert rows_of(there, updates, updates.c.seq) == rows_of(world.ledger, updates, updates.c.seq)
+    assert rows_of(there, decisions, decisions.c.id) == [
+        row for row in rows_of(world.ledger, decisions, decisions.c.id) if row["id"] in learned
+    ]
+
+
+def test_twice_adds_nothing(world, new_ledger, tmp_path):
+    """The same file a second time adds no row to any table."""
+    exported(world.ledger, tmp_path / "log.jsonl")
+    there = new_ledger()
+    imported(there, tmp_path / "log.jsonl")
+    tables = (decisions, updates, feedback, outcomes, waiting, closures)
+    before = [count(there, table) for table in tables]
+    again = imported(there, tmp_path / "log.jsonl")
+    assert (again.added, again.known) == (0, 15)
+    assert [count(there, table) for table in tables] == before
+
+
+def test_file_that_grew(new_ledger, tmp_path):
+    """A file that has been read before and has grown since adds its new rows, at the ledger's end."""
+    there, rows = new_ledger(), plain_rows(1200)
+    write_rows(tmp_path / "log.jsonl", rows[:700])
+    assert imported(there, tmp_path / "log.jsonl").added == 700
+    write_rows(tmp_path / "log.jsonl", rows)
+    taken = imported(there, tmp_path / "log.jsonl")
+    assert (taken.added, taken.known) == (500, 700)
+    found = list(ledger_rows(there))
+    assert [row.seq for row in found] == list(range(1, 1201))
+    assert [row.decision.id for row in found] == [row.decision.id for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"text": "another question"}, "text"),
+        ({"made_at": 5.0}, "made_at"),
+        ({"reward": 0.5}, "value"),
+        ({"reward": {"value": 0.7, "preset": "f1"}}, "preset"),
+        ({"features": [1.0, 2.0]}, "features"),
+    ],
+)
+def test_same_id_other_body(new_ledger, tmp_path, change, field):
+    """A used id with another body is a conflict that names line and field, and nothing of its page is kept."""
+    there = new_ledger()
+    imported(there, write_json(tmp_path / "log.jsonl", [LEAST]))
+    other = write_json(tmp_path / "other.jsonl", [LEAST | {"id": "new"}, LEAST | change])
+    with pytest.raises(Conflict) as caught:
+        imported(there, other)
+    assert caught.value.field == f"other.jsonl:2 {field}"
+    assert (count(there, decisions), count(there, updates)) == (1, 1)
+
+
+def test_foreign_event_survives_the_store(new_ledger, tmp_path):
+    """The shared namespaces and the actions' features of a dsjson from elsewhere come out of the store again."""
+    shared = {
+        "User": {"age": 3, "_text": "likes tea"},
+        "_multi": [{"i": {"id": "fast", "price": 1.5}}, {"i": {"id": "deep"}, "tags": {"x": 1}}],
+    }
+    event = {"EventId": "e1", "_label_cost": -0.5, "a": [2, 1], "p": [0.25, 0.75], "c": shared, "Version": "1"}
+    write_json(tmp_path / "theirs.dsjson", [event])
+    there = new_ledger()
+    imported(there, tmp_path / "theirs.dsjson")
+    again = json.loads(exported(there, tmp_path / "ours.dsjson"))
+    assert again["c"] == shared
+    assert {key: again[key] for key in event} == event
+
+
+def test_mended_file_goes_on(new_ledger):
+    """What was taken in before a file broke off stays; the mended file adds the rest, in the file's order."""
+    there, rows = new_ledger(), plain_rows(1100)
+
+    def broken():
+        yield from rows[:1050]
+        raise RuntimeError("the disk is gone")
+
+    with pytest.raises(RuntimeError):
+        take_in(there, broken(), origin="jsonl")
+    assert count(there, updates) == 1000
+    assert take_in(there, rows, origin="jsonl").added == 100
+    assert [row.decision.id for row in ledger_rows(there)] == [row.decision.id for row in rows]
+
+
+def test_foreign_rows_are_named(new_ledger, tmp_path):
+    """Rows from elsewhere say so in their facts, and verify counts them and does not draw them again."""
+    there = new_ledger()
+    path = write_json(tmp_path / "log.jsonl", [LEAST | {"id": f"q{n}", "facts": {"price": n}} for n in range(30)])
+    assert imported(there, path).made_elsewhere == 30
+    assert [row.decision.facts for row in ledger_rows(there)] == [{"price": n, IMPORTED: "jsonl"} for n in range(30)]
+    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("uniform", params={}), deep=True)
+    assert (verdict.decisions, verdict.made_elsewhere, verdict.propensity_mismatches) == (30, 30, 0)
+    assert verdict.deep_mismatches == 0
+
+
+@pytest.mark.parametrize("version", ["theirs-7", "main-7-0123456789ab"])
+def test_foreign_rows_of_a_version(new_ledger, tmp_path, version):
+    """Rows that name a version are foreign too, unless it is a snapshot's and their ids draw the same arms."""
+    there = new_ledger("main")
+    rows = [LEAST | {"id": f"q{n}", "version": version, "policy": "main"} for n in range(30)]
+    taken = imported(there, write_json(tmp_path / "log.jsonl", rows))
+    drawn = sum(choose((0.8, 0.2), seed=seed_of(f"q{n}")) == 1 for n in range(30))
+    assert 0 < drawn < 30
+    assert taken.made_elsewhere == (30 if version == "theirs-7" else 30 - drawn)
+    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("uniform", params={}))
+    assert (verdict.made_elsewhere, verdict.propensity_mismatches) == (taken.made_elsewhere, 0)
+
+
+def test_own_rows_of_another_store(world, new_ledger, tmp_path):
+    """Own rows in a fresh store verify, also deep: what only the other store's snapshots could show is counted."""
+    exported(world.ledger, tmp_path / "log.jsonl")
+    there = new_ledger("main")
+    imported(there, tmp_path / "log.jsonl")
+    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("mba", params={}), deep=True)
+    assert verdict.ok, verdict.notes
+    assert (verdict.updates, verdict.not_checkable, verdict.deep_decisions, verdict.made_elsewhere) == (15, 15, 0, 0)
+    assert verdict.notes == ["the ledger was imported and no policy has learned it: there is nothing to replay"]
+
+
+def test_own_rows_in_a_live_ledger(make_world, new_url, tmp_path):
+    """Own rows of another store do not disturb the deep check of a live ledger, which still makes its own again."""
+    first = make_world(database_url=new_url(), data_dir=str(tmp_path / "first"))
+    for _ in range(2):
+        first.judged(6)
+        first.learn()
+    exported(first.ledger, tmp_path / "log.jsonl")
+    second = make_world(database_url=new_url(), data_dir=str(tmp_path / "second"))
+    second.judged(4)
+    second.learn()
+    assert imported(second.ledger, tmp_path / "log.jsonl").made_elsewhere == 0
+    second.judged(2)
+    second.learn()
+    verdict = second.router.verify(deep=True)
+    assert verdict.ok, verdict.notes
+    assert verdict.not_checkable == 6  # by the version that had learned; both fresh policies are one and the same
+    assert verdict.deep_decisions == 12
+
+
+def test_own_decisions_have_no_excuse(make_world, tmp_path):
+    """A version that is gone stays a mismatch for what was decided here, imported into another ledger or not."""
+    world = make_world()
+    world.judged(5)
+    decision = world.route()
+    world.outcome(decision, stop_reason=IMPORTED)
+    world.feedback(decision, rating=1.0)
+    world.learn()
+    exported(world.ledger, tmp_path / "log.jsonl")
+    imported(Ledger(world.database, label="second"), tmp_path / "log.jsonl")
+    world.write(update(decisions).where(decisions.c.id == decision.id).values(version="main-7-0123456789ab"))
+    verdict = world.router.verify(deep=True)
+    assert (verdict.deep_mismatches, verdict.not_checkable) == (1, 0)
+    assert "main-7-0123456789ab" in verdict.notes[0]
+
+
+@pytest.mark.parametrize("values", [{"value": 0.99}, {"arm": "fast"}, {"seq": 9}], ids=str)
+def test_imported_ledger_that_was_changed(new_ledger, tmp_path, values):
+    """An imported ledger has nothing to replay, but its rows are checked as any other's."""
+    there = new_ledger()
+    imported(there, write_json(tmp_path / "log.jsonl", [LEAST, LEAST | {"id": "q2"}]))
+    with there.database.write() as connection:
+        connection.execute(update(updates).where(updates.c.seq == 2).values(**values))
+    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=None)
+    assert not verdict.ok
+    assert verdict.ledger_mismatches == 1
+
+
+def test_own_rows_still_verify(world, new_ledger, tmp_path):
+    """Rows from a store of ours are drawn again in the store that took them in, and agree."""
+    exported(world.ledger, tmp_path / "log.jsonl")
+    there = new_ledger()
+    imported(there, tmp_path / "log.jsonl")
+    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("uniform", params={}))
+    assert (verdict.decisions, verdict.made_elsewhere, verdict.propensity_mismatches) == (15, 0, 0)
+
+
+def test_deep_leaves_foreign_decisions_out(make_world, tmp_path):
+    """`verify --deep` of a live ledger with foreign rows in it makes its own decisions again, and only those."""
+    world = make_world()
+    own = world.judged(4)[0].version
+    world.learn()
+    dimension = world.route().features.size
+    encoder = world.ledger.registered()["encoder_hash"]
+    rows = [
+        LEAST
+        | {"id": f"q{n}", "version": version, "policy": "main", "encoder_hash": encoder, "features": [1.0] * dimension}
+        for n, version in enumerate([own, "theirs-7"] * 6)
+    ]
+    foreign = [
+        replace(row, decision=replace(row.decision, facts={IMPORTED: "obp"}))
+        for row in read_rows(write_json(tmp_path / "log.jsonl", rows))
+    ]
+    take_in(world.ledger, foreign, origin="obp")
+    world.learn()
+    verdict = world.router.verify(deep=True)
+    assert verdict.ok, verdict.notes
+    assert (verdict.made_elsewhere, verdict.deep_decisions, verdict.updates) == (12, 5, 16)
+
+
+def test_counters_balance_for_every_ledger(world, tmp_path):
+    """A foreign log beside live traffic leaves the counters of both ledgers in balance; the live one closes it."""
+    before = world.counters()
+    there = Ledger(world.database, label="imported")
+    imported(there, write_json(tmp_path / "log.jsonl", [LEAST | {"id": f"q{n}"} for n in range(7)]))
+    world.route()
+    theirs, live = counters(there), world.counters()
+    assert theirs.balanced
+    assert live.balanced
+    assert (theirs.learned, theirs.waiting) == (7, before.decided + 1)
+    assert live.closed == before.closed + 7
+    assert world.learn() == 0
+    assert world.router.verify().ok
+
+
+def test_new_ledger_learns_from_it(make_world, new_url, tmp_path):
+    """A router that opens a new ledger on the store learns the logged rewards, and asks no worker to answer again."""
+    url = new_url()
+    database = Database(url)
+    rows = [LEAST | {"id": f"q{n}", "reward": n / 10, "run_by": "worker", "text": f"who {n}?"} for n in range(8)]
+    imported(Ledger(database, label="imported"), write_json(tmp_path / "log.jsonl", rows))
+    database.close()
+    world = make_world(database_url=url, policy={"name": "uniform", "params": {}})
+    assert world.ledger.unanswered(before=EPOCH, limit=100) == []
+    assert world.learn() == 8
+    assert sorted(row["value"] for row in world.updates()) == [n / 10 for n in range(8)]
+    assert world.counters().balanced
+    assert world.router.verify().ok
+
+
+def test_new_ledger_closes_it(make_world, new_url, tmp_path):
+    """A new ledger that cannot read the features closes the rows, and the imported ones stay as they were."""
+    url = new_url()
+    database = Database(url)
+    there = Ledger(database, label="imported")
+    write_rows(tmp_path / "log.jsonl", plain_rows(5))
+    imported(there, tmp_path / "log.jsonl")
+    before = exported(there, tmp_path / "before.jsonl")
+    world = make_world(database_url=url)
+    assert world.learn() == 5
+    assert (world.counters().closed, world.counters().learned) == (5, 0)
+    assert exported(there, tmp_path / "after.jsonl") == before
+    database.close()
+
+
+def test_into_a_live_ledger(make_world, new_url, tmp_path):
+    """Rows that are imported into a live ledger follow its last one, and its policy learns them in that order."""
+    first = make_world(database_url=new_url(), data_dir=str(tmp_path / "first"))
+    first.judged(6)
+    first.learn()
+    exported(first.ledger, tmp_path / "log.jsonl")
+    second = make_world(database_url=new_url(), data_dir=str(tmp_path / "second"))
+    second.judged(4)
+    second.learn()
+    assert imported(second.ledger, tmp_path / "log.jsonl").added == 6
+    second.judged(2)
+    assert second.learn() == 2
+    assert [row["seq"] for row in second.updates()] == list(range(1, 13))
+    verdict = second.router.verify()
+    assert verdict.ok, verdict.notes
+    assert second.counters().balanced
+
+
+def test_of_another_encoder(make_world, tmp_path):
+    """A live ledger does not take features that its policy cannot read."""
+    world = make_world()
+    with pytest.raises(Conflict, match="learns from encoder") as caught:
+        imported(world.ledger, write_json(tmp_path / "log.jsonl", [LEAST]))
+    assert caught.value.field == "log.jsonl:1 encoder_hash"
+
+
+def test_decision_that_waits_here(world, tmp_path):
+    """A decision of this very store can be imported into another of its ledgers: out of its waiting room."""
+    exported(world.ledger, tmp_path / "log.jsonl")
+    there = Ledger(world.database, label="second")
+    assert imported(there, tmp_path / "log.jsonl").added == 15
+    assert counters(there).balanced
+    assert exported(there, tmp_path / "again.jsonl") == (tmp_path / "log.jsonl").read_bytes()
+
+
+def test_decision_that_was_closed_here(world, tmp_path):
+    """What a ledger has closed it does not learn afterwards."""
+    row = LEAST | {"encoder_hash": world.ledger.registered()["encoder_hash"]}
+    path = write_json(tmp_path / "log.jsonl", [row])
+    imported(Ledger(world.database, label="imported"), path)
+    with pytest.raises(Conflict, match="closed 'q1' without learning it"):
+        imported(world.ledger, path)
+    assert world.counters().balanced
+
+
+def test_waits_for_the_learner(new_ledger):
+    """While a learner holds the ledger nothing is written; the error says so."""
+    there = new_ledger()
+    assert there.acquire(holder="a learner", now=EPOCH, lease_s=60.0)
+    with pytest.raises(NotReady, match="a learner holds"):
+        take_in(there, plain_rows(3), origin="jsonl", patience_s=0.2, clock=lambda: EPOCH)
+    assert count(there, decisions) == 0
+    there.release(holder="a learner")
+    assert take_in(there, plain_rows(3), origin="jsonl").added == 3
+
+
+# ------------------------------------------------------------------------------------------------------------- verbs
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """The command, in a folder with a configuration of its own; `run(..., code)` gives its JSON or its error."""
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    add_log_verbs(app)
+    add_verbs(app, check=lambda _settings: None)
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+
+    def run(*arguments, code=0):
+        done = runner.invoke(app, [str(argument) for argument in arguments])
+        assert done.exit_code == code, done.output
+        return json.loads(done.stdout) if "--json" in arguments and code == 0 else done.output
+
+    return run
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """A factory of configurations, each with a store of its own."""
+
+    def make(name):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(f"data_dir: {tmp_path / name}\nencoder: {{model: hashing, dimension: 8}}\n")
+        return path
+
+    return make
+
+
+def test_verbs(command, configured, tmp_path):
+    """`import` fills a store that was not there, export writes what is in it, and a second time round nothing new."""
+    write_rows(tmp_path / "log.parquet", plain_rows(700))
+    here = configured("here")
+    facts = command("import", "log.parquet", "-c", here, "--json")
+    assert facts == {
+        "added": 700,
+        "known": 0,
+        "made_elsewhere": 700,
+        "bad": 0,
+        "left_out": [],
+        "label": "imported",
+        "last_seq": 700,
+    }
+    out = command("export", "out.jsonl.gz", "--label", "imported", "-c", here, "--json")
+    assert out == {
+        "rows": 700,
+        "file": "out.jsonl.gz",
+        "format": "jsonl",
+        "label": "imported",
+        "bytes": (tmp_path / "out.jsonl.gz").stat().st_size,
+    }
+    assert "known: 700" in command("import", "out.jsonl.gz", "-c", here)
+    assert "rows: 700" in command("export", "--format", "obp", "out", "--label", "imported", "-c", here)
+
+
+def test_since(command, configured, tmp_path):
+    """--since leaves out what was decided before; where nothing is left there is no file."""
+    write_rows(tmp_path / "log.jsonl", plain_rows(10))
+    here = configured("here")
+    command("import", "log.jsonl", "--label", "main", "-c", here)
+    assert command("export", "some.jsonl", "--since", "2023-11-14T22:13:26Z", "-c", here, "--json")["rows"] == 4
+    assert "NOT_FOUND" in command("export", "none.jsonl", "--since", "2030-01-01", "-c", here, code=2)
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+def test_bad_rows(command, configured, tmp_path):
+    """A bad row stops the import by file, line and field, unless it is skipped and counted; known keys are named."""
+    rows = [LEAST, LEAST | {"id": "q2", "pmf": [0.5, 0.4]}, LEAST | {"id": "q3", "candidate": [0.1, 0.9]}]
+    write_json(tmp_path / "log.jsonl", rows)
+    here = configured("here")
+    assert "log.jsonl:2 pmf: sums to 0.9, not 1" in command("import", "log.jsonl", "-c", here, code=2)
+    facts = command("import", "log.jsonl", "--skip-bad", "-c", here, "--json")
+    assert (facts["added"], facts["bad"], facts["left_out"]) == (2, 1, ["candidate"])
+
+
+def test_bad_row_of_a_later_page(command, configured, tmp_path):
+    """An import that breaks off says how many rows it kept, and the mended file adds the rest."""
+    rows = [LEAST | {"id": f"q{number}"} for number in range(700)]
+    write_json(tmp_path / "log.jsonl", [*rows[:600], LEAST | {"id": "bad", "arm": "dear"}, *rows[600:]])
+    here = configured("here")
+    said = command("import", "log.jsonl", "-c", here, code=2)
+    assert "log.jsonl:601 arm: 'dear' is not among" in said
+    assert "500 rows were added; the mended file can be imported again" in said
+    write_json(tmp_path / "log.jsonl", rows)
+    facts = command("import", "log.jsonl", "-c", here, "--json")
+    assert (facts["added"], facts["known"]) == (200, 500)
+
+
+def test_broken_import_opens_no_ledger(command, configured, tmp_path):
+    """A file of which nothing was taken in leaves no ledger behind for decisions to wait in."""
+    write_json(tmp_path / "log.jsonl", [LEAST | {"arm": "dear"}])
+    here = configured("here")
+    assert "0 rows were added" in command("import", "log.jsonl", "-c", here, code=2)
+    said = command("status", "--label", "imported", "-c", here, code=2)
+    assert "NOT_FOUND label: the store has no ledger 'imported' (there is none yet" in said
+
+
+def test_status_of_labels(command, configured, tmp_path):
+    """After an import status and verify know the ledger by its label, and name it where another one is asked for."""
+    write_rows(tmp_path / "log.jsonl", plain_rows(20))
+    here = configured("here")
+    said = command("import", "log.jsonl", "-c", here)
+    assert said.splitlines()[-1] == f"next: ragbandit replay --label imported --policy ... --config {here}"
+    for verb in ("status", "verify", "quarantine", "export out.jsonl"):
+        said = command(*verb.split(), "-c", here, code=2)
+        assert "NOT_FOUND label: the store has no ledger 'main' (give --label: imported)" in said
+    facts = command("status", "--label", "imported", "-c", here, "--json")
+    assert (facts["decided"], facts["learned"], facts["balanced"], facts["behind"]) == (20, 20, True, 0)
+    verdict = command("verify", "--label", "imported", "--deep", "-c", here, "--json")
+    assert (verdict["ok"], verdict["updates"], verdict["made_elsewhere"]) == (True, 20, 20)
+
+
+def test_verify_of_an_imported_main(command, configured, tmp_path):
+    """Rows under the configured label, which no router has opened yet, verify: there is nothing to replay."""
+    write_rows(tmp_path / "log.jsonl", plain_rows(20))
+    here = configured("here")
+    command("import", "log.jsonl", "--label", "main", "-c", here)
+    assert "nothing to replay" in command("verify", "-c", here)
+    assert command("status", "-c", here, "--json")["behind"] == 20
+
+
+def test_ledger_of_another_policy(make_world, command, tmp_path):
+    """Status and verify of a ledger that is not the configured one take its own policy, with its params."""
+    url = f"sqlite:///{tmp_path / 'both.db'}"
+    folder = str(tmp_path / "data")
+    world = make_world(
+        database_url=url, data_dir=folder, policy={"label": "other", "name": "linucb", "params": {"alpha": 0.75}}
+    )
+    world.judged(4)
+    world.learn()
+    here = tmp_path / "here.yaml"
+    here.write_text(f"data_dir: {folder}\ndatabase_url: {url}\nencoder: {{model: hashing, dimension: 8}}\n")
+    facts = command("status", "--label", "other", "-c", here, "--json")
+    assert (facts["learned"], facts["behind"], facts["snapshot"]) == (4, 0, world.router.service.serving.version)
+    verdict = command("verify", "--label", "other", "--deep", "-c", here, "--json")
+    assert (verdict["ok"], verdict["deep_decisions"]) == (True, 4)
+
+
+def test_nothing_moves_in_a_pipe(configured, tmp_path, monkeypatch):
+    """Standard error stays empty where it is no terminal, for scripts to tell by it."""
+    app = typer.Typer()
+    add_log_verbs(app)
+    add_verbs(app, check=lambda _settings: None)
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "log.jsonl", plain_rows(600))
+    here = str(configured("here"))
+    for words in (
+        ["import", "log.jsonl"],
+        ["verify", "--label", "imported"],
+        ["export", "o.npz", "--label", "imported"],
+    ):
+        assert CliRunner().invoke(app, [*words, "-c", here]).stderr == ""
+
+
+@pytest.mark.parametrize("verb", ["import", "export"])
+def test_help_names_the_page(command, verb):
+    """The help of both verbs says where the formats are described."""
+    assert "docs/replay.md" in command(verb, "--help")
+
+
+def test_bounds_of_rewards(command, configured, tmp_path):
+    """Rewards that name no bounds have those of the command, else of the configuration."""
+    write_json(tmp_path / "log.jsonl", [LEAST | {"reward": 3.0}])
+    here = configured("here")
+    assert "outside [-1, 1]" in command("import", "log.jsonl", "-c", here, code=2)
+    assert command("import", "log.jsonl", "--maximum", "5", "-c", here, "--json")["added"] == 1
+    assert "must be below maximum" in command("import", "log.jsonl", "--minimum", "2", "-c", here, code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("export", "out.jsonl"), "there is no database"),
+        (("export", "out.csv"), "name the format"),
+        (("import", "missing.jsonl"), "cannot be read"),
+        (("import", "least.jsonl", "--format", "obp"), "it begins like jsonl (give --format jsonl)"),
+        (("import", "missing.jsonl", "--label", "No Name"), "no name of a ledger"),
+        (("import", "missing.jsonl", "--format", "csv"), "use jsonl, parquet, dsjson, obp"),
+    ],
+)
+def test_wrong_words(command, configured, tmp_path, arguments, words):
+    """What cannot be done is said in a line, with exit code 2, and leaves no file."""
+    write_json(tmp_path / "least.jsonl", [LEAST])
+    assert words in command(*arguments, "-c", configured("here"), code=2).replace("\n", " ")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_features_survive(new_ledger, tmp_path):
+    """Features come back from the store to the bit, the smallest float32 and minus zero among them."""
+    features = np.array([1.4e-45, -0.0, 3.4028235e38], dtype=np.float32)
+    (row,) = plain_rows(1)
+    row = replace(row, decision=replace(row.decision, features=features))
+    there = new_ledger()
+    take_in(there, [row], origin="jsonl")
+    (back,) = ledger_rows(there)
+    assert back.decision.features.tobytes() == features.tobytes()

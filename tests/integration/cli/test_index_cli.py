@@ -1,0 +1,322 @@
+"""The verbs of `ragbandit index` over every retriever, as a user types them."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ragbandit.strategies.base import Hit
+from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
+from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+from ragbandit.workers.cli import app
+from tests.integration.retrievers.test_elasticsearch import NAMES, client, remove, url  # noqa: F401 - two are fixtures
+from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder
+
+ROWS = [
+    {"id": "vistula", "title": "Vistula", "text": "The longest river in Poland."},
+    {"id": "paris", "title": "Paris", "text": "The capital of France.", "source": "handbook"},
+    {"id": "film", "text": "Who is the director of the film?"},
+]
+
+
+class Backwards:
+    """Turns the hits round, and says in their scores how many there were."""
+
+    name = "backwards"
+
+    async def __call__(self, query, hits):
+        return tuple(Hit(passage=hit.passage, score=float(len(hits))) for hit in hits[::-1])
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A function that runs a verb in a folder with a corpus, and gives (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps(row) for row in ROWS))
+
+    def typed(*words):
+        done = CliRunner().invoke(app, ["index", *words])
+        return done.exit_code, done.stdout, done.stderr
+
+    return typed
+
+
+def configure(**retriever):
+    with open("config.yaml", "w", encoding="utf-8") as file:
+        json.dump({"retriever": retriever}, file)
+
+
+def built(run, *words):
+    code, out, err = run("build", "--corpus", "corpus.jsonl", "--json", *words)
+    assert code == 0, err
+    return json.loads(out)
+
+
+def best(run, query, *words):
+    code, out, err = run("search", query, "-k", "1", "--json", *words)
+    assert code == 0, err
+    return [hit["id"] for hit in json.loads(out)]
+
+
+def test_bm25_is_built_described_and_searched(run):
+    """The default retriever: build, info and search agree, and the mentions are counted for the policy."""
+    facts = built(run)
+
+    assert facts["passages"] == 3
+    assert facts.pop("popularity").endswith("popularity.json")
+    assert json.loads(run("info", "--json")[1]) == facts
+    assert best(run, "rivers") == ["vistula"]
+    assert "vistula" in run("search", "rivers")[1]
+
+
+def test_documents_that_are_left_out_are_said_once_and_counted(run, tmp_path, caplog):
+    """The folder is read four times, for words, vectors and mentions: each reason stands once, with their number."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "city.md").write_text("# Warsaw\n\nIt stands by the river.", encoding="utf-8")
+    (folder / "latin.txt").write_bytes(b"caf\xe9")
+    (folder / "plan.docx").write_bytes(b"PK")
+    configure(name="hybrid", model=tiny_encoder())
+    facts = built(run, "--corpus", "docs")
+
+    assert facts["left_out"] == 2
+    assert (facts["bm25"]["passages"], facts["dense"]["passages"]) == (1, 1)
+    said = [record.getMessage() for record in caplog.records if record.name == "ragbandit.documents"]
+    assert [line.split(":")[0] for line in said] == ["latin.txt is left out", "plan.docx is left out"]
+    assert "left_out: 2" in run("build", "--corpus", "docs")[1].splitlines()
+    assert "left_out" not in built(run)
+
+
+def test_another_title_is_another_passage(run, tmp_path, monkeypatch):
+    """A build of vectors that was cut off does not keep the vector of a document whose title has changed since."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    texts = {f"{name}.md": f"# {name}\n\nIt stands by the river." for name in ("a", "b", "c")}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    configure(name="dense", model=tiny_encoder())
+    monkeypatch.setattr("ragbandit.strategies.retrievers.dense._BATCH", 1)
+    encode, encoded = SentenceEncoder.encode, []
+
+    def counting(encoder, given, **options):
+        if len(encoded) == 2:
+            encoded.append("cut off")
+            raise KeyboardInterrupt
+        encoded.extend(given)
+        return encode(encoder, given, **options)
+
+    monkeypatch.setattr(SentenceEncoder, "encode", counting)
+    code, out, err = run("build", "--corpus", "docs")
+    assert (code, out, err.splitlines()[-1]) == (130, "", "stopped; the same command goes on where dense ended")
+    assert (code, len(encoded)) == (130, 3)
+    (folder / "b.md").write_text(f"---\ntitle: Beta\n---\n{texts['b.md']}", encoding="utf-8")
+    built(run, "--corpus", "docs")
+
+    assert [text.splitlines()[0] for text in encoded] == ["a", "b", "cut off", "Beta", "c"]
+
+
+def test_ctrl_c_says_that_an_index_of_words_begins_anew(run, monkeypatch):
+    """What was there is searched as before."""
+    built(run)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ragbandit.strategies.retrievers.bm25.passage_line", interrupted)
+    code, out, err = run("build", "--corpus", "corpus.jsonl")
+
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1] == "stopped; the same command begins anew"
+    assert best(run, "rivers") == ["vistula"]
+
+
+def test_a_search_that_finds_nothing_says_so(run):
+    """On standard error, so that a pipe gets nothing; JSON is an empty list."""
+    built(run)
+
+    assert run("search", "\U0001f600") == (0, "", "nothing was found\n")
+    assert run("search", "rivers")[2] == ""
+    assert json.loads(run("search", "\U0001f600", "--json")[1]) == []
+
+
+def test_half_a_surrogate_pair_can_be_indexed_and_shown(run, tmp_path):
+    """Every retriever takes a corpus that holds some; on the terminal it is a question mark, in JSON what it was."""
+    half = {"id": "half\ud800", "title": "\udfff Oder", "text": "A river \ud800 too."}
+    (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps(row) for row in [*ROWS, half]))
+    for name in ("bm25", "dense", "hybrid"):
+        configure(name=name, model=tiny_encoder())
+        built(run)
+        assert "half?  ? Oder" in run("search", "Oder river")[1]
+        found = json.loads(run("search", "Oder river", "--json")[1])
+        assert [hit["title"] for hit in found if hit["id"] == half["id"]] == [half["title"]]
+
+
+def test_facts_are_for_people_and_json_for_programs(run):
+    """A person reads times as dates, and both halves of a hybrid; the same numbers are in the JSON."""
+    configure(name="hybrid", model=tiny_encoder())
+    facts = built(run)
+    lines = dict(line.split(": ", 1) for line in run("info")[1].splitlines())
+
+    for half in ("bm25", "dense"):
+        assert datetime.fromisoformat(lines[f"{half}.created_at"]).timestamp() == int(facts[half]["created_at"])
+        assert lines[f"{half}.sha256"] == facts[half]["sha256"]
+        assert Path(lines[f"{half}.folder"]).is_dir()
+
+
+def test_dense_and_bm25_of_one_name_lie_side_by_side(run, tmp_path):
+    """The same --index serves both; building one leaves the other."""
+    configure(name="bm25", model=tiny_encoder())
+    words = built(run)
+    vectors = built(run, "--retriever", "dense")
+
+    assert words["folder"] == str(tmp_path / ".ragbandit" / "indexes" / "default")
+    assert vectors["folder"] == f"{words['folder']}-dense"
+    assert words["sha256"] == vectors["sha256"]
+    assert json.loads(run("info", "--retriever", "dense", "--json")[1]) == vectors
+    assert best(run, "Who is the director of the film?", "--retriever", "dense") == ["film"]
+    assert best(run, "rivers") == ["vistula"]
+
+
+def test_hybrid_builds_and_describes_both(run):
+    """One build makes the indexes of both retrievers, one search joins them."""
+    configure(name="hybrid", model=tiny_encoder())
+    facts = built(run)
+
+    assert sorted(facts) == ["bm25", "dense", "popularity"]
+    del facts["popularity"]
+    assert json.loads(run("info", "--json")[1]) == facts
+    assert best(run, "director film") == ["film"]
+
+
+@pytest.mark.parametrize("search", ["words", "meaning", "both"])
+def test_elasticsearch_is_built_described_and_searched(run, client, url, search):  # noqa: F811 - the fixtures
+    """The three ways of searching a server, chosen in the configuration."""
+    name = next(NAMES)
+    configure(name="elasticsearch", url=url, index=name, search=search, model=tiny_encoder())
+    try:
+        facts = built(run)
+        assert (facts["url"], facts["index"], facts["passages"]) == (url, name, 3)
+        assert json.loads(run("info", "--json")[1]) == facts
+        assert best(run, "Who is the director of the film?") == ["film"]
+    finally:
+        remove(client, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["search", "q"], "ragbandit index build --retriever bm25"),
+        (["info", "--retriever", "dense"], "ragbandit index build --retriever dense"),
+        (["info", "--retriever", "elasticsearch"], "retriever.url: Elasticsearch does not answer"),
+        (["info", "--retriever", "web"], "known: bm25, dense, elasticsearch, hybrid"),
+        (["build", "--corpus", "none.jsonl"], "none.jsonl cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_remedy(run, words, message):
+    """A missing index, a server that is down, an unknown retriever and a missing corpus end with exit code 2."""
+    configure(url="http://127.0.0.1:9")
+    code, _, err = run(*words)
+
+    assert code == 2
+    assert message in err
+
+
+def test_a_hybrid_of_one_retriever_is_refused(run):
+    """Both halves the same joins nothing."""
+    configure(name="hybrid", first="bm25", second="bm25")
+    code, _, err = run("info")
+
+    assert code == 2
+    assert "retriever.second" in err
+
+
+def test_an_index_of_another_retriever_is_not_built_over(run):
+    """The folder of a bm25 index is refused to the index of vectors."""
+    configure(model=tiny_encoder())
+    built(run, "--index", "mine-dense")
+    code, _, err = run("build", "--corpus", "corpus.jsonl", "--retriever", "dense", "--index", "mine-dense")
+
+    assert code == 2
+    assert "is an index of another retriever" in err
+
+
+def test_dense_by_a_graph_is_chosen_in_the_configuration(run):
+    """retriever.search_by faiss builds the graph and searches by it; without it the index is refused."""
+    configure(name="dense", model=tiny_encoder(), index="plain")
+    assert built(run)["search_by"] == "exact"
+    configure(name="dense", model=tiny_encoder(), index="plain", search_by="faiss")
+    code, _, err = run("search", "director film")
+    assert (code, "has no graph of faiss" in err) == (2, True)
+
+    assert built(run)["search_by"] == "faiss"
+    assert best(run, "Who is the director of the film?") == ["film"]
+
+
+@pytest.mark.parametrize("name", ["bm25", "dense", "hybrid"])
+def test_a_search_is_reranked_as_configured(run, name):
+    """retriever.rerank turns the order of any retriever, over retriever.rerank_depth hits."""
+
+    def listed(k, **retriever):
+        configure(name=name, model=tiny_encoder(), **retriever)
+        code, out, err = run("search", "the river in Poland, the capital, the film", "-k", str(k), "--json")
+        assert code == 0, err
+        return [(hit["id"], hit["score"]) for hit in json.loads(out)]
+
+    configure(name=name, model=tiny_encoder())
+    built(run)
+    plain = [one for one, _ in listed(3)]
+    own = f"{__name__}:Backwards"
+
+    assert len(plain) == 3
+    assert listed(3, rerank=own) == [(one, 3.0) for one in plain[::-1]]
+    assert listed(1, rerank=own, rerank_depth=2) == [(plain[1], 2.0)]
+
+
+@pytest.mark.parametrize("search", ["words", "meaning", "both"])
+def test_elasticsearch_is_reranked_once(run, client, url, search):  # noqa: F811 - the fixtures
+    """What "both" has joined is reranked, and neither of its two searches."""
+    name = next(NAMES)
+    configure(name="elasticsearch", url=url, index=name, search=search, model=tiny_encoder())
+    try:
+        built(run)
+        plain = json.loads(run("search", "the river, the capital, the film", "--json")[1])
+        configure(
+            name="elasticsearch",
+            url=url,
+            index=name,
+            search=search,
+            model=tiny_encoder(),
+            rerank=f"{__name__}:Backwards",
+        )
+        turned = json.loads(run("search", "the river, the capital, the film", "--json")[1])
+        assert [hit["id"] for hit in turned] == [hit["id"] for hit in plain[::-1]]
+        assert [hit["score"] for hit in turned] == [3.0] * 3
+    finally:
+        remove(client, name)
+
+
+def test_a_search_is_reranked_by_a_cross_encoder(run):
+    """The scores shown are the model's own for question and passage, best first."""
+    configure(rerank=tiny_cross_encoder())
+    built(run)
+    query = "the river in Poland, the capital, the film"
+    shown = json.loads(run("search", query, "--json")[1])
+
+    texts = {row["id"]: f"{row.get('title', '')}\n{row['text']}".strip() for row in ROWS}
+    scores = CrossEncoder(tiny_cross_encoder()).score(query, list(texts.values()))
+    expected = sorted(zip(texts, scores.tolist(), strict=True), key=lambda pair: -pair[1])
+    assert [hit["id"] for hit in shown] == [one for one, _ in expected]
+    assert [hit["score"] for hit in shown] == pytest.approx([score for _, score in expected], abs=1e-5)
+
+
+def test_building_and_describing_need_no_reranker(run):
+    """One that cannot be had stops a search, and neither `build` nor `info`."""
+    configure(rerank="nobody/no-such-model")
+    facts = built(run)
+    assert json.loads(run("info", "--json")[1]) == {key: facts[key] for key in facts if key != "popularity"}
+
+    code, _, err = run("search", "river")
+    assert code == 2
+    assert "retriever.rerank: found no weights for 'nobody/no-such-model'" in err

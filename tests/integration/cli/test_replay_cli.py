@@ -1,0 +1,598 @@
+"""`ragbandit replay` from outside: on a store that a real router filled, and on files in every format."""
+
+import gzip
+import json
+import random
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.arguments import asked_time
+from ragbandit.router.cli.replay import add_replay_verb
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.logs import write_rows
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.serving.validation import made_feedback
+from ragbandit.router.types import DecisionId, Query
+from tests.support.log_rows import LEAST, plain_rows, with_extra, write_json
+
+ARMS = ("no_retrieval", "single_step", "multi_step")
+FORMATS = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson", "log.npz"]
+
+
+def made_app():
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    add_replay_verb(app)
+    return app
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs `replay` in a folder with a configuration of its own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(
+        yaml.safe_dump({"data_dir": str(tmp_path / "data"), "encoder": {"model": "hashing", "dimension": 8}})
+    )
+    return lambda *words: CliRunner().invoke(made_app(), ["replay", *words])
+
+
+def found(done, *, code=0):
+    """The JSON of a command that ended with this code."""
+    assert done.exit_code == code, done.output
+    return json.loads(done.stdout)
+
+
+def refused(done, *said):
+    """A command that ended with code 2 and these words, and without a traceback."""
+    assert done.exit_code == 2, done.output
+    assert isinstance(done.exception, SystemExit)
+    for word in said:
+        assert word in done.stderr.replace("\n", " "), done.stderr
+
+
+def close(one, other, *, where="", within=1e-9):
+    """Two JSON values that are the same but for rounding."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key, value in one.items():
+            close(value, other[key], where=f"{where}.{key}", within=within)
+    elif isinstance(one, list):
+        assert len(one) == len(other), where
+        for place, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+            close(mine, theirs, where=f"{where}[{place}]", within=within)
+    elif isinstance(one, float):
+        assert one == pytest.approx(other, rel=within, abs=within), where
+    else:
+        assert one == other, where
+
+
+def parts_of(said):
+    """All but where the log comes from."""
+    return {key: value for key, value in said.items() if key != "log"}
+
+
+# --------------------------------------------------------------------------------------------------------- the store
+
+
+@pytest.fixture
+def store(make_world):
+    """A store with 120 decisions of a live router, ten an hour, each with an outcome and a rating; learned twice."""
+    world = make_world(policy={"name": "linucb", "floor": 0.1}, reward={"weight": 0.05})
+    chance = random.Random(0)
+    for hour in range(12):
+        asked = [Query(text=f"question {n} of {hour % 5}", id=DecisionId(f"stored-{hour:02}-{n}")) for n in range(10)]
+        decisions = [future.result(30) for future in [world.router.submit(query) for query in asked]]
+        told = []
+        for decision in decisions:
+            world.outcome(decision)
+            right = chance.random() < {"no_retrieval": 0.2, "single_step": 0.7, "multi_step": 0.5}[decision.arm]
+            value = {"decision_id": decision.id, "settings": world.settings, "now": world.now, "rating": float(right)}
+            told.append(world.router.submit_feedback(made_feedback(**value)))
+        for future in told:
+            future.result(30)
+        world.now += 3600.0
+        if hour % 6 == 5:
+            world.learn()
+    return world
+
+
+def test_store(store, run, tmp_path):
+    """The configured store is replayed: its ledger by name, its rows, versions and values; candidates of every kind."""
+    said = found(run("--policy", "fixed:single_step,uniform", "--policy", "linucb", "--json"))
+    assert (said["log"], said["rows"]) == ("the ledger main", 120)
+    assert (said["plan"]["weight"], said["plan"]["confidence"]) == (None, 0.95)
+    assert [candidate["name"] for candidate in said["candidates"]] == ["fixed:single_step", "uniform", "linucb"]
+    assert len(said["pairs"]) == 3
+    assert len(said["versions"]) == 2
+    rewards = [row.reward.value for row in ledger_rows(store.ledger)]
+    assert said["baseline_reward"]["value"] == pytest.approx(np.mean(rewards))
+    assert said["faults"] == []
+    single = said["candidates"][0]
+    assert single["reward"]["low"] < 0.65 < single["reward"]["high"]
+
+
+def test_store_by_version(store, run):
+    """A snapshot is judged on what came after it; the last one, that learned all, only if that is asked for."""
+    versions = {int(path.stem.split("-")[1]): path.stem for path in Path(store.files.root).glob("*.json")}
+    assert {60, 120} <= set(versions)
+    said = found(run("--policy", versions[60], "--json"))
+    assert (said["rows"], said["notes"][0]) == (60, "60 rows are left out: a snapshot has learned them, or may have")
+    refused(run("--policy", versions[120]), "all 120 rows were learned by a snapshot", "--in-sample")
+    said = found(run("--policy", versions[120], "--in-sample", "--json"))
+    assert said["rows"] == 120
+    assert "it looks better than it is" in said["notes"][0]
+
+
+def test_store_that_is_not_there(run, tmp_path):
+    """A folder without a store, and a ledger without rows, are said so; nothing is made."""
+    refused(run("--policy", "uniform"), "there is no database at")
+    assert not (tmp_path / "data").exists()
+
+
+def test_ledger_without_rows(store, run):
+    """A label without rows, and a time after all rows, are said so with where to look."""
+    refused(run("--policy", "uniform", "--label", "other"), "the ledger 'other' has no rows", "ragbandit status")
+    refused(
+        run("--policy", "uniform", "--since", "2100-01-01"),
+        "has no rows decided since 2100-01-01 00:00 UTC, of 120 in all",
+    )
+
+
+def test_store_by_url(store, run, tmp_path):
+    """--database names another store than the configured one."""
+    store.close()
+    (tmp_path / "elsewhere.db").write_bytes((tmp_path / "data" / "ragbandit.db").read_bytes())
+    (tmp_path / "config.yaml").write_text("data_dir: nowhere\n")
+    refused(run("--policy", "uniform"), "there is no database")
+    url = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    assert found(run("--policy", "uniform", "--database", url, "--json"))["rows"] == 120
+
+
+def test_lambda(store, run):
+    """--lambda puts another weight of cost on all rewards: quality and cost stay, the reward is made of them anew."""
+    words = ("--policy", "fixed:multi_step", "--estimator", "ips", "--json")
+    (plain,) = found(run(*words))["candidates"]
+    said = found(run(*words, "--lambda", "0.5"))
+    assert said["plan"]["weight"] == 0.5
+    (dear,) = said["candidates"]
+    for name in ("quality", "cost"):
+        assert dear[name] == plain[name]
+    assert dear["reward"]["value"] == pytest.approx(dear["quality"]["value"] - 0.5 * dear["cost"]["value"])
+    assert plain["reward"]["value"] == pytest.approx(plain["quality"]["value"] - 0.05 * plain["cost"]["value"])
+
+
+def test_since(store, run):
+    """--since leaves out what was decided before: of ten decisions an hour the last five hours have 50."""
+    begin = datetime.fromtimestamp(store.now - 5 * 3600.0, tz=UTC)
+    for text in (begin.isoformat(), begin.strftime("%Y-%m-%dT%H:%M:%S")):
+        assert found(run("--policy", "uniform", "--since", text, "--json"))["rows"] == 50
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30m", 10_000_000 - 1800),
+        ("12h", 10_000_000 - 43_200),
+        ("7d", 10_000_000 - 604_800),
+        ("1.5w", 10_000_000 - 907_200),
+        ("1970-01-02", 86_400),
+        ("1970-01-02T08:00", 115_200),
+        ("1970-01-02T08:00:00+02:00", 108_000),
+        (" 1970-01-02 ", 86_400),
+    ],
+)
+def test_asked_time(text, seconds):
+    """An age, a date, a time, in UTC unless it says otherwise."""
+    assert asked_time(text, now=10_000_000.0) == seconds
+
+
+@pytest.mark.parametrize("text", ["yesterday", "7", "7y", "-7d", "", "2026-13-01", "nan"])
+def test_asked_time_is_refused(text):
+    """What is no time is refused with examples."""
+    with pytest.raises(InvalidInput, match="is no time") as caught:
+        asked_time(text, now=0.0)
+    assert caught.value.field == "since"
+
+
+# ---------------------------------------------------------------------------------------------------------- outputs
+
+
+def candidate_rows(count=400, *, arms=ARMS):
+    """Rows with a candidate's pmf in `new`."""
+    return with_extra(plain_rows(count, arms=arms), "new", [[0.25, 0.25, 0.5]] * count)
+
+
+def test_table(run, tmp_path):
+    """Without --json the verdict of every candidate comes first, then the tables; nothing is cut off."""
+    write_rows("log.jsonl", candidate_rows())
+    done = run("--log", "log.jsonl", "--policy", "column:new,fixed:multi_step", "--segment", "device")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("column:new")
+    for word in ("400 questions from log.jsonl", "by device", "mobile", "desk", "effective rows", "column:new - fixed"):
+        assert word in done.stdout
+    assert "…" not in done.stdout
+
+
+def test_report(run, tmp_path):
+    """--report writes the page beside whatever is printed; a place that cannot be written is refused at once."""
+    write_rows("log.jsonl", candidate_rows(100))
+    done = run("--log", "log.jsonl", "--policy", "column:new", "--report", "page.html", "--json")
+    assert found(done)["rows"] == 100
+    page = (tmp_path / "page.html").read_text()
+    assert "column:new" in page
+    assert "<svg" in page
+    refused(run("--log", "log.jsonl", "--policy", "column:new", "--report", "no/such/page.html"))
+
+
+def test_fail_below(run):
+    """The command ends with 1 unless every difference is surely at or above the margin; the baseline is not asked."""
+    write_rows("log.jsonl", candidate_rows())
+    words = ("--log", "log.jsonl", "--policy", "column:new,uniform", "--json")
+    said = found(run(*words))
+    lows = [candidate["difference"]["low"] for candidate in said["candidates"]]
+    assert run(*words, "--fail-below", str(min(lows))).exit_code == 0
+    done = run(*words, "--fail-below", str(min(lows) + 1e-6))
+    assert done.exit_code == 1
+    least = [one for one in said["candidates"] if one["difference"]["low"] == min(lows)]
+    assert "not surely at least " in done.stderr
+    for one in said["candidates"]:
+        assert (f"{one['name']} ({one['difference']['low']:+.4g} at the least)" in done.stderr) == (one in least)
+    assert json.loads(done.stdout) == said
+    assert run(*words, "--fail-below", "-0.9", "--baseline", "uniform").exit_code == 0
+    done = run(*words, "--fail-below", "-0.9", "--estimator", "dm")
+    assert (done.exit_code, "uniform (biased)" in done.stderr) == (1, True), "a biased difference is never sure"
+
+
+@pytest.mark.parametrize("margin", ["nan", "inf", "-inf"])
+def test_gate_that_is_no_number(run, margin):
+    """A gate that nothing, or everything, would pass is refused."""
+    write_rows("log.jsonl", candidate_rows(20))
+    refused(run("--log", "log.jsonl", "--policy", "uniform", "--fail-below", margin), "fail_below", "-0.01")
+
+
+def test_gate_with_nothing_to_judge(run):
+    """Where the only candidate is the baseline no gate is passed: there is nothing to judge."""
+    write_rows("log.jsonl", candidate_rows(20))
+    words = ("--log", "log.jsonl", "--policy", "uniform", "--baseline", "uniform")
+    refused(run(*words, "--fail-below", "-0.5"), "fail_below", "nothing to judge")
+    assert run(*words).exit_code == 0
+
+
+def test_wrong_log(run):
+    """A log whose draws do not follow its pmfs ends with 2, says so first, and still shows what it found."""
+    rows = [LEAST | {"id": f"q{number}", "arm": ("fast", "deep")[number % 2]} for number in range(200)]
+    write_json(Path("log.jsonl"), rows)  # half of them deep, where a fifth was to be expected
+    words = ("--log", "log.jsonl", "--policy", "uniform")
+    done = run(*words)
+    assert done.exit_code == 2
+    assert done.stdout.startswith("This log is wrong: ")
+    assert found(run(*words, "--json"), code=2)["faults"]
+    assert run(*words, "--fail-below", "-1").exit_code == 2, "no gate is passed on a wrong log"
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def test_every_format_says_the_same(run):
+    """One log in five formats gives the same numbers, segments, sources and versions."""
+    rows = candidate_rows(120)
+    rows[3] = replace(rows[3], late=True)
+    rows[4] = replace(rows[4], reward=replace(rows[4].reward, source="default", preset="default"))
+    rows[5] = replace(rows[5], reward=replace(rows[5].reward, preset="reward"))
+    said = {}
+    for name in FORMATS:
+        write_rows(name, rows)
+        words = ("--policy", "column:new,fixed:multi_step,linucb", "--segment", "device", "--segment", "tenant")
+        said[name] = found(run("--log", name, *words, "--lambda", "0.1", "--json"))
+        assert said[name]["log"] == name
+    assert said["log.jsonl"]["sources"] == {"explicit": 119, "default": 1, "late": 1}
+    for name in FORMATS[1:]:
+        close(parts_of(said[name]), parts_of(said["log.jsonl"]), where=name)
+
+
+@pytest.mark.parametrize("features", ["one encoder's", "two encoders'", "none"])
+@pytest.mark.parametrize("model", ["ridge", "mean", "mrdr"])
+def test_streamed_says_what_rows_say(run, monkeypatch, features, model):
+    """A Parquet file that is read in pieces gives the numbers of its rows in memory to 1e-9."""
+    monkeypatch.setattr("ragbandit.router.offline.replay.parquet_source.PIECE", 37)
+    rows = candidate_rows(200)
+    for number, row in enumerate(rows):
+        decision, reward = row.decision, row.reward
+        query = replace(decision.query, context=decision.query.context | {"deep": number % 4 > 0})
+        decision = replace(decision, query=query, features=None if features == "none" else decision.features)
+        if features.startswith("two") and number > 100:
+            decision = replace(decision, encoder_hash="f" * 64)
+        if number % 9 == 0:
+            whole, by_default = {"preset": "reward"}, {"preset": "default", "source": "default"}
+            reward = replace(reward, **(whole if number % 2 else by_default))
+        rows[number] = replace(row, decision=decision, reward=reward, late=number % 7 == 0)
+    write_rows("log.parquet", rows)
+    words = ("--log", "log.parquet", "--policy", "column:new,fixed:multi_step,uniform", "--reward-model", model)
+    more = ("--segment", "device", "--segment", "version", "--segment", "deep", "--lambda", "0.1", "--json")
+    streamed = found(run(*words, *more))
+    monkeypatch.setattr(
+        "ragbandit.router.offline.replay.parquet_source.Streamed.__iter__",
+        lambda _: pytest.fail("this is the other path"),
+    )
+    whole = found(run(*words, *more, "--skip-bad"))
+    assert (streamed["rows"], len(streamed["candidates"][0]["segments"]["deep"])) == (200, 2)
+    close(streamed, whole)
+    assert any("no features" in note for note in whole["notes"]) == (features[:3] != "one" and model != "mean")
+
+
+def test_streamed_since(run):
+    """Rows before --since are left out of a file that is read in pieces too."""
+    write_rows("log.parquet", candidate_rows(100))
+    write_rows("log.jsonl", candidate_rows(100))
+    since = datetime.fromtimestamp(1.7e9 + 40, tz=UTC).isoformat()
+    both = [
+        found(run("--log", f"log.{n}", "--policy", "uniform", "--since", since, "--json")) for n in ("parquet", "jsonl")
+    ]
+    assert both[0]["rows"] == 60
+    close(parts_of(both[0]), parts_of(both[1]))
+
+
+@pytest.mark.parametrize("end", ["jsonl", "parquet"])
+def test_refusals_of_every_path(run, end):
+    """Mixed arms, one arm, an unknown segment or column, and no rows since: refused alike, in rows or in pieces."""
+    rows = candidate_rows(20)
+    log = f"log.{end}"
+    fewer = replace(rows[7].decision, arms=ARMS[:2], pmf=(0.5, 0.5), arm=ARMS[0], propensity=0.5)
+    write_rows(log, [*rows[:7], replace(rows[7], decision=fewer), *rows[8:]])
+    refused(run("--log", log, "--policy", "uniform"), "offers no_retrieval, single_step;", "--mixed-arms")
+    assert found(run("--log", log, "--policy", "uniform", "--mixed-arms", "--json"))["rows"] == 20
+    alone = [
+        replace(r, decision=replace(r.decision, arms=ARMS[:1], pmf=(1.0,), arm=ARMS[0], propensity=1.0)) for r in rows
+    ]
+    write_rows(log, alone)
+    refused(run("--log", log, "--policy", "uniform"), "knows the arm no_retrieval only")
+    write_rows(log, rows)
+    refused(run("--log", log, "--policy", "uniform", "--segment", "colour"), "segment colour", "no row has it")
+    refused(run("--log", log, "--policy", "column:old"), "column:old", "no row has this key", "new")
+    refused(run("--log", log, "--policy", "uniform", "--since", "2100-01-01"), "has no rows decided since 2100")
+    refused(run("--log", log, "--policy", "fixed:deep"), "'deep' is not in the log", "no_retrieval, single_step")
+
+
+def test_least_parquet(run):
+    """A Parquet file with nothing but the five columns that a row needs is replayed as its JSONL is."""
+    arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    rows = [LEAST | {"id": f"q{n}", "arm": ("fast", "deep")[n % 2], "pmf": [0.5, 0.5]} for n in range(30)]
+    parquet.write_table(arrow.Table.from_pylist(rows), "log.parquet")
+    write_json(Path("log.jsonl"), rows)
+    both = [found(run("--log", f"log.{n}", "--policy", "fixed:deep", "--json")) for n in ("parquet", "jsonl")]
+    one, other = (parts_of(said) | {"versions": None} for said in both)
+    close(one, other)
+
+
+def test_format_by_name(run, tmp_path):
+    """--format says what a file is whose name does not; without it the name is refused."""
+    write_rows("log.jsonl", candidate_rows(30))
+    (tmp_path / "log.jsonl").rename("traffic.txt")
+    refused(run("--log", "traffic.txt", "--policy", "uniform"), "its name does not say the format")
+    assert found(run("--log", "traffic.txt", "--format", "jsonl", "--policy", "uniform", "--json"))["rows"] == 30
+
+
+def test_bad_rows(run, tmp_path):
+    """Rows that cannot be used are refused with line, field and remedy; with --skip-bad the others go on, counted."""
+    rows = [json.dumps(LEAST | {"id": f"q{n}", "pmf": [0.5, 0.5], "arm": ("fast", "deep")[n % 2]}) for n in range(30)]
+    rows[4] = json.dumps(LEAST | {"id": "q4", "pmf": [0.5, 0.4]})
+    rows[9] = "{"
+    for line in range(11, 17):
+        rows[line] = json.dumps(LEAST | {"id": f"q{line}", "reward": 7})
+    (tmp_path / "log.jsonl").write_text("\n".join(rows))
+    words = ("--log", "log.jsonl", "--policy", "uniform")
+    refused(run(*words), "8 of 30 rows cannot be used: line 5 pmf sums to 0.9", "line 10", "and 3 more", "--skip-bad")
+    said = found(run(*words, "--skip-bad", "--json"))
+    assert (said["rows"], said["skipped_rows"]) == (22, 8)
+    assert said["skipped"][0] == {"where": "line 5", "reason": "pmf sums to 0.9, not 1"}
+    assert "Left out: 8 rows" in run(*words, "--skip-bad").stdout
+
+
+def test_damaged_files(run, tmp_path):
+    """A gzip that is cut short, an empty file and one that is not there are refused by name, --skip-bad or not."""
+    write_rows("log.jsonl.gz", candidate_rows(200))
+    whole = (tmp_path / "log.jsonl.gz").read_bytes()
+    (tmp_path / "log.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.jsonl.gz").write_bytes(gzip.compress(b""))
+    (tmp_path / "not.parquet").write_bytes(b"PAR1")
+    for more in ((), ("--skip-bad",)):
+        refused(run("--log", "log.jsonl.gz", "--policy", "uniform", *more), "log.jsonl.gz", "cut short")
+        refused(run("--log", "empty.jsonl.gz", "--policy", "uniform", *more), "empty.jsonl.gz", "has no rows")
+        refused(run("--log", "not.parquet", "--policy", "uniform", *more), "not.parquet", "cannot be read")
+        refused(run("--log", "none.jsonl", "--policy", "uniform", *more), "none.jsonl", "cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--policy", "best"), ("'best' is no policy and no snapshot", "linucb")),
+        (("--policy", "arm:deep"), ("is no candidate",)),
+        (("--policy", " , "), ("names none",)),
+        (("--policy", "uniform,uniform"), ("stands twice",)),
+        (("--policy", "uniform", "--estimator", "best"), ("estimator", "switch_dr:NUMBER")),
+        (("--policy", "uniform", "--estimator", "clipped_ips:-1"), ("estimator",)),
+        (("--policy", "uniform", "--confidence", "95"), ("confidence", "0.95")),
+        (("--policy", "uniform", "--since", "soon"), ("since", "7d")),
+        (("--policy", "uniform", "--baseline", "linucb"), ("baseline", "use logged, or one of uniform")),
+        (("--policy", "uniform", "--folds", "1"), ("folds",)),
+        (("--policy", "uniform", "--lambda", "-1"), ("lambda",)),
+        (("--policy", "uniform", "--reward-model", "forest"), ("package.module:Class",)),
+        (("--policy", "linucb", "--anytime"), ("anytime", "--learn")),
+        (("--policy", "uniform", "--anytime", "--estimator", "dm"), ("use dr or ips",)),
+        (("--policy", "uniform", "--anytime", "--estimator", "snips"), ("use dr or ips",)),
+        (("--policy", "uniform", "--anytime", "--reward-model", "mrdr"), ("use ridge or mean",)),
+        (("--policy", "uniform", "--reward-model", "os.path:join"), ("CONFIG_INVALID", "os.path:join")),
+        (("--policy", "uniform", "--reward-model", "sklearn.linear_model:LogisticRegression"), ("CONFIG_INVALID",)),
+        (("--policy", "multi_label"), ("CONFIG_INVALID", "not trained", "--param multi_label.trained=FOLDER")),
+        (("--policy", "linucb", "--param", "linucb.beta=3"), ("unknown parameter",)),
+        (("--policy", "uniform", "--param", "linucb.alpha=1"), ("'linucb' is not among", "use one of uniform")),
+        (("--policy", "fixed:multi_step", "--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy")),
+        (("--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy")),
+        (("--database", "sqlite:///a.db"), ("database", "says nothing of a file")),
+        (("--label", "main"), ("label", "says nothing of a file")),
+        (("--minimum", "1"), ("minimum", "must be below maximum")),
+        (("--maximum", "nan"), ("minimum", "must be below maximum")),
+        (("--report", "r.pdf"), ("report", "does not end in .html", "r.html")),
+        (("--policy", "uniform", "--format", "csv"), ("unknown format 'csv'",)),
+    ],
+)
+def test_words_are_refused(run, words, said):
+    """What the command cannot do it says in a line, with what it can."""
+    write_rows("log.jsonl", candidate_rows(20))
+    refused(run("--log", "log.jsonl", *words), *said)
+
+
+@pytest.mark.parametrize("url", ["foo", "mysql://host/name", "postgresql://host:port/x", "12", ""])
+def test_database_that_is_none(run, url):
+    """What is no database is refused as in the configuration, not by a traceback."""
+    refused(run("--policy", "uniform", "--database", url), "database")
+
+
+@pytest.mark.parametrize("words", [("--format", "jsonl"), ("--minimum", "0"), ("--maximum", "1")])
+def test_words_about_files_without_one(run, words):
+    """What is said of a file is refused where none is named."""
+    refused(run("--policy", "uniform", *words), "says nothing of the store", "--log FILE")
+
+
+@pytest.mark.parametrize("end", ["jsonl", "parquet"])
+def test_without_candidates(run, end):
+    """Where no policy is named, every arm of the log and uniform are judged, in rows or in pieces."""
+    write_rows(f"log.{end}", candidate_rows(40))
+    said = found(run("--log", f"log.{end}", "--json"))
+    names = [candidate["name"] for candidate in said["candidates"]]
+    assert names == [*(f"fixed:{arm}" for arm in ARMS), "uniform"]
+    refused(run("--log", f"log.{end}", "--since", "2100-01-01"), "has no rows decided since 2100-01-01 00:00 UTC")
+
+
+def test_bounds_of_rewards(run):
+    """--minimum and --maximum are the bounds of rewards that bring none, as `import` has them."""
+    rows = [
+        LEAST | {"id": f"q{n}", "pmf": [0.5, 0.5], "arm": ("fast", "deep")[n % 2], "reward": 7.0 * (n % 3 > 0)}
+        for n in range(40)
+    ]
+    write_json(Path("log.jsonl"), rows)
+    words = ("--log", "log.jsonl", "--policy", "uniform", "--json")
+    refused(run(*words), "lies outside [-1, 1]")
+    wide = found(run(*words, "--minimum", "-70", "--maximum", "70"))["candidates"][0]["reward"]
+    tight = found(run(*words, "--minimum", "0", "--maximum", "7"))["candidates"][0]["reward"]
+    assert wide["high"] - wide["low"] > tight["high"] - tight["low"]
+
+
+def test_segments_between_commas(run):
+    """--segment takes several fields, with commas or repeated."""
+    write_rows("log.jsonl", candidate_rows(40))
+    words = ("--log", "log.jsonl", "--policy", "uniform", "--json")
+    said = found(run(*words, "--segment", "device, tenant"))
+    assert list(said["candidates"][0]["segments"]) == ["device", "tenant"]
+    assert said == found(run(*words, "--segment", "device", "--segment", "tenant"))
+
+
+def test_json_says_what_the_terminal_says(run):
+    """The sentences, the verdict and the whole plan are in the JSON."""
+    rows = [LEAST | {"id": f"q{n}", "pmf": [1.0, 0.0], "arm": "fast"} for n in range(60)]
+    write_json(Path("log.jsonl"), rows)
+    words = ("--log", "log.jsonl", "--policy", "fixed:deep,fixed:fast", "--baseline", "fixed:fast")
+    said = found(run(*words, "--json", "--folds", "3"))
+    assert said["headline"] == [
+        line for line in run(*words).stdout.splitlines() if line.startswith("fixed:deep cannot")
+    ]
+    assert [candidate["verdict"] for candidate in said["candidates"]] == ["cannot be judged", "baseline"]
+    plan = {"estimator": "dr", "reward_model": "ridge", "folds": 3, "floor": 0.02, "learn": False}
+    assert {name: said["plan"][name] for name in plan} == plan
+    assert (said["since"], said["begin"]) == (None, None)
+    assert "facts" not in said
+
+
+def test_tuned_estimator(run):
+    """An estimator without its number is tuned, in rows or in pieces, and shown with what was chosen."""
+    write_rows("log.jsonl", candidate_rows(100))
+    write_rows("log.parquet", candidate_rows(100))
+    words = ("--policy", "column:new,uniform", "--estimator", "dros")
+    both = [found(run("--log", f"log.{end}", *words, "--json")) for end in ("jsonl", "parquet")]
+    close(parts_of(both[0]), parts_of(both[1]))
+    name = both[0]["candidates"][0]["estimator"]
+    assert name.startswith("dros:")
+    assert name in run("--log", "log.jsonl", *words).stdout
+
+
+@pytest.mark.parametrize("end", ["jsonl", "parquet"])
+def test_since_without_times(run, end):
+    """Rows without a time cannot be asked since when: how many they are is said, and no date is made up."""
+    arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    rows = [LEAST | {"id": f"q{n}", "pmf": [0.5, 0.5], "arm": ("fast", "deep")[n % 2]} for n in range(30)]
+    parquet.write_table(arrow.Table.from_pylist(rows), "log.parquet")
+    write_json(Path("log.jsonl"), rows)
+    words = ("--log", f"log.{end}", "--policy", "uniform")
+    refused(run(*words, "--since", "7d"), "since", "30 of 30 rows have no made_at")
+    assert "(no times)" in run(*words).stdout
+    assert "Policy versions" not in run(*words).stdout
+
+
+def test_nothing_is_left(run):
+    """Where all rows are bad or older, that is said with their number, --skip-bad or not."""
+    write_json(Path("log.jsonl"), [LEAST | {"id": f"q{n}", "pmf": [0.5, 0.4]} for n in range(7)])
+    for more in ((), ("--skip-bad",)):
+        refused(run("--log", "log.jsonl", "--policy", "uniform", *more), "7 of 7 rows cannot be used", "no row is left")
+    for name in ("log.jsonl", "log.parquet"):
+        write_rows(name, candidate_rows(20))
+        refused(run("--log", name, "--since", "2100-01-01"), "all 20 are older")
+
+
+def test_help(run):
+    """The help has panels, an example, and what the exit statuses mean."""
+    said = " ".join(CliRunner().invoke(made_app(), ["replay", "--help"], env={"COLUMNS": "200"}).stdout.split())
+    for word in (
+        "What is judged",
+        "The log",
+        "How it is judged",
+        "Output",
+        "Example: ragbandit replay",
+        "Exit 0: judged",
+    ):
+        assert word in said
+    assert "at least" in said
+
+
+def test_bars_are_for_terminals(run):
+    """Where standard error is no terminal, nothing is written to it but errors."""
+    write_rows("log.jsonl", candidate_rows(60))
+    assert run("--log", "log.jsonl", "--policy", "linucb").stderr == ""
+
+
+def test_learn_and_anytime(run):
+    """A policy that learns while it goes is scored by rejection too, and may be judged at every look."""
+    write_rows("log.jsonl", candidate_rows(60))
+    done = run(
+        "--log", "log.jsonl", "--policy", "linucb", "--learn", "--anytime", "--param", "linucb.alpha=0.5", "--json"
+    )
+    said = found(done)
+    (candidate,) = said["candidates"]
+    assert said["plan"]["anytime"]
+    assert candidate["described"] == "linucb, learning while it goes"
+    assert any(note.startswith("rejection accepted") for note in candidate["notes"])
+
+
+def test_json_is_json(run):
+    """What is not known is null, never NaN: a self-normalised estimate without weight."""
+    rows = [LEAST | {"id": f"q{n}", "pmf": [0.999, 0.001], "arm": "fast"} for n in range(20)]
+    write_json(Path("log.jsonl"), rows)
+    done = run("--log", "log.jsonl", "--policy", "fixed:deep", "--estimator", "snips", "--json")
+    said = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(name))
+    assert said["candidates"][0]["reward"]["value"] is None
+    assert run("--log", "log.jsonl", "--policy", "fixed:deep", "--estimator", "snips").exit_code == done.exit_code
+
+
+def test_an_age_moves(run, tmp_path):
+    """What holds at every look of one log is not promised of a window that moves."""
+    file = tmp_path / "log.jsonl"
+    write_rows(file, plain_rows(30))
+    done = run("--log", str(file), "--policy", "uniform", "--since", "7d", "--anytime")
+    assert done.exit_code == 2
+    assert "give a date with --anytime" in done.stderr

@@ -1,0 +1,452 @@
+"""`ragbandit simulate` from outside, over processes, and against a live service."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ragbandit.router.cli import simulate as cli_offline
+from ragbandit.router.cli.simulate import add_offline_verbs
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.distilbert import HashingEncoder
+from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.errors import ConfigError, RagBanditError
+from ragbandit.router.offline.simulation import process_pool as runs
+from ragbandit.router.offline.simulation import report, simulate
+from ragbandit.router.offline.simulation.frontier import SWEEP, Point, line_of
+from ragbandit.router.offline.simulation.run import Learning, Run, World, decision_id, split_of
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.policies import POLICIES
+from ragbandit.router.policies.fixed import Uniform
+from ragbandit.router.serving.validation import made_outcome
+
+ARMS = ("no_retrieval", "single_step", "multi_step")
+HASHING = "encoder: {model: hashing, dimension: 16}\n"
+
+
+def made_rows(count, *, seed=0):
+    """Rows as a table's lines have them; the first word tells the right arm, mostly."""
+    rng = random.Random(seed)
+    for number in range(count):
+        kind = number % 3
+        right = [rng.random() < (0.9 if k == kind else 0.2) for k in range(3)]
+        yield {
+            "id": f"q{number}",
+            "question": f"{('who', 'where', 'why')[kind]} {rng.choice('abcdefgh')} {number}?",
+            "dataset": ("nq", "musique")[number % 2],
+            "correct": dict(zip(ARMS, map(int, right), strict=True)),
+            "steps": {"no_retrieval": 0, "single_step": 1, "multi_step": rng.choice([2, 3.5, 5])},
+        }
+
+
+def write_table(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def made_app():
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    add_offline_verbs(app)
+    return app
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs `simulate` in a folder with a table and a configuration with the hashing encoder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(HASHING)
+    write_table(tmp_path / "table.jsonl", made_rows(45))
+
+    def call(*words):
+        return CliRunner().invoke(made_app(), ["simulate", "--table", "table.jsonl", "--jobs", "1", *words])
+
+    return call
+
+
+# ------------------------------------------------------------------------------------------- the same code as live
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("mba", {"ridge": 3.0}), ("softmax", {}), ("uniform", {}), ("fixed", {"arm": "single_step"})],
+)
+def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
+    """A Router and a Learner on SQLite, fed the same questions and ratings, decide alike and end at the same sha256."""
+    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(45)))
+    live = make_world(policy={"name": name, "params": params}, reward={"weight": 0.04})
+    encoder = live.router.service.encoder
+    world = World(
+        table=table,
+        test=None,
+        folds=3,
+        settings=Settings(reward={"weight": 0.9}),
+        features=embedded([row.question for row in table.rows], encoder=encoder, folder=tmp_path / "cache"),
+        encoder_hash=encoder.hash,
+    )
+    learning = Learning(Run(policy=name, params=params, weight=0.04, seed=3, fold=1), world=world)
+    for place in split_of(world, seed=3, fold=1).train:
+        row = table.rows[place]
+        there = live.route(row.question, key=decision_id(row, seed=3, fold=1))
+        steps = row.steps[there.arm]
+        live.store.add_outcome(made_outcome(decision_id=there.id, now=live.now, status="answered", steps=steps))
+        live.feedback(there, rating=row.correct[there.arm])
+        assert live.learn() == 1
+        here = learning.step(int(place))
+        for key in ("arm", "arms", "pmf", "propensity", "scores", "facts", "seed", "explored", "fault"):
+            assert getattr(here, key) == getattr(there, key), key
+    assert (learning.seq, learning.faults, learning.refused) == (30, 0, 0)
+    mine = live.sha256(learning.policy)
+    assert mine == live.sha256(live.replayed()) == live.sha256(live.learner().policy)
+    assert live.router.verify(deep=True).ok
+
+
+def test_processes_change_nothing(tmp_path):
+    """With one process or with two every number is the same, but for the clock's."""
+    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(45)))
+    found = [
+        simulate(
+            table,
+            policies={"mba": {}, "uniform": {}},
+            folds=3,
+            seeds=2,
+            weights=[0.02, 0.1],
+            settings=Settings(data_dir=str(tmp_path)),
+            encoder=lambda: HashingEncoder(16),
+            jobs=jobs,
+        )
+        for jobs in (1, 2)
+    ]
+    one, two = ([replace(row, seconds=None) for row in rows] for rows in found)
+    assert one == two
+    assert not multiprocessing.active_children()
+
+
+def test_error_in_a_process_ends_them_all(tmp_path):
+    """An error of ours in a process of the pool is raised here as it was, and no process is left."""
+    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(9)))
+    world = World(table=table, test=None, folds=3, settings=Settings())
+    asked = [Run(policy="fixed", params={"arm": 3}, weight=0.1, seed=0, fold=fold) for fold in range(3)]
+    with pytest.raises(ConfigError, match="must be the name of an arm") as caught:
+        runs.played(asked, world=world, jobs=2, here=frozenset(), progress=lambda *_: None)
+    assert caught.value.field == "policy.params.arm"
+    assert not multiprocessing.active_children()
+
+
+def test_process_that_dies_is_named(tmp_path):
+    """A process that is killed ends the simulation with an error of ours, not with a hang."""
+    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(9)))
+    world = World(table=table, test=None, folds=3, settings=Settings())
+    died = pytest.raises(RagBanditError, match="a process of the simulation died")
+    with died as caught, runs.started(world, jobs=2) as pool:
+        pool.submit(os._exit, 9).result(60)
+    assert caught.value.field == "jobs"
+    assert not multiprocessing.active_children()
+
+
+# -------------------------------------------------------------------------------------------------- the command
+
+
+def test_json_has_every_key(run):
+    """`--json` prints a list of rows with the promised keys; the baselines are always there."""
+    done = run("--policy", "mba,uniform", "--folds", "3", "--seeds", "2", "--lambda", "0.01,0.05", "--json")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)
+    for row in rows:
+        assert set(row) >= {
+            *("policy", "lambda", "em", "em_se", "steps", "above_line", "above_line_se", "arms", "oracle_share"),
+            *("online_reward", "seconds", "frontier", "above_line_at", "above_line_at_se"),
+        }
+        assert set(row["above_line_at"]) == set(row["above_line_at_se"]) == {"1.3", "1.5", "1.85", "2.2", "2.8"}
+        assert all(set(step) == {"lambda", "em", "steps", "above_line"} for step in row["frontier"])
+        assert set(row["arms"]) == set(ARMS)
+        assert sum(row["arms"].values()) == pytest.approx(1.0)
+    learned = [(row["policy"], row["lambda"]) for row in rows if row["seeds"]]
+    assert learned == [("mba", 0.01), ("mba", 0.05), ("uniform", 0.01), ("uniform", 0.05)]
+    assert all(set(row["seconds"]) == {"decision", "update", "total"} for row in rows if row["seeds"])
+    plain = [row["policy"] for row in rows if not row["seeds"]]
+    assert plain == [*(f"always-{arm}" for arm in ARMS), "line", "oracle", "oracle-by-reward", "oracle-by-reward"]
+
+
+def test_table_names_every_row(run):
+    """Without --json every policy and baseline has a line, no number cut off."""
+    done = run("--policy", "mba", "--by-dataset", "--total", "100")
+    assert done.exit_code == 0, done.output
+    for name in ("mba", "always-no_retrieval", "uniform", "line", "oracle", "oracle-by-reward", "musique (22)"):
+        assert name in done.stdout
+    assert "EM in % of 100 questions, 45 of them judged" in done.stdout
+    assert "…" not in done.stdout
+
+
+def test_params_of_config_and_command(run, tmp_path):
+    """The configured params hold for the configured policy; --param goes over them, and reaches the others."""
+    (tmp_path / "config.yaml").write_text(HASHING + "policy: {name: mba, params: {ridge: 3.0, epsilon_min: 0.1}}\n")
+    done = run("--policy", "mba,fixed", "--param", "fixed.arm=multi_step", "--param", "mba.ridge=7", "--json")
+    assert done.exit_code == 0, done.output
+    params = {row["policy"]: row["params"] for row in json.loads(done.stdout)}
+    assert params["mba"] == {"ridge": 7, "epsilon_min": 0.1}
+    assert params["fixed"] == {"arm": "multi_step"}
+
+
+def test_default_lambda_is_said_in_the_help(run):
+    """The help says which lambda is meant where none is given: the configured one."""
+    done = CliRunner().invoke(made_app(), ["simulate", "--help"], terminal_width=200, env={"COLUMNS": "200"})
+    assert "reward.weight" in done.stdout
+
+
+def test_plot_is_a_png(run, tmp_path):
+    """`--plot` writes the figure beside the table."""
+    done = run("--policy", "mba,uniform", "--seeds", "1", "--plot", "frontier.png")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_seeds_are_counted(run):
+    """`--seeds 3` learns three times: the row says so, and the note below the tables."""
+    done = run("--policy", "uniform", "--seeds", "3", "--json")
+    assert done.exit_code == 0, done.output
+    assert {row["seeds"] for row in json.loads(done.stdout) if row["policy"] == "uniform"} == {3}
+    assert "over 3 seeds" in run("--policy", "uniform", "--seeds", "3").stdout
+
+
+def cells_of(printed, name):
+    """Of the first table: header -> cell of the row of this policy."""
+    lines = [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in printed.splitlines()]
+    header = next(cells for cells in lines if cells and cells[0] == "policy")
+    return dict(zip(header, next(cells for cells in lines if cells and cells[0] == name), strict=True))
+
+
+def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
+    """EM, steps, shares, reward and milliseconds of always one arm stand under their headings."""
+    rows = [
+        {**row, "correct": dict(zip(ARMS, right, strict=True)), "steps": dict(zip(ARMS, (0, 1, 3), strict=True))}
+        for row, right in zip(made_rows(4), [(1, 1, 1), (0, 1, 1), (0, 0, 1), (0, 0, 0)], strict=True)
+    ]
+    write_table(tmp_path / "table.jsonl", rows)
+    (tmp_path / "config.yaml").write_text(HASHING + "policy: {floor: 0.0, newcomer_share: 0.0}\n")
+
+    def clocked(*given, **more):
+        return [
+            replace(row, seconds=row.seconds and replace(row.seconds, decision=0.00125, update=0.0345))
+            for row in simulate(*given, **more)
+        ]
+
+    monkeypatch.setattr(cli_offline, "simulate", clocked)
+    words = ("--param", "fixed.arm=multi_step", "--lambda", "0.1", "--folds", "2", "--seeds", "2")
+    done = run("--policy", "fixed", *words)
+    assert done.exit_code == 0, done.output
+    found = cells_of(done.stdout, "fixed")
+    assert (found["lambda"], found["EM"], found["steps"]) == ("0.1", "75.00 ± 0.00", "3.00")
+    assert (found["above line"], found["arms %"]) == ("+0.00 ± 0.00", "0/0/100")
+    assert found["reward"] == "0.450"  # 3/4 right, less a tenth of three steps
+    assert found["regret"] == "0.200"  # best is 1, 0.9, 0.7 and 0
+    assert (found["ms/dec."], found["ms/upd."]) == ("1.25", "34.50")
+    plain = cells_of(done.stdout, "always-multi_step")
+    assert (plain["EM"], plain["steps"], plain["ms/dec."], plain["ms/upd."]) == ("75.00", "3.00", "", "")
+
+
+class Fitted(Uniform):
+    """Takes the outcomes of all arms, and makes nothing of them."""
+
+    algorithm = "fitted"
+
+    def fit(self, rows, *, progress):
+        progress(1, 1)
+
+
+def test_full_information_has_a_star(run, monkeypatch):
+    """A policy that saw the outcomes of all arms has a star, explained below; no other row has one."""
+    monkeypatch.setitem(POLICIES, "fitted", f"{__name__}:Fitted")
+    done = run("--policy", "fitted,fixed", "--param", "fixed.arm=single_step", "--seeds", "2")
+    assert done.exit_code == 0, done.output
+    named = [line.split("│")[1].strip() for line in done.stdout.splitlines() if line.startswith("│")]
+    assert {name for name in named if name.endswith("*")} == {"fitted*"}
+    assert {"fixed", "oracle"} <= set(named)
+    assert "\n* fitted to the outcomes of all arms" in done.stdout
+    assert "*" not in run("--policy", "fixed", "--param", "fixed.arm=single_step").stdout
+
+
+def test_progress_goes_to_stderr_alone(run, monkeypatch):
+    """Bars are drawn on stderr, where that is a terminal; what is on stdout is the same with and without them."""
+    quiet = run("--policy", "fixed", "--param", "fixed.arm=single_step", "--json")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    for one in (cli_offline.console, cli_offline.errors):
+        monkeypatch.setattr(one, "is_interactive", True)  # a console looks for that when it is made
+    done = run("--policy", "fixed", "--param", "fixed.arm=single_step", "--json")
+    assert done.exit_code == 0, done.output
+    assert "runs" in done.stderr
+    without = [[{**row, "seconds": None} for row in json.loads(one.stdout)] for one in (quiet, done)]
+    assert without[0] == without[1]
+    assert "\x1b" not in done.stdout
+
+
+def test_figure_gets_all_that_was_found(run, tmp_path, monkeypatch):
+    """Every policy with its stands and frontiers, the baselines, the oracle's frontier from 0 on, and the line."""
+    given = []
+    monkeypatch.setattr(report, "plot_frontier", lambda curves, **more: given.append((curves, more)))
+    words = ("--policy", "mba,uniform,fixed", "--param", "fixed.arm=single_step", "--lambda", "0.0,0.1")
+    done = run(*words, "--folds", "3", "--seeds", "2", "--json", "--plot", "frontier.png")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)
+
+    def points(steps):
+        return [Point(em=step["em"], steps=step["steps"]) for step in steps]
+
+    ((curves, more),) = given
+    assert [curve.name for curve in curves] == ["mba", "uniform", "fixed"]
+    for curve in curves:
+        mine = [row for row in rows if row["policy"] == curve.name]
+        assert [row["lambda"] for row in mine] == [0.0, 0.1]
+        assert list(curve.stands) == points(mine)
+        assert list(curve.errors) == [row["em_se"] for row in mine]
+        assert list(curve.above_errors) == [row["above_line_se"] for row in mine]
+        kept = mine if curve.name == "mba" else mine[:1]  # the others have one frontier, of both learners
+        assert [list(one) for one in curve.frontiers] == [points(row["frontier"]) for row in kept]
+    assert [len(one) for curve in curves for one in curve.frontiers] == [len(SWEEP), len(SWEEP), 2, 2]
+    plain = [row for row in rows if row["policy"].startswith("always-") or row["policy"] == "oracle"]
+    assert list(more["plain"]) == [(row["policy"], *points([row])) for row in plain]
+    oracle = next(row["frontier"] for row in rows if row["policy"] == "oracle-by-reward")
+    assert list(more["oracle"]) == points(step for step in oracle if step["lambda"] >= 0)
+    assert len(more["oracle"]) == sum(weight >= 0 for weight in SWEEP)
+    assert more["line"] == line_of(read_table("table.jsonl"), total=45)
+    assert more["path"] == Path("frontier.png")
+
+
+def test_test_table(run, tmp_path):
+    """`--test` judges other rows, and only these."""
+    write_table(tmp_path / "test.jsonl", [{**row, "question": f"new {row['question']}"} for row in made_rows(6)])
+    done = run("--policy", "uniform", "--test", "test.jsonl", "--json")
+    assert done.exit_code == 0, done.output
+    assert {row["n"] for row in json.loads(done.stdout)} == {6}
+
+
+def test_line_between_given_arms(run):
+    """`--line A,B` measures by another pair: both of its ends are on the line then."""
+    done = run("--policy", "uniform", "--line", "no_retrieval,multi_step", "--json")
+    assert done.exit_code == 0, done.output
+    above = {row["policy"]: row["above_line"] for row in json.loads(done.stdout)}
+    assert above["always-no_retrieval"] == above["always-multi_step"] == 0.0
+    assert above["always-single_step"] != 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--policy", "oracle"], "policy.name"),
+        (["--policy", ","], "policy"),
+        (["--policy", "fixed"], "policy.params.arm"),
+        (["--policy", "uniform", "--lambda", "x"], "lambda"),
+        (["--policy", "uniform", "--lambda", "nan"], "lambda"),
+        (["--policy", "uniform", "--line", "no_retrieval"], "line"),
+        (["--policy", "uniform", "--param", "uniform"], "param"),
+        (["--policy", "uniform", "--param", "mba.ridge=1"], "param"),
+        (["--policy", "mba", "--param", "mba.ridge=[1"], "param"),
+        (["--policy", "mba", "--param", "mba.ridge=big"], "policy.params.ridge"),
+        (["--policy", "uniform", "--test", "table.jsonl", "--folds", "3"], "folds"),
+        (["--policy", "uniform", "--test", "missing.jsonl"], "missing.jsonl"),
+        (["--policy", "uniform", "--plot", "missing/a.png"], "plot"),
+        (["--policy", "uniform", "--total", "3"], "total"),
+    ],
+)
+def test_wrong_words_end_the_command(run, tmp_path, words, named):
+    """A wrong option ends with exit code 2 and one line that names it, before anything is learned or written."""
+    done = run(*words)
+    assert done.exit_code == 2, done.output
+    (line,) = done.stderr.strip().splitlines()
+    assert f" {named}" in line
+    assert not (tmp_path / ".ragbandit").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (lambda rows: rows[3]["correct"].pop("multi_step"), "table.jsonl:4 correct.multi_step: is missing"),
+        (lambda rows: rows[3]["steps"].update(single_step=float("nan")), "table.jsonl:4 steps.single_step"),
+        (lambda rows: rows[3].update(id="q1"), "table.jsonl:4 id: 'q1' stands on line 2 too"),
+        (list.clear, "table.jsonl: has no rows"),
+    ],
+)
+def test_bad_table_ends_the_command(run, tmp_path, spoil, named):
+    """A table with a missing arm, a NaN, an id twice, or no row is refused with its line and a remedy."""
+    rows = list(made_rows(9))
+    spoil(rows)
+    write_table(tmp_path / "table.jsonl", rows)
+    done = run("--policy", "uniform")
+    assert done.exit_code == 2
+    assert named in done.stderr
+    assert done.stderr.rstrip().endswith(")")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_ctrl_c_ends_all_processes(tmp_path):
+    """Ctrl-C while processes work ends the command and every one of them."""
+    (tmp_path / "config.yaml").write_text(HASHING)
+    write_table(tmp_path / "table.jsonl", made_rows(90))
+    words = ["simulate", "--table", "table.jsonl", "--policy", "mba", "--seeds", "2000", "--jobs", "2"]
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ragbandit", *words],
+            cwd=tmp_path,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: sum("spawn_main" in command for command in group_of(process.pid)) == 2)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(30) in (1, 130)
+        wait_until(lambda: not group_of(process.pid))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert "Traceback" not in (tmp_path / "said").read_text()
+
+
+def group_of(leader):
+    """Command lines of the processes of a session."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def wait_until(holds, *, patience_s=30.0):
+    give_up = time.monotonic() + patience_s
+    while not holds():
+        assert time.monotonic() < give_up, "it did not come to pass"
+        time.sleep(0.05)
+
+
+def test_line_number_is_a_number(run, tmp_path):
+    """The line that cannot be read is named by its number, also where rich knows a picture for it (":100:")."""
+    rows = [
+        json.dumps({"question": f"q{n}", "correct": {"a": 1, "b": 0}, "steps": {"a": 0, "b": 1}}) for n in range(99)
+    ]
+    broken = tmp_path / "hundred.jsonl"
+    broken.write_text("\n".join([*rows, "{oops"]))
+    done = CliRunner().invoke(made_app(), ["simulate", "--table", str(broken), "--policy", "uniform"])
+    assert done.exit_code == 2
+    assert "hundred.jsonl:100" in done.output
+
+
+def test_unwritable_plot_costs_no_result(run):
+    """A figure that cannot be written is a one-line error after the results."""
+    done = run("--policy", "fixed", "--param", "fixed.arm=multi_step", "--plot", "/dev/full/x.png")
+    assert done.exit_code == 2
+    assert "plot" in done.output

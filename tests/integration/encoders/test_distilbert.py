@@ -1,0 +1,325 @@
+import importlib.resources
+import json
+import logging
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ragbandit.router.encoders.distilbert import DistilBertEncoder, HashingEncoder
+from ragbandit.router.encoders.forward import AnyForward, DistilBertForward, load_transformer
+from ragbandit.router.encoders.projection import KINDS, fitted, references
+from ragbandit.router.errors import ConfigError, InvalidInput
+
+QUESTIONS = [
+    "What is the capital of France?",
+    "When did the region where the Poachie Range is located achieve statehood?",
+    "Who?",
+    "Which of the two composers of the opera that opened the new house in 1871 was born further north?",
+    "How long does the ferry take?",
+    "这是什么问题",
+    "Why 😀?",
+    "",
+]
+
+
+@pytest.fixture(scope="session")
+def encoder():
+    # One thread: on a busy machine OpenMP threads wait for each other far longer than they compute.
+    return DistilBertEncoder(precision="float32", device="cpu", threads=1)
+
+
+@pytest.fixture(scope="session")
+def folder(encoder):
+    from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
+
+    return resolve(DEFAULT_ENCODER).folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(folder, tmp_path_factory):
+    """A BERT of two small layers with random weights and the real tokenizer."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    target = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    BertModel(BertConfig(vocab_size=28996, **sizes)).save_pretrained(str(target))
+    (target / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    return target
+
+
+@pytest.fixture
+def tiny(tiny_bert, tmp_path):
+    """A factory of encoders on the small BERT, with a cache of this test alone."""
+
+    def make(**changed):
+        plain = {"dimension": 48, "threads": 1, "device": "cpu", "precision": "float32", "cache": tmp_path / "cache"}
+        return DistilBertEncoder(str(tiny_bert), **(plain | changed))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reference_states(encoder):
+    """What the real encoder makes of every second reference question, before the projection; (n, 9216)."""
+    return encoder._states(references().questions[::2])
+
+
+def ids_of(encoder, texts) -> list[list[int]]:
+    return [encoder._ids(text) for text in texts]
+
+
+def test_hashing_encoder_is_deterministic_and_standardised():
+    """Hashed words give the same rows every time, of mean square one, and zeros for a text without words."""
+    one, two = HashingEncoder(dimension=16), HashingEncoder(dimension=16)
+    rows = one.encode(["a red boat", "A red BOAT?", "...", "blue"])
+    assert np.array_equal(rows, two.encode(["a red boat", "A red BOAT?", "...", "blue"]))
+    assert np.array_equal(rows[0], rows[1])
+    assert np.mean(rows**2, axis=1) == pytest.approx([1, 1, 0, 1])
+    assert one.hash == two.hash != HashingEncoder(dimension=17).hash
+    assert one.encode([]).shape == (0, 16)
+
+
+def test_a_bare_string_is_refused():
+    """A string where a list is wanted is an error, not a batch of letters."""
+    with pytest.raises(InvalidInput):
+        HashingEncoder().encode("what?")
+
+
+@pytest.mark.models
+def test_the_hand_written_forward_equals_transformers(folder, encoder):
+    """Pooled states of every layer equal those of transformers' DistilBertModel within float32 rounding."""
+    ours = load_transformer(folder, precision="float32", device="cpu", threads=1)
+    theirs = AnyForward(folder, precision="float32", device="cpu", threads=1)
+    assert isinstance(ours, DistilBertForward)
+    groups = [[ids] for ids in ids_of(encoder, QUESTIONS)]
+    np.testing.assert_allclose(ours.pooled(groups), theirs.pooled(groups), rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.models
+def test_the_packed_layers_equal_the_ordinary_ones(folder, encoder, monkeypatch):
+    """Where oneDNN's packed layout is missing, torch's own linear layers give the same features."""
+    import torch
+
+    packed = load_transformer(folder, precision="float32", device="cpu", threads=1)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    plain = load_transformer(folder, precision="float32", device="cpu", threads=1)
+    groups = [ids_of(encoder, QUESTIONS[:1])]
+    np.testing.assert_allclose(packed.pooled(groups), plain.pooled(groups), rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_features_do_not_depend_on_the_batch(precision):
+    """A question alone, in a mixed batch and in another order has the same features, whatever the precision."""
+    encoder = DistilBertEncoder(precision=precision, device="cpu", threads=1, max_batch=5)
+    alone = np.concatenate([encoder.encode([question]) for question in QUESTIONS])
+    np.testing.assert_allclose(encoder.encode(QUESTIONS), alone, atol=1e-4)
+    np.testing.assert_allclose(encoder.encode(QUESTIONS[::-1])[::-1], alone, atol=1e-4)
+
+
+@pytest.mark.models
+def test_features_are_centred_and_of_unit_scale(encoder):
+    """Ordinary questions outside the reference list have entries of mean square between a half and two."""
+    rows = encoder.encode(QUESTIONS[:5])
+    assert rows.shape == (5, 256)
+    assert rows.dtype == np.float32
+    assert 0.5 < float(np.mean(rows**2)) < 2
+
+
+@pytest.mark.models
+def test_half_precision_stays_near(encoder):
+    """bfloat16 moves a question far less than questions differ from each other."""
+    half = DistilBertEncoder(precision="bfloat16", device="cpu", threads=1).encode(QUESTIONS[:5])
+    full = encoder.encode(QUESTIONS[:5])
+    moved = np.linalg.norm(half - full, axis=1).max()
+    apart = min(np.linalg.norm(full[i] - full[j]) for i in range(5) for j in range(i))
+    assert moved < 0.15 * apart
+
+
+@pytest.mark.models
+def test_the_hash_tells_encoders_apart(tiny, tmp_path):
+    """Precision, dimension, seed and length each change the hash; the same settings give it again, in any cache."""
+    plain = tiny()
+    assert tiny().hash == tiny(cache=tmp_path / "other").hash == plain.hash
+    changes = [{"precision": "bfloat16"}, {"dimension": 64}, {"seed": 1}, {"max_tokens": 64}]
+    assert len({plain.hash, *(tiny(**change).hash for change in changes)}) == 5
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    "edit", [{"question": "Who sank the red boat?"}, {"hops": 3}, {"wording": "plain"}, {"obscure": 2}], ids=str
+)
+def test_the_hash_tells_reference_questions_apart(tiny, tmp_path, monkeypatch, edit):
+    """Another question or another label in one line of the reference file gives another hash and other features."""
+    plain = tiny()
+    rows = [json.loads(line) for line in references().text.splitlines()]
+    changed = next(row for row in rows if all(row[key] != value for key, value in edit.items()))
+    changed.update(edit)
+    lines = (json.dumps(row, ensure_ascii=False) for row in rows)
+    (tmp_path / "reference_questions.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    monkeypatch.setattr(importlib.resources, "files", lambda package: tmp_path)
+    other = tiny()
+    assert other.hash != plain.hash
+    assert not np.array_equal(other.encode(QUESTIONS), plain.encode(QUESTIONS))
+
+
+@pytest.mark.models
+def test_the_hash_is_of_the_recipe(tiny, monkeypatch):
+    """Another arithmetic of the projection is another encoder."""
+    plain = tiny()
+    monkeypatch.setattr("ragbandit.router.encoders.distilbert._RECIPE", "another")
+    assert tiny().hash != plain.hash
+
+
+@pytest.mark.models
+def test_the_projection_is_fitted_once(tiny, monkeypatch, caplog):
+    """The second start reads it from the cache, without a fit, and gives the very same features."""
+    caplog.set_level(logging.INFO, logger="ragbandit.encoder")
+    rows = tiny().encode(QUESTIONS)
+    assert caplog.text.count("reference questions, once") == 1
+
+    def never(*given, **named):
+        raise AssertionError("fitted again")
+
+    monkeypatch.setattr("ragbandit.router.encoders.distilbert.fitted", never)
+    assert np.array_equal(tiny().encode(QUESTIONS), rows)
+    assert caplog.text.count("reference questions, once") == 1
+    with pytest.raises(AssertionError, match="fitted again"):
+        tiny(seed=1)
+
+
+@pytest.mark.models
+def test_a_damaged_projection_is_fitted_again(tiny, tmp_path, caplog):
+    """A cut file in the cache is replaced at the next start, and the features are the same."""
+    caplog.set_level(logging.INFO, logger="ragbandit.encoder")
+    rows = tiny().encode(QUESTIONS)
+    (file,) = (tmp_path / "cache" / "projection").iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    assert np.array_equal(tiny().encode(QUESTIONS), rows)
+    assert caplog.text.count("reference questions, once") == 2
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.models
+def test_a_cache_that_cannot_be_written_is_a_warning(tiny, tmp_path, caplog):
+    """Where the projection cannot be kept the encoder starts and says so; it has the same features."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "projection").write_text("a file")
+    rows = tiny().encode(QUESTIONS)
+    assert "is not kept" in caplog.text
+    assert np.array_equal(rows, tiny(cache=tmp_path / "other").encode(QUESTIONS))
+
+
+def auc(scores, labels):
+    """P(a positive row has the higher score), by pairs."""
+    return float((scores[labels > 0][:, None] > scores[labels == 0][None, :]).mean())
+
+
+@pytest.mark.models
+def test_readings_tell_kinds_of_questions_apart(reference_states):
+    """On reference questions that had no part in the fit the readings order hops and forms: area above .9.
+
+    Fitted on a quarter of the questions and read on another; the labels came from people who read the questions.
+    """
+    known = references()
+    some = replace(known, questions=known.questions[::4], columns=known.columns[::4])
+    projection = fitted(reference_states[::2], known=some, dimension=256, seed=0)
+    place = projection.place(reference_states[1::2], texts=known.questions[2::4])
+    found = {label: auc(place[:, i], known.columns[2::4, i]) for i, label in enumerate(known.labels)}
+    for label in ("hops >= 2", "hops >= 3", "form = choice", "form = yes_no", "form = open", "wording = search"):
+        assert found[label] > 0.9, f"{label}: {found[label]:.3f}"
+    assert min(found.values()) > 0.65
+
+
+@pytest.mark.models
+def test_most_of_a_question_is_its_kind(encoder, reference_states):
+    """On the reference questions the mean square is near 1, and near KINDS of a question's squared length in kinds."""
+    texts = references().questions[::2]
+    squares = encoder._projection.apply(reference_states, texts=texts, dimension=256).astype(np.float64) ** 2
+    kinds = squares[:, :160].sum(axis=1)
+    assert squares.mean() == pytest.approx(0.85, abs=0.15)
+    assert (kinds / squares.sum(axis=1)).mean() == pytest.approx(KINDS, abs=0.1)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("text", ["", " ", "x" * 1_000_000, "word " * 200_000, "😀" * 300, "这" * 300, "\ud800 hi\x00"])
+def test_any_text_encodes_fast(encoder, text):
+    """Empty, huge, foreign and broken text gives finite features, at the price of max_tokens tokens at most."""
+    began = time.perf_counter()
+    row = encoder.encode([text])
+    assert time.perf_counter() - began < 2
+    assert np.isfinite(row).all()
+
+
+@pytest.mark.models
+def test_an_empty_batch_has_no_rows(encoder):
+    """No texts, shape (0, d)."""
+    assert encoder.encode([]).shape == (0, 256)
+
+
+@pytest.mark.models
+def test_threads_get_their_own_rows(encoder):
+    """Calls from several threads at once return what calls one by one return."""
+    expected = [encoder.encode([question]) for question in QUESTIONS]
+    found = {}
+    threads = [
+        threading.Thread(target=lambda at=at: found.update({at: encoder.encode([QUESTIONS[at]])}))
+        for at in range(len(QUESTIONS))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for at, row in enumerate(expected):
+        np.testing.assert_allclose(found[at], row, atol=1e-4)
+
+
+@pytest.mark.models
+def test_any_other_encoder_works(tiny):
+    """A BERT folder gives features by the same recipe, and they do not depend on the batch."""
+    encoder = tiny()
+    alone = np.concatenate([encoder.encode([question]) for question in QUESTIONS])
+    assert alone.shape == (8, 48)
+    np.testing.assert_allclose(encoder.encode(QUESTIONS), alone, atol=1e-4)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dimension": 0},
+        {"dimension": 15},
+        {"dimension": 10_000},
+        {"max_tokens": 513},
+        {"max_tokens": -1},
+        {"threads": 0},
+        {"precision": "int8"},
+        {"device": "tpu"},
+    ],
+)
+def test_wrong_settings_name_themselves(wrong):
+    """A setting that the model cannot serve is a ConfigError that names it."""
+    with pytest.raises(ConfigError) as caught:
+        DistilBertEncoder(**{"threads": 1, **wrong})
+    assert caught.value.field == f"encoder.{next(iter(wrong))}"
+
+
+@pytest.mark.models
+def test_missing_parameters_are_a_config_error(folder, tmp_path: Path):
+    """A DistilBERT folder whose weights lack a layer is refused by name."""
+    from safetensors.numpy import load_file, save_file
+
+    state = load_file(str(folder / "model.safetensors"))
+    del state["transformer.layer.5.ffn.lin2.bias"]
+    save_file(state, str(tmp_path / "model.safetensors"))
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(ConfigError, match=r"layer\.5\.ffn\.lin2\.bias"):
+        DistilBertEncoder(str(tmp_path), threads=1)

@@ -1,0 +1,136 @@
+"""What the real small model tells beside its text, against transformers' own forward pass; and its sampling."""
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.strategies.base import Prompt, Request, Sampling
+from ragbandit.strategies.generators.local import LocalGenerator
+from ragbandit.strategies.generators.token_details import Attention
+
+pytestmark = pytest.mark.models
+
+CAPITAL = Prompt(instructions="You answer with a short phrase.", body="What is the capital of France?")
+ALL = frozenset({"logprobs", "entropy", "attention", "hidden_states"})
+
+
+@pytest.fixture(scope="module")
+def folder():
+    from ragbandit.router.encoders.weights import DEFAULT_GENERATOR, resolve
+
+    return resolve(DEFAULT_GENERATOR).folder
+
+
+@pytest.fixture(scope="module")
+def generator(folder):
+    return LocalGenerator(folder, device="cpu", precision="float32", threads=1)
+
+
+@pytest.fixture(scope="module")
+def told(generator):
+    return complete(generator, want=ALL)
+
+
+def complete(generator, prompt=CAPITAL, *, max_tokens=12, **options):
+    return asyncio.run(generator.complete(Request(prompt=prompt, max_tokens=max_tokens, **options)))
+
+
+def forward(generator, told):
+    """Transformers' logits, attention and states over the same tokens; the number of those read."""
+    import torch
+
+    tokenizer, ids = generator._tokenizer, generator._ids(CAPITAL)
+    written = tokenizer("".join(token.text for token in told.details["logprobs"]), add_special_tokens=False)[
+        "input_ids"
+    ]
+    generator._model.set_attn_implementation("eager")
+    try:
+        with torch.inference_mode():
+            output = generator._model(
+                input_ids=torch.tensor([ids + written]), output_attentions=True, output_hidden_states=True
+            )
+    finally:
+        generator._model.set_attn_implementation("sdpa")
+    return output, len(ids), written
+
+
+def test_asking_changes_nothing(generator, told):
+    """The text and its tokens are the same whether anything else is asked or not, and nothing unasked is told."""
+    plain = complete(generator)
+    assert (plain.text, plain.completion_tokens, plain.details) == (told.text, told.completion_tokens, {})
+    assert set(told.details) == ALL
+
+
+def test_log_probabilities(generator, told):
+    """Every token's log-probability and the best others are those of the model's distribution at that place."""
+    import torch
+
+    output, read, written = forward(generator, told)
+    rows = torch.log_softmax(output.logits[0, read - 1 : -1].float(), dim=-1)
+    tokens = told.details["logprobs"]
+    assert "".join(token.text for token in tokens).startswith(told.text)
+    assert [token.logprob for token in tokens] == pytest.approx(
+        [float(row[place]) for row, place in zip(rows, written, strict=True)], abs=1e-3
+    )
+    for token in tokens:
+        assert len(token.others) == 5
+        assert max(token.others.values()) <= token.logprob <= 0.0, "greedy takes the likeliest"
+
+
+def test_entropy(generator, told):
+    """The entropy of the whole distribution, in nats, between 0 and that of the even one."""
+    import torch
+
+    output, read, _ = forward(generator, told)
+    rows = torch.log_softmax(output.logits[0, read - 1 : -1].float(), dim=-1)
+    theirs = [-float((row.exp() * row).sum()) for row in rows]
+    assert list(told.details["entropy"]) == pytest.approx(theirs, abs=1e-3)
+    assert all(0.0 <= each <= math.log(rows.shape[1]) for each in told.details["entropy"])
+
+
+def test_attention(generator, told):
+    """The last layer's attention of every token written over all before it, rows that sum to 1."""
+    output, read, written = forward(generator, told)
+    attention = told.details["attention"]
+    assert isinstance(attention, Attention)
+    theirs = output.attentions[-1][0, :, read:].numpy()
+    assert attention.weights.shape == theirs.shape == (theirs.shape[0], len(written), len(attention.keys))
+    assert np.allclose(attention.weights, theirs, atol=1e-4)
+    assert np.allclose(attention.weights.sum(axis=-1), 1.0, atol=1e-4)
+    assert "".join(attention.keys[read:]).startswith(told.text)
+
+
+def test_hidden_states(generator, told):
+    """The states of the last token written, one row per layer, the embedding first."""
+    output, _, _ = forward(generator, told)
+    theirs = np.stack([state[0, -1].numpy() for state in output.hidden_states])
+    assert told.details["hidden_states"].shape == theirs.shape
+    assert np.allclose(told.details["hidden_states"], theirs, atol=1e-3)
+
+
+def test_sampling_follows_the_seed(generator):
+    """One seed gives one text, other seeds others; hardly any temperature, or one token to choose from, is greedy."""
+
+    def text(**how):
+        return complete(generator, max_tokens=16, sampling=Sampling(**how)).text
+
+    assert text(temperature=1.2, seed=3) == text(temperature=1.2, seed=3)
+    assert len({text(temperature=1.5, seed=seed) for seed in range(4)}) > 1
+    greedy = complete(generator, max_tokens=16).text
+    assert text(temperature=1e-3, seed=1) == greedy
+    assert text(temperature=1.5, seed=1, top_k=1) == greedy
+    assert text(temperature=1.5, seed=1, top_p=1e-6) == greedy
+
+
+def test_trained_tokens(folder):
+    """Named special tokens are told of at every place; a token that the model does not have is refused."""
+    named = LocalGenerator(folder, device="cpu", precision="float32", threads=1, trained_tokens=["<|im_end|>"])
+    assert "trained_tokens" in named.capabilities
+    told = complete(named, want=frozenset({"trained_tokens", "logprobs"}))
+    assert len(told.details["trained_tokens"]) == len(told.details["logprobs"])
+    assert all(set(each) == {"<|im_end|>"} and each["<|im_end|>"] <= 0.0 for each in told.details["trained_tokens"])
+    with pytest.raises(ConfigError, match="has no token"):
+        LocalGenerator(folder, device="cpu", threads=1, trained_tokens=["[Retrieval]"])

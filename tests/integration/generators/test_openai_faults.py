@@ -1,0 +1,515 @@
+"""The generator "openai" where the server fails, dawdles or is to be spared: tries, seconds, cost, connections."""
+
+import asyncio
+import contextlib
+import email.utils
+import re
+import socket
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from ragbandit.router.errors import ArmFailed
+from ragbandit.router.types import Budget, CallFailed, DecisionId, Generated, Query
+from ragbandit.strategies.arms.single_step import NoRetrieval
+from ragbandit.strategies.base import OutOfBudget, Request
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
+from ragbandit.strategies.generators.scripted import MemoryRetriever
+from ragbandit.strategies.outbound.redaction import without_keys
+from ragbandit.strategies.run import Run
+from ragbandit.strategies.runner import run_strategy
+from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from tests.support.openai_calls import CAPITAL, ask, wait_until
+
+#: a minute's patience for a loaded machine is no part of what is measured
+pytestmark = pytest.mark.timeout(60)
+
+
+#: name -> (what the server does, a piece of what the error says)
+FAULTS = {
+    "429": (Reply(status=429, text="slow down"), "status 429"),
+    "500": (Reply(status=500, text="oops"), "status 500"),
+    "503": (Reply(status=503, text="busy"), "status 503"),
+    "cut": (Reply(text="The city of Paris is it", cut=True), ""),
+    "short": (Reply(text="The city of Paris is it", short=True), "broke off"),
+    "half_json": (Reply(body=b'{"choices": [{"mess'), ""),
+    "bad_event": (Reply(body=b"data: {broken\n\n"), ""),
+    "html": (Reply(body=b"<html>gateway</html>"), ""),
+    "wrong_shape": (Reply(body=b'{"choices": "none"}'), ""),
+    "no_choices": (Reply(choices=False), "holds no answer"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "stream"),
+    # A whole reply has no parts to leave out.
+    [(name, stream) for name in FAULTS for stream in (True, False) if stream or name != "short"],
+)
+def test_a_fault_that_passes_is_tried_again(name, stream):
+    """Every passing fault is tried again; where it stays, the call fails with its cause after all attempts."""
+    fault, said = FAULTS[name]
+    with ScriptedServer([fault, "Paris"]) as server:
+        done, seconds = ask(server, stream=stream, deadline_s=20)
+        assert len(server.requests) == 2
+    assert (done.text, done.finish, done.details["attempts"]) == ("Paris", "stop", 2)
+    assert seconds < 10
+    with ScriptedServer([fault] * 5) as server:
+        error, _ = ask(server, stream=stream, retries=2)
+        assert len(server.requests) == 3
+    assert isinstance(error, ArmFailed)
+    assert "after 3 attempts" in error.message
+    assert said in error.message
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_arm_fails_with_its_cost(name):
+    """An arm whose server keeps failing is a failed outcome: one call, its seconds, and no wait beyond the budget."""
+    with ScriptedServer([FAULTS[name][0]] * 2) as server:
+        outcome = answered(server, seconds=10.0)
+        assert len(server.requests) == 2
+    assert (outcome.status, outcome.stop_reason) == ("failed", "error")
+    assert "after 2 attempts" in outcome.error
+    assert [type(event) for event in outcome.trace] == [CallFailed]
+    assert outcome.cost.llm_calls == 1
+    assert 0 < outcome.trace[0].seconds == outcome.cost.seconds_generate <= outcome.cost.seconds_total < 10
+
+
+def test_an_arm_on_a_slow_server_ends_in_time():
+    """An arm whose server is too slow ends exhausted at its budget, with the tokens of the text so far."""
+    with ScriptedServer({"": Reply(text="word " * 200, part_s=0.05)}) as server:
+        outcome = answered(server, seconds=0.6)
+    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+    assert outcome.cost.completion_tokens > 0
+    assert outcome.cost.seconds_total < 1.5
+
+
+def answered(server, *, seconds, retries=1, **more):
+    async def run_it():
+        options = OpenAiOptions(base_url=server.url, retries=retries, pause_s=0.01, **more)
+        generator = OpenAiGenerator("gpt", options=options)
+        try:
+            return await run_strategy(
+                NoRetrieval(max_tokens=300),
+                query=Query(text="Where is the ferry?", id=DecisionId("d1")),
+                budget=Budget(seconds=seconds),
+                retriever=MemoryRetriever([]),
+                generator=generator,
+            )
+        finally:
+            await generator.close()
+
+    return asyncio.run(asyncio.wait_for(run_it(), 30))
+
+
+def test_text_that_broke_off_is_paid_for():
+    """The tokens of a stream that was cut are in the count, as an estimate, and in the dollars."""
+    with ScriptedServer([Reply(text="The city of Paris is the one you want", cut=True), "Paris"]) as server:
+        done, _ = ask(server, prices={"gpt": (1e6, 1e6)})
+    assert done.details == {"attempts": 2, "usage": "estimated"}
+    assert done.prompt_tokens > 8
+    assert done.completion_tokens > 1
+    assert done.dollars == pytest.approx(done.prompt_tokens + done.completion_tokens)
+
+
+def test_a_call_that_broke_for_good_is_paid_for():
+    """Where every attempt broke off, the arm's failed outcome has the tokens and the dollars of all of them."""
+    cut = Reply(text="The city of Paris is the one you want", cut=True)
+    with ScriptedServer([cut] * 2) as server:
+        options = OpenAiOptions(base_url=server.url, retries=1, pause_s=0.01, prices={"gpt": (1e6, 1e6)})
+        outcome = asyncio.run(
+            run_strategy(
+                NoRetrieval(),
+                query=Query(id=DecisionId("d"), text="Which city?"),
+                budget=Budget(),
+                retriever=MemoryRetriever(()),
+                generator=OpenAiGenerator("gpt", options=options),
+            )
+        )
+        assert len(server.requests) == 2
+    cost = outcome.cost
+    assert (outcome.status, outcome.stop_reason, cost.llm_calls) == ("failed", "error", 1)
+    assert cost.completion_tokens >= 2 * 5
+    assert cost.prompt_tokens > 2 * 8
+    assert cost.dollars == pytest.approx(cost.prompt_tokens + cost.completion_tokens)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Reply(status=400, text="what?"), "max_tokens_field"),
+        (Reply(status=401, text="who?"), "OPENAI_API_KEY"),
+        (Reply(status=404, text="no such model"), "generator.model"),
+        (Reply(status=429, code="insufficient_quota", text="pay first"), "pay first"),
+    ],
+    ids=["400", "401", "404", "quota"],
+)
+def test_a_fault_that_stays_fails_at_once(fault, said):
+    """Refusals are not tried again, and say what to do."""
+    with ScriptedServer([fault, "Paris"]) as server:
+        error, _ = ask(server)
+        assert len(server.requests) == 1
+    assert isinstance(error, ArmFailed)
+    assert said in str(error)
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_retry_after_is_honoured(dated):
+    """The next attempt comes no sooner than the server asks, in seconds or as a date."""
+    asked = email.utils.formatdate(time.time() + 2, usegmt=True) if dated else 0.4
+    with ScriptedServer([Reply(status=429, retry_after=asked), "Paris"]) as server:
+        done, seconds = ask(server)
+    assert done.text == "Paris"
+    assert seconds >= (0.7 if dated else 0.4)  # a date has whole seconds
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "deadline_s", "said", "setting"),
+    [
+        (20.0, 1.0, r"pause of 20 s, and the question has (0\.\d|1\.0) s left", "budget.seconds"),
+        (3600.0, None, "pause of 3600 s, and none may be longer than 30 s", "generator.openai.longest_pause_s"),
+        (3600.0, 1.0, "pause of 3600 s, and none may be longer than 30 s", "generator.openai.longest_pause_s"),
+    ],
+)
+def test_a_pause_too_long_is_not_begun(retry_after, deadline_s, said, setting):
+    """A Retry-After beyond the deadline, or beyond longest_pause_s, ends the call at once, and the error says why."""
+    with ScriptedServer([Reply(status=429, retry_after=retry_after, text="slow down"), "Paris"]) as server:
+        error, seconds = ask(server, deadline_s=deadline_s)
+        assert len(server.requests) == 1
+    assert isinstance(error, ArmFailed)
+    assert seconds < 0.9
+    assert error.message.startswith("gpt did not answer: status 429: slow down; ")
+    assert re.search(said, error.message)
+    assert setting in error.remedy
+
+
+def test_a_pause_without_time_for_it():
+    """A fault that passes, with too little time left for another attempt, says that too."""
+    with ScriptedServer([Reply(status=500, text="oops"), "Paris"]) as server:
+        error, _ = ask(server, deadline_s=5.0, pause_s=1e6, longest_pause_s=1e6)
+        assert len(server.requests) == 1
+    assert re.search(
+        r"status 500: oops; another attempt needs a pause, and the question has \d\.\d s left", error.message
+    )
+
+
+def test_a_pause_that_was_waited_for_is_no_cause():
+    """Where all attempts were made, how long the server asked to wait is not the cause of the failure."""
+    with ScriptedServer([Reply(status=429, retry_after=0.05, text="slow down")] * 2) as server:
+        error, _ = ask(server, retries=1)
+    assert error.message == "gpt did not answer after 2 attempts: status 429: slow down"
+
+
+#: of OpenAI and vLLM, of older versions of vLLM, and of llama.cpp
+LONG_PROMPTS = [
+    Reply(status=400, code="context_length_exceeded", text="This model takes 10 tokens."),
+    Reply(status=400, body=b'{"object": "error", "message": "The maximum context length is 10 tokens.", "code": 400}'),
+    Reply(status=400, body=b'{"error": {"code": 400, "message": "too long", "type": "exceed_context_size_error"}}'),
+    Reply(status=400, body=b'{"error": {"code": {"odd": 1}, "message": "beyond the Context Window"}}'),
+]
+
+
+@pytest.mark.parametrize("fault", LONG_PROMPTS)
+def test_a_prompt_beyond_the_servers_context_names_the_setting(fault):
+    """A prompt that is too long by any server's words leads to generator.context_tokens, and is not sent again."""
+    with ScriptedServer([fault, "Paris"]) as server:
+        error, _ = ask(server)
+        assert len(server.requests) == 1
+    assert "generator.context_tokens" in error.remedy
+
+
+KEY = "configured-key-0123456789"
+TOKEN = "sk-proj-Abc_123-xyzXYZ789"
+
+#: name -> (reply, stream)
+LEAKS = {
+    "401": (Reply(status=401, text=f"Incorrect API key provided: {KEY}, {TOKEN}."), True),
+    "masked": (Reply(status=401, text=f"{KEY}; or sk-abcd1234**********wxyz."), True),
+    "500": (Reply(status=500, text=f"upstream said {KEY} {TOKEN}"), True),
+    "cut": (Reply(status=400, text="x" * 190 + KEY + " " + TOKEN), True),
+    "cut token": (Reply(status=400, text="x" * 190 + " " + TOKEN + " " + KEY), True),
+    "event": (Reply(body=b'data: {"error": {"message": "' + f"{KEY} {TOKEN}".encode() + b'"}}\n\n'), True),
+    "text": (
+        Reply(
+            body=b'{"choices": [{"message": {"content": {"a": "' + b"y" * 50 + f"{KEY} {TOKEN}".encode() + b'"}}, '
+            b'"finish_reason": "stop"}]}'
+        ),
+        False,
+    ),
+    "header": (Reply(status=429, retry_after=3600.0, text=f"{KEY} {TOKEN}"), True),
+}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_no_error_repeats_the_key(name, monkeypatch):
+    """The configured key, and what looks like one of OpenAI's, is kept in no outcome, wherever the server writes it."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    fault, stream = LEAKS[name]
+    with ScriptedServer([fault]) as server:
+        outcome = answered(server, seconds=10.0, retries=0, stream=stream)
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert outcome.status == "failed"
+    assert "[key" in outcome.error
+    kept = f"{outcome.error} {outcome.trace}"
+    for secret in (KEY, TOKEN, "wxyz"):
+        assert not any(secret[start : start + 6] in kept for start in range(max(1, len(secret) - 5)))
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_no_error_repeats_a_header(name):
+    """What the other headers hold, whole or in pieces, is kept in no outcome either."""
+    fault, stream = LEAKS[name]
+    headers = {"cookie": f"session={KEY}; other=x", "x-api-key": f"Token {TOKEN}"}
+    with ScriptedServer([fault]) as server:
+        outcome = answered(server, seconds=10.0, retries=0, stream=stream, headers=headers)
+        assert server.requests[0].headers["cookie"] == headers["cookie"]
+    assert "[key" in outcome.error
+    kept = f"{outcome.error} {outcome.trace}"
+    assert not any(KEY[start : start + 6] in kept for start in range(len(KEY) - 5))
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "kept"),
+    [
+        (
+            'say"friend\\now',
+            r"in JSON \"say\"friend\\now\", plain say" + '"friend\\now',
+            'in JSON \\"[key]\\", plain [key]',
+        ),
+        ('say"friend', r"{\"key\": \"say\\\"friend\"}", r"{\"key\": \"[key]\"}"),
+        ("it's\"me, now", repr("it's\"me, now"), "'[key]'"),
+        ("one/two&three", r"one\/two\u0026three ONE/two&three", "[key] ONE/two&three"),
+        ("Token  abc  def", "Token abc def, abc, def, defs", "[key], abc, [key], defs"),
+        ('Digest user="alexandra",realm="x"', "user alexandra of x", "user [key] of x"),
+        ("a=longenough;b=short", "longenough, short, b=short", "[key], short, b=short"),
+        ("", "as it is", "as it is"),
+    ],
+)
+def test_secrets_are_hidden_as_they_are_repeated(secret, text, kept):
+    """Escaped by JSON, by JSON in JSON or by repr; of a value also its longer pieces and its last word."""
+    assert without_keys(text, secrets=[secret]) == kept
+
+
+def test_secrets_are_found_in_any_page_quickly():
+    """A page of a million signs is read in time that grows with its length."""
+    began = time.monotonic()
+    for sign in ("\\", " ", "a", '"', "a\\"):
+        without_keys(sign * 1_000_000, secrets=["Bearer aaaa\\\\aaaaaaaa", '\\\\"x"', "a b c d e f g h i"])
+    assert time.monotonic() - began < 10.0
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("the key 'tiny' is wrong: tiny", "the key '[key]' is wrong: [key]"),
+        ("密钥tiny和sk-abcd12345678", "密钥[key]和[key]"),
+        ("a tinyurl, Tiny and a destiny", "a tinyurl, Tiny and a destiny"),
+        (
+            "a risk-management-system, task-forces-united, sk-short",
+            "a risk-management-system, task-forces-united, sk-short",
+        ),
+    ],
+)
+def test_words_that_hold_a_short_key_stay(text, kept, monkeypatch):
+    """A key of a few letters is hidden where it stands alone, and no other word is taken for a key."""
+    monkeypatch.setenv("OPENAI_API_KEY", "tiny")
+    with ScriptedServer([Reply(status=400, text=text)]) as server:
+        error, _ = ask(server)
+    assert error.message == f"gpt did not answer: status 400: {kept}"
+
+
+def test_a_server_without_a_key_may_say_none(monkeypatch):
+    """Where no key is set, the word that is sent in its place is a word like any other."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with ScriptedServer([Reply(status=400, text="none of these")]) as server:
+        error, _ = ask(server)
+        assert server.requests[0].headers["authorization"] == "Bearer none"
+    assert "none of these" in error.message
+
+
+def test_deadline_leaves_the_text_so_far():
+    """At the deadline the text so far comes back, and the connection is closed, which frees the server."""
+    slow = Reply(text="one two three four five six seven eight nine ten " * 20, part_s=0.05)
+    with ScriptedServer({"": slow}) as server:
+        done, seconds = ask(server, deadline_s=0.6, max_tokens=500)
+        wait_until(lambda: server.abandoned == 1)
+    assert done.finish == "deadline"
+    assert done.text.startswith("one")
+    assert 0.5 < seconds < 1.5
+    assert done.details == {"usage": "estimated"}
+    assert done.completion_tokens > 0
+
+
+def test_deadline_before_the_answer():
+    """A silent server costs the prompt, no text, and no more time than there was."""
+    with ScriptedServer({"": Reply(text="Paris", seconds=20)}) as server:
+        done, seconds = ask(server, deadline_s=0.4)
+    assert (done.text, done.finish, done.completion_tokens) == ("", "deadline", 0)
+    assert done.prompt_tokens > 0
+    assert seconds < 1.5
+
+
+def test_deadline_that_passed_already():
+    """A call whose time is up asks nobody."""
+    with ScriptedServer(["Paris"]) as server:
+        done, _ = ask(server, deadline_s=-1.0)
+        assert server.requests == []
+    assert (done.finish, done.prompt_tokens, done.completion_tokens) == ("deadline", 0, 0)
+
+
+@pytest.mark.parametrize("limit", [{"read_s": 0.2}, {"attempt_s": 0.3}])
+def test_an_attempt_has_its_own_time(limit):
+    """A silent server, and one that drips, lose their attempt after read_s or attempt_s."""
+    silent = Reply(text="Paris", **({"seconds": 20.0} if "read_s" in limit else {"drip_s": 0.05}))
+    with ScriptedServer([silent, "Paris"]) as server:
+        done, seconds = ask(server, **limit)
+    assert (done.text, done.details["attempts"]) == ("Paris", 2)
+    assert seconds < 5
+
+
+def test_nobody_there():
+    """A server that cannot be reached fails the call after its attempts."""
+    with ScriptedServer([]) as server:
+        pass
+    error, seconds = ask(server, retries=1)
+    assert isinstance(error, ArmFailed)
+    assert "after 2 attempts" in error.message
+    assert f"{server.url} cannot be reached" in error.message
+    assert "generator.openai.base_url" in error.remedy
+    assert seconds < 10
+
+
+def test_nobody_there_by_the_environment(monkeypatch):
+    """The address of OPENAI_BASE_URL is named without its password."""
+    with ScriptedServer([]) as server:
+        pass
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url.replace("//", "//me:word@"))
+
+    async def call():
+        generator = OpenAiGenerator("gpt", options=OpenAiOptions(retries=0))
+        try:
+            await generator.complete(Request(prompt=CAPITAL, max_tokens=4))
+        finally:
+            await generator.close()
+
+    with pytest.raises(ArmFailed, match="cannot be reached") as caught:
+        asyncio.run(asyncio.wait_for(call(), 20))
+    assert server.url in caught.value.message
+    assert "word" not in str(caught.value)
+
+
+def test_nobody_takes_the_connection():
+    """A server that lets connections wait is named as one that cannot be reached, once connect_s is over."""
+    with socket.socket() as full, contextlib.ExitStack() as waiting:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(8):  # the queue is full, and who comes now is not answered
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        address = SimpleNamespace(url=f"http://127.0.0.1:{full.getsockname()[1]}/v1")
+        error, seconds = ask(address, retries=0, connect_s=0.3)
+    assert f"{address.url} cannot be reached" in error.message
+    assert 0.2 < seconds < 5
+
+
+def test_requests_per_minute():
+    """What is beyond a minute's requests waits: at 600 a minute, the fifth too many for half a second."""
+    with ScriptedServer({"": "Paris"}) as server:
+
+        async def many():
+            options = OpenAiOptions(base_url=server.url, requests_per_minute=600.0, concurrency=4)
+            generator = OpenAiGenerator("gpt", options=options)
+            await generator._requests.take(600)
+            began = time.monotonic()
+            await asyncio.gather(*(generator.complete(Request(prompt=CAPITAL, max_tokens=4)) for _ in range(5)))
+            await generator.close()
+            return time.monotonic() - began
+
+        seconds = asyncio.run(asyncio.wait_for(many(), 20))
+    assert 0.45 < seconds < 3
+
+
+def test_tokens_per_minute_cut_by_the_deadline():
+    """A call that would wait for tokens beyond its deadline asks nobody and gives its tokens back."""
+    with ScriptedServer({"": "Paris"}) as server:
+
+        async def late():
+            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, tokens_per_minute=100.0))
+            await generator._tokens.take(100)
+            done = await generator.complete(Request(prompt=CAPITAL, max_tokens=50, deadline=time.monotonic() + 0.2))
+            level = generator._tokens._level
+            await generator.close()
+            return done, level
+
+        done, level = asyncio.run(asyncio.wait_for(late(), 20))
+        assert server.requests == []
+    assert (done.finish, done.prompt_tokens) == ("deadline", 0)
+    assert -1 < level < 5
+
+
+def test_concurrency_is_capped():
+    """No more requests are under way at once than concurrency allows."""
+    under_way, most = 0, 0
+
+    def slow(body):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        time.sleep(0.05)
+        under_way -= 1
+        return "Paris"
+
+    with ScriptedServer(slow) as server:
+
+        async def many():
+            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, concurrency=2))
+            await asyncio.gather(*(generator.complete(Request(prompt=CAPITAL, max_tokens=4)) for _ in range(8)))
+            await generator.close()
+
+        asyncio.run(asyncio.wait_for(many(), 20))
+    assert most == 2
+
+
+def test_cancelling_frees_the_server():
+    """A cancelled call closes its connection."""
+    with ScriptedServer({"": Reply(text="word " * 400, part_s=0.02)}) as server:
+
+        async def cancelled():
+            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url))
+            task = asyncio.create_task(generator.complete(Request(prompt=CAPITAL, max_tokens=500)))
+            while not server.requests:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(wait_until, lambda: server.abandoned == 1)
+            await generator.close()
+
+        asyncio.run(asyncio.wait_for(cancelled(), 20))
+
+
+def test_the_run_accounts_for_it():
+    """A final failure is one CallFailed with the seconds of all attempts; a deadline is OutOfBudget with a draft."""
+    replies = [Reply(status=500, seconds=0.1)] * 2 + [Reply(text="word " * 200, part_s=0.02)]
+    with ScriptedServer(replies) as server:
+
+        async def run_it():
+            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, retries=1, pause_s=0.01))
+            run = Run(
+                query=Query(text="?"), retriever=MemoryRetriever([]), generator=generator, budget=Budget(seconds=1.0)
+            )
+            with pytest.raises(ArmFailed):
+                await run.complete(CAPITAL, purpose="answer", max_tokens=300)
+            with pytest.raises(OutOfBudget):
+                await run.complete(CAPITAL, purpose="answer", max_tokens=300)
+            await generator.close()
+            return run
+
+        run = asyncio.run(asyncio.wait_for(run_it(), 20))
+    assert [type(event) for event in run.trace] == [CallFailed, Generated]
+    assert run.trace[0].seconds >= 0.2
+    assert run.cost.llm_calls == 2
+    assert run.partial.startswith("word")

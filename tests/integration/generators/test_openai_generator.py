@@ -1,0 +1,280 @@
+"""The generator "openai": what it sends, what it makes of what comes back, and what it refuses at the start."""
+
+import asyncio
+import logging
+
+import pytest
+
+from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
+from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from tests.support.openai_calls import CAPITAL, ask, sent, wait_until
+
+PREFIXED = Prompt(instructions="", body="Where is it?", prefix="It lies in")
+LOGPROBS: frozenset[Need] = frozenset({"logprobs"})
+#: a minute's patience for a loaded machine is no part of what is measured
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize("mode", ["chat", "completions"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_text_and_usage(mode, stream):
+    """In both modes, streamed or whole, the text and the server's count of tokens come back."""
+    with ScriptedServer(["Paris, on the Seine."]) as server:
+        done, _ = ask(server, mode=mode, stream=stream)
+    assert (done.text, done.finish) == ("Paris, on the Seine.", "stop")
+    assert (done.prompt_tokens, done.completion_tokens) == (8, 4)
+    assert done.details == {}
+    assert done.dollars == 0.0
+
+
+def test_chat_request():
+    """A chat is a system and a user message, greedy, with at most four of the stop strings."""
+    with ScriptedServer(["Paris"]) as server:
+        ask(server, seed=3, request={"stop": ("a!", "b!", "", "c!", "d!", "e!")})
+        body = sent(server)
+    assert body == {
+        "model": "gpt",
+        "messages": [
+            {"role": "system", "content": "Answer shortly."},
+            {"role": "user", "content": "What is the capital of France?"},
+        ],
+        "max_tokens": 24,
+        "temperature": 0.0,
+        "seed": 3,
+        "stop": ["a!", "b!", "c!", "d!"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_sampling_fields_and_headers():
+    """Sampling goes into the request with its own seed; a field set to null is left out, and headers are sent."""
+    with ScriptedServer(["Paris"]) as server:
+        ask(
+            server,
+            seed=3,
+            max_tokens_field="max_completion_tokens",
+            fields={"temperature": None, "reasoning_effort": "low"},
+            headers={"X-Team": "blue"},
+            request={"sampling": Sampling(temperature=0.7, seed=11, top_p=0.9, top_k=40)},
+        )
+        body, headers = sent(server), server.requests[0].headers
+    assert "temperature" not in body
+    assert "max_tokens" not in body
+    assert (body["max_completion_tokens"], body["seed"], body["top_p"], body["top_k"]) == (24, 11, 0.9, 40)
+    assert body["reasoning_effort"] == "low"
+    assert headers["x-team"] == "blue"
+
+
+def test_the_key_comes_from_the_environment(monkeypatch):
+    """The key is read from the named variable and sent as a bearer token."""
+    monkeypatch.setenv("BLUE_KEY", "secret-blue")
+    with ScriptedServer(["Paris"]) as server:
+        ask(server, api_key_env="BLUE_KEY")
+        assert server.requests[0].headers["authorization"] == "Bearer secret-blue"
+
+
+def test_prefix_in_the_user_turn():
+    """Where a server cannot go on from a text, the prefix ends the user's turn, and a repetition is taken off."""
+    with ScriptedServer(["It lies in the north of France.", "the north"]) as server:
+        done, _ = ask(server, PREFIXED, logprobs=True, request={"want": LOGPROBS})
+        messages = sent(server)["messages"]
+    assert [message["role"] for message in messages] == ["user"]
+    assert messages[0]["content"].endswith("\nIt lies in")
+    assert done.text == " the north of France."
+    assert "".join(token.text for token in done.details["logprobs"]) == done.text
+
+
+@pytest.mark.parametrize(("prefix", "told"), [("assistant", False), ("continue", True)])
+def test_prefix_as_the_models_own_turn(prefix, told):
+    """A server that goes on from a text gets the prefix as the assistant's; "continue" says so in vLLM's words."""
+    with ScriptedServer(["the north"]) as server:
+        done, _ = ask(server, PREFIXED, prefix=prefix)
+        body = sent(server)
+    assert body["messages"][-1] == {"role": "assistant", "content": "It lies in"}
+    assert body.get("continue_final_message", False) is told
+    assert done.text == "the north"
+
+
+def test_completions_join_the_prompt():
+    """In completions mode the three parts are one text."""
+    with ScriptedServer(["the north"]) as server:
+        ask(server, Prompt(instructions="Be short.", body="Where?", prefix="In"), mode="completions")
+        assert sent(server)["prompt"] == "Be short.\n\nWhere?\n\nIn"
+
+
+@pytest.mark.parametrize("mode", ["chat", "completions"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_logprobs(mode, stream):
+    """Log-probabilities come back per token, the alternatives without the token itself."""
+    with ScriptedServer(["In Paris"]) as server:
+        done, _ = ask(server, mode=mode, stream=stream, logprobs=True, request={"want": LOGPROBS})
+    expected = [Token(text=text, logprob=-0.5, others={" other": -1.0}) for text in ("In", " Paris")]
+    assert list(done.details["logprobs"]) == expected
+
+
+def test_logprobs_kept_back():
+    """A server that sends none although they were asked for fails the call at once."""
+    with ScriptedServer([Reply(text="Paris", logprobs=False)] * 2) as server:
+        error, _ = ask(server, logprobs=True, request={"want": LOGPROBS})
+        assert len(server.requests) == 1
+    assert "no log-probabilities" in str(error)
+
+
+def test_disobedient_server():
+    """Stop strings and the length are heeded here where the server does not, and the stream is left early."""
+    endless = Reply(text="one two STOP " + "three " * 3000, obedient=False, part_s=0.001)
+    with ScriptedServer({"": endless}) as server:
+        done, _ = ask(server, request={"stop": ("STOP",)})
+        cut, _ = ask(server, max_tokens=10)
+        wait_until(lambda: server.abandoned == 2)
+    assert (done.text, done.finish) == ("one two ", "stop")
+    assert cut.finish == "length"
+    assert len(cut.text.split()) < 100
+    assert cut.details["usage"] == "estimated"
+
+
+def test_a_stream_left_early_is_closed():
+    """A stream of which enough was read is closed while the generator lives on, which frees the server."""
+    endless = Reply(text="one two STOP " + "three " * 3000, obedient=False, part_s=0.01)
+    with ScriptedServer({"": endless}) as server:
+
+        async def left():
+            generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url))
+            await generator.complete(Request(prompt=CAPITAL, max_tokens=4, stop=("STOP",)))
+            await asyncio.to_thread(wait_until, lambda: server.abandoned == 1)
+            await generator.close()
+
+        asyncio.run(asyncio.wait_for(left(), 20))
+
+
+def test_length():
+    """Reaching max_tokens is finish "length"."""
+    with ScriptedServer(["one two three four"]) as server:
+        done, _ = ask(server, max_tokens=2)
+    assert (done.text, done.finish, done.completion_tokens) == ("one two", "length", 2)
+
+
+def test_another_model_answers(caplog):
+    """A server that names another model is told of once in the log, and in the details; its price counts."""
+    prices = {"gpt": (1.0, 2.0), "gpt-2026": (10.0, 20.0)}
+    with ScriptedServer([Reply(text="Paris it is", model="gpt-2026")]) as server, caplog.at_level(logging.WARNING):
+        done, _ = ask(server, prices=prices)
+    assert done.details == {"model": "gpt-2026"}
+    assert done.dollars == pytest.approx((8 * 10.0 + 3 * 20.0) / 1e6)
+    assert "another model" in caplog.text
+
+
+def test_no_usage_is_estimated():
+    """Where the server counts nothing, tokens are estimated, which the details say."""
+    with ScriptedServer([Reply(text="Paris it is", usage=False)]) as server:
+        done, _ = ask(server)
+    assert done.details == {"usage": "estimated"}
+    assert done.completion_tokens == 3
+    assert done.prompt_tokens == 12  # 15 and 30 bytes, four to a token
+
+
+def test_counts_are_bounds():
+    """Without a tokenizer a byte counts as a token, which bounds every byte-level tokenizer, and the template adds."""
+    with ScriptedServer([]) as server:
+        generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, template_tokens=10))
+    assert generator.count_tokens(Prompt(instructions="", body="日本 \U0001f600")) == 10 + 6 + 1 + 4
+    assert generator.count_tokens(Prompt(instructions="", body="\ud800")) == 11
+    assert isinstance(generator, Generator)
+
+
+def test_odd_prompts_are_sent():
+    """Half a surrogate pair, which UTF-8 cannot carry, does not stop a prompt."""
+    with ScriptedServer(["Paris"]) as server:
+        done, _ = ask(server, Prompt(instructions="", body="a\ud800b 日本 \U0001f600"))
+        assert sent(server)["messages"][0]["content"] == "a?b 日本 \U0001f600"
+    assert done.text == "Paris"
+
+
+def test_probe():
+    """The probe passes a server that keeps the promises of the options, and names what it does not keep."""
+    with ScriptedServer(["yes", Reply(text="yes", logprobs=False), Reply(status=404)]) as server:
+        generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, logprobs=True))
+        assert generator.capabilities == {"completion", "stop", "logprobs"}
+        asyncio.run(generator.probe())
+        with pytest.raises(ConfigError, match="no log-probabilities"):
+            asyncio.run(generator.probe())
+        with pytest.raises(ConfigError, match="404"):
+            asyncio.run(generator.probe())
+
+
+def test_after_close():
+    """A closed generator fails, and closing twice does nothing."""
+
+    async def closed():
+        generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url="http://127.0.0.1:9/v1"))
+        await generator.close()
+        await generator.close()
+        await generator.complete(Request(prompt=CAPITAL, max_tokens=4))
+
+    with pytest.raises(ArmFailed, match="closed"):
+        asyncio.run(closed())
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"base_url": "ftp://host/v1"}, "generator.openai.base_url"),
+        ({"base_url": "host:8000/v1"}, "generator.openai.base_url"),
+        ({"base_url": "http://"}, "generator.openai.base_url"),
+        ({"base_url": ""}, "generator.openai.base_url"),
+        ({"base_url": "http://host:99999/v1"}, "generator.openai.base_url"),
+        ({"base_url": "http://user:word@host/v1"}, "generator.openai.base_url"),
+        ({"base_url": None}, "generator.openai.api_key_env"),
+        ({"base_url": "http://host/v1", "headers": {"authorization": "Bearer x"}}, "generator.openai.headers"),
+        ({"base_url": "http://host/v1", "concurrency": 0}, "generator.openai.concurrency"),
+        ({"base_url": "http://host/v1", "retries": -1}, "generator.openai.retries"),
+        ({"base_url": "http://host/v1", "requests_per_minute": 0}, "generator.openai.requests_per_minute"),
+        ({"base_url": "http://host/v1", "tokens_per_minute": -1.0}, "generator.openai.tokens_per_minute"),
+        ({"base_url": "http://host/v1", "prices": {"other": (1.0, 1.0)}}, "generator.openai.prices"),
+        ({"base_url": "http://host/v1", "tokenizer": "/nowhere"}, "generator.openai.tokenizer"),
+    ],
+)
+def test_wrong_options(options, field, monkeypatch):
+    """Options that cannot work are refused at the start, by name."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(ConfigError) as caught:
+        OpenAiGenerator("gpt", options=OpenAiOptions(**options))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("url", ["host:8000/v1", "http://me:word@host:99999/v1", ""])
+def test_the_environments_address_is_checked_too(url, monkeypatch):
+    """An OPENAI_BASE_URL at which nobody can be is refused by that name, without its password."""
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    monkeypatch.setenv("OPENAI_API_KEY", "any-key")
+    with pytest.raises(ConfigError, match="is no url") as caught:
+        OpenAiGenerator("gpt")
+    assert caught.value.field == "OPENAI_BASE_URL"
+    assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["secret-key\n", " secret-key", "secret\nkey", "sécret-key", "   "])
+def test_a_key_that_no_header_can_carry(key, monkeypatch):
+    """A key with a line break, a space at an end or a letter beyond ASCII is refused at the start, and not shown."""
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY holds") as caught:
+        OpenAiGenerator("gpt", options=OpenAiOptions(base_url="http://host/v1"))
+    assert caught.value.field == "generator.openai.api_key_env"
+    assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["secret-key\n", " secret-key", "secret\nkey", "sécret-key", "secret\x00", "\t"])
+def test_a_header_that_cannot_be_sent(value):
+    """A header's value with a line break, a space at an end or a letter beyond ASCII is refused by name, not shown."""
+    options = OpenAiOptions(base_url="http://host/v1", headers={"X-Team": "blue", "x-api-key": value})
+    with pytest.raises(ConfigError, match="the value of x-api-key holds") as caught:
+        OpenAiGenerator("gpt", options=options)
+    assert caught.value.field == "generator.openai.headers"
+    assert caught.value.remedy
+    assert "cret" not in str(caught.value)

@@ -1,0 +1,141 @@
+"""The generator "openai" against a real server on this machine: `transformers serve` with the wheel's SmolLM2."""
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.strategies.base import Prompt, Request
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
+
+pytestmark = [pytest.mark.models, pytest.mark.timeout(120)]
+
+CAPITAL = Prompt(instructions="You answer with a short phrase.", body="What is the capital of France?")
+STORY = Prompt(instructions="", body="Tell a long story about a ferry.")
+#: until the server stands; it imports torch and loads the model
+START_S = 90.0
+
+
+@pytest.fixture(scope="session")
+def folder():
+    from ragbandit.router.encoders.weights import DEFAULT_GENERATOR, resolve
+
+    return str(resolve(DEFAULT_GENERATOR).folder)
+
+
+@pytest.fixture(scope="session")
+def url(folder, tmp_path_factory):
+    command = Path(sys.executable).with_name("transformers")
+    if not command.is_file() and shutil.which("transformers") is None:
+        pytest.skip("the command transformers is missing: pip install 'transformers[serving]'")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("serve") / "log"
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as written:
+        server = subprocess.Popen(
+            [str(command), "serve", folder, "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"],
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+    try:
+        wait_for_health(f"http://127.0.0.1:{port}/health", server=server, log=log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait(10)
+
+
+def wait_for_health(address, *, server, log):
+    end = time.monotonic() + START_S
+    while True:
+        said = log.read_text(errors="replace")[-2000:]
+        if server.poll() is not None and "Missing dependencies for serving" in said:
+            pytest.skip("transformers cannot serve here: pip install 'transformers[serving]'")
+        assert server.poll() is None, f"the server ended: {said}"
+        assert time.monotonic() < end, f"the server does not answer: {said}"
+        try:
+            if httpx.get(address, timeout=2).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.2)
+
+
+def ask(url, folder, prompt=CAPITAL, *, max_tokens=8, deadline_s=None, stop=(), **options):
+    async def call():
+        generator = OpenAiGenerator(folder, options=OpenAiOptions(base_url=url, retries=0, **options))
+        deadline = None if deadline_s is None else time.monotonic() + deadline_s
+        try:
+            return await generator.complete(
+                Request(prompt=prompt, max_tokens=max_tokens, stop=stop, deadline=deadline)
+            ), generator.count_tokens(prompt)
+        finally:
+            await generator.close()
+
+    return asyncio.run(asyncio.wait_for(call(), 60))
+
+
+def test_streamed_and_whole(url, folder):
+    """The model knows the capital of France, streamed or whole, and the server counts the tokens."""
+    streamed, bound = ask(url, folder)
+    whole, _ = ask(url, folder, stream=False)
+    assert "Paris" in streamed.text
+    assert streamed.text == whole.text
+    assert "usage" not in streamed.details
+    assert streamed.prompt_tokens == whole.prompt_tokens <= bound
+
+
+def test_counts_bound_the_servers(url, folder):
+    """With the model's tokenizer the bound lies above the server's count by less than the template's allowance."""
+    done, bound = ask(url, folder, max_tokens=1, tokenizer=folder)
+    assert bound - 64 <= done.prompt_tokens <= bound
+
+
+def test_stop_and_length(url, folder):
+    """A stop string is not in the text, and max_tokens ends it."""
+    stopped, _ = ask(url, folder, stop=("Paris",), max_tokens=12)
+    assert stopped.finish == "stop"
+    assert "Paris" not in stopped.text
+    cut, _ = ask(url, folder, STORY, max_tokens=3)
+    assert (cut.finish, cut.completion_tokens) == ("length", 3)
+
+
+def test_completions(url, folder):
+    """The older endpoint goes on from a text."""
+    done, _ = ask(url, folder, Prompt(instructions="", body="The capital of France is"), mode="completions")
+    assert "Paris" in done.text
+
+
+def test_deadline(url, folder):
+    """At the deadline the text so far is there, in time, and the server answers the next call."""
+    began = time.monotonic()
+    late, _ = ask(url, folder, STORY, max_tokens=400, deadline_s=3.0)
+    assert time.monotonic() - began < 4.5
+    assert late.finish == "deadline"
+    assert late.text
+    after, _ = ask(url, folder)
+    assert "Paris" in after.text
+
+
+def test_what_it_does_not_offer(url, folder):
+    """This server gives no log-probabilities, which the probe finds out, and knows no other model."""
+    generator = OpenAiGenerator(folder, options=OpenAiOptions(base_url=url, logprobs=True, retries=0))
+    with pytest.raises(ConfigError, match="no log-probabilities"):
+        asyncio.run(generator.probe())
+    with pytest.raises(ArmFailed):
+        ask(url, "no/such-model")

@@ -1,0 +1,123 @@
+"""self_rag_trained over real forward passes: the small model with reflection tokens that nobody has trained."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.types import Budget, DecisionId, Query
+from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained, share
+from ragbandit.strategies.base import Prompt, Request
+from ragbandit.strategies.generators.scripted import MemoryRetriever
+from ragbandit.strategies.runner import run_strategy
+from ragbandit.workers.process import check_arms, make_generator, offered
+from tests.support.arm_runs import JAWS, MAN, QUESTION, TOWN, branches, purposes
+
+pytestmark = pytest.mark.models
+
+PARAMS = SelfRagTrained().params
+GATE = PARAMS["gate_tokens"]
+TOKENS = [name for group in ("gate", "relevance", "support", "utility") for name in PARAMS[f"{group}_tokens"]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """SmolLM2 with the paper's tokens; their embeddings are drawn by a fixed seed."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from ragbandit.router.encoders.weights import DEFAULT_GENERATOR, resolve
+
+    source, target = resolve(DEFAULT_GENERATOR).folder, tmp_path_factory.mktemp("models") / "reflecting"
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    model = AutoModelForCausalLM.from_pretrained(source)
+    tokenizer.add_tokens(TOKENS)
+    torch.manual_seed(5)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    tokenizer.save_pretrained(target)
+    model.save_pretrained(target)
+    yield target
+    shutil.rmtree(target)  # half a gigabyte, which pytest would keep
+
+
+def settings_of(folder, **more):
+    given = {"model": str(folder), "precision": "float32", "device": "cpu", "threads": 1, "trained_tokens": TOKENS}
+    return GeneratorSettings.model_validate({**given, **more})
+
+
+@pytest.fixture(scope="module")
+def generator(folder):
+    made = make_generator(settings_of(folder))
+    yield made
+    asyncio.run(made.close())
+
+
+def outcome_of(generator, **params):
+    return asyncio.run(
+        run_strategy(
+            SelfRagTrained(max_tokens=12, passages=2, **params),
+            query=Query(id=DecisionId("d"), text=QUESTION),
+            budget=Budget(),
+            retriever=MemoryRetriever([JAWS, MAN, TOWN]),
+            generator=generator,
+        )
+    )
+
+
+def test_every_reflection_token_is_told_at_every_place(generator):
+    """Of each token written the model tells all reflection tokens, by name, with log-probabilities that may be had."""
+    prompt = Prompt(instructions="", body=QUESTION)
+    wanted = frozenset({"logprobs", "trained_tokens"})
+    told = asyncio.run(generator.complete(Request(prompt=prompt, max_tokens=6, want=wanted))).details
+
+    assert len(told["trained_tokens"]) == len(told["logprobs"]) > 0
+    assert all(set(each) == set(TOKENS) and max(each.values()) <= 0.0 for each in told["trained_tokens"])
+    assert sum(share(told["trained_tokens"][0], names=GATE)) == pytest.approx(1.0)
+
+
+def test_the_gate_opens_by_the_models_probabilities(generator):
+    """The gate is in the trace; just below its value the arm searches and reads every passage, at it it does not."""
+    gate = float(branches(outcome_of(generator, threshold=1.0), "gate")[0])
+    open_, shut = outcome_of(generator, threshold=gate - 0.001), outcome_of(generator, threshold=gate + 0.001)
+
+    assert 0.0 < gate < 1.0
+    assert (purposes(shut), shut.steps, shut.cost.retriever_calls) == (["gate"], 0, 0)
+    assert shut.stop_reason in ("no_retrieval_wanted", "empty_answer")
+    assert (purposes(open_), open_.steps, open_.cost.retriever_calls) == (["gate", "read", "read"], 1, 1)
+    assert open_.stop_reason in ("best_passage", "empty_answer")
+
+
+def test_readings_are_scored_and_the_account_is_true(generator):
+    """Each passage has a score in the trace, no token is missing, and tokens and passages are those of the calls."""
+    outcome = outcome_of(generator, threshold=0.0)
+    scores = branches(outcome, "scores")[0].split(", ")
+
+    assert (outcome.status, outcome.error) == ("answered", None)
+    assert isinstance(outcome.answer, str)
+    assert not set(TOKENS) & set(outcome.answer.split())
+    assert len(scores) == outcome.cost.passages == 2
+    assert all(-5.0 < float(score.partition(": ")[2]) < 5.0 for score in scores)
+    assert branches(outcome, "token_missing") == []
+    assert outcome.cost.llm_calls == 3
+    assert outcome.cost.prompt_tokens > 0 < outcome.cost.completion_tokens <= 3 * 12
+    assert outcome.cost.seconds_generate > 0.0
+
+
+def test_the_arm_is_configured_by_its_tokens(folder):
+    """generator.trained_tokens offers what the arm needs before a model is loaded; without it the arm is refused."""
+    arms = {"arms": {"self_rag_trained": {}}, "policy": {"fallback": "self_rag_trained"}}
+    told = Settings.model_validate({**arms, "generator": settings_of(folder).model_dump()})
+    untold = Settings.model_validate({**arms, "generator": settings_of(folder, trained_tokens=[]).model_dump()})
+
+    assert "trained_tokens" in offered(told.generator)
+    check_arms(told)
+    with pytest.raises(ConfigError, match=r"needs trained_tokens.*generator\.trained_tokens"):
+        check_arms(untold)
+
+
+def test_a_model_without_the_tokens_is_refused():
+    """Tokens that were never added are named at the start."""
+    with pytest.raises(ConfigError, match=r"generator\.trained_tokens: the model has no token '\[Retrieval\]'"):
+        make_generator(settings_of("HuggingFaceTB/SmolLM2-135M-Instruct"))

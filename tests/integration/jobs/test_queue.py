@@ -1,0 +1,448 @@
+"""The bell over a real Redis: it may ring once, twice or never; it carries no facts."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from rq import Queue
+from rq.job import Job
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError, QueueError
+from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, Listener, RedisJobs, connect
+from ragbandit.router.jobs.redis_server import PARENT_VARIABLE, RedisServer, redis_url
+from ragbandit.router.serving.recovery import sweep
+from ragbandit.router.serving.router import Router
+from ragbandit.router.types import Query
+
+
+@pytest.fixture
+def jobs(redis_client):
+    return RedisJobs(redis_client)
+
+
+@pytest.fixture
+def own_redis(tmp_path):
+    """A redis-server that the test may stop and start, and its address."""
+    settings = Settings(data_dir=str(tmp_path / "redis"))
+    server = RedisServer(settings)
+    server.start()
+    yield server, redis_url(settings)
+    server.stop()
+
+
+def until(seen, *, seconds: float = 10.0) -> bool:
+    give_up = time.monotonic() + seconds
+    while not seen():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_ring_coalesces(jobs, redis_client):
+    """A thousand rings for one ledger are one learn job, with the ledger's label as its only argument."""
+    for _ in range(1000):
+        jobs.ring("main")
+    (job,) = Queue(LEARN_QUEUE, connection=redis_client).jobs
+    assert (job.func_name, job.args) == ("workers.tasks.learn", ("main",))
+    assert jobs.depth() == {"answer": 0, "learn": 1}
+
+
+def test_each_ledger_rings(jobs):
+    """Two ledgers have a bell each."""
+    jobs.ring("main")
+    jobs.ring("second")
+    assert jobs.depth()["learn"] == 2
+
+
+def test_hush_allows_again(jobs, redis_client):
+    """After the learner took its job and the bell down, the next feedback rings again."""
+    jobs.ring("main")
+    redis_client.lpop(Queue(LEARN_QUEUE, connection=redis_client).key)
+    jobs.ring("main")
+    assert jobs.depth()["learn"] == 0
+    jobs.hush("main")
+    jobs.ring("main")
+    assert jobs.depth()["learn"] == 1
+
+
+def test_one_job_is_enough(jobs):
+    """While a learn job waits to be taken no second one is queued, though the bell has faded."""
+    jobs.ring("main")
+    jobs.hush("main")
+    jobs.ring("main")
+    assert jobs.depth()["learn"] == 1
+
+
+def test_unheard_bell_rings_again(jobs, redis_client):
+    """A bell that nobody heard has an end: it cannot silence a ledger for ever."""
+    jobs.ring("main")
+    assert 0 < redis_client.pttl("ragbandit:bell:main") <= 2000
+
+
+def test_ask_answer(jobs, redis_client):
+    """An answer is one RQ job under the decision's id, and its only argument is that id."""
+    jobs.ask_answer("d1", timeout_s=5.0)
+    queue = Queue(ANSWER_QUEUE, connection=redis_client)
+    assert queue.job_ids == ["d1"]
+    job = Job.fetch("d1", connection=redis_client)
+    assert (job.func_name, job.args, job.timeout) == ("workers.tasks.answer", ("d1",), 35)
+
+
+def test_ask_answer_twice(jobs):
+    """Asking again for an answer that is queued already queues nothing more."""
+    jobs.ask_answer("d1", timeout_s=5.0)
+    jobs.ask_answer("d1", timeout_s=5.0)
+    assert jobs.depth()["answer"] == 1
+
+
+def test_ask_answer_while_running(jobs):
+    """Asking again for an answer that a worker is making queues nothing until that worker is gone."""
+    jobs.mark_running("d1")
+    jobs.ask_answer("d1", timeout_s=5.0)
+    assert (jobs.depth()["answer"], jobs.is_running("d1")) == (0, True)
+    jobs.unmark_running("d1")
+    assert not jobs.is_running("d1")
+    jobs.ask_answer("d1", timeout_s=5.0)
+    assert jobs.depth()["answer"] == 1
+
+
+def test_hurry(jobs, redis_client):
+    """A queued decision that is hurried is the next one taken; one that is not queued is not put there."""
+    for key in ("d1", "d2", "d3"):
+        jobs.ask_answer(key, timeout_s=5.0)
+    jobs.hurry("d3")
+    jobs.hurry("d4")
+    queue = Queue(ANSWER_QUEUE, connection=redis_client)
+    assert queue.job_ids == ["d3", "d1", "d2"]
+    job, _ = Queue.dequeue_any([queue], None, connection=redis_client)
+    assert job.id == "d3"
+
+
+def test_lost(jobs):
+    """Lost are the decisions that are neither queued nor being run."""
+    jobs.ask_answer("queued", timeout_s=5.0)
+    jobs.mark_running("running")
+    assert jobs.lost(["queued", "running", "lost", "lost-too"]) == ["lost", "lost-too"]
+    jobs.unmark_running("running")
+    assert jobs.lost(["running"]) == ["running"]
+    assert jobs.lost([]) == []
+
+
+def test_running_mark_fades(jobs, redis_client):
+    """The mark of a worker that died fades by itself."""
+    jobs.mark_running("d1")
+    assert 0 < redis_client.ttl("ragbandit:running:d1") <= 15
+
+
+def test_flushed(jobs, redis_client):
+    """After FLUSHALL everything is lost, and can be asked for again."""
+    jobs.ask_answer("d1", timeout_s=5.0)
+    jobs.mark_running("d2")
+    redis_client.flushall()
+    assert jobs.lost(["d1", "d2"]) == ["d1", "d2"]
+    jobs.ask_answer("d1", timeout_s=5.0)
+    assert jobs.lost(["d1", "d2"]) == ["d2"]
+
+
+def test_tries_are_counted(jobs, redis_client):
+    """Every worker that begins a decision counts one more try, for a day, until the answer is there."""
+    assert [jobs.count_try("d1") for _ in range(3)] == [1, 2, 3]
+    assert (jobs.tries("d1"), jobs.tries("d2")) == (3, 0)
+    assert jobs.count_try("d2") == 1
+    assert 86_000 < redis_client.ttl("ragbandit:tries:d1") <= 86_400
+    jobs.forget_tries("d1")
+    jobs.forget_tries("d1")
+    assert (jobs.count_try("d1"), jobs.count_try("d2")) == (1, 2)
+
+
+def test_a_try_is_taken_back(jobs, redis_client):
+    """A try that is taken back does not count; the last one, and one that was never counted, leave nothing behind."""
+    jobs.count_try("d1")
+    jobs.count_try("d1")
+    jobs.uncount_try("d1")
+    assert jobs.tries("d1") == 1
+    assert redis_client.ttl("ragbandit:tries:d1") > 0
+    jobs.uncount_try("d1")
+    jobs.uncount_try("d2")
+    assert redis_client.keys("ragbandit:tries:*") == []
+
+
+def test_sweep_after_flush(make_world, jobs, redis_client):
+    """After FLUSHALL one sweep brings every job back, and a second one adds nothing."""
+    world = make_world()
+    asked = [world.route(ours=True) for _ in range(3)]
+    world.judged(2)
+    for decision in asked:
+        jobs.ask_answer(decision.id, timeout_s=5.0)
+    redis_client.flushall()
+    world.now += 60
+    for _ in range(2):
+        sweep(world.ledger, jobs=jobs, settings=world.settings, now=world.now)
+        assert jobs.depth() == {"answer": 3, "learn": 1}
+    assert set(Queue(ANSWER_QUEUE, connection=redis_client).job_ids) == {decision.id for decision in asked}
+
+
+def test_sweep_is_patient(make_world, jobs):
+    """A sweep leaves a decision alone until retry_after_s has passed, and one that has its outcome for ever."""
+    world = make_world(workers={"retry_after_s": 10.0})
+    answered, waiting = world.route(ours=True), world.route(ours=True)
+    world.outcome(answered, by_worker=True)
+    world.now += 9
+    assert sweep(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 0
+    world.now += 2
+    assert sweep(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 1
+    assert jobs.lost([waiting.id]) == []
+
+
+def test_listener_hears(jobs, redis_client):
+    """A listener hears every line that is told, in order."""
+    heard: list[str] = []
+    listener = Listener(redis_client, heard.append)
+    try:
+        assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
+        for number in range(5):
+            jobs.tell(f"outcome:{number}")
+        assert until(lambda: len(heard) >= 6)
+        assert heard[-5:] == [f"outcome:{number}" for number in range(5)]
+    finally:
+        listener.close()
+
+
+def test_listener_survives_its_hearer(jobs, redis_client):
+    """A listener goes on when what it told somebody went wrong."""
+    heard: list[str] = []
+
+    def hear(news: str) -> None:
+        heard.append(news)
+        if news == "bad":
+            raise RuntimeError("the database did not answer")
+
+    listener = Listener(redis_client, hear)
+    try:
+        assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
+        jobs.tell("bad")
+        assert until(lambda: "bad" in heard)
+
+        def told_again() -> bool:
+            jobs.tell("good")
+            return "good" in heard
+
+        assert until(told_again)
+    finally:
+        listener.close()
+
+
+def test_listener_survives_a_restart(own_redis):
+    """A listener hears again after Redis was stopped and started."""
+    server, url = own_redis
+    client, heard = connect(url), []
+    jobs, listener = RedisJobs(client), Listener(client, heard.append)
+    try:
+        assert until(lambda: client.publish("ragbandit:news", "before") == 1)
+        server.stop()
+        with pytest.raises(QueueError):
+            jobs.tell("lost")
+        server.start()
+
+        def told() -> bool:
+            jobs.tell("after")
+            return "after" in heard
+
+        assert until(told)
+        assert "lost" not in heard
+    finally:
+        listener.close()
+        client.close()
+
+
+def test_redis_down(own_redis):
+    """With Redis down every call raises QueueError with a remedy, quickly."""
+    server, url = own_redis
+    client = connect(url)
+    jobs = RedisJobs(client)
+    server.stop()
+    began = time.monotonic()
+    calls = [
+        lambda: jobs.ring("main"),
+        lambda: jobs.hush("main"),
+        lambda: jobs.ask_answer("d1", timeout_s=5.0),
+        lambda: jobs.lost(["d1"]),
+        lambda: jobs.mark_running("d1"),
+        lambda: jobs.unmark_running("d1"),
+        lambda: jobs.hurry("d1"),
+        lambda: jobs.tries("d1"),
+        lambda: jobs.count_try("d1"),
+        lambda: jobs.uncount_try("d1"),
+        lambda: jobs.is_running("d1"),
+        lambda: jobs.forget_tries("d1"),
+        lambda: jobs.tell("news"),
+        jobs.depth,
+        jobs.ping,
+    ]
+    for call in calls:
+        with pytest.raises(QueueError) as caught:
+            call()
+        assert (caught.value.status, caught.value.remedy) == (503, "is it running?")
+    assert time.monotonic() - began < 5
+    client.close()
+
+
+def test_router_without_redis(own_redis, settings):
+    """With Redis down the router decides, keeps outcomes and feedback and gives receipts: only late, not lost."""
+    server, url = own_redis
+    server.stop()
+    with Router.open(settings(redis_url=url)) as router:
+        decision = router.route("Who wrote Dracula?")
+        asked, nothing = router.answer("Who wrote Emma?", wait_s=0.1)
+        assert nothing is None
+        router.outcome(decision.id, answer="Bram Stoker", steps=1)
+        receipt = router.feedback(decision.id, rating=True)
+        assert (receipt.duplicate, receipt.late) == (False, False)
+        assert router.unrung == 1  # found gone once, Redis is left alone for a while
+        server.start()
+        swept = sweep(router.ledger, jobs=router.jobs, settings=router.settings, now=time.time() + 60)
+        assert (swept.rung, swept.requeued) == (True, 1)
+        assert router.jobs.lost([asked.id]) == []
+        assert router.learn() == 1
+        assert router.decision(decision.id).state == "learned"
+    router.jobs.client.close()
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_a_redis_that_nobody_expects_is_not_missed(own_redis, tmp_path, settings, caplog, configured):
+    """A library without a configured Redis finds none and says so once, below a warning; one that has one warns."""
+    server, url = own_redis
+    server.stop()
+    given = {"redis_url": url} if configured else {"data_dir": str(tmp_path / "redis")}
+    with caplog.at_level("INFO", logger="ragbandit"), Router.open(settings(**given)) as router:
+        decision = router.route("Who wrote Dracula?")
+        router.outcome(decision.id, answer="Bram Stoker")
+        router.feedback(decision.id, rating=True)
+        assert router.learn() == 1
+        time.sleep(0.1)  # for the listener
+    lines = {record.getMessage().partition(":")[0]: record.levelname for record in caplog.records}
+    troubles = {"no news from Redis", "bell not rung", "snapshot not announced"}
+    assert troubles & set(lines) == (troubles if configured else set())
+    assert lines.get("no Redis here") == (None if configured else "INFO")
+    router.jobs.client.close()
+
+
+def test_a_redis_that_was_there_is_missed(own_redis, tmp_path, settings, caplog):
+    """Nobody expected a Redis, then one came; when it goes again that is a warning."""
+    server, _ = own_redis
+    server.stop()
+    with Router.open(settings(data_dir=str(tmp_path / "redis"))) as router:
+        server.start()
+        router.jobs.ping()
+        assert until(lambda: router.jobs.client.pubsub_numsub("ragbandit:news")[0][1] == 1)
+        assert warnings(caplog) == []
+        server.stop()
+        router.request_answer(router.route("Who wrote Emma?"))
+        assert until(lambda: {"no news from Redis", "bell not rung: the sweep will"} <= {*warnings(caplog)})
+    router.jobs.client.close()
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_router_hears_outcomes(redis_server, redis_client, settings):
+    """A caller that waits for an answer gets it as soon as a worker has told of it."""
+    with Router.open(settings(redis_url=redis_server)) as router:
+        decision = router.submit(Query(text="Who wrote Dracula?"), run_by="worker").result(10)
+        got = router.await_outcome(decision)
+        assert RedisJobs(redis_client).depth()["answer"] == 1
+        assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
+        router.outcome(decision.id, answer="Bram Stoker")
+        RedisJobs(redis_client).tell(f"outcome:{decision.id}")
+        assert got.result(5).answer == "Bram Stoker"
+    router.jobs.client.close()
+
+
+def test_router_follows_the_learner(redis_server, redis_client, settings):
+    """A router swaps to the learner's snapshot when it is told, though it learned nothing itself."""
+    made = settings(redis_url=redis_server)
+    with Router.open(made) as router, Router.open(made) as other:
+        assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 2)
+        decision = router.route("Who wrote Dracula?")
+        router.feedback(decision.id, reward=0.5)
+        assert router.learn() == 1
+        assert until(lambda: other.service.serving.last_seq == 1)
+        assert other.service.serving.version == router.service.serving.version
+        assert other.swaps == 1
+    router.jobs.client.close()
+    other.jobs.client.close()
+
+
+def test_router_follows_on(router):
+    """A router goes on following after a look that went wrong, whatever went wrong."""
+    follow, looks = router.refresh, []
+
+    def refresh() -> bool:
+        looks.append(1)
+        if len(looks) == 1:
+            raise RuntimeError("went wrong")
+        return follow()
+
+    router.refresh = refresh
+    decision = router.route("Who wrote Dracula?")
+    router.feedback(decision.id, reward=0.5)
+    router._wake.set()
+    assert until(lambda: looks)
+    router._wake.set()
+    assert until(lambda: len(looks) > 1)
+
+
+def test_one_server_per_folder(own_redis):
+    """A second service on the same folder is refused and says so; the first one's Redis goes on undisturbed."""
+    server, url = own_redis
+    with connect(url) as client:
+        client.set("mine", 1)
+        second = RedisServer(Settings(data_dir=str(server._folder)))
+        with pytest.raises(ConfigError) as caught:
+            second.start()
+        assert (caught.value.field, second.pid) == ("data_dir", None)
+        assert "another service" in caught.value.message
+        assert caught.value.remedy
+        assert client.get("mine") == b"1"
+    assert server.pid is not None
+
+
+def test_dead_socket_is_replaced(tmp_path):
+    """A socket that a killed redis-server left behind keeps nobody from starting."""
+    settings = Settings(data_dir=str(tmp_path / "redis"))
+    first, second = RedisServer(settings), RedisServer(settings)
+    first.start()
+    first._process.kill()
+    first._process.wait(5)
+    assert first.socket.exists()
+    second.start()
+    assert second.pid is not None
+    second.stop()
+
+
+@pytest.mark.parametrize(("parent", "goes_on"), [(None, True), ("mine", True), ("2", False)])
+def test_child_without_its_parent_ends(parent, goes_on):
+    """A child of `ragbandit up` whose supervisor is gone ends quietly; one with it, or started by hand, goes on."""
+    code = "from ragbandit.router.jobs.redis_server import die_with_parent; die_with_parent(); print('goes on')"
+    more = {} if parent is None else {PARENT_VARIABLE: str(os.getpid()) if parent == "mine" else parent}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | more, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == ("goes on\n" if goes_on else "")
+
+
+def test_server_stops(tmp_path):
+    """The private redis-server leaves no process and no socket behind."""
+    server = RedisServer(Settings(data_dir=str(tmp_path)))
+    server.start()
+    assert server.pid is not None
+    assert server.socket.exists()
+    server.stop()
+    server.stop()
+    assert server.pid is None
+    assert not server.socket.exists()

@@ -1,0 +1,341 @@
+"""`verify` finds whatever was changed behind the system's back, and says where."""
+
+import json
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, update
+
+from ragbandit.router.errors import PolicyFault
+from ragbandit.router.learning.audit import verify
+from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.policies.base import choose, seed_of
+from ragbandit.router.policies.linear.mba import MbaRag
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.tables import decisions, snapshots, updates
+from tests.conftest import EPOCH
+
+
+@pytest.fixture
+def world(make_world):
+    """Twelve decisions by the fresh policy, learned; twelve by the policy that learned them, learned too."""
+    made = make_world()
+    for _ in range(2):
+        made.judged(12)
+        made.now += 1
+        assert made.learn() == 12
+    made.route()
+    return made
+
+
+def change(world, table, where, **values) -> None:
+    world.write(update(table).where(where).values(**values))
+
+
+def refused(world, *words, deep=False):
+    """The verdict is no, and every word stands in its notes."""
+    verdict = world.router.verify(deep=deep)
+    assert not verdict.ok
+    notes = "\n".join(verdict.notes)
+    for word in words:
+        assert word in notes
+    return verdict
+
+
+def first(world):
+    return world.router.decision(world.updates()[0]["decision_id"]).decision
+
+
+def test_clean(world):
+    """A system that nobody touched verifies, also deep, with every row checked."""
+    verdict = world.router.verify(deep=True)
+    assert verdict.ok
+    assert verdict.notes == []
+    assert (verdict.decisions, verdict.updates, verdict.deep_decisions) == (25, 24, 25)
+    assert verdict.replay_sha256 == verdict.live_sha256 == world.sha256(world.replayed())
+
+
+def test_clean_postgresql(make_world, postgres_url):
+    """The same on PostgreSQL."""
+    world = make_world(database_url=postgres_url)
+    world.judged(5)
+    world.learn()
+    verdict = world.router.verify(deep=True)
+    assert verdict.ok
+    assert (verdict.decisions, verdict.updates) == (5, 5)
+
+
+def test_nothing_yet(make_world):
+    """A router that has decided nothing verifies."""
+    assert make_world().router.verify(deep=True).ok
+
+
+def test_faulty_policy_verifies(make_world):
+    """Decisions of the fallback, made while the policy broke its contract, verify too."""
+    world = make_world(policy={"fallback": "multi_step"})
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    world.router.service.serving.policy.pmf = broken
+    assert world.route().fault == "RuntimeError: broken"
+    assert world.router.verify(deep=True).ok
+
+
+def test_pmf(world):
+    """A pmf that was swapped around no longer gives the logged draw."""
+    decision = first(world)
+    pmf = [0.98, 0.01, 0.01] if decision.arms.index(decision.arm) else [0.01, 0.01, 0.98]
+    change(world, decisions, decisions.c.id == decision.id, pmf=json.dumps(pmf))
+    verdict = refused(world, decision.id)
+    assert verdict.propensity_mismatches == 1
+
+
+@pytest.mark.parametrize("pmf", ["[0.5, 0.6, 0.1]", "[0.5, 0.5]", "[NaN, 0.5, 0.5]", "[1.5, -0.5, 0.0]", "[0.5,"])
+def test_pmf_is_none(world, pmf):
+    """A pmf that is no distribution over the arms, or cannot be read at all, is named by its decision."""
+    decision = first(world)
+    change(world, decisions, decisions.c.id == decision.id, pmf=pmf)
+    refused(world, decision.id, deep=True)
+
+
+def test_pmf_same_draw(world):
+    """A pmf that was bent without changing the draw is found by the propensity, and deep by the policy."""
+    for row in world.updates()[12:]:  # not by the fresh policy: its pmf is uniform
+        decision = world.router.decision(row["decision_id"]).decision
+        bent = [p * 0.97 + 0.01 for p in decision.pmf]
+        position = decision.arms.index(decision.arm)
+        if choose(bent, seed=decision.seed) == position:
+            break
+    change(world, decisions, decisions.c.id == decision.id, pmf=json.dumps(bent), propensity=bent[position])
+    verdict = refused(world, decision.id, deep=True)
+    assert verdict.deep_mismatches == 1
+
+
+def test_propensity(world):
+    """A propensity in the last bit is found."""
+    decision = first(world)
+    change(world, decisions, decisions.c.id == decision.id, propensity=decision.propensity * (1 + 2**-52))
+    verdict = refused(world, decision.id, "propensity")
+    assert verdict.propensity_mismatches == 1
+
+
+def test_arm(world):
+    """An arm other than the drawn one is found."""
+    decision = first(world)
+    other = next(arm for arm in decision.arms if arm != decision.arm)
+    change(world, decisions, decisions.c.id == decision.id, arm=other)
+    verdict = refused(world, decision.id, other)
+    assert verdict.propensity_mismatches == 1
+
+
+def test_seed(world):
+    """A seed that does not follow from the id is found."""
+    decision = first(world)
+    change(world, decisions, decisions.c.id == decision.id, seed=str(decision.seed ^ 1))
+    refused(world, decision.id, "seed")
+
+
+def test_from_the_rows_alone(world):
+    """Verifying needs the ledger and its files, no settings and no running router: the seed follows from the id."""
+    ledger, files = Ledger(world.database, label=world.store.label), SnapshotFiles(world.files.root)
+    verdict = verify(ledger, files=files, serving=MbaRag(), deep=True)
+    assert verdict.ok
+    assert all(
+        choose(decision.pmf, seed=seed_of(decision.id)) == decision.arms.index(decision.arm)
+        for decision in (world.router.decision(row["decision_id"]).decision for row in world.updates())
+    )
+
+
+def test_all_are_counted(world):
+    """Where nothing agrees every decision is counted, and the first are named."""
+    change(world, decisions, decisions.c.id != "", seed="1")
+    verdict = refused(world, "seed")
+    assert verdict.propensity_mismatches == 25
+    assert len(verdict.notes) == 20
+
+
+def test_reward(world):
+    """A reward that does not follow from quality and cost is named by its seq."""
+    change(world, updates, updates.c.seq == 3, value=0.987)
+    verdict = refused(world, "update 3")
+    assert verdict.ledger_mismatches == 1
+    assert verdict.replay_sha256 != verdict.live_sha256
+
+
+def test_reward_consistent(world):
+    """A reward changed together with its quality is found by the replay, and the note says what differs."""
+    change(world, updates, updates.c.seq == 3, value=0.987, quality=0.987)
+    verdict = refused(world, "replay")
+    assert verdict.replay_sha256 != verdict.live_sha256
+
+
+def test_update_arm(world):
+    """An update that credits another arm than its decision drew is named, and the replay differs."""
+    row = world.updates()[2]
+    decision = world.router.decision(row["decision_id"]).decision
+    other = next(arm for arm in decision.arms if arm != row["arm"])
+    change(world, updates, updates.c.seq == 3, arm=other)
+    verdict = refused(world, "update 3", other)
+    assert verdict.ledger_mismatches == 1
+    assert verdict.replay_sha256 != verdict.live_sha256
+
+
+def test_update_propensity(world):
+    """A propensity in the ledger that is not the decision's, which this policy does not even use, is named."""
+    row = world.updates()[2]
+    change(world, updates, updates.c.seq == 3, propensity=row["propensity"] * (1 + 2**-52))
+    verdict = refused(world, "update 3", "propensity")
+    assert verdict.ledger_mismatches == 1
+    assert verdict.replay_sha256 == verdict.live_sha256
+
+
+@pytest.mark.parametrize(
+    "values", [{"minimum": -0.5}, {"value": -0.9}, {"value": -4.95}, {"cost": 1.0}, {"weight": 0.001}], ids=str
+)
+def test_clipped_reward(make_world, values):
+    """A clipped reward verifies by the bounds in its row; bound, value, cost or weight changed alone is named."""
+    world = make_world(reward={"cost": {"passages": 1.0}})
+    decision = world.route()
+    world.outcome(decision, cost={"passages": 100})
+    world.feedback(decision, rating=0.05)
+    world.learn()
+    record = world.router.decision(decision.id)
+    assert (record.reward.value, record.reward.clipped, record.reward.terms) == (-1.0, True, {"passages": 1.0})
+    assert world.router.verify(deep=True).ok
+    change(world, updates, updates.c.seq == 1, **values)
+    assert refused(world, "update 1").ledger_mismatches == 1
+
+
+def test_no_snapshot(world):
+    """A ledger that has updates while no snapshot is known is not fine: nothing says which policy learned them."""
+    world.write(delete(snapshots))
+    verdict = refused(world, "no snapshot")
+    assert (verdict.live_version, verdict.live_sha256, verdict.replay_sha256) == ("", "", "")
+
+
+def test_refused_rows(make_world, monkeypatch):
+    """Rows that the policy refuses are skipped by learner, replay and verify alike, and counted by each."""
+    learn = MbaRag.learn
+
+    def choosy(policy, update):
+        if update.seq % 3 == 0:
+            raise PolicyFault("not this one")
+        learn(policy, update)
+
+    monkeypatch.setattr(MbaRag, "learn", choosy)
+    world = make_world()
+    learner = world.learner()
+    for _ in range(2):
+        world.judged(5)
+        assert learner.drain() == 5
+        world.now += 1
+    assert (learner.refused, learner.last_seq) == (3, 10)
+    assert sum(learner.policy.seen.values()) == 7
+    verdict = world.router.verify(deep=True)
+    assert verdict.ok, verdict.notes
+    assert verdict.refused == 3
+    assert world.sha256(learner.policy) == world.sha256(world.replayed()) == verdict.live_sha256
+    monkeypatch.undo()
+    assert not world.router.verify().ok
+
+
+def test_policy_that_does_not_repeat_itself(world, monkeypatch):
+    """The decisions of a policy that is not deterministic are left out of the deep check, which says so."""
+    monkeypatch.setattr(MbaRag, "deterministic", False)
+    verdict = world.router.verify(deep=True)
+    assert (verdict.ok, verdict.deep_decisions) == (True, 0)
+    assert "mba does not give the same pmf twice" in verdict.notes[0]
+
+
+def swap(world, one: int, other: int) -> None:
+    for before, after in ((one, 1000), (other, one), (1000, other)):
+        change(world, updates, updates.c.seq == before, seq=after)
+
+
+def test_order(world):
+    """Two updates of one arm that changed places are found: the policy depends on the order."""
+    rows = world.updates()
+    arm = max({row["arm"] for row in rows}, key=lambda name: sum(row["arm"] == name for row in rows))
+    places = [row["seq"] for row in rows if row["arm"] == arm]
+    swap(world, places[0], places[-1])
+    verdict = refused(world, "replay")
+    assert verdict.replay_sha256 != verdict.live_sha256
+
+
+def test_gap(world):
+    """A missing update is named by the seq that stands in its place."""
+    world.write(delete(updates).where(updates.c.seq == 5))
+    verdict = refused(world, "seq 6 where 5 belongs")
+    assert verdict.ledger_mismatches == 1
+
+
+def test_end_missing(world):
+    """A ledger that ends before the live policy does is found."""
+    world.write(delete(updates).where(updates.c.seq > 20))
+    refused(world, "ends at 20", "24")
+
+
+def live_file(world, kind: str) -> Path:
+    return Path(world.files.root) / f"{world.router.service.serving.version}.{kind}"
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "json"])
+def test_snapshot_bytes(world, kind):
+    """A live snapshot with one changed byte is named by its version."""
+    file = live_file(world, kind)
+    data = bytearray(file.read_bytes())
+    data[-20] ^= 0x01
+    file.write_bytes(bytes(data))
+    refused(world, world.router.service.serving.version)
+
+
+def test_snapshot_gone(world):
+    """A live snapshot without files is named by its version."""
+    live_file(world, "safetensors").unlink()
+    refused(world, world.router.service.serving.version)
+
+
+def test_snapshot_of_another_ledger(world, make_world, tmp_path):
+    """A whole snapshot that another ledger made, put in the live one's place, is found by the replay."""
+    other = make_world(now=EPOCH, data_dir=str(tmp_path / "other"))
+    other.judged(24, reward=0.9)
+    other.learn()
+    version, strange = world.router.service.serving.version, other.router.service.serving.version
+    for kind in ("safetensors", "json"):
+        live_file(world, kind).write_bytes((Path(other.files.root) / f"{strange}.{kind}").read_bytes())
+    assert version != strange
+    verdict = refused(world, "replay")
+    assert verdict.live_sha256 != verdict.replay_sha256
+
+
+def test_version_unknown(world):
+    """A decision by a version that never was is found by the deep check and the version is named."""
+    decision = first(world)
+    change(world, decisions, decisions.c.id == decision.id, version="main-7-invented")
+    verdict = refused(world, "main-7-invented", deep=True)
+    assert verdict.deep_mismatches == 1
+
+
+def test_version_other(world):
+    """A decision moved to another version's account is found by the deep check: that version decides differently."""
+    decision = first(world)
+    version = world.router.service.serving.version
+    change(world, decisions, decisions.c.id == decision.id, version=version)
+    verdict = refused(world, decision.id, version, deep=True)
+    assert verdict.deep_mismatches == 1
+
+
+def test_features(world):
+    """Changed features of a learned decision are found by the replay."""
+    decision = first(world)
+    change(world, decisions, decisions.c.id == decision.id, features=(decision.features + 1).astype("<f4").tobytes())
+    verdict = refused(world)
+    assert verdict.replay_sha256 != verdict.live_sha256
+
+
+def test_snapshot_row_missing(world):
+    """A snapshot whose row was deleted is missed by the deep check of the decisions it made."""
+    version = first(world).version
+    world.write(delete(snapshots).where(snapshots.c.version == version))
+    refused(world, version, deep=True)

@@ -1,0 +1,220 @@
+"""`ragbandit train` from table to folder to service, and the fine-tuned policies in the live loop."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.simulate import add_offline_verbs
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.training import read_questions, train, trainable
+from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
+from ragbandit.router.types import Query
+from tests.support.policy_checks import ARMS, made_updates, sha_of, taught
+from tests.support.tiny_models import tiny_encoder, tiny_trained
+
+READING = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads": 1}
+FAST = READING | {"epochs": 8, "batch": 4, "learning_rate": 3e-3}
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table in which the first word decides: "who" needs nothing, "when" many steps."""
+    lines = []
+    for number in range(24):
+        easy = number % 2 == 0
+        words = ("who" if easy else "when", ("dracula", "born", "city")[number % 3], ("river", "film")[number % 5 % 2])
+        lines.append(
+            {
+                "id": f"q{number}",
+                "question": f"{' '.join(words)} {number} ?",
+                "correct": {"no_retrieval": int(easy), "single_step": int(easy), "multi_step": 1},
+                "steps": {"no_retrieval": 0, "single_step": 1, "multi_step": 4.5},
+            }
+        )
+    file = tmp_path / "table.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs `train` with these options."""
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    add_offline_verbs(app)
+    return lambda *words: CliRunner().invoke(app, ["train", *map(str, words)])
+
+
+@pytest.mark.parametrize("name", ["adaptive_rag", "multi_label"])
+def test_train_writes_a_folder_that_routes(run, table, tmp_path, name):
+    """`train --json` prints the report; the folder it wrote makes a policy that routes by what the table taught."""
+    out = tmp_path / "out"
+    params = json.dumps(FAST | {"epochs": 1})
+    done = run("--policy", name, "--table", table, "--out", out, "--params", params, "--epochs", 8, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (report["rows"], report["used"], report["folder"]) == (24, 24, str(out))
+    assert len(report["epochs"]) == 8
+    policy = make_policy(name, params=READING | {"trained": str(out)})
+    assert policy.state()[1]["trained"] == report["sha256"]
+    for word, arm in (("who", 0), ("when", 2)):
+        pmf = pmf_of_one(policy, Query(text=f"{word} born city ?"), features=None, arms=ARMS).pmf
+        assert pmf[arm] == 1.0
+
+
+def test_train_prints_the_epochs_and_what_to_do_next(run, table, tmp_path):
+    """Without --json, people read a line per epoch, the labels, and the setting that takes the folder."""
+    done = run("--policy", "adaptive_rag", "--table", table, "--out", "out", "--params", json.dumps(FAST))
+    assert done.exit_code == 0, done.output
+    assert "24 of 24 rows had a label" in done.stdout
+    assert "no_retrieval 12, single_step 0, multi_step 12" in done.stdout
+    assert "set policy.params.trained to out" in done.stdout
+    assert "kept" in done.stdout
+
+
+def test_questions_add_inductive_labels(run, table, tmp_path):
+    """Questions with hops are labelled by them, but for those that the table has."""
+    known = read_table(table).rows[0].question
+    asked = [(known, 2), ("which film ?", 1), ("who wrote the film ?", 2), ("where ?", 0)]
+    file = tmp_path / "questions.jsonl"
+    file.write_text("\n".join(json.dumps({"question": text, "hops": hops, "answers": []}) for text, hops in asked))
+    params = json.dumps(FAST | {"epochs": 1})
+    words = ("--policy", "adaptive_rag", "--table", table, "--questions", file, "--out", "out", "--params", params)
+    done = run(*words, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    counted = {key: report[key] for key in ("rows", "used", "inductive", "dropped")}
+    assert counted == {"rows": 27, "used": 26, "inductive": 2, "dropped": 1}
+    assert report["labels"] == {"no_retrieval": 12, "single_step": 1, "multi_step": 13}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"--policy": "mba"}, "policy: 'mba' is not trained on tables (use one of adaptive_rag, multi_label)"),
+        ({"--policy": "oracle"}, "policy: 'oracle' is not trained on tables"),
+        ({"--table": "nowhere.jsonl"}, "nowhere.jsonl"),
+        ({"--questions": "nowhere.jsonl"}, "nowhere.jsonl"),
+        ({"--params": "{"}, "params: is not JSON"),
+        ({"--params": "[1]"}, "params: is a list"),
+        ({"--params": '{"colour": 1}'}, "policy.params.colour"),
+        ({"--params": '{"batch": 0}'}, "policy.params.batch"),
+        ({"--params": '{"trained": "x"}'}, "policy.params.trained"),
+        ({"--params": '{"model": "./nowhere"}'}, "policy.params.model"),
+        ({"--out": "used"}, "out: used is there already"),
+    ],
+)
+def test_train_refuses_what_it_cannot_use(run, table, tmp_path, changes, named):
+    """A wrong option ends the command with exit code 2 and one line: what, where and the remedy. Nothing is written."""
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "mine").write_text("x")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    given = {"--policy": "adaptive_rag", "--table": table, "--out": "out", "--params": json.dumps(FAST)} | changes
+    done = run(*(word for pair in given.items() for word in pair))
+    assert done.exit_code == 2
+    assert named in done.output
+    assert "Traceback" not in done.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("", "questions.jsonl"),
+        ('{"question": "who ?"}', "questions.jsonl:1 hops"),
+        ('{"question": "who ?", "hops": 1}\n{"question": "who ?", "hops": true}', "questions.jsonl:2 hops"),
+        ('{"question": "who ?", "hops": -1}', "questions.jsonl:1 hops"),
+        ('{"question": " ", "hops": 1}', "questions.jsonl:1 question"),
+        ('\n\n{"hops": 1}', "questions.jsonl:3 question"),
+        ("[1]", "questions.jsonl:1"),
+        ("{", "questions.jsonl:1"),
+    ],
+)
+def test_questions_that_cannot_be_read(tmp_path, text, place):
+    """A file without usable questions is an InvalidInput that names file, line and key."""
+    file = tmp_path / "questions.jsonl"
+    file.write_text(text)
+    with pytest.raises(InvalidInput) as caught:
+        read_questions(file)
+    assert caught.value.field.endswith(place)
+    assert caught.value.remedy
+
+
+def test_trainable_policies_are_those_that_fit():
+    """The policies that `train` takes are the registered ones that say that they learn from tables."""
+    assert trainable() == ["adaptive_rag", "multi_label"]
+    assert set(trainable()) <= set(POLICIES)
+
+
+def test_folder_in_use_is_refused_before_the_training(table, tmp_path):
+    """Where something lies in the folder, nothing is trained: no batch is reported."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("x")
+    seen = []
+    with pytest.raises(ConfigError, match="there already"):
+        train(
+            "adaptive_rag",
+            params=FAST,
+            rows=read_table(table).rows,
+            out=tmp_path / "out",
+            progress=lambda *both: seen.append(both),
+        )
+    assert seen == []
+
+
+@pytest.mark.parametrize("name", ["adaptive_rag", "multi_label"])
+def test_trained_policy_serves_and_replays(make_world, name):
+    """A trained policy decides over the whole loop: its choice is the likeliest arm of the log, its updates are
+    counted, and the ledger replayed gives the live policy.
+    """
+    world = make_world(
+        policy={"name": name, "params": READING | {"trained": tiny_trained(name)}, "floor": 0.02, "newcomer_share": 0.0}
+    )
+    decided = world.judged(6)
+    assert world.learn() == 6
+    for decision in decided:
+        assert max(decision.pmf) == pytest.approx(0.96)
+        assert decision.fault is None
+        assert len(decision.facts["probability"]) == 3
+    assert world.router.service.serving.policy.state()[1]["updates"] == 6
+    assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
+
+
+def test_mba_paper_learns_live_and_replays(make_world):
+    """mba_paper decides, learns from feedback and serves what it learned; replaying the ledger gives it bit for bit."""
+    world = make_world(
+        policy={"name": "mba_paper", "params": READING | {"learning_rate": 1e-3}, "floor": 0.02, "newcomer_share": 0.0}
+    )
+    first = world.router.service.serving.policy
+    for _ in range(3):
+        decided = world.judged(4)
+        assert world.learn() == 4
+    assert decided[0].facts["epsilon"] < 1.0
+    live = world.router.service.serving.policy
+    assert live is not first
+    assert live.updates == 12
+    assert world.sha256(world.replayed()) == world.sha256(live)
+
+
+def test_threads_make_no_difference():
+    """Another process, with another thread count for torch and another hash seed, learns the same sha256 with
+    `threads` set.
+    """
+    code = (
+        "from tests.support.policy_checks import made_updates, sha_of, taught\n"
+        "from ragbandit.router.policies.finetuned.mba_paper import MbaPaper\n"
+        f"print(sha_of(taught(lambda: MbaPaper(**{READING!r}), made_updates(12))))"
+    )
+    more = {"PYTHONHASHSEED": "2", "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | more, capture_output=True, text=True, check=True, timeout=90
+    )
+    assert done.stdout.strip() == sha_of(taught(lambda: MbaPaper(**READING), made_updates(12)))

@@ -1,0 +1,314 @@
+"""The Elasticsearch retriever against a real server: ELASTICSEARCH_URL, or the one beside the checkout."""
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.strategies.base import Passage
+from tests.support.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from tests.support.tiny_models import tiny_encoder
+
+pytest.importorskip("elasticsearch", reason="pip install 'ragbandit[elasticsearch]'")
+
+from ragbandit.strategies.retrievers import elasticsearch as es
+from ragbandit.strategies.retrievers.bm25 import Bm25Retriever
+from ragbandit.strategies.retrievers.bm25 import build_index as build_bm25
+from ragbandit.strategies.retrievers.corpus import read_corpus
+from ragbandit.strategies.retrievers.hybrid import HybridRetriever
+from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+
+BESIDE = Path(__file__).parents[4] / "shared"
+PROGRAM = BESIDE / "elasticsearch" / "start"
+CORPUS = BESIDE / "data" / "qa" / "corpus.jsonl"
+real = es.bulk
+NAMES = (f"ragbandit-test-{os.getpid()}-{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def url():
+    if given := os.environ.get("ELASTICSEARCH_URL"):
+        yield given
+        return
+    if not PROGRAM.exists():
+        pytest.skip("no Elasticsearch: run one (docker run -e discovery.type=single-node ...), set ELASTICSEARCH_URL")
+    with tempfile.TemporaryDirectory(prefix="ragbandit-es-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        done = subprocess.run([PROGRAM, folder], capture_output=True, text=True, timeout=110, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"Elasticsearch did not start: {done.stderr.strip()[-300:]}")
+        try:
+            yield done.stdout.strip()
+        finally:
+            subprocess.run([PROGRAM.with_name("stop"), folder], capture_output=True, timeout=60, check=False)
+
+
+@pytest.fixture(scope="module")
+def client(url):
+    with es.connect(url) as made:
+        yield made
+
+
+@pytest.fixture
+def name(client):
+    made = next(NAMES)
+    yield made
+    remove(client, made)
+
+
+def remove(client, name):
+    for one in (f"{name}-a", f"{name}-b", name):
+        if client.indices.exists(index=one) and not client.indices.exists_alias(name=one):
+            client.indices.delete(index=one)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return SentenceEncoder(tiny_encoder(), name="tiny")
+
+
+@pytest.fixture(params=["words", "meaning", "both"])
+def make(request, client, url, encoder):
+    """A maker of retrievers, one index for each corpus."""
+    made = []
+
+    def retriever(passages):
+        name = next(NAMES)
+        made.append(name)
+        es.build_index(passages, client=client, index=name, encoder=None if request.param == "words" else encoder)
+        kinds = ("words", "meaning") if request.param == "both" else (request.param,)
+        parts = [es.ElasticsearchRetriever(url, index=name, search=kind, encoder=encoder) for kind in kinds]
+        return HybridRetriever(parts[0], second=parts[1]) if len(parts) == 2 else parts[0]
+
+    yield retriever
+    for name in made:
+        remove(client, name)
+
+
+@pytest.mark.parametrize("check", RETRIEVER_CHECKS, ids=lambda check: check.__name__)
+def test_contract(check, make):
+    """Searching by words, by meaning and by both keeps the contract of retrievers."""
+    check(make)
+
+
+def test_scores_of_title_and_text_add_and_ties_keep_the_order(client, url, name):
+    """A word in both fields scores the sum of both; equal passages come in the order indexed."""
+    rows = [
+        Passage(id="z", title="", text="river bank"),
+        Passage(id="a", title="", text="river bank"),
+        Passage(id="title", title="bank", text="money"),
+        Passage(id="both", title="bank", text="river bank"),
+    ]
+    es.build_index(rows, client=client, index=name)
+
+    hits = {hit.passage.id: hit.score for hit in found(es.ElasticsearchRetriever(url, index=name), "banks", k=9)[0]}
+
+    assert hits["both"] == pytest.approx(hits["title"] + hits["z"], rel=1e-5)
+    assert [key for key in hits if key in "za"] == ["z", "a"]
+
+
+def test_a_build_that_was_cut_off_goes_on(client, url, name, monkeypatch):
+    """Passages that are there are not sent again; the name is found only after the end, with the corpus' sha256."""
+    monkeypatch.setattr(es, "_BATCH", 2)
+    sent = []
+    monkeypatch.setattr(es, "bulk", lambda c, rows, **o: real(c, [sent.append(row["_id"]) or row for row in rows], **o))
+
+    def broken():
+        yield from PASSAGES[:3]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        es.build_index(broken(), client=client, index=name)
+    with pytest.raises(ConfigError, match="does not exist"):
+        es.ElasticsearchRetriever(url, index=name)
+    meta = es.build_index(PASSAGES, client=client, index=name)
+
+    assert sent == [row.id for row in PASSAGES]
+    assert es.read_meta(client, index=name) == meta
+    assert meta["passages"] == 4
+    assert meta["sha256"] == build_bm25(PASSAGES, tempfile.mkdtemp())["sha256"]
+
+
+def test_building_again_replaces_the_passages(client, url, name):
+    """A second build is searched under the same name, and the index before it is gone."""
+    es.build_index(PASSAGES, client=client, index=name)
+    es.build_index(PASSAGES[:1], client=client, index=name)
+
+    assert [hit.passage.id for hit in found(es.ElasticsearchRetriever(url, index=name), "river")[0]] == ["vistula"]
+    assert not client.indices.exists(index=f"{name}-a")
+
+
+def test_a_half_built_index_of_another_corpus_is_removed(client, name):
+    """Passages that the corpus does not have end the build, which begins anew the next time."""
+
+    def broken():
+        yield from PASSAGES
+        raise KeyboardInterrupt
+
+    es_batch, es._BATCH = es._BATCH, 2
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            es.build_index(broken(), client=client, index=name)
+    finally:
+        es._BATCH = es_batch
+    with pytest.raises(ConfigError, match="held 3 passages of another corpus"):
+        es.build_index(PASSAGES[:1], client=client, index=name)
+    assert es.build_index(PASSAGES[:1], client=client, index=name)["passages"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "there is no passage"),
+        ([PASSAGES[0], PASSAGES[0]], "passage 2: 'vistula' was used before"),
+        ([Passage(id="x" * 513, title="", text="t")], "above 512 bytes"),
+    ],
+)
+def test_what_cannot_be_indexed_is_refused(client, name, rows, message):
+    """No passage, an id twice and an id beyond the server's limit are errors of the input."""
+    with pytest.raises(InvalidInput, match=message):
+        es.build_index(rows, client=client, index=name)
+
+
+def test_other_indexes_are_left_alone(client, url, name):
+    """An index that is not ours is neither read nor written."""
+    client.indices.create(index=name)
+    with pytest.raises(ConfigError, match="is no index of ours"):
+        es.build_index(PASSAGES, client=client, index=name)
+    with pytest.raises(ConfigError, match="has format None"):
+        es.ElasticsearchRetriever(url, index=name)
+
+
+def test_an_index_that_goes_away_fails_the_search(client, url, name):
+    """A deleted index is ArmFailed with the command that builds it."""
+    es.build_index(PASSAGES, client=client, index=name)
+    retriever = es.ElasticsearchRetriever(url, index=name)
+    remove(client, name)
+
+    with pytest.raises(ArmFailed, match=r"is gone.*ragbandit index build --retriever elasticsearch"):
+        found(retriever, "river")
+
+
+def test_meaning_needs_the_encoder_of_the_index(client, url, name, encoder):
+    """Without an encoder, or over an index without vectors, searching by meaning is refused at the start."""
+    es.build_index(PASSAGES, client=client, index=name)
+
+    with pytest.raises(ConfigError, match="needs an encoder"):
+        es.ElasticsearchRetriever(url, index=name, search="meaning")
+    with pytest.raises(ConfigError, match="holds vectors of None"):
+        es.ElasticsearchRetriever(url, index=name, search="meaning", encoder=encoder)
+
+
+def test_a_server_that_is_down_is_said(caplog):
+    """Nobody listening is a ConfigError at the start, naming the setting; the client logs no traceback beside it."""
+    with pytest.raises(ConfigError, match=r"retriever\.url: Elasticsearch does not answer"):
+        es.ElasticsearchRetriever("http://127.0.0.1:9", index="any")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "nonsense",
+        "host:9200",
+        "http://",
+        "http://:9200",
+        "ftp://host:9200",
+        "http://me:word@host:99999",
+        "http://me:word@h",
+    ],
+)
+def test_a_url_that_is_none_is_refused_before_anybody_is_asked(wrong):
+    """A url without scheme, host or possible port is a ConfigError that names the setting and shows no password."""
+    for make in (es.connect, lambda given: es.ElasticsearchRetriever(given, index="any")):
+        with pytest.raises(ConfigError, match="is no url") as caught:
+            make(wrong)
+        assert caught.value.field == "retriever.url"
+        assert "http://host:9200" in caught.value.remedy
+        assert "word" not in str(caught.value)
+
+
+class Flaky:
+    """Between the retriever and a real server: every answer is what `replies` says first, then the server's own."""
+
+    def __init__(self, url, replies):
+        self.url, self.replies, self.keys = url, list(replies), []
+
+    async def __aenter__(self):
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_):
+        self.server.close()
+        await self.server.wait_closed()
+
+    @property
+    def address(self):
+        return f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    async def serve(self, reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
+        self.keys += [line.split(": ")[1] for line in head.split("\r\n") if line.startswith("authorization")]
+        status = self.replies.pop(0) if self.replies else 200
+        body = json.dumps({"hits": {"hits": []}, "error": {"type": "busy"}})
+        kind = "X-Elastic-Product: Elasticsearch\r\nContent-Type: application/json\r\nConnection: close"
+        writer.write(f"HTTP/1.1 {status} x\r\n{kind}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("replies", "left", "message"),
+    [([503, 429], [], None), ([503] * 3 + [500], [500], "refuses the request"), ([401, 401], [401], "api_key_env")],
+)
+def test_a_busy_server_is_asked_again_with_the_key(client, url, name, replies, left, message):
+    """503 and 429 are tried three times, with the API key; other refusals fail at once."""
+    es.build_index(PASSAGES, client=client, index=name)
+
+    async def ask():
+        async with Flaky(url, replies) as flaky:
+            retriever = es.ElasticsearchRetriever(url, index=name, api_key="secret")
+            await retriever._client.close()
+            retriever._client = es.AsyncElasticsearch(
+                flaky.address, api_key="secret", node_class="httpxasync", max_retries=0
+            )
+            try:
+                return await retriever.search("river", k=1)
+            finally:
+                await retriever.close()
+                assert flaky.replies == left
+                assert set(flaky.keys) == {"apikey secret"}
+
+    if message is None:
+        assert asyncio.run(ask()) == ()
+    else:
+        with pytest.raises(ArmFailed, match=message):
+            asyncio.run(ask())
+
+
+def test_bm25_on_disk_finds_what_elasticsearch_finds(client, url, name, tmp_path):
+    """The ten best of both overlap by at least nine tenths over the questions at hand."""
+    if not CORPUS.exists():
+        pytest.skip(f"no corpus at {CORPUS}: the table is printed by python -m benchmarks.search")
+    passages = list(read_corpus(CORPUS))
+    lines = (CORPUS.parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    questions = [json.loads(line)["question"] for line in lines]
+    es.build_index(passages, client=client, index=name)
+    build_bm25(passages, tmp_path / "index")
+
+    theirs = found(es.ElasticsearchRetriever(url, index=name), *questions, k=10)
+    ours = found(Bm25Retriever(tmp_path / "index"), *questions, k=10)
+
+    shared = [
+        len({h.passage.id for h in one} & {h.passage.id for h in two}) / max(1, len(two))
+        for one, two in zip(ours, theirs, strict=True)
+    ]
+    assert sum(shared) / len(shared) >= 0.9

@@ -1,0 +1,183 @@
+"""Asking for a decision not to be answered, on SQLite and PostgreSQL, and what the door makes of it."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from rq import Queue
+from sqlalchemy import select
+
+from ragbandit.router.errors import Conflict, InvalidInput, NotFound
+from ragbandit.router.jobs.queue import ANSWER_QUEUE, Listener, RedisJobs
+from ragbandit.router.serving import cancellation as cancellations
+from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.decisions import Store
+from ragbandit.router.storage.tables import cancellations as kept
+from ragbandit.router.types import Cost, Outcome, Query
+
+
+@pytest.fixture
+def store(database):
+    made = Store(database, label="main")
+    made.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    return made
+
+
+def ended(decision, *, status="answered", stop_reason="answer_found"):
+    return Outcome(
+        decision_id=decision.id,
+        status=status,
+        answer=None,
+        trace=(),
+        cost=Cost(),
+        steps=0.0,
+        stop_reason=stop_reason,
+        error=None,
+        run_by="worker",
+        made_by={},
+        made_at=1.0,
+    )
+
+
+def rows(database):
+    with database.read() as connection:
+        return connection.execute(select(kept.c.decision_id, kept.c.asked_at)).all()
+
+
+def test_asking_again_changes_nothing(store, database, make_decision):
+    """The first time of asking is kept; a decision nobody asked about is not among those asked."""
+    store.add_decisions([make_decision("d1", run_by="worker"), make_decision("d2", run_by="worker")])
+    assert cancellations.asked(database, ids=["d1", "d2"]) == set()
+    for now in (5.0, 6.0):
+        found = cancellations.ask(database, decision_id="d1", now=now)
+        assert (found.cancelled, found.status) == (None, None)
+    assert rows(database) == [("d1", 5.0)]
+    assert cancellations.asked(database, ids=["d1", "d2"]) == {"d1"}
+    assert cancellations.asked(database, ids=[]) == set()
+
+
+@pytest.mark.parametrize(
+    ("status", "stop_reason", "cancelled"),
+    [("answered", "answer_found", False), ("failed", "error", False), ("failed", "cancelled", True)],
+)
+def test_what_has_ended_is_not_cancelled(store, database, make_decision, status, stop_reason, cancelled):
+    """With an outcome there is nothing to cancel: the reply says how it ended, and nothing is written."""
+    decision = make_decision("d1", run_by="worker")
+    store.add_decisions([decision])
+    store.add_outcome(ended(decision, status=status, stop_reason=stop_reason))
+    found = cancellations.ask(database, decision_id=decision.id, now=5.0)
+    assert (found.cancelled, found.status) == (cancelled, status)
+    assert rows(database) == []
+
+
+def test_what_cannot_be_cancelled(store, database, make_decision):
+    """A decision that the caller runs is a conflict with a remedy, an unknown one is not found."""
+    store.add_decisions([make_decision("d1")])
+    with pytest.raises(Conflict, match="your own stack") as caught:
+        cancellations.ask(database, decision_id="d1", now=5.0)
+    assert "report the outcome yourself" in caught.value.remedy
+    with pytest.raises(NotFound) as unknown:
+        cancellations.ask(database, decision_id="d2", now=5.0)
+    assert unknown.value.remedy == "send the id that /v1/answer returned"
+    assert rows(database) == []
+
+
+def test_asking_at_once(store, database, make_decision):
+    """Many that ask for one decision at a time all hear the same, and one row is written."""
+    store.add_decisions([make_decision("d1", run_by="worker")])
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda now: cancellations.ask(database, decision_id="d1", now=now), range(8)))
+    assert {(each.cancelled, each.status) for each in found} == {(None, None)}
+    assert len(rows(database)) == 1
+
+
+def test_the_door_hurries_and_tells(make_world):
+    """A cancelled decision is queued if it was not, put first, and told of; its outcome wakes whoever waits for it."""
+    world = make_world()
+    decision = world.route(ours=True)
+    waiting = world.router.await_outcome(decision)
+    found = world.router.cancel(decision.id)
+    assert (found.cancelled, found.status) == (None, None)
+    assert (world.jobs.hurried, world.jobs.told) == ([decision.id], [f"cancel:{decision.id}"])
+    world.store.add_outcome(ended(decision, status="failed", stop_reason="cancelled"))
+    world.router._hear(f"outcome:{decision.id}")
+    assert waiting.result(5).stop_reason == "cancelled"
+    again = world.router.cancel(decision.id)
+    assert (again.cancelled, again.status) == (True, "failed")
+    assert len(world.jobs.told) == 1
+    with pytest.raises(InvalidInput):
+        world.router.cancel("not an id")
+
+
+def test_the_door_without_redis(make_world):
+    """With Redis gone a cancellation is kept all the same."""
+    world = make_world()
+    decision = world.route(ours=True)
+    world.jobs.broken = True
+    assert world.router.cancel(decision.id).status is None
+    assert rows(world.database)[0].decision_id == decision.id
+
+
+def test_whoever_runs_it_hears_first(make_world, monkeypatch):
+    """The news of a cancellation goes out first, before another worker is asked to end the decision."""
+    world = make_world()
+    decision, told = world.route(ours=True), []
+    monkeypatch.setattr(world.jobs, "ask_answer", lambda *_, **__: told.extend(world.jobs.told))
+    world.router.cancel(decision.id)
+    assert told == [f"cancel:{decision.id}"]
+
+
+def test_what_closed_unanswered_is_cancelled_at_once(make_world):
+    """A decision that the ledger closed unanswered is waited for by no worker: cancelling it ends it, at no cost."""
+    world = make_world(learning={"expire_s": 10.0})
+    decision = world.route(ours=True)
+    world.now += 100
+    world.learn()
+    assert world.counters().waiting == 0
+    world.jobs.broken = True
+    for _ in range(2):
+        found = world.router.cancel(decision.id)
+        assert (found.cancelled, found.status) == (True, "failed")
+    outcome = world.store.outcomes_by_id([decision.id])[decision.id]
+    assert (outcome.run_by, outcome.stop_reason, outcome.cost) == ("worker", "cancelled", Cost())
+    assert world.counters().balanced
+
+
+def test_the_door_over_redis(redis_server, redis_client, settings):
+    """The job of a cancelled decision is the first in its queue, once, and every worker hears of it."""
+    heard, told = [], threading.Event()
+
+    def hear(news):
+        heard.append(news)
+        if news.startswith("cancel:"):
+            told.set()
+
+    with Router.open(settings(redis_url=redis_server)) as router:
+        made = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(10) for n in range(3)]
+        for decision in made[:2]:
+            router.request_answer(decision)
+        listener = Listener(redis_client, hear)
+        while not heard:
+            RedisJobs(redis_client).tell("hello")
+        router.cancel(made[1].id)
+        router.cancel(made[2].id)
+        assert told.wait(5)
+        listener.close()
+        assert Queue(ANSWER_QUEUE, connection=redis_client).job_ids == [made[2].id, made[1].id, made[0].id]
+    router.jobs.client.close()
+
+
+def test_a_cancelled_decision_is_learned_like_any_failed_one(make_world):
+    """Whoever judges a cancelled decision teaches its outcome: failed, with the cost it had; the books balance."""
+    world = make_world(reward={"weight": 0.5, "cost": {"llm_calls": 1.0}})
+    decision = world.route(ours=True)
+    world.router.cancel(decision.id)
+    outcome = ended(decision, status="failed", stop_reason="cancelled")
+    world.store.add_outcome(replace(outcome, cost=Cost(llm_calls=1)))
+    world.feedback(decision, rating=False)
+    assert world.learn() == 1
+    record = world.router.decision(decision.id)
+    assert (record.state, record.reward.quality, record.reward.cost) == ("learned", 0.0, 1.0)
+    assert world.counters().balanced
+    assert world.router.verify(deep=True).ok

@@ -1,0 +1,146 @@
+"""Arms that are offered to a Router while it runs: what changes, what is refused, what the rows say."""
+
+import threading
+
+import pytest
+from sqlalchemy import update
+
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.tables import decisions, snapshots
+from ragbandit.router.types import ArmName, Query
+
+BOTH = ("caller", "worker")
+POLICY = {"newcomer_share": 0.2, "newcomer_outcomes": 4, "floor": 0.02}
+
+
+@pytest.fixture
+def world(make_world):
+    return make_world(policy=POLICY)
+
+
+def learned(world, count, *, key):
+    """This many rounds of decisions and rewards, learned one by one."""
+    made = []
+    for number in range(count):
+        decision = world.route(key=f"{key}-{number}")
+        world.feedback(decision, reward=0.5)
+        world.learn()
+        made.append(decision)
+    return made
+
+
+def test_new_arm_has_its_data_floor_until_it_is_known(world):
+    """An arm's floor is newcomer_share until newcomer_outcomes of it are learned, and the row names those raised."""
+    made = learned(world, 40, key="a")
+    for decision in made:
+        raised = decision.facts.get("data_floor", {})
+        assert all(share == 0.2 for share in raised.values())
+        for arm, p in zip(decision.arms, decision.pmf, strict=True):
+            assert p >= (0.2 if arm in raised else 0.02) - 1e-12
+    assert set(made[0].facts["data_floor"]) == set(made[0].arms)
+    assert "data_floor" not in made[-1].facts
+    assert world.router.verify(deep=True).ok
+
+
+def test_offered_arm_is_drawn_and_a_removed_one_is_not(world):
+    """The next decision is made over the arms that were offered last; the ledger's rows keep the arms of their time."""
+    learned(world, 20, key="a")
+    arms = world.settings.arms
+    world.router.offer({**arms, "cached": {"run_by": "caller"}})
+    new = learned(world, 30, key="b")
+    assert all("cached" in decision.arms for decision in new)
+    assert sum(decision.arm == "cached" for decision in new) >= 4
+    world.router.offer({name: params for name, params in arms.items() if name != "multi_step"})
+    assert all(set(d.arms) == {"no_retrieval", "single_step"} for d in learned(world, 10, key="c"))
+    seen = world.router.service.serving.policy.seen
+    assert seen["cached"] >= 4
+    assert seen["multi_step"] > 0
+    assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
+    assert world.router.verify(deep=True).ok
+
+
+def test_query_for_a_removed_arm_is_refused(world):
+    """Naming an arm that is no longer offered is an error of the caller."""
+    world.router.offer({"single_step": {}})
+    with pytest.raises(InvalidInput, match="multi_step"):
+        world.router.route(Query(text="who?", arms=(ArmName("multi_step"),)))
+
+
+@pytest.mark.parametrize(
+    ("arms", "says"),
+    [({}, "at least one arm"), ({"no_retrieval": {}}, "fallback"), ({"single_step": {}, "a b": {}}, "is no name")],
+)
+def test_arms_that_cannot_be_change_nothing(make_world, arms, says):
+    """Without arms, without the fallback, or with a bad name the offer is refused and the old arms stay."""
+    world = make_world(policy=POLICY | {"fallback": "single_step"})
+    before = world.route().arms
+    with pytest.raises(ConfigError, match=says):
+        world.router.offer(arms)
+    assert world.route().arms == before
+
+
+def test_without_a_named_fallback_any_arm_may_go(world):
+    """Where no fallback is named, single_step may go, and then the first arm plays when the policy breaks."""
+    world.router.offer({"no_retrieval": {}, "multi_step": {}})
+
+    def broken(*_, **__):
+        raise RuntimeError("broken")
+
+    world.router.service.serving.policy.pmf = broken
+    decision = world.route()
+    assert decision.fault
+    assert dict(zip(decision.arms, decision.pmf, strict=True))["no_retrieval"] == max(decision.pmf)
+
+
+def test_policy_of_one_arm_refuses_to_lose_it(make_world):
+    """A fixed policy's arm cannot be taken away."""
+    world = make_world(policy={"name": "fixed", "params": {"arm": "multi_step"}})
+    with pytest.raises(ConfigError, match="multi_step"):
+        world.router.offer({"single_step": {}})
+
+
+@pytest.mark.parametrize("lie", [{}, {"single_step": 0.9}, "no mapping", {"multi_step": 0.2, "single_step": 0.2}])
+def test_deep_verification_finds_a_changed_floor(world, lie):
+    """A row whose raised floors were changed no longer gives its pmf."""
+    learned(world, 3, key="a")
+    decision = world.route(key="x")
+    assert len(set(decision.pmf)) > 1
+    assert world.router.verify(deep=True).ok
+    world.write(update(decisions).where(decisions.c.id == decision.id).values(facts=canonical({"data_floor": lie})))
+    found = world.router.verify(deep=True)
+    assert found.deep_mismatches == 1
+
+
+def test_a_queued_request_keeps_the_arms_it_was_checked_with(world):
+    """Arms that go while a request waits for its group do not break it, nor the others of its group."""
+    held = threading.Event()
+    encode = world.router.encoder.encode
+    world.router.encoder.encode = lambda texts: (held.wait(10), encode(texts))[1]
+    first = world.router.submit(Query(text="holds the thread"))
+    waiting = [world.router.submit(Query(text=f"waits {n}"), run_by=run_by) for n, run_by in enumerate(BOTH)]
+    world.router.offer({"single_step": {"run_by": "caller"}})
+    held.set()
+    assert len(first.result(10).arms) == 3
+    assert [len(one.result(10).arms) for one in waiting] == [3, 3]
+    assert world.route().arms == ("single_step",)
+
+
+def test_many_newcomers_leave_the_floor_of_the_others(make_world):
+    """With twenty new arms beside a known one every arm keeps policy.floor, and every draw verifies."""
+    world = make_world(policy={"newcomer_share": 0.05, "newcomer_outcomes": 5})
+    world.router.offer({"single_step": {}})
+    learned(world, 6, key="a")
+    world.router.offer({"single_step": {}} | {f"new_{n}": {"run_by": "caller"} for n in range(20)})
+    for decision in learned(world, 10, key="b"):
+        assert min(decision.pmf) >= 0.02 - 1e-12
+    assert world.router.verify(deep=True).ok
+
+
+def test_deep_verification_survives_a_former_policy_that_is_gone(world):
+    """Decisions of a policy that cannot be made again are mismatches with a note, not the end of the check."""
+    world.route(key="x")
+    world.write(update(snapshots).values(params=canonical({"gone": 1})))
+    found = world.router.verify(deep=True)
+    assert found.deep_mismatches == 1
+    assert any("cannot be made again" in note for note in found.notes)

@@ -1,0 +1,560 @@
+"""The edges' tables on SQLite and PostgreSQL: idempotent writes, first come first kept."""
+
+import json
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select
+
+from ragbandit.router.errors import Conflict, NotFound, StoreError
+from ragbandit.router.learning.status import counters
+from ragbandit.router.storage import decisions as store_module
+from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.decisions import Store
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.rows import decision_row
+from ragbandit.router.storage.tables import decisions, feedback, outcomes, waiting
+from ragbandit.router.types import Cost, Feedback, Outcome, Query, Receipt, Retrieved, Round
+
+THREADS = 8
+
+
+@pytest.fixture
+def store(database):
+    made = Store(database, label="main")
+    made.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    return made
+
+
+def an_outcome(decision, **changes) -> Outcome:
+    made = Outcome(
+        decision_id=decision.id,
+        status="answered",
+        answer="Bram Stoker",
+        trace=(Round(number=1), Retrieved(query="Dracula", ids=("a", "b"), scores=(2.0, 1.0), seconds=0.5)),
+        cost=Cost(retriever_calls=1, passages=2, llm_calls=1, seconds_total=0.75),
+        steps=1.0,
+        stop_reason="answer",
+        error=None,
+        run_by="caller",
+        made_by={},
+        made_at=1.0,
+    )
+    return replace(made, **changes)
+
+
+def a_rating(decision_id: str, key: str, *, value: float = 1.0, at: float = 1.0, **changes) -> Feedback:
+    made = Feedback(id=key, decision_id=decision_id, kind="rating", value=value, source="human", received_at=at)
+    return replace(made, **changes)
+
+
+def count(database, table) -> int:
+    with database.read() as connection:
+        return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def test_decision_round_trip(store, make_decision):
+    """A decision comes back from the database exactly as it was."""
+    made = make_decision(
+        "d1",
+        scores=(0.1, 0.2 + 0.1, 1e-300),
+        facts={"price": 0.1 + 0.2, "reply": "\U0001f9db", "heads": [1, None]},
+        run_by="worker",
+        pmf=(1 / 3, 1 / 3, 1 - 2 / 3),
+        query=Query(
+            id="d1", text="Was weiß man? \U0001f9db", context={"a": 1, "b": None, "c": 0.1}, arms=("multi_step",)
+        ),
+    )
+    store.add_decisions([made])
+    kept, _ = store.decisions_by_id(["d1"])["d1"]
+    assert np.array_equal(kept.features, made.features)
+    assert replace(kept, features=None) == replace(made, features=None)
+
+
+def test_same_id_same_body(store, database, make_decision):
+    """The same request under the same id gets the first decision, whatever is drawn the second time."""
+    first = make_decision("d1")
+    store.add_decisions([first])
+    second = replace(first, arm="multi_step", made_at=first.made_at + 5, version="main-9-other")
+    (got,) = store.add_decisions([second])
+    assert (got.arm, got.made_at, got.version) == (first.arm, first.made_at, first.version)
+    assert count(database, decisions) == count(database, waiting) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"query": Query(id="d1", text="Another question?")},
+        {"query": Query(id="d1", text="Who wrote Dracula?", context={"a": 1})},
+        {"query": Query(id="d1", text="Who wrote Dracula?", tenant="other")},
+        {"run_by": "worker"},
+    ],
+)
+def test_same_id_other_body(store, database, make_decision, change):
+    """Another request under a used id is a conflict, and the first row stays."""
+    first = make_decision("d1")
+    store.add_decisions([first])
+    (got,) = store.add_decisions([replace(first, **change)])
+    assert isinstance(got, Conflict)
+    assert got.field == "decision_id"
+    kept, _ = store.decisions_by_id(["d1"])["d1"]
+    assert kept.query == first.query
+
+
+def test_duplicates_within_a_group(store, database, make_decision):
+    """In one group the first of an id wins: its repetition gets it, another body is a conflict, neighbours go on."""
+    first, other = make_decision("d1"), make_decision("d2")
+    repeated = replace(first, arm="multi_step")
+    clashing = replace(first, query=Query(id="d1", text="Another question?"))
+    results = store.add_decisions([first, repeated, clashing, other])
+    assert [getattr(r, "arm", None) for r in results[:2]] == [first.arm, first.arm]
+    assert isinstance(results[2], Conflict)
+    assert results[3].id == "d2"
+    assert count(database, decisions) == count(database, waiting) == 2
+
+
+def test_concurrent_decisions(store, database, make_decision):
+    """Eight threads that decide the same ids in different orders leave one row each, and all get that row."""
+    ids = [f"d{i:03}" for i in range(40)]
+
+    def write(number: int) -> dict[str, str]:
+        order = random.Random(number).sample(ids, len(ids))
+        got = {}
+        for start in range(0, len(order), 10):
+            group = [make_decision(i, version=f"main-{number}-x") for i in order[start : start + 10]]
+            got |= {d.id: d.version for d in store.add_decisions(group)}
+        return got
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        results = list(pool.map(write, range(THREADS)))
+    assert count(database, decisions) == count(database, waiting) == len(ids)
+    standing = {key: kept.version for key, (kept, _) in store.decisions_by_id(ids).items()}
+    assert all(result == standing for result in results)
+
+
+def test_outcome_first_stands(store, database, make_decision):
+    """The first outcome is kept as it was, and the very same again is no news."""
+    decision = make_decision("d1")
+    store.add_decisions([decision])
+    outcome = an_outcome(decision)
+    assert store.add_outcome(outcome) is True
+    assert store.add_outcome(replace(outcome, made_at=99.0)) is False
+    assert store.outcomes_by_id(["d1"]) == {"d1": outcome}
+
+
+def test_outcome_conflict(store, make_decision):
+    """Another outcome from the caller's stack is a conflict, and the first one stays."""
+    decision = make_decision("d1")
+    store.add_decisions([decision])
+    store.add_outcome(an_outcome(decision))
+    with pytest.raises(Conflict) as caught:
+        store.add_outcome(an_outcome(decision, answer="Mary Shelley"))
+    assert caught.value.field == "decision_id"
+    assert store.outcomes_by_id(["d1"])["d1"].answer == "Bram Stoker"
+
+
+def test_outcome_of_a_second_worker(store, make_decision):
+    """A worker that ran the arm a second time is told so, whatever it brings."""
+    decision = make_decision("d1", run_by="worker")
+    store.add_decisions([decision])
+    assert store.add_outcome(an_outcome(decision, run_by="worker"))
+    assert store.add_outcome(an_outcome(decision, run_by="worker", answer="Mary Shelley")) is False
+    assert store.outcomes_by_id(["d1"])["d1"].answer == "Bram Stoker"
+
+
+def test_outcome_of_nothing(store, database, make_decision):
+    """An outcome for an unknown decision is not found and leaves no row."""
+    with pytest.raises(NotFound):
+        store.add_outcome(an_outcome(make_decision("nobody")))
+    assert count(database, outcomes) == 0
+
+
+def test_outcome_results_in_one_group(store, database, make_decision):
+    """One group gives each outcome its own word: kept, duplicate, conflict, not found, or False for a second worker."""
+    mine, old, ours = make_decision("d1"), make_decision("d2"), make_decision("d3", run_by="worker")
+    store.add_decisions([mine, old, ours])
+    store.add_outcome(an_outcome(old))
+    results = store.add_outcomes(
+        [
+            an_outcome(mine),
+            an_outcome(mine, made_at=7.0),
+            an_outcome(mine, answer="Mary Shelley"),
+            an_outcome(old),
+            an_outcome(old, answer="Mary Shelley"),
+            an_outcome(make_decision("nobody")),
+            an_outcome(ours, run_by="worker"),
+            an_outcome(ours, run_by="worker", answer="Mary Shelley"),
+        ]
+    )
+    assert [result if isinstance(result, bool) else type(result) for result in results] == [
+        True,
+        False,
+        Conflict,
+        False,
+        Conflict,
+        NotFound,
+        True,
+        False,
+    ]
+    assert count(database, outcomes) == 3
+    assert {kept.answer for kept in store.outcomes_by_id(["d1", "d2", "d3"]).values()} == {"Bram Stoker"}
+    assert [row[1] for row in flags(database)] == [True, True, True]
+
+
+def test_refused_outcome_can_come_again(store, database, make_decision):
+    """An outcome that came before its decision was known may come again; until then nobody is told of it."""
+    outcome = an_outcome(make_decision("d1"))
+    assert isinstance(store.add_outcomes([outcome])[0], NotFound)
+    store.add_decisions([make_decision("d1"), make_decision("d2")])
+    assert store.add_outcomes([outcome]) == [True]
+    assert [row[1] for row in flags(database)] == [True, False]
+
+
+def test_concurrent_outcome_groups(store, database, make_decision):
+    """Eight threads that send the same outcomes in different orders keep each once, new to exactly one of them."""
+    ids = [f"d{i:03}" for i in range(60)]
+    made = {i: make_decision(i) for i in ids}
+    store.add_decisions(list(made.values()))
+
+    def send(number: int) -> list[str]:
+        new = []
+        order = random.Random(number).sample(ids, len(ids))
+        for start in range(0, len(order), 20):
+            part = order[start : start + 20]
+            store.add_feedback([a_rating(i, f"f-{i}-{number}") for i in reversed(part)])
+            told = store.add_outcomes([an_outcome(made[i]) for i in part])
+            new += [i for i, first in zip(part, told, strict=True) if first is True]
+        return new
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        new = [key for keys in pool.map(send, range(THREADS)) for key in keys]
+    assert sorted(new) == ids
+    assert count(database, outcomes) == len(ids)
+    assert [row[1:] for row in flags(database)] == [(True, True, False)] * len(ids)
+
+
+def test_concurrent_outcomes(store, make_decision):
+    """Of eight workers that bring an outcome at once exactly one is told that it is new."""
+    decision = make_decision("d1", run_by="worker")
+    store.add_decisions([decision])
+    brought = [an_outcome(decision, run_by="worker", answer=f"answer {n}") for n in range(THREADS)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        told = list(pool.map(store.add_outcome, brought))
+    assert sum(told) == 1
+    assert store.outcomes_by_id(["d1"])["d1"].answer == f"answer {told.index(True)}"
+
+
+def test_feedback_results_in_one_group(store, database, make_decision):
+    """One group gives each item its own word: kept, duplicate, conflict, not found."""
+    store.add_decisions([make_decision("d1"), make_decision("d2")])
+    store.add_feedback([a_rating("d1", "old")])
+    results = store.add_feedback(
+        [
+            a_rating("d1", "new"),
+            a_rating("d1", "new", at=7.0),
+            a_rating("d1", "new", value=0.0),
+            a_rating("d1", "old"),
+            a_rating("d2", "old"),
+            a_rating("nobody", "lost"),
+        ]
+    )
+    assert results[0] == Receipt(feedback_id="new", duplicate=False, late=False)
+    assert results[1] == Receipt(feedback_id="new", duplicate=True, late=False)
+    assert isinstance(results[2], Conflict)
+    assert results[3] == Receipt(feedback_id="old", duplicate=True, late=False)
+    assert isinstance(results[4], Conflict)
+    assert isinstance(results[5], NotFound)
+    assert count(database, feedback) == 2
+
+
+def test_refused_feedback_can_come_again(store, make_decision):
+    """Feedback that came before its decision was known may come again under the same id."""
+    assert isinstance(store.add_feedback([a_rating("d1", "f1")])[0], NotFound)
+    store.add_decisions([make_decision("d1")])
+    assert store.add_feedback([a_rating("d1", "f1")]) == [Receipt(feedback_id="f1", duplicate=False, late=False)]
+
+
+def test_known_id_for_an_unknown_decision(store, make_decision):
+    """A used feedback id with an unknown decision is a conflict: the id says more than the decision."""
+    store.add_decisions([make_decision("d1")])
+    store.add_feedback([a_rating("d1", "f1")])
+    assert isinstance(store.add_feedback([a_rating("nobody", "f1")])[0], Conflict)
+
+
+def test_concurrent_feedback(store, database, make_decision):
+    """Eight threads that send the same feedback in different orders keep each once, new to exactly one of them."""
+    ids = [f"d{i:03}" for i in range(60)]
+    store.add_decisions([make_decision(i) for i in ids])
+
+    def send(number: int) -> list[str]:
+        new = []
+        order = random.Random(number).sample(ids, len(ids))
+        for start in range(0, len(order), 20):
+            for result in store.add_feedback([a_rating(i, f"f-{i}") for i in order[start : start + 20]]):
+                assert isinstance(result, Receipt)
+                new += [] if result.duplicate else [result.feedback_id]
+        return new
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        new = [key for keys in pool.map(send, range(THREADS)) for key in keys]
+    assert sorted(new) == sorted(f"f-{i}" for i in ids)
+    assert count(database, feedback) == len(ids)
+
+
+def flags(database) -> list[tuple]:
+    with database.read() as connection:
+        rows = connection.execute(select(waiting).order_by(waiting.c.policy, waiting.c.decision_id)).mappings()
+        return [(row["policy"], row["has_outcome"], row["has_feedback"], row["has_reward"]) for row in rows]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_refused_reward_is_no_reward(store, database, make_decision, together):
+    """A raw reward that is refused, its id used for a rating, does not make the decision ready to learn."""
+    store.add_decisions([make_decision("d1")])
+    rating, reward = a_rating("d1", "f1"), a_rating("d1", "f1", kind="reward", value=0.5)
+    groups = [[rating, reward]] if together else [[rating], [reward]]
+    receipts = [result for group in groups for result in store.add_feedback(group)]
+    assert receipts[0] == Receipt(feedback_id="f1", duplicate=False, late=False)
+    assert isinstance(receipts[1], Conflict)
+    assert flags(database) == [("main", False, True, False)]
+    assert Ledger(database, label="main").ready(now=2.0, wait_s=0.0, expire_s=1e12, limit=10) == []
+
+
+def test_feedback_for_nobody_sets_no_flag(store, database, make_decision):
+    """Feedback that is refused or repeated under another decision's id moves no decision."""
+    store.add_decisions([make_decision("d1"), make_decision("d2")])
+    store.add_feedback([a_rating("d1", "f1", kind="reward")])
+    assert isinstance(store.add_feedback([a_rating("d2", "f1", kind="reward")])[0], Conflict)
+    assert flags(database) == [("main", False, True, True), ("main", False, False, False)]
+
+
+def test_decision_waits_for_every_label(store, database, make_decision):
+    """A decision waits in the ledger of every label that is registered, with who runs it and what has come in."""
+    second = Store(database, label="second")
+    store.add_decisions([make_decision("d1")])
+    assert [row[0] for row in flags(database)] == ["main"]
+    second.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    store.add_decisions([make_decision("d2", run_by="worker")])
+    second.add_decisions([make_decision("d3", policy="second")])
+    assert [row[0] for row in flags(database)] == ["main"] * 3 + ["second"] * 3
+    store.add_outcome(an_outcome(make_decision("d2"), run_by="worker"))
+    second.add_feedback([a_rating("d2", "f1")])
+    assert [row[1:] for row in flags(database) if row[1]] == [(True, True, False)] * 2
+    for label in ("main", "second"):
+        assert Ledger(database, label=label).unanswered(before=1e12, limit=10) == []
+        assert counters(Ledger(database, label=label)).balanced
+
+
+def test_decision_before_any_label(database, make_decision):
+    """A decision that is kept before its label is registered waits in it all the same, once."""
+    store = Store(database, label="main")
+    store.add_decisions([make_decision("d1")])
+    store.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    assert [row[0] for row in flags(database)] == ["main"]
+    assert counters(Ledger(database, label="main")).balanced
+
+
+def test_label_registered_while_a_decision_is_kept(store, database, make_decision, monkeypatch):
+    """A label that is registered while a decision is being committed has that decision too."""
+    second, begun, registered = Store(database, label="second"), threading.Event(), threading.Event()
+    made_row = store_module._waiting_row
+
+    def slowly(decision, *, label):
+        begun.set()
+        registered.wait(0.5)
+        return made_row(decision, label=label)
+
+    monkeypatch.setattr(store_module, "_waiting_row", slowly)
+
+    def register() -> None:
+        assert begun.wait(10)
+        second.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+        registered.set()
+
+    with ThreadPoolExecutor(2) as pool:
+        kept = pool.submit(store.add_decisions, [make_decision("d1")])
+        pool.submit(register).result(10)
+        kept.result(10)
+    assert [row[0] for row in flags(database)] == ["main", "second"]
+    assert all(counters(Ledger(database, label=label)).balanced for label in ("main", "second"))
+
+
+def test_two_labels_at_once(make_world, database_url):
+    """Two labels on one database balance at every moment, without being opened again, and both learn everything."""
+    world = make_world(database_url=database_url)
+    other = make_world(database_url=database_url, policy={"label": "second", "params": {"ridge": 2.0}})
+    for one in (world, other, world):
+        one.judged(2)
+        one.route()
+        assert (world.counters().balanced, other.counters().balanced) == (True, True)
+        assert world.counters().decided == other.counters().decided
+    assert (world.learn(), other.learn()) == (6, 6)
+    for one in (world, other):
+        assert (one.counters().learned, one.counters().waiting, one.counters().balanced) == (6, 3, True)
+        assert one.router.verify(deep=True).ok
+
+
+def test_late_is_said_by_the_ledger_that_decided(make_world, database_url):
+    """Feedback after its own ledger closed the decision is late, and another label that still waits may learn it."""
+    world = make_world(database_url=database_url)
+    other = make_world(database_url=database_url, policy={"label": "second"})
+    (decision,) = world.judged(reward=0.5)
+    foreign = other.route()
+    world.learn()
+    assert world.feedback(decision, reward=-1.0, feedback_id="late").late
+    world.now += 1
+    other.now += 1
+    other.feedback(foreign, reward=0.25, feedback_id="fresh")
+    assert world.learn() == 1
+    assert not other.feedback(foreign, rating=True, feedback_id="more").late
+    assert other.router.decision(foreign.id).late == frozenset()
+    assert other.learn() == 2
+    used = {row["decision_id"]: json.loads(row["feedback_ids"]) for row in other.updates()}
+    assert used[foreign.id] == ["fresh"]
+    assert len(used[decision.id]) == 1
+    assert other.router.decision(foreign.id).late == {"more"}
+    assert world.router.decision(decision.id).late == {"late"}
+
+
+def test_late_feedback(make_world, database_url):
+    """Feedback after learning is kept, said to be late, and stays so when it is repeated."""
+    world = make_world(database_url=database_url)
+    (decision,) = world.judged()
+    world.learn()
+    late = world.feedback(decision, rating=0.5, feedback_id="late")
+    again = world.feedback(decision, rating=0.5, feedback_id="late")
+    assert (late.late, late.duplicate, again.late, again.duplicate) == (True, False, True, True)
+    assert world.router.decision(decision.id).late == {"late"}
+    assert world.counters().late_feedback == 1
+
+
+def test_feedback_races_learning(make_world, database_url):
+    """Feedback that races the learner ends in exactly one place: in one update, or late."""
+    world = make_world(database_url=database_url, learning={"batch": 7, "lease_s": 1e9})
+    made = [world.route() for _ in range(60)]
+    for decision in made:
+        world.outcome(decision)
+    learner, sent, stop = world.learner(), threading.Event(), threading.Event()
+    closed: list[int] = []
+
+    def learn() -> None:
+        while not stop.is_set():
+            closed.append(learner.drain())
+        closed.append(learner.drain())
+
+    def send(number: int) -> list[Receipt]:
+        receipts = []
+        order = random.Random(number).sample(made, len(made))
+        for start in range(0, len(order), 12):
+            group = [a_rating(d.id, f"f-{d.id[-12:]}-{number}", at=world.now) for d in order[start : start + 12]]
+            receipts += world.store.add_feedback(group)
+        sent.set()
+        return receipts
+
+    with ThreadPoolExecutor(5) as pool:
+        learning = pool.submit(learn)
+        receipts = [receipt for part in pool.map(send, range(4)) for receipt in part]
+        stop.set()
+        learning.result(60)
+    assert all(isinstance(receipt, Receipt) for receipt in receipts)
+    used = [key for row in world.updates() for key in json.loads(row["feedback_ids"])]
+    with world.database.read() as connection:
+        late = set(connection.execute(select(feedback.c.id).where(feedback.c.late)).scalars())
+    assert sum(closed) == len(made) == len(set(used)) == len(used)
+    assert set(used) | late == {receipt.feedback_id for receipt in receipts}
+    assert not set(used) & late
+    assert world.counters().balanced
+
+
+def test_record_state(make_world, database_url):
+    """The record names the one place a decision is in, with the update or the reason."""
+    world = make_world(database_url=database_url, learning={"expire_s": 100.0})
+    (learned,) = world.judged()
+    poisoned, unjudged = world.route(), world.route()
+    world.feedback(poisoned, reward=0.5)
+    world.write(decisions.update().where(decisions.c.id == poisoned.id).values(propensity=0.0))
+    assert world.router.decision(learned.id).state == "waiting"
+    world.learn()
+    record = world.router.decision(learned.id)
+    assert (record.state, record.learned_seq, record.reward.source) == ("learned", 1, "explicit")
+    assert world.router.decision(unjudged.id).state == "waiting"
+    world.now += 100.0
+    world.learn()
+    assert world.router.decision(unjudged.id).state == "closed"
+    assert world.router.decision(unjudged.id).reason == "no feedback in time"
+    record = world.router.decision(poisoned.id)
+    assert record.state == "quarantined"
+    assert "propensity" in record.reason
+    with pytest.raises(NotFound):
+        world.router.decision("nobody")
+
+
+def test_durable(store, database_url, make_decision):
+    """What was accepted is there when another process opens the database."""
+    decision = make_decision("d1")
+    store.add_decisions([decision])
+    store.add_outcome(an_outcome(decision))
+    store.add_feedback([a_rating("d1", "f1")])
+    again = Database(database_url)
+    try:
+        record = Store(again, label="main").record("d1")
+    finally:
+        again.close()
+    assert record.decision.arm == decision.arm
+    assert record.outcome == an_outcome(decision)
+    assert [item.id for item in record.feedback] == ["f1"]
+
+
+def test_group_is_one_transaction(store, database, make_decision):
+    """If one row of a group cannot be written, none of the group is."""
+    broken = replace(make_decision("d2"), arm="x" * 10, policy=None)
+    with pytest.raises(StoreError):
+        store.add_decisions([make_decision("d1"), broken])
+    assert count(database, decisions) == count(database, waiting) == 0
+
+
+def test_not_a_number_raw(database, make_decision):
+    """PostgreSQL takes a propensity that is not a number; SQLite refuses it, so only PostgreSQL can hold such a row."""
+    row = decision_row(make_decision("d1")) | {"propensity": float("nan")}
+    if database.is_sqlite:
+        with pytest.raises(StoreError), database.write() as connection:
+            connection.execute(decisions.insert().values(row))
+        return
+    with database.write() as connection:
+        connection.execute(decisions.insert().values(row))
+    kept, _ = Store(database, label="main").decisions_by_id(["d1"])["d1"]
+    assert np.isnan(kept.propensity)
+
+
+def test_unreadable_row_is_alone(store, database, make_decision):
+    """A row that cannot be read comes as a StoreError that names its decision; its neighbours come as they are."""
+    group = [make_decision("d1"), make_decision("d2")]
+    store.add_decisions(group)
+    with database.write() as connection:
+        connection.execute(decisions.update().where(decisions.c.id == "d1").values(pmf="[0.5,"))
+    standing = store.decisions_by_id(["d1", "d2"])
+    for broken, whole in ((standing["d1"][0], standing["d2"][0]), store.add_decisions(group)):
+        assert isinstance(broken, StoreError)
+        assert "d1" in broken.message
+        assert whole.arm == group[1].arm
+    with pytest.raises(StoreError, match="d1"):
+        store.record("d1")
+
+
+def test_poison_raw(store, database, make_decision):
+    """Infinite propensity, features of NaN and an empty text can be put in raw and are read back."""
+    poison = {
+        "propensity": float("inf"),
+        "features": np.full(8, np.nan, dtype="<f4").tobytes(),
+        "text": "",
+    }
+    with database.write() as connection:
+        connection.execute(decisions.insert().values(decision_row(make_decision("d1")) | poison))
+    kept, _ = store.decisions_by_id(["d1"])["d1"]
+    assert kept.propensity == float("inf")
+    assert np.isnan(kept.features).all()
+    assert kept.query.text == ""

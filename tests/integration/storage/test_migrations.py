@@ -1,0 +1,188 @@
+"""The schema on SQLite and PostgreSQL: what the migrations build, and which databases are refused."""
+
+import threading
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import inspect, text
+
+from ragbandit.router.errors import StoreError
+from ragbandit.router.serving import cancellation as cancellations
+from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.storage.database import Database, check_schema, migrate
+from ragbandit.router.storage.decisions import Store
+from ragbandit.router.storage.tables import SCHEMA_REVISION, metadata
+
+
+@pytest.fixture
+def empty(empty_database_url):
+    opened = Database(empty_database_url)
+    yield opened
+    opened.close()
+
+
+def differences(database) -> list:
+    with database.read() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True, "target_metadata": metadata}
+        )
+        return compare_metadata(context, metadata)
+
+
+def table_names(database) -> set[str]:
+    with database.read() as connection:
+        return set(inspect(connection).get_table_names())
+
+
+def set_revision(database, revision: str) -> None:
+    with database.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+
+
+def test_migrated_is_declared(empty):
+    """The migrations build exactly the tables that ragbandit.router.storage.tables declares."""
+    assert migrate(empty) == SCHEMA_REVISION
+    assert differences(empty) == []
+    assert table_names(empty) == set(metadata.tables) | {"alembic_version"}
+
+
+def test_migrate_again(empty):
+    """Migrating a second time changes nothing and says the same revision."""
+    assert migrate(empty) == migrate(empty) == SCHEMA_REVISION
+    check_schema(empty)
+
+
+def test_downgrade(empty):
+    """Downgrading to base removes every table of ours, and the way up is open again."""
+    migrate(empty)
+    config = Config()
+    config.set_main_option("script_location", "ragbandit:migrations")
+    with empty.write() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    assert table_names(empty) == {"alembic_version"}
+    assert migrate(empty) == SCHEMA_REVISION
+    assert differences(empty) == []
+
+
+def test_a_store_of_the_first_schema_is_brought_up(empty, make_decision):
+    """What a store of the first schema holds is there after the migration, and can be cancelled then."""
+    migrate(empty, revision="0001")
+    with pytest.raises(StoreError, match="schema 0001"):
+        check_schema(empty)
+    decision = make_decision("d1", run_by="worker")
+    Store(empty, label="main").add_decisions([decision])
+    assert migrate(empty) == SCHEMA_REVISION
+    assert cancellations.ask(empty, decision_id=decision.id, now=1.0).status is None
+    assert cancellations.asked(empty, ids=[decision.id]) == {decision.id}
+
+
+def test_failed_migration_leaves_nothing(empty):
+    """A migration that breaks off leaves the database as it was."""
+    config = Config()
+    config.set_main_option("script_location", "ragbandit:migrations")
+
+    def break_off() -> None:
+        with empty.write() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+            raise RuntimeError("broken off")
+
+    with pytest.raises(RuntimeError, match="broken off"):
+        break_off()
+    assert table_names(empty) == set()
+
+
+def test_empty_sqlite_sets_itself_up(tmp_path, settings):
+    """An empty SQLite database is set up when it is opened, its folder included."""
+    url = f"sqlite:///{tmp_path / 'new' / 'folder' / 'ragbandit.db'}"
+    database = open_database(settings(database_url=url))
+    try:
+        assert differences(database) == []
+    finally:
+        database.close()
+
+
+def test_empty_postgresql_is_refused(postgres, settings):
+    """An empty PostgreSQL database is refused with the command to run: nobody migrates a server by accident."""
+    name = postgres.new_database()
+    database = Database(postgres.url(name))
+    try:
+        with pytest.raises(StoreError) as caught:
+            check_schema(database)
+        assert "ragbandit migrate" in caught.value.remedy
+        assert caught.value.field == "database_url"
+        assert table_names(database) == set()
+    finally:
+        database.close()
+        postgres.drop(name)
+
+
+def test_newer_is_refused(empty):
+    """A database of a newer version is refused with what to install, and is not touched."""
+    migrate(empty)
+    set_revision(empty, "9999")
+    with pytest.raises(StoreError) as caught:
+        check_schema(empty)
+    assert "9999" in caught.value.message
+    assert "newer" in caught.value.remedy
+    with pytest.raises(StoreError) as caught:
+        migrate(empty)
+    assert "9999" in str(caught.value)
+    assert "newer" in caught.value.remedy
+
+
+def test_older_is_refused(empty):
+    """A database of an older version is refused with the command to run."""
+    migrate(empty)
+    set_revision(empty, "0000")
+    with pytest.raises(StoreError) as caught:
+        check_schema(empty)
+    assert "ragbandit migrate" in caught.value.remedy
+
+
+def test_somebody_elses_database(empty):
+    """A database with tables of another program is refused, not filled."""
+    with empty.write() as connection:
+        connection.execute(text("CREATE TABLE somebody_elses (id INTEGER PRIMARY KEY)"))
+    with pytest.raises(StoreError) as caught:
+        check_schema(empty)
+    assert "no schema" in caught.value.message
+    assert table_names(empty) == {"somebody_elses"}
+
+
+def test_unreachable_postgresql(tmp_path, settings):
+    """A PostgreSQL that is not there is a StoreError with a remedy, not a driver's traceback."""
+    url = f"postgresql+psycopg://postgres@/none?host={tmp_path}"
+    with pytest.raises(StoreError) as caught:
+        open_database(settings(database_url=url))
+    assert caught.value.status == 503
+    assert caught.value.remedy
+
+
+def test_writers_queue_on_sqlite(tmp_path):
+    """Writers of SQLite wait for each other instead of failing."""
+    database = Database(f"sqlite:///{tmp_path / 'queue.db'}")
+    with database.write() as connection:
+        connection.execute(text("CREATE TABLE counted (n INTEGER)"))
+        connection.execute(text("INSERT INTO counted VALUES (0)"))
+
+    def count() -> None:
+        for _ in range(10):
+            with database.write() as connection:
+                n = connection.execute(text("SELECT n FROM counted")).scalar_one()
+                connection.execute(text("UPDATE counted SET n = :n"), {"n": n + 1})
+
+    threads = [threading.Thread(target=count) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        with database.read() as connection:
+            assert connection.execute(text("SELECT n FROM counted")).scalar_one() == 60
+    finally:
+        database.close()

@@ -1,0 +1,424 @@
+"""Worker threads over a real Redis and SQLite: several questions at once, budgets, and an arm that blocks them all."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, Listener, RedisJobs, connect
+from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.serving.router import Router
+from ragbandit.router.types import Budget, CallFailed, DecisionId, Query
+from ragbandit.strategies import make_arms
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.retrievers.bm25 import build_index
+from ragbandit.workers import tasks
+from ragbandit.workers.consumers import LOOK_S, REPLY_S, Takers
+from ragbandit.workers.event_loop import LoopThread
+
+ROOT = Path(__file__).parents[3]
+PASSAGES = [
+    Passage(id="stoker", title="Dracula", text="Bram Stoker wrote Dracula."),
+    Passage(id="shelley", title="Frankenstein", text="Mary Shelley wrote Frankenstein, not Dracula."),
+]
+
+
+def until(seen, *, seconds=20.0):
+    give_up = time.monotonic() + seconds
+    while not seen():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+class Worker:
+    """The threads of a worker process within this one, with a generator and a retriever of the test's own."""
+
+    def __init__(self, router, url, *, arms, generator, retriever):
+        self.router, self.url = router, url
+        reach = partial(connect, url, timeout_s=LOOK_S + REPLY_S)
+        self.client = reach()
+        self.context = tasks.Context(
+            settings=router.settings,
+            store=router.store,
+            ledger=router.ledger,
+            jobs=RedisJobs(self.client),
+            arms=make_arms(arms, capabilities=generator.capabilities),
+            retriever=retriever,
+            generator=generator,
+            loop=LoopThread(),
+        )
+        tasks.bind(self.context)
+        self.takers = Takers(reach, stopping=self.context.ending)
+        self._stop = threading.Event()
+        self._keeper = threading.Thread(target=tasks.housekeeping, args=(self.context, self._stop))
+        self._keeper.start()
+        self._listener: Listener | None = None
+
+    def listen(self):
+        """To the news of cancellations, as a process does from its start."""
+        self._listener = Listener(self.client, partial(tasks.hear, self.context))
+
+    def close(self):
+        self.takers.stop()
+        self.context.loop.interrupt()
+        assert self.takers.wait(20)
+        self._stop.set()
+        self._keeper.join(10)
+        if self._listener is not None:
+            self._listener.close()
+        self.context.close()
+        self.client.close()
+        tasks._bound.clear()
+
+
+@pytest.fixture
+def make_worker(settings, redis_server, redis_client):
+    """A factory of a router and the worker that answers for it."""
+    made = []
+
+    def make(*, arms, generator, passages=PASSAGES, url=redis_server, **given):
+        given["arms"], given["redis_url"] = arms, url
+        given["policy"] = {"name": "uniform", "fallback": next(iter(arms))}
+        given["workers"] = {"sweep_interval_s": 0.2, "retry_after_s": 0.5}
+        router = Router.open(settings(**given))
+        worker = Worker(router, url, arms=arms, generator=generator, retriever=MemoryRetriever(passages))
+        made.append(worker)
+        return worker
+
+    yield make
+    for worker in made:
+        worker.close()
+        worker.router.close()
+        worker.router.jobs.client.close()
+
+
+class Gathering(ScriptedGenerator):
+    """Answers once so many calls have come together, and counts how many there were at most."""
+
+    def __init__(self, together):
+        super().__init__({"": "So the answer is: Bram Stoker."})
+        self.together, self.inside, self.most, self.full = together, 0, 0, False
+
+    async def complete(self, request):
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self.full = self.full or self.inside >= self.together
+        while not self.full:
+            await asyncio.sleep(0.005)
+        done = await super().complete(request)
+        self.inside -= 1
+        return done
+
+
+def ask(worker, count):
+    """So many questions, queued."""
+    made = [
+        worker.router.submit(Query(text=f"Who wrote Dracula {n}?"), run_by="worker").result(20) for n in range(count)
+    ]
+    for decision in made:
+        worker.router.request_answer(decision)
+    return [decision.id for decision in made]
+
+
+@pytest.mark.parametrize("threads", [1, 4, 16])
+def test_questions_overlap(make_worker, threads):
+    """So many threads have so many calls under way at once, never more, and every question gets one outcome."""
+    generator = Gathering(threads)
+    worker = make_worker(arms={"single_step": {}}, generator=generator)
+    keys = ask(worker, 2 * threads)
+    worker.takers.start(ANSWER_QUEUE, threads=threads, burst=True)
+    assert worker.takers.wait(30)
+    found = worker.router.store.outcomes_by_id(keys)
+    assert generator.most == threads
+    assert [found[key].status for key in keys] == ["answered"] * len(keys)
+    assert len(generator.requests) == len(keys)
+    assert worker.context.running.ids() == []
+
+
+def test_a_worker_that_is_stopped_finishes_what_it_has_taken(make_worker):
+    """After `stop` the questions under way are answered, and those that wait stay in the queue."""
+    generator = Gathering(99)
+    worker = make_worker(arms={"single_step": {}}, generator=generator)
+    keys = ask(worker, 6)
+    worker.takers.start(ANSWER_QUEUE, threads=4)
+    assert until(lambda: generator.inside == 4)
+    worker.takers.stop()
+    assert not worker.takers.wait(0.3)
+    generator.full = True
+    assert worker.takers.wait(20)
+    assert len(worker.router.store.outcomes_by_id(keys)) == 4
+    assert worker.context.jobs.depth()["answer"] == 2
+
+
+@pytest.fixture
+def own_redis(tmp_path):
+    """A redis-server that the test may stop and start, and its address."""
+    settings = Settings(data_dir=str(tmp_path / "redis"))
+    server = RedisServer(settings)
+    server.start()
+    yield server, redis_url(settings)
+    server.stop()
+
+
+def test_threads_wait_for_redis(make_worker, own_redis):
+    """When Redis goes and comes back empty, all threads go on, and the sweep brings back what was not answered."""
+    server, url = own_redis
+    generator = Gathering(1)
+    worker = make_worker(arms={"single_step": {}}, generator=generator, url=url)
+    worker.takers.start(ANSWER_QUEUE, threads=4)
+    (first,) = ask(worker, 1)
+    assert until(lambda: worker.router.store.outcomes_by_id([first]))
+    server.stop()
+    keys = ask(worker, 4)
+    generator.full, generator.together = False, 4
+    time.sleep(1.5)
+    assert sum(thread.name.startswith(ANSWER_QUEUE) for thread in threading.enumerate()) == 4
+    server.start()
+    assert until(lambda: len(worker.router.store.outcomes_by_id(keys)) == 4)
+    assert generator.most == 4
+
+
+def test_a_worker_ends_though_redis_hangs(make_worker, own_redis):
+    """Threads that wait for a reply of a Redis that hangs give it up after a few seconds, and end when told to."""
+    server, url = own_redis
+    worker = make_worker(arms={"single_step": {}}, generator=Gathering(1), url=url)
+    worker.takers.start(ANSWER_QUEUE, threads=2)
+    (first,) = ask(worker, 1)
+    assert until(lambda: worker.router.store.outcomes_by_id([first]) and not worker.client.exists(f"rq:job:{first}"))
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        time.sleep(0.1)
+        worker.takers.stop()
+        assert worker.takers.wait(12)  # at most four replies that do not come, one after the other
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, redis_client):
+    """A process that is told twice to end leaves no outcome, no try, and no mark of the questions it was at."""
+    made = settings(
+        arms={"single_step": {}},
+        policy={"name": "uniform", "fallback": "single_step"},
+        generator={"name": "scripted", "script": {"": "x"}, "script_s": 50.0},
+        redis_url=redis_server,
+        workers={"concurrency": 3, "sweep_interval_s": 0.2},
+    )
+    command = [sys.executable, "-m", "ragbandit", "worker", "--queue", "answer", "--config", written(made, tmp_path)]
+    with Router.open(made) as router:
+        decided = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(20) for n in range(3)]
+        for decision in decided:
+            router.request_answer(decision)
+        RedisJobs(redis_client).count_try(decided[0].id)  # another worker died of it
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)
+        try:
+            assert until(lambda: len(redis_client.keys("ragbandit:tries:*")) == 3, seconds=40)
+            redis_client.delete(*(f"ragbandit:running:{each.id}" for each in decided))
+            assert until(lambda: len(redis_client.keys("ragbandit:running:*")) == 3)  # its keeper says so again
+            process.send_signal(signal.SIGTERM)
+            time.sleep(1.1)
+            assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(15) == 0
+        finally:
+            process.kill()
+            process.wait(10)
+        assert [RedisJobs(redis_client).tries(each.id) for each in decided] == [1, 0, 0]
+        assert redis_client.keys("ragbandit:running:*") == []
+        assert router.store.outcomes_by_id([each.id for each in decided]) == {}
+    router.jobs.client.close()
+
+
+def test_a_burst_answers_and_then_learns(tmp_path, settings, redis_server, redis_client):
+    """`ragbandit worker --burst` ends by itself when all is answered and what was judged is learned."""
+    made = settings(
+        arms={"single_step": {}},
+        policy={"name": "uniform", "fallback": "single_step"},
+        generator={"name": "scripted"},
+        redis_url=redis_server,
+    )
+    command = [sys.executable, "-m", "ragbandit", "worker", "--burst", "--config", written(made, tmp_path)]
+    with Router.open(made) as router:
+        decided = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(20) for n in range(12)]
+        for decision in decided:
+            router.feedback(decision.id, rating=True)
+            router.request_answer(decision)
+        redis_client.delete(f"rq:queue:{LEARN_QUEUE}")  # so that the answers themselves must ring for the learner
+        RedisJobs(redis_client).hush("main")
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert len(router.store.outcomes_by_id([each.id for each in decided])) == 12
+        assert router.status().counters.learned == 12
+    router.jobs.client.close()
+
+
+def written(made, folder):
+    """The path of a configuration with an index."""
+    build_index(PASSAGES, Path(made.data_dir) / "indexes" / "default")
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(made.model_dump(exclude_none=True)))
+    return str(file)
+
+
+def environment(**more):
+    """This process's, without settings of ours."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("RAGBANDIT_")} | more
+
+
+# ------------------------------------------------------------------------------------------ budgets
+
+#: a first note, then twice a new question, a note and that it is no better, then the answer
+NOTES = ["First note.", "Who was Stoker?", "Second note.", "No.", "Who was Shelley?", "Third note.", "No.", "Stoker"]
+
+
+@pytest.mark.parametrize(
+    ("cap", "ended"),
+    [
+        ({}, ("answered", "max_rounds")),
+        ({"rounds": 1}, ("answered", "budget_rounds")),
+        ({"passages": 1}, ("answered", "budget_passages")),
+        ({"tokens": 100}, ("exhausted", "budget_tokens")),
+        ({"seconds": 0.3}, ("exhausted", "budget_seconds")),
+        ({"dollars": 0.25}, ("exhausted", "budget_dollars")),
+    ],
+)
+def test_a_worker_obeys_the_budget_of_a_query(make_worker, cap, ended):
+    """Each cap of a query's budget ends its arm in a worker, with the outcome that names the cap."""
+    generator = ScriptedGenerator(NOTES, dollars=0.1, seconds=0.1)
+    arms = {"adaptive_note": {"updates": 2, "failures": 9, "passages_per_round": 1}}
+    worker = make_worker(arms=arms, generator=generator)
+    worker.takers.start(ANSWER_QUEUE, threads=1)
+    query = Query(text="Who wrote Dracula?", budget=Budget(**cap))
+    _, outcome = worker.router.answer(query, wait_s=20)
+    assert (outcome.status, outcome.stop_reason) == ended
+    assert outcome.made_by["budget"] == {"seconds": 120.0} | cap
+
+
+# ------------------------------------------------------------------------------------------ cancelling
+
+
+def test_a_cancelled_decision_ends_soon(make_worker):
+    """Of two questions, one under way and one behind it, both are cancelled: whoever waits hears it at once."""
+    generator = Gathering(99)
+    worker = make_worker(arms={"single_step": {}}, generator=generator)
+    worker.listen()
+    worker.takers.start(ANSWER_QUEUE, threads=1)
+    with ThreadPoolExecutor(3) as pool:
+        ids = [DecisionId(f"d{n}") for n in range(3)]
+        first = pool.submit(worker.router.answer, Query(id=ids[0], text="Who wrote Dracula?"), wait_s=20)
+        assert until(lambda: generator.inside == 1)
+        others = [
+            pool.submit(worker.router.answer, Query(id=key, text=f"Who wrote book {key}?"), wait_s=20)
+            for key in ids[1:]
+        ]
+        assert until(lambda: worker.context.jobs.depth()["answer"] == 2)
+        began = time.monotonic()
+        worker.router.cancel(ids[2])
+        worker.router.cancel(ids[0])
+        running, queued = first.result(20)[1], others[1].result(20)[1]
+        assert time.monotonic() - began < 3
+        generator.full = True
+        behind = others[0].result(20)[1]
+
+    assert [each.stop_reason for each in (running, queued)] == ["cancelled", "cancelled"]
+    assert (running.cost.retriever_calls, running.cost.llm_calls) == (1, 1)
+    assert isinstance(running.trace[-1], CallFailed)
+    assert (queued.cost.llm_calls, queued.trace) == (0, ())
+    assert behind.status == "answered"
+    assert len(generator.requests) == 1
+
+
+# ------------------------------------------------------------------------------------------ an arm that blocks
+
+#: a worker whose limits are low
+BLOCKING_WORKER = """
+import sys, time
+from ragbandit.router.config.loading import load
+from workers import main, tasks
+
+tasks.MARGIN_S, tasks.PING_S, tasks.MAX_TRIES = 0.5, 0.5, 2
+main.set_up_log()
+main.run_worker(load(sys.argv[1]).settings, queues=["answer"])
+"""
+BLOCKING_ARM = """
+import asyncio
+import time
+
+from ragbandit.strategies.base import Answer
+
+
+class Blocks:
+    needs = frozenset()
+    params = {}
+
+    def __init__(self, *, name):
+        self.name = name
+
+    async def answer(self, question, *, run):
+        if "block" in question:
+            time.sleep(60)
+        await asyncio.sleep(0.2)
+        return Answer(text="yes", stop_reason="done")
+"""
+
+
+def test_an_arm_that_blocks_the_loop_ends_its_worker(tmp_path, settings, redis_server, redis_client):
+    """A question that blocks the event loop ends the process with code 1, which says what blocked it; after as
+    many as it may kill it is given up, and the questions that ran beside it are answered.
+    """
+    (tmp_path / "blocking.py").write_text(BLOCKING_ARM)
+    made = settings(
+        arms={"blocks": {"class": "blocking:Blocks"}},
+        policy={"name": "uniform", "fallback": "blocks"},
+        generator={"name": "scripted"},
+        redis_url=redis_server,
+        budget={"seconds": 1.0},
+        workers={"concurrency": 4},
+    )
+    command = [sys.executable, "-c", BLOCKING_WORKER, written(made, tmp_path)]
+    here = environment(PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
+    jobs = RedisJobs(redis_client)
+    with Router.open(made) as router:
+        decided = [
+            router.submit(Query(id=DecisionId(key), text=text), run_by="worker").result(20)
+            for key, text in (("guilty", "block"), ("beside-1", "one"), ("beside-2", "two"), ("beside-3", "three"))
+        ]
+        for turn in range(3):
+            missing = [each for each in decided if each.id not in router.store.outcomes_by_id([d.id for d in decided])]
+            for decision in missing:
+                jobs.unmark_running(decision.id)  # the mark of the dead worker, which would fade by itself
+                jobs.ask_answer(decision.id, timeout_s=1.0)
+            with (tmp_path / f"worker-{turn}.log").open("wb") as log:
+                process = subprocess.Popen(command, cwd=ROOT, env=here, stdout=log, stderr=log)
+                try:
+                    if turn < 2:
+                        assert process.wait(40) == 1, (tmp_path / f"worker-{turn}.log").read_text()
+                        said = (tmp_path / f"worker-{turn}.log").read_text()
+                        assert "blocks the event loop" in said
+                        assert "arms=blocks" in said
+                        assert "blocking.py:17 answer" in said
+                    else:
+                        assert until(lambda: len(router.store.outcomes_by_id([d.id for d in decided])) == 4)
+                        process.send_signal(signal.SIGTERM)
+                        assert process.wait(20) == 0
+                finally:
+                    process.kill()
+                    process.wait(10)
+        found = router.store.outcomes_by_id([d.id for d in decided])
+    router.jobs.client.close()
+    assert found["guilty"].stop_reason == "worker_died"
+    assert {found[f"beside-{n}"].status for n in (1, 2, 3)} == {"answered"}

@@ -1,0 +1,38 @@
+"""How the arms' own tests run an arm, and read what it did."""
+
+import asyncio
+
+from ragbandit.router.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.runner import run_strategy
+
+JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")
+MAN = Passage(id="man", title="Spielberg", text="Spielberg came from Cincinnati.")
+TOWN = Passage(id="town", title="Cincinnati", text="Cincinnati lies in Ohio.")
+QUESTION = "Where is the maker of Jaws from?"
+
+
+def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN), **budget):
+    generator = answers if isinstance(answers, ScriptedGenerator) else ScriptedGenerator(answers)
+    return asyncio.run(
+        run_strategy(
+            arm,
+            query=Query(id=DecisionId("d"), text=question),
+            budget=Budget(**budget),
+            retriever=MemoryRetriever(corpus),
+            generator=generator,
+        )
+    )
+
+
+def queries(outcome):
+    return [event.query for event in outcome.trace if isinstance(event, Retrieved)]
+
+
+def branches(outcome, rule):
+    return [event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == rule]
+
+
+def purposes(outcome):
+    return [event.purpose for event in outcome.trace if isinstance(event, Generated)]

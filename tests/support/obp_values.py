@@ -1,0 +1,157 @@
+"""What the Open Bandit Pipeline says of small made-up logs: an oracle that shares no code with ours.
+
+It needs Python below 3.11 by its own word, so that no environment here may count on it: its values are recorded in
+unit/obp_values.json, made by
+
+    python -m tests.support.obp_values
+
+where obp 0.5.7 can be imported. The logs come from the standard library's generator, which promises the same numbers
+in every version.
+"""
+
+import json
+import random
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+RECORDED = Path(__file__).with_name("obp_values.json")
+#: tried by every tuning; the logs' largest weights lie between them
+GRID = (1.0, 2.0, 5.0, 20.0, 100.0)
+#: our name -> OBP's class, for those with and those without a parameter
+PLAIN = {
+    "ips": "InverseProbabilityWeighting",
+    "snips": "SelfNormalizedInverseProbabilityWeighting",
+    "dm": "DirectMethod",
+    "dr": "DoublyRobust",
+    "sndr": "SelfNormalizedDoublyRobust",
+}
+TUNED = {
+    "clipped_ips": "InverseProbabilityWeighting",
+    "switch_dr": "SwitchDoublyRobust",
+    "dros": "DoublyRobustWithShrinkage",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """A recipe for a log: skew is the power of the pmfs' parts, the higher the farther from uniform."""
+
+    seed: int
+    rows: int
+    arms: int
+    skew: float
+    binary: bool
+    deterministic: bool = False
+
+    @property
+    def name(self) -> str:
+        kind = "deterministic" if self.deterministic else "stochastic"
+        return f"{self.rows}x{self.arms} skew {self.skew:g} seed {self.seed} {kind}"
+
+
+CASES = (
+    Case(seed=1, rows=500, arms=2, skew=1.0, binary=True),
+    Case(seed=2, rows=400, arms=3, skew=3.0, binary=True),
+    Case(seed=3, rows=400, arms=3, skew=2.0, binary=False, deterministic=True),
+    Case(seed=4, rows=300, arms=6, skew=4.0, binary=False),
+    Case(seed=5, rows=40, arms=4, skew=2.0, binary=True, deterministic=True),
+)
+
+
+def log_of(case):
+    """The arguments of our estimators: reward, action, logged, candidate, predicted."""
+    source = random.Random(case.seed)
+
+    def uniform(*shape):
+        return np.array([source.random() for _ in range(int(np.prod(shape)))]).reshape(shape)
+
+    shape = case.rows, case.arms
+    logged = uniform(*shape) ** case.skew + 0.01
+    logged /= logged.sum(axis=1, keepdims=True)
+    candidate = uniform(*shape) ** case.skew
+    candidate /= candidate.sum(axis=1, keepdims=True)
+    if case.deterministic:
+        candidate = np.eye(case.arms)[candidate.argmax(axis=1)]
+    action = np.minimum((logged.cumsum(axis=1) < uniform(case.rows)[:, None]).sum(axis=1), case.arms - 1)
+    means = 0.2 + 0.6 * uniform(*shape)
+    mean, draw = means[np.arange(case.rows), action], uniform(case.rows)
+    reward = (draw < mean).astype(float) if case.binary else 3.0 * (mean + 0.3 * (draw - 0.5)) - 2.0
+    predicted = means + 0.5 * (uniform(*shape) - 0.5)
+    return {"reward": reward, "action": action, "logged": logged, "candidate": candidate, "predicted": predicted}
+
+
+def obp_inputs(log):
+    """The same log as OBP takes it: pscore (n,), arrays of arms (n, K, 1)."""
+    return {
+        "reward": log["reward"],
+        "action": log["action"],
+        "position": np.zeros(len(log["action"]), dtype=int),  # some of its classes fail without
+        "pscore": log["logged"][np.arange(len(log["action"])), log["action"]],
+        "action_dist": log["candidate"][:, :, None],
+        "estimated_rewards_by_reg_model": log["predicted"][:, :, None],
+    }
+
+
+def values_of(log):
+    """Key -> number or list, by OBP; keys such as "dr", "dros:5", "mse dros bound", "slope dros", "mrdr"."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from obp import ope
+
+        inputs = obp_inputs(log)
+        found = {name: getattr(ope, made)().estimate_policy_value(**inputs) for name, made in PLAIN.items()}
+        for name, made in TUNED.items():
+            for parameter in GRID:
+                value = getattr(ope, made)(lambda_=parameter).estimate_policy_value(**inputs)
+                found[f"{name}:{parameter:g}"] = value
+            for bound in (True, False):
+                tuning = getattr(ope, f"{made}Tuning")(
+                    lambdas=list(GRID), tuning_method="mse", use_bias_upper_bound=bound, delta=0.1
+                )
+                value = tuning.estimate_policy_value_with_tuning(**inputs)
+                kind = "bound" if bound else "direct"
+                found[f"mse {name} {kind}"] = [tuning.estimated_mse_score_dict[each] for each in GRID]
+                found[f"mse {name} {kind} value"] = value
+            tuning = getattr(ope, f"{made}Tuning")(lambdas=list(GRID), tuning_method="slope", delta=0.1)
+            found[f"slope {name} value"] = tuning.estimate_policy_value_with_tuning(**inputs)
+        found["mrdr"] = _mrdr(inputs)
+    return {
+        key: [float(each) for each in value] if isinstance(value, list) else float(value)
+        for key, value in found.items()
+    }
+
+
+def _mrdr(inputs):
+    """The sample weights that OBP fits a reward model with."""
+    from obp.ope import RegressionModel
+    from sklearn.base import BaseEstimator
+
+    kept = []
+
+    class Kept(BaseEstimator):
+        def fit(self, features, targets, sample_weight):
+            del features, targets
+            kept.extend(sample_weight.tolist())
+
+    model = RegressionModel(base_model=Kept(), n_actions=inputs["action_dist"].shape[1], fitting_method="mrdr")
+    model.fit(
+        context=np.ones((len(inputs["reward"]), 1)),
+        action=inputs["action"],
+        reward=inputs["reward"],
+        pscore=inputs["pscore"],
+        action_dist=inputs["action_dist"],
+    )
+    return kept
+
+
+if __name__ == "__main__":
+    recorded = {}
+    for each in CASES:
+        values = values_of(log_of(each))
+        if not (each.deterministic and each.rows < 100):
+            del values["mrdr"]  # long, and only a deterministic candidate's are ours
+        recorded[each.name] = values
+    RECORDED.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")

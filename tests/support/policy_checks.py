@@ -1,0 +1,425 @@
+"""The contract that every policy must pass. Each check takes a maker of fresh policies with one set of parameters.
+
+`tests/unit/router/policies/test_policy_contract.py` runs them over every registered policy. They name no algorithm: a
+new policy
+only needs its example parameters there.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragbandit.router.errors import PolicyFault, SnapshotError
+from ragbandit.router.learning.snapshots import SnapshotFiles, pack, policy_sha256
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, gate, pmf_of_one
+from ragbandit.router.storage.rows import canonical
+from ragbandit.router.types import ArmName, DecisionId, Features, FeedbackId, Json, PolicyLabel, Query, Reward, Update
+
+__all__ = ["ARMS", "LABEL", "POLICY_CHECKS", "made_features", "made_query", "made_updates", "sha_of", "steady"]
+
+Make = Callable[[], Policy]
+
+#: hypothesis without chance and without a stop watch: the same examples on every machine
+steady = settings(derandomize=True, deadline=None, max_examples=60)
+_few = settings(derandomize=True, deadline=None, max_examples=25)
+
+ARMS = (ArmName("no_retrieval"), ArmName("single_step"), ArmName("multi_step"))
+LABEL = PolicyLabel("checked")
+ENCODER = "e" * 64
+DIMENSION = 24
+_WORDS = ("who", "wrote", "dracula", "born", "city", "river", "before", "after", "both", "when", "film", "director")
+
+#: arms as a caller may name them: the ones that were learned, and any other text
+offered_arms = st.lists(
+    st.sampled_from(ARMS) | st.text(min_size=1, max_size=12).map(ArmName), min_size=1, max_size=6, unique=True
+).map(tuple)
+
+
+def made_features(seed: int, *, size: int = DIMENSION) -> Features:
+    """A question's embedding, float32, of shape (size,)."""
+    return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+
+
+def made_text(seed: int) -> str:
+    """A question of five words."""
+    return " ".join(np.random.default_rng(seed).choice(_WORDS, size=5)) + "?"
+
+
+def made_query(seed: int) -> Query:
+    """A question with a context."""
+    return Query(text=made_text(seed), context={"hop": seed % 3, "user": f"u{seed % 5}"})
+
+
+def made_updates(
+    count: int, *, arms: Sequence[ArmName] = ARMS, seed: int = 0, size: int = DIMENSION, first: int = 1
+) -> list[Update]:
+    """Ledger rows with gapless seqs from `first`, arms drawn alike, rewards in [-.5, 1]."""
+    rng = np.random.default_rng([seed, first])
+    return [
+        Update(
+            policy=LABEL,
+            seq=seq,
+            decision_id=DecisionId(f"d-{seed}-{seq}"),
+            arm=arms[int(rng.integers(len(arms)))],
+            query=made_query(1000 * seed + seq),
+            arms=tuple(arms),
+            pmf=(1.0 / len(arms),) * len(arms),
+            scores=None,
+            propensity=float(rng.uniform(0.05, 1.0)),
+            reward=made_reward(float(rng.uniform(0.0, 1.0)), cost=float(rng.uniform(0.0, 5.0))),
+            feedback_ids=(FeedbackId(f"f-{seed}-{seq}"),),
+            features=made_features(1000 * seed + seq, size=size),
+            made_at=1.7e9 + seq,
+        )
+        for seq in range(first, first + count)
+    ]
+
+
+def made_reward(quality: float, *, cost: float = 0.0, weight: float = 0.1) -> Reward:
+    """A judged answer's reward."""
+    return Reward(
+        value=quality - weight * cost,
+        quality=quality,
+        cost=cost,
+        weight=weight,
+        minimum=-1.0,
+        maximum=1.0,
+        terms={"steps": 1.0},
+        preset="f1",
+        source="explicit",
+    )
+
+
+def taught(make: Make, updates: Sequence[Update]) -> Policy:
+    """A fresh policy after these updates."""
+    policy = make()
+    for update in updates:
+        policy.learn(update)
+    return policy
+
+
+def sha_of(policy: Policy) -> str:
+    """What identifies its state, whatever its last seq."""
+    return policy_sha256(policy, label=LABEL, last_seq=0, encoder_hash=ENCODER)
+
+
+def pmf_of(policy: Policy, *, seed: int = 7, arms: Sequence[ArmName] = ARMS) -> dict[ArmName, float]:
+    """Arm -> probability for one question, through the gate."""
+    output = pmf_of_one(policy, made_query(seed), features=made_features(seed), arms=tuple(arms))
+    return dict(zip(arms, gate(output, arms=arms), strict=True))
+
+
+def through_files(policy: Policy, *, last_seq: int = 0) -> Policy:
+    """The policy that comes back from real snapshot files."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = SnapshotFiles(folder)
+        info, tensors, described = pack(policy, label=LABEL, last_seq=last_seq, encoder_hash=ENCODER, now=1.0)
+        files.write(info, tensors, described)
+        return files.load(info.version, encoder_hash=ENCODER)[0]
+
+
+def check_pmf_over_any_arms(make: Make) -> None:
+    """Over one to six arms, known or never seen, in any order, fresh or taught, the pmf passes the gate."""
+    policies = (make(), taught(make, made_updates(30)))
+
+    @_few
+    @given(arms=offered_arms, seed=st.integers(0, 2**16))
+    def holds(arms: tuple[ArmName, ...], seed: int) -> None:
+        for policy in policies:
+            pmf = pmf_of(policy, seed=seed, arms=arms)
+            assert abs(sum(pmf.values()) - 1.0) < 1e-12
+            assert all(0.0 <= p <= 1.0 for p in pmf.values())
+
+    holds()
+
+
+def check_pmf_changes_nothing(make: Make) -> None:
+    """Asking for a pmf, also over new arms, leaves the sha256 of the policy as it was, and the next pmf too."""
+    for policy in (make(), taught(make, made_updates(20))):
+        before, first = sha_of(policy), pmf_of(policy)
+        for seed in range(5):
+            pmf_of(policy, seed=seed, arms=(ArmName("never_seen"), *ARMS))
+        assert sha_of(policy) == before
+        assert pmf_of(policy) == first
+
+
+def check_pmf_follows_the_order(make: Make) -> None:
+    """The pmf of permuted arms is the permuted pmf: no arm gains by its place."""
+    policy = taught(make, made_updates(30))
+
+    @_few
+    @given(arms=offered_arms, data=st.data())
+    def holds(arms: tuple[ArmName, ...], data: st.DataObject) -> None:
+        order = data.draw(st.permutations(arms))
+        straight, permuted = pmf_of(policy, arms=arms), pmf_of(policy, arms=order)
+        assert permuted == pytest.approx(straight, abs=1e-9)
+
+    holds()
+
+
+def check_same_updates_same_policy(make: Make) -> None:
+    """Two fresh policies that learn the same updates have one sha256 (promise 4)."""
+    updates = made_updates(40)
+    assert sha_of(taught(make, updates)) == sha_of(taught(make, updates))
+
+
+def check_counts_what_it_learned(make: Make) -> None:
+    """The state says how many updates made it; `seen` says of which arms, and comes back with a snapshot."""
+    assert make().state()[1]["updates"] == 0
+    assert not any(make().seen.values())
+    updates = made_updates(13)
+    policy = taught(make, updates)
+    assert policy.state()[1]["updates"] == 13
+    counts = {arm: sum(update.arm == arm for update in updates) for arm in ARMS}
+    for one in (policy, through_files(policy)):
+        assert {arm: one.seen.get(arm, 0) for arm in ARMS} == counts
+
+
+def check_snapshot_round_trip(make: Make) -> None:
+    """A policy comes back from safetensors files with the same sha256 and pmf, whatever its arms are called."""
+    odd = tuple(ArmName(name) for name in ("a/b", "mean/a", "données", "__metadata__"))
+    for updates in ([], made_updates(30), made_updates(30, arms=odd)):
+        policy = taught(make, updates)
+        back = through_files(policy)
+        assert sha_of(back) == sha_of(policy)
+        assert pmf_of(back, arms=(*ARMS, *odd)) == pmf_of(policy, arms=(*ARMS, *odd))
+
+
+def check_learns_on_after_restore(make: Make) -> None:
+    """Learning on after a restore equals learning straight through: the whole state is in the snapshot."""
+    updates = made_updates(40)
+    back = through_files(taught(make, updates[:17]), last_seq=17)
+    for update in updates[17:]:
+        back.learn(update)
+    straight = taught(make, updates)
+    assert sha_of(back) == sha_of(straight)
+    assert pmf_of(back) == pmf_of(straight)
+
+
+def check_cuts_do_not_matter(make: Make) -> None:
+    """However the stream is cut, with snapshots and questions in between, the policy at its end is the same."""
+    updates = made_updates(36)
+    straight = sha_of(taught(make, updates))
+    for cuts in ((1,), (35,), (7, 8, 9), tuple(range(4, 36, 4))):
+        policy = make()
+        for start, end in zip((0, *cuts), (*cuts, len(updates)), strict=True):
+            for update in updates[start:end]:
+                policy.learn(update)
+                pmf_of(policy, seed=update.seq)
+            policy = through_files(policy)
+        assert sha_of(policy) == straight, f"cut at {cuts}"
+
+
+def check_restored_policies_share_nothing(make: Make) -> None:
+    """Of two policies restored from the same arrays, one learns without the other noticing."""
+    arrays, facts = taught(make, made_updates(20)).state()
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    learner, server = make(), make()
+    learner.restore(arrays, facts)
+    server.restore(arrays, facts)
+    before = sha_of(server)
+    for update in made_updates(10, first=21):
+        learner.learn(update)
+    assert sha_of(server) == before
+
+
+def check_params_round_trip(make: Make) -> None:
+    """`params` are JSON, and make_policy makes the same fresh policy from them."""
+    policy = make()
+    canonical(dict(policy.params))
+    again = make_policy(policy.algorithm, params=policy.params)
+    assert dict(again.params) == dict(policy.params)
+    assert sha_of(again) == sha_of(policy)
+    assert pmf_of(again) == pmf_of(policy)
+
+
+def check_number_of_arms_does_not_matter(make: Make) -> None:
+    """The same lessons with two or with six arms on offer leave the same opinion of the two."""
+    pair = ARMS[:2]
+    crowd = (*pair, *(ArmName(f"other_{i}") for i in range(4)))
+    updates = made_updates(30, arms=pair)
+    few, many = taught(make, updates), taught(make, [replace(update, arms=crowd) for update in updates])
+    for seed in range(5):
+        assert pmf_of(few, seed=seed, arms=pair) == pytest.approx(pmf_of(many, seed=seed, arms=pair), abs=1e-6)
+
+
+def check_order_of_arms_does_not_matter(make: Make) -> None:
+    """Updates whose offered arms are listed in another order teach the very same policy."""
+    updates = made_updates(30)
+    turned = [replace(update, arms=update.arms[::-1]) for update in updates]
+    assert sha_of(taught(make, turned)) == sha_of(taught(make, updates))
+
+
+def check_arms_come_and_go(make: Make) -> None:
+    """An arm can join after many updates, be learned, and be left out again."""
+    newcomer = ArmName("newcomer")
+    policy = taught(make, made_updates(20))
+    assert newcomer in pmf_of(policy, arms=(*ARMS, newcomer))
+    for update in made_updates(20, arms=(*ARMS, newcomer), first=21):
+        policy.learn(update)
+    assert set(pmf_of(policy, arms=(newcomer,))) == {newcomer}
+    assert set(pmf_of(through_files(policy), arms=ARMS[1:])) == set(ARMS[1:])
+
+
+def check_learns_from_nothing_else(make: Make) -> None:
+    """Clock, ids, seqs, and inputs outside `needs` leave no mark on the policy or its pmf."""
+    updates = made_updates(20)
+    policy = taught(make, updates)
+    assert policy.needs <= {"features", "text"}
+    plain = [
+        replace(update, made_at=0.0, decision_id=DecisionId(f"x{update.seq}"), feedback_ids=(), seq=update.seq + 5)
+        for update in updates
+    ]
+    if "features" not in policy.needs:
+        plain = [replace(update, features=None) for update in plain]
+    if "text" not in policy.needs:
+        plain = [replace(update, query=Query(text="")) for update in plain]
+    assert sha_of(taught(make, plain)) == sha_of(policy)
+    features = made_features(7) if "features" in policy.needs else None
+    query = made_query(7) if "text" in policy.needs else Query(text="")
+    output = pmf_of_one(policy, query, features=features, arms=ARMS)
+    assert gate(output, arms=ARMS) == tuple(pmf_of(policy).values())
+
+
+def check_batch_is_each_alone(make: Make) -> None:
+    """In a batch, whatever its size and order, each question gets bit for bit what it gets alone."""
+    offers = ((ARMS[0],), ARMS, ARMS[::-1], (ArmName("never_seen"), *ARMS), ARMS[1:])
+    for policy in (make(), taught(make, made_updates(30))):
+        alone = [
+            pmf_of_one(policy, made_query(seed), features=made_features(seed), arms=offered)
+            for seed, offered in enumerate(offers)
+        ]
+        assert policy.pmf([], features=np.empty((0, DIMENSION), dtype=np.float32), arms=[]) == []
+        for places in ([0, 1], [4, 2, 0], [0, 1, 2, 3, 4], [3] * 9, [*range(5)] * 7):
+            if policy.deterministic:
+                together = batch_of(policy, seeds=places, offers=[offers[place] for place in places])
+                assert together == [alone[place] for place in places], f"questions {places}"
+
+
+def batch_of(policy: Policy, *, seeds: Sequence[int], offers: Sequence[Sequence[ArmName]]) -> list[PolicyOutput]:
+    """The policy's word on several questions at once."""
+    rows = np.stack([made_features(seed) for seed in seeds])  # (n, d)
+    return list(policy.pmf([made_query(seed) for seed in seeds], features=rows, arms=list(offers)))
+
+
+def check_facts_are_json(make: Make) -> None:
+    """What a policy wants in the log is a JSON object that comes back as it was."""
+    for policy in (make(), taught(make, made_updates(30))):
+        for arms in (ARMS, ARMS[:1], (ArmName("never_seen"),)):
+            facts = dict(pmf_of_one(policy, made_query(7), features=made_features(7), arms=arms).facts)
+            assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+
+
+def check_heads_apart_make_the_scores(make: Make) -> None:
+    """A policy that logs quality and cost apart has scores = quality - weight * cost, one of each per arm."""
+    for policy in (make(), taught(make, made_updates(30))):
+        for arms in (ARMS, ARMS[:1], (ArmName("never_seen"), *ARMS)):
+            output = pmf_of_one(policy, made_query(7), features=made_features(7), arms=arms)
+            if "quality" not in output.facts:
+                continue
+            facts: dict[str, Any] = dict(output.facts)
+            assert output.scores is not None
+            made = [q - facts["weight"] * c for q, c in zip(facts["quality"], facts["cost"], strict=True)]
+            assert made == pytest.approx(list(output.scores), abs=1e-9)
+
+
+def check_refused_update_changes_nothing(make: Make) -> None:
+    """A row without features, or of another length, is a PolicyFault to a policy that needs them, and no trace stays.
+
+    Before and after the first lesson; the policy goes on learning as if the row had not been there.
+    """
+    if "features" not in make().needs:
+        return
+    good = made_updates(20)
+    bad = replace(good[0], features=None), *made_updates(1, size=DIMENSION - 1), *made_updates(1, size=DIMENSION + 1)
+    for before, rows in ((0, bad[:1]), (15, bad)):
+        policy = taught(make, good[:before])
+        for row in rows:
+            sha256, pmf = sha_of(policy), pmf_of(policy)
+            with pytest.raises(PolicyFault):
+                policy.learn(row)
+            assert not apply(policy, row)
+            assert (sha_of(policy), pmf_of(policy)) == (sha256, pmf)
+        for update in good[before:]:
+            assert apply(policy, update)
+        assert sha_of(policy) == sha_of(taught(make, good))
+
+
+def check_says_whether_it_repeats_itself(make: Make) -> None:
+    """A policy that calls itself deterministic gives one question one output, scores and facts included."""
+    policy = taught(make, made_updates(20))
+    assert isinstance(policy.deterministic, bool)
+    if policy.deterministic:
+        outputs = [pmf_of_one(policy, made_query(7), features=made_features(7), arms=ARMS) for _ in range(3)]
+        assert outputs[0] == outputs[1] == outputs[2]
+
+
+def check_refuses_broken_arrays(make: Make) -> None:
+    """A state with NaN, infinity, another shape or a missing array is refused with SnapshotError."""
+    arrays, facts = taught(make, made_updates(20)).state()
+    for what, broken in _broken(arrays):
+        _refuses(make, broken, facts, what=what)
+
+
+def check_refuses_broken_facts(make: Make) -> None:
+    """A state whose counts are missing, negative, no numbers or do not add up is refused with SnapshotError."""
+    arrays, facts = taught(make, made_updates(20)).state()
+    missing = {key: value for key, value in facts.items() if key != "updates"}
+    for broken in (missing, facts | {"updates": -1}, facts | {"updates": "20"}, facts | {"updates": None}):
+        _refuses(make, arrays, broken, what=f"updates {broken.get('updates', 'missing')!r}")
+    _refuses(make, arrays, facts | {"seen": {ARMS[0]: 1}}, what="counts that do not add up")
+
+
+def _broken(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
+    for name, array in arrays.items():
+        yield f"{name} missing", {key: value for key, value in arrays.items() if key != name}
+        yield f"{name} with one axis more", arrays | {name: array[None]}
+        if array.ndim:
+            yield f"{name} as one number", arrays | {name: array.reshape(-1)[0].reshape(())}
+            yield f"{name} without its last row", arrays | {name: array[:-1]}
+        if np.issubdtype(array.dtype, np.floating):
+            for number in (np.nan, np.inf):
+                spoilt = array.copy()
+                spoilt.reshape(-1)[-1:] = number
+                yield f"{name} with {number}", arrays | {name: spoilt}
+
+
+def _refuses(make: Make, arrays: Arrays, facts: Mapping[str, Json], *, what: str) -> None:
+    try:
+        make().restore(dict(arrays), dict(facts))
+    except SnapshotError:
+        return
+    pytest.fail(f"a state was taken: {what}")
+
+
+POLICY_CHECKS: list[Callable[[Make], None]] = [
+    check_pmf_over_any_arms,
+    check_pmf_changes_nothing,
+    check_pmf_follows_the_order,
+    check_same_updates_same_policy,
+    check_counts_what_it_learned,
+    check_snapshot_round_trip,
+    check_learns_on_after_restore,
+    check_cuts_do_not_matter,
+    check_restored_policies_share_nothing,
+    check_params_round_trip,
+    check_number_of_arms_does_not_matter,
+    check_order_of_arms_does_not_matter,
+    check_arms_come_and_go,
+    check_learns_from_nothing_else,
+    check_batch_is_each_alone,
+    check_facts_are_json,
+    check_heads_apart_make_the_scores,
+    check_refused_update_changes_nothing,
+    check_says_whether_it_repeats_itself,
+    check_refuses_broken_arrays,
+    check_refuses_broken_facts,
+]

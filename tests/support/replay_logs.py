@@ -1,0 +1,64 @@
+"""Small logs whose truth is known, and their replay."""
+
+import numpy as np
+import pytest
+
+from ragbandit.router.offline.logs.records import Defaults
+from ragbandit.router.offline.logs.row_checks import RowReader
+from ragbandit.router.offline.replay import Plan, asked_candidates, held, replay
+
+ARMS = ("fast", "deep", "slow")
+
+
+def rows_from(records):
+    """Rows of records, by the reader that all formats have."""
+    reader = RowReader(defaults=Defaults())
+    return [reader.row({"id": f"row-{n:05}", **record}, line=n + 1) for n, record in enumerate(records)]
+
+
+def lived_rows(count, *, seed=0, pmf=(0.5, 0.3, 0.2), worth=(0.2, 0.5, 0.8), weight=0.05):
+    """A log whose arms are right with these chances, whatever the question, and cost 0, 1 and 4."""
+    random = np.random.default_rng(seed)
+    records = []
+    for number in range(count):
+        drawn = int(random.choice(len(pmf), p=pmf))
+        reward = {"quality": float(random.random() < worth[drawn]), "cost": float((0, 1, 4)[drawn]), "weight": weight}
+        records.append(
+            {
+                "id": f"lived-{seed}-{number:06}",
+                "text": f"question {number % 7} of {number % 11}",
+                "context": {"device": ("mobile", "desk")[number % 2], "number": number % 15},
+                "arms": list(ARMS),
+                "pmf": list(pmf),
+                "arm": ARMS[drawn],
+                "reward": reward,
+                "made_at": 1.7e9 + number,
+                "features": random.normal(size=4).tolist(),
+                "version": f"main-{number // 100}-x",
+            }
+        )
+    return rows_from(records)
+
+
+def judged(rows, *names, mixed_arms=False, settings=None, encoder=None, ledger=None, **plan):
+    """The replay of these candidates."""
+    log = held(rows, mixed_arms=mixed_arms, ledger=ledger)
+    return replay(log, candidates=asked_candidates(names), plan=Plan(**plan), settings=settings, encoder=encoder)
+
+
+def close(one, other, *, within=1e-9):
+    """The same values and intervals, however deep, but for rounding."""
+    if isinstance(one, float):
+        assert one == pytest.approx(other, abs=within, nan_ok=True)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            close(value, other[key], within=within)
+    elif isinstance(one, tuple):
+        for mine, theirs in zip(one, other, strict=True):
+            close(mine, theirs, within=within)
+    elif hasattr(one, "__slots__"):
+        for name in type(one).__dataclass_fields__:
+            close(getattr(one, name), getattr(other, name), within=within)
+    else:
+        assert one == other

@@ -1,0 +1,155 @@
+"""`make demo POLICY=NAME` has params for every policy, and what they name is made as it should be."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from examples.handbook.policies import PARAMS, TRAINED, Place, method, prepared, stand_in, table_row
+from ragbandit.router.config.loading import load
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.llm_client import messages_of, parse_choice
+from ragbandit.router.types import ArmName, Query
+from tests.support.tiny_models import tiny_encoder, tiny_trained
+
+HANDBOOK = Path(__file__).parents[3] / "examples" / "handbook"
+QUESTIONS = [json.loads(line) for line in (HANDBOOK / "questions.jsonl").read_text("utf-8").splitlines()]
+ARMS = ("no_retrieval", "single_step", "multi_step")
+#: the real nets are too large for a unit test
+SMALL = {"mba_paper": {"model": tiny_encoder(), "max_tokens": 16}} | {key: {"max_tokens": 16} for key in TRAINED}
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    return Place(data=tmp_path, index=Path(__file__).parents[2] / "support")  # popularity.json lies here
+
+
+def run(name, data, **more):
+    """`prepared` with the demo's settings, data in `data`."""
+    environment = {"RAGBANDIT_CONFIG": str(HANDBOOK / "config.yaml"), "RAGBANDIT_DATA_DIR": str(data)}
+    settings = {"environment": environment, "questions": QUESTIONS, "console": Console(quiet=True)}
+    return prepared(name, **settings | {"ragbandit": None} | more)
+
+
+def test_every_policy_can_be_shown():
+    """The demo has params for every policy of the registry, and for no other."""
+    assert set(PARAMS) == set(POLICIES)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_params_are_accepted(name, place):
+    """The policy is made with the demo's params, once what they name is there."""
+    if name in TRAINED:
+        place.trained.symlink_to(tiny_trained(name))
+    params = PARAMS[name](place)
+
+    policy = make_policy(name, params=params | SMALL.get(name, {}))
+
+    assert {key: policy.params[key] for key in params} == params
+
+
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {*TRAINED, "llm"}))
+def test_settings_read_back_as_they_were_meant(name, tmp_path):
+    """The environment that the service is given names the policy with these very params."""
+    with run(name, tmp_path) as environment:
+        policy = load(environ=environment).settings.policy
+
+    assert (policy.name, policy.params) == (
+        name,
+        PARAMS[name](Place(data=tmp_path, index=tmp_path / "indexes" / "handbook")),
+    )
+
+
+def test_without_a_name_nothing_is_set(tmp_path):
+    """Without --policy the demo runs what its config.yaml says."""
+    with run(None, tmp_path) as environment:
+        assert load(environ=environment).settings.policy == load(HANDBOOK / "config.yaml", environ={}).settings.policy
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_training_reads_the_table_that_was_written(name, tmp_path):
+    """`ragbandit train` is called for the policy with a table of all questions and a folder that the params name."""
+    asked = {}
+
+    def ragbandit(arguments):
+        asked.update(zip(arguments[1::2], arguments[2::2], strict=False), verb=arguments[0])
+        return json.dumps({"epochs": [{"accuracy": 0.5}], "best_epoch": 1, "validation_rows": 13})
+
+    with run(name, tmp_path, ragbandit=ragbandit) as environment:
+        params = load(environ=environment).settings.policy.params
+
+    rows = read_table(asked["--table"]).rows
+    assert (asked["verb"], asked["--policy"], asked["--out"]) == ("train", name, params["trained"])
+    assert [row.question for row in rows] == [question["question"] for question in QUESTIONS]
+    make_policy(name, params=json.loads(asked["--params"]))
+
+
+@pytest.mark.parametrize(("kind", "cheapest"), list(zip(("none", "one", "two"), ARMS, strict=True)))
+def test_labels_follow_the_kind(kind, cheapest):
+    """A question's cheapest right arm is the one that its kind was made for, and every dearer arm is right too."""
+    row = table_row({"id": "q", "question": "?", "kind": kind})
+
+    right = [arm for arm in ARMS if row["correct"][arm]]
+
+    assert min(right, key=row["steps"].get) == cheapest
+    assert right == list(ARMS[ARMS.index(cheapest) :])
+    assert row["steps"] == {"no_retrieval": 0, "single_step": 1, "multi_step": 3}
+
+
+@pytest.mark.parametrize(
+    ("question", "arm"),
+    [
+        ("What colour is snow?", "no_retrieval"),
+        ("Who has the keys of the boathouse?", "single_step"),
+        ("Who leads it, and where is that?", "multi_step"),
+    ],
+)
+@pytest.mark.parametrize("order", [ARMS, ARMS[::-1]])
+def test_the_stand_in_gives_the_number_of_its_pick(question, arm, order):
+    """The stand-in's reply is the number that its arm has in the list it was sent, whatever the list's order."""
+    messages = messages_of(question, methods=[f"{name}: does things" for name in order])
+
+    choice = parse_choice(stand_in({"messages": messages}), count=3)
+
+    assert (method(question), order[choice]) == (arm, arm)
+
+
+def test_the_stand_in_without_its_arm_fails():
+    """Where the arm is not in the list, the reply is a failure that the policy knows."""
+    reply = stand_in({"messages": messages_of("What colour is snow?", methods=["single_step", "multi_step"])})
+
+    assert parse_choice(reply, count=2) == "out_of_range"
+
+
+def test_llm_asks_the_stand_in(tmp_path, monkeypatch):
+    """The policy that the environment describes is answered by the stand-in; after the block nobody listens."""
+    query = Query(text="Who leads the galley service, and what was that person's former job?")
+    arms = tuple(map(ArmName, ARMS))
+    with run("llm", tmp_path) as environment:
+        policy = make_policy("llm", params=load(environ=environment).settings.policy.params)
+        monkeypatch.setenv(policy.params["api_key_env"], environment[policy.params["api_key_env"]])
+        inside = pmf_of_one(policy, query, features=None, arms=arms)
+    outside = pmf_of_one(policy, query, features=None, arms=arms)
+
+    assert (inside.facts["llm"]["choice"], inside.facts["llm"]["failed"]) == ("multi_step", None)
+    assert outside.facts["llm"]["failed"] == "connection"
+
+
+def test_snapshots_of_the_large_policy_are_few(tmp_path):
+    """mba_paper keeps two snapshots, of 800 MB each; the others as many as configured."""
+    with run("mba_paper", tmp_path) as large, run("uniform", tmp_path) as small:
+        kept = [load(environ=environment).settings.learning.snapshots_kept for environment in (large, small)]
+
+    assert kept == [2, load(HANDBOOK / "config.yaml", environ={}).settings.learning.snapshots_kept]
+
+
+def test_a_missing_table_is_told():
+    """Without the index, popularity's params are refused: the demo builds it first."""
+    nowhere = Path(os.devnull) / "nowhere"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        make_policy("popularity", params=PARAMS["popularity"](Place(data=nowhere, index=nowhere)))

@@ -1,0 +1,191 @@
+"""Arms side by side: the sample, the tables of the demo and of the benchmark, and where a benchmark puts them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from benchmarks import arms as own
+from benchmarks.publish import put
+from examples.handbook.command import read_questions
+from examples.handbook.side_by_side import KINDS, by_kind, ended, kinds_table, main_table, print_wide, sampled
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.strategies import ARMS, Answer, Prompt, Request
+
+README = Path(__file__).parents[3] / "README.md"
+QUESTIONS = read_questions()
+
+
+def table_of(tmp_path, *rows):
+    """A table of two arms: per question the quality of cheap and dear; their steps are 0 and 2."""
+    lines = [
+        {"id": f"q{n}", "question": f"{n}?", "correct": {"cheap": a, "dear": b}, "steps": {"cheap": 0, "dear": 2}}
+        for n, (a, b) in enumerate(rows)
+    ]
+    file = tmp_path / "table.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return read_table(file)
+
+
+def printed(table, capsys):
+    print_wide(table, console=Console(width=40))
+    return capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------------------- the sample
+
+
+@given(each=st.integers(1, 45))
+def test_every_kind_is_drawn_alike(each):
+    """Of every kind come as many questions as asked for, or all there are; none comes twice."""
+    rows = sampled(QUESTIONS, each=each, by="kind")
+
+    for kind in KINDS:
+        there = sum(row["kind"] == kind for row in QUESTIONS)
+        assert sum(row["kind"] == kind for row in rows) == min(each, there)
+    assert len({row["id"] for row in rows}) == len(rows)
+
+
+@given(few=st.integers(1, 20), more=st.integers(0, 20))
+def test_a_larger_sample_begins_with_the_smaller(few, more):
+    """The questions of a small sample are those that a larger one asks first: its answers are of use there."""
+    small, large = (sampled(QUESTIONS, each=each, by="kind") for each in (few, few + more))
+
+    assert large[: len(small)] == small
+
+
+def test_the_sample_does_not_follow_the_order_of_the_file():
+    """Which questions are drawn is chance, not the beginning of the file."""
+    rows = sampled(QUESTIONS, each=10, by="kind")
+    first = [row["id"] for kind in KINDS for row in [row for row in QUESTIONS if row["kind"] == kind][:10]]
+
+    assert {row["id"] for row in rows} != set(first)
+
+
+# ---------------------------------------------------------------------------------------------------------- the tables
+
+
+def test_shares_and_rewards_are_those_of_the_table(tmp_path):
+    """Shares right, steps and rewards are means over the questions of a kind or of all, with standard errors."""
+    table = table_of(tmp_path, (1, 1), (0, 1), (0, 1), (0, 0))
+    kinds = {"q0": "none", "q1": "one", "q2": "two", "q3": "two"}
+
+    cheap, dear, oracle = by_kind(table, kinds=kinds, reward=RewardSettings(weight=0.1, cost={"steps": 2.0}))
+
+    assert [row["strategy"] for row in (cheap, dear, oracle)] == ["cheap", "dear", "oracle"]
+    assert [cheap[key] for key in (*KINDS, "right", "steps")] == [1.0, 0.0, 0.0, 0.25, 0.0]
+    assert [dear[key] for key in (*KINDS, "right", "steps")] == [1.0, 1.0, 0.5, 0.75, 2.0]
+    assert dear["reward"] == pytest.approx(0.75 - 0.1 * 2.0 * 2.0)
+    assert (dear["two_se"], dear["one_se"], cheap["right_se"]) == (pytest.approx(0.5), None, pytest.approx(0.25))
+
+
+def test_the_oracle_earns_most(tmp_path):
+    """The oracle takes the cheap arm where it is as good, and the dear one where the answer is worth its steps."""
+    table = table_of(tmp_path, (1, 1), (0, 1), (0, 0))
+    kinds = dict.fromkeys(("q0", "q1", "q2"), "one")
+
+    *arms, oracle = by_kind(table, kinds=kinds | {"q0": "none", "q2": "two"}, reward=RewardSettings())
+
+    assert oracle["right"] == pytest.approx(2 / 3)
+    assert oracle["steps"] == pytest.approx(2 / 3)
+    assert oracle["reward"] == pytest.approx((1 + 0.9 + 0) / 3)
+    assert all(oracle["reward"] >= row["reward"] for row in arms)
+
+
+def test_tables_are_whole_in_a_narrow_pipe(capsys):
+    """Every number stands in the table with its standard error, whatever the terminal's width."""
+    row = {"strategy": "react", "failed": 2, "exhausted": 1}
+    for place, name in enumerate(("exact_match", "f1", "accuracy", "steps", "time", "prompt_tokens")):
+        row |= {name: 0.25 + place, f"{name}_se": 0.125}
+    row |= {"completion_tokens": 7.0, "completion_tokens_se": None}
+
+    said = printed(main_table([row], title="one"), capsys)
+
+    for number in ("25.0 ± 12.5", "125.0 ± 12.5", "225.0 ± 12.5", "3.25 ± 0.12", "4.25 ± 0.12", "5 ± 0", " 7 "):
+        assert number in said
+    assert ended([row]) == ["ended by the budget and judged by their drafts: react 1"]
+    assert ended([row | {"exhausted": 0}]) == []
+
+
+def test_what_is_not_known_is_left_empty(capsys):
+    """A row without shares by kind, as that of a policy, has its other numbers."""
+    said = printed(kinds_table([{"strategy": "mba", "right": 0.5, "steps": 1.0, "reward": 0.45}], title="t"), capsys)
+
+    (line,) = [line for line in said.splitlines() if "mba" in line]
+    assert [cell.strip() for cell in line.strip("│").split("│")] == ["mba", "", "", "", "0.50", "1.00", "0.45"]
+
+
+# ------------------------------------------------------------------------------------------------------ the benchmarks
+
+
+def test_what_is_printed_goes_between_its_marks(tmp_path):
+    """Only what stands between the marks of that name is replaced, and backslashes come through."""
+    file = tmp_path / "README.md"
+    file.write_text("a\n<!-- one:begin -->\nold\n<!-- one:end -->\nb\n<!-- two:begin -->\nkept\n<!-- two:end -->\n")
+
+    put("one", "new \\1  \nlines\n", readme=file)
+
+    assert file.read_text() == (
+        "a\n<!-- one:begin -->\n```text\nnew \\1\nlines\n```\n<!-- one:end -->\nb\n"
+        "<!-- two:begin -->\nkept\n<!-- two:end -->\n"
+    )
+    with pytest.raises(SystemExit, match="three"):
+        put("three", "new", readme=file)
+
+
+@pytest.mark.parametrize("name", ["bench", "strategies"])
+def test_the_readme_has_the_marks(name, tmp_path):
+    """What the benchmarks publish has a place in the README."""
+    copy = tmp_path / "README.md"
+    copy.write_text(README.read_text("utf-8"), "utf-8")
+
+    put(name, "these are the figures", readme=copy)
+
+    assert "these are the figures" in copy.read_text("utf-8")
+
+
+def test_every_arm_of_ours_is_measured():
+    """The benchmark of own time has every arm that runs here; each answers its replies, and some time is its own."""
+    made = own.arms()
+    passages = own.pieces()
+    questions = [row["question"] for row in QUESTIONS[: own.WARM_UP + 2]]
+
+    found = {
+        name: own.own_times(arm, questions=questions, passages=passages, counting=own.words_in)
+        for name, arm in made.items()
+    }
+
+    assert set(found) == set(ARMS) - set(own.ELSEWHERE)
+    assert all(times[0] > 0.0 for times in found.values())
+
+
+class Counting:
+    """An arm that counts its one prompt three times."""
+
+    name, params, needs = "counting", {}, frozenset({"completion"})
+
+    async def answer(self, question, *, run):
+        prompt = Prompt(instructions="", body=question)
+        for _ in range(3):
+            run.generator.count_tokens(prompt)
+        done = await run.generator.complete(Request(prompt=prompt, max_tokens=8))
+        return Answer(text=done.text, stop_reason="answered")
+
+
+def test_counting_a_prompt_again_is_the_arms_own(monkeypatch):
+    """A prompt is made tokens once for the model; each further count of it is in the arm's own time."""
+    clock = [0.0]
+    monkeypatch.setattr(own.time, "thread_time", lambda: clock[0])
+
+    def counting(prompt):
+        clock[0] += 0.001
+        return own.words_in(prompt)
+
+    questions = [row["question"] for row in QUESTIONS[: own.WARM_UP + 2]]
+    found = own.own_times(Counting(), questions=questions, passages=own.pieces(), counting=counting)
+
+    assert found == pytest.approx((2.0, 1.0))

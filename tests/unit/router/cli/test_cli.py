@@ -1,0 +1,115 @@
+"""The router's verbs refuse a wrong configuration with one line and exit code 2."""
+
+import json
+from functools import partial
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.service import add_verbs
+from ragbandit.router.errors import ConfigError
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.retrievers.bm25 import build_index
+from ragbandit.workers.cli import app as whole_app
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a verb with a config file's text."""
+    monkeypatch.chdir(tmp_path)
+    ours = typer.Typer()
+    add_verbs(ours, check=lambda _settings: None)
+
+    def call(text, *words, app=ours):
+        (tmp_path / "config.yaml").write_text(f"encoder: {{model: hashing}}\n{text}\n")
+        return CliRunner().invoke(app, words)
+
+    return call
+
+
+@pytest.mark.parametrize("verb", ["validate", "serve"])
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("policy: {name: oracle}", "policy.name"),
+        ("policy: {params: {learning_rate: 0.1}}", "policy.params.learning_rate"),
+        ("policy: {name: fixed, params: {arm: oracle}}", "policy.params.arm"),
+        ("policy: {floor: 0.9}", "policy.floor"),
+    ],
+)
+def test_policy_that_cannot_decide_ends_the_command(run, tmp_path, verb, text, named):
+    """`validate` and `serve` end with exit code 2 and the setting's key, before anything is opened."""
+    done = run(text, verb)
+    assert done.exit_code == 2
+    assert named in done.output
+    assert not (tmp_path / ".ragbandit").exists()
+
+
+@pytest.mark.parametrize(("verb", "named"), [("validate", "judge.templates.x"), ("serve", "policy.name")])
+def test_what_no_service_needs_is_checked_by_validate_alone(run, verb, named):
+    """A setting that only an evaluation reads fails `validate`, and does not keep a service from its own checks."""
+    app = typer.Typer()
+
+    def refuse(_settings):
+        raise ConfigError("is wrong", field="judge.templates.x")
+
+    add_verbs(app, check=lambda _settings: None, check_more=refuse)
+    done = run("policy: {name: oracle}", verb, app=app)
+
+    assert done.exit_code == 2
+    assert named in done.output
+
+
+@pytest.fixture
+def whole(run, tmp_path, monkeypatch):
+    """Runs a verb of the whole command, on a folder that has an index; arms and a generator are known there."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    build_index([Passage(id="a", title="A", text="Some text.")], tmp_path / ".ragbandit" / "indexes" / "default")
+    return partial(run, app=whole_app)
+
+
+@pytest.mark.parametrize("verb", ["validate", "up"])
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("generator: {name: openai, model: m}", "generator.openai.api_key_env: OpenAI wants a key"),
+        ("generator: {name: openai, model: m, openai: {base_url: '127.0.0.1:9/v1'}}", "generator.openai.base_url: "),
+        ("generator: {model: ./nowhere}", "generator.model: no file or folder './nowhere'"),
+        ("generator: {model: no/such-model}", "generator.model: found no weights for 'no/such-model'"),
+    ],
+)
+def test_generator_that_no_worker_could_make_ends_the_command(whole, tmp_path, verb, text, named):
+    """`validate` and `up` end with exit code 2 and what a worker would have said; nothing is started."""
+    done = whole(text, verb)
+    assert done.exit_code == 2
+    assert named in done.output
+    assert [file.name for file in (tmp_path / ".ragbandit").iterdir()] == ["indexes"]
+
+
+@pytest.mark.parametrize("verb", ["validate", "serve", "up"])
+@pytest.mark.parametrize("fallback", ["", "policy: {fallback: single_step}"])
+def test_a_misspelt_arm_is_named_before_its_consequences(whole, verb, fallback):
+    """An arm that nobody knows is said to be one, with what was meant, whether or not a fallback is named."""
+    done = whole(f"arms: {{no_retrieval: , single_stepp: }}\n{fallback}", verb)
+    assert done.exit_code == 2
+    assert "arms.single_stepp: 'single_stepp' is not an arm we know (did you mean single_step?" in done.output
+    assert "fallback" not in done.output
+
+
+@pytest.mark.parametrize("words", ["simulate --table t.jsonl --policy mba", "replay --log t.jsonl"])
+def test_a_fallback_that_is_no_arm_judges_nothing(whole, words):
+    """What is judged offline falls back as the service would: to an arm that there is."""
+    done = whole("policy: {fallback: single_stepp}", *words.split())
+    assert done.exit_code == 2
+    assert "policy.fallback: 'single_stepp' is not among the arms" in done.output
+
+
+def test_validate_prints_every_setting(run):
+    """`validate --json` prints every setting with its value and where it came from."""
+    done = run("policy: {name: fixed, params: {arm: multi_step}}", "validate", "--json")
+    assert done.exit_code == 0, done.output
+    rows = {row["key"]: row for row in json.loads(done.output)}
+    assert rows["policy.name"] == {"key": "policy.name", "value": "fixed", "source": "file config.yaml"}
+    assert rows["learning.batch"]["source"] == "default"

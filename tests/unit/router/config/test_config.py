@@ -1,0 +1,472 @@
+"""Settings: environment beats file beats default, and nothing starts on a guess."""
+
+from pathlib import Path
+
+import pytest
+
+from ragbandit.router.config.loading import effective, load
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.policies import make_policy
+from ragbandit.router.serving.bootstrap import check_policy
+from tests.support.tiny_models import tiny_trained
+
+SHIPPED = Path(__file__).parents[4] / "config.yaml"
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A function that writes a config file and gives its path."""
+
+    def write(text):
+        path = tmp_path / "config.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def refused(path, **environ):
+    with pytest.raises(ConfigError) as caught:
+        load(path, environ=environ)
+    assert caught.value.field, "the error names no field"
+    assert caught.value.remedy, "the error has no remedy"
+    assert caught.value.code == "CONFIG_INVALID"
+    return caught.value
+
+
+def test_shipped_file_says_the_defaults():
+    """The config.yaml of the repository loads and equals the defaults."""
+    assert load(SHIPPED, environ={}).settings == Settings()
+
+
+def test_no_file_gives_the_defaults(tmp_path, monkeypatch):
+    """Without file and environment every setting is its default."""
+    monkeypatch.chdir(tmp_path)
+    loaded = load(environ={})
+    assert loaded.settings == Settings()
+    assert loaded.sources == {}
+
+
+def test_empty_file_gives_the_defaults(written):
+    """A file without content sets nothing."""
+    assert load(written("# nothing\n"), environ={}).settings == Settings()
+
+
+def test_file_in_the_working_folder_is_found(written, monkeypatch):
+    """config.yaml of the working folder is read where no other is named."""
+    monkeypatch.chdir(written("snapshots: here\n").parent)
+    assert load(environ={}).settings.snapshots == "here"
+
+
+def test_environment_names_the_file(written):
+    """RAGBANDIT_CONFIG names the file, and is no setting itself."""
+    assert load(environ={"RAGBANDIT_CONFIG": str(written("snapshots: there\n"))}).settings.snapshots == "there"
+
+
+def test_precedence_and_sources(written):
+    """Environment beats file beats default, and every value knows where it came from."""
+    path = written("learning: {wait_s: 5.0, aggregate: mean}\nsnapshots: file\n")
+    loaded = load(path, environ={"RAGBANDIT_LEARNING__WAIT_S": "30", "DATABASE_URL": "sqlite:///x.db"})
+    assert loaded.settings.learning.wait_s == 30.0
+    assert loaded.settings.learning.aggregate == "mean"
+    assert loaded.settings.learning.batch == Settings().learning.batch
+    sources = {key: source for key, _, source in effective(loaded)}
+    assert sources["learning.wait_s"] == "environment RAGBANDIT_LEARNING__WAIT_S"
+    assert sources["learning.aggregate"] == f"file {path}"
+    assert sources["learning.batch"] == "default"
+    assert sources["database_url"] == "environment DATABASE_URL"
+    assert sources["snapshots"] == f"file {path}"
+
+
+def test_environment_values_are_yaml(tmp_path, monkeypatch):
+    """A variable's value is read as YAML: numbers, null and mappings."""
+    monkeypatch.chdir(tmp_path)
+    environ = {
+        "RAGBANDIT_LEARNING__DEFAULT_REWARD": "null",
+        "RAGBANDIT_POLICY__PARAMS": "{ridge: 3.0}",
+        "RAGBANDIT_SERVER__PORT": "0",
+        "RAGBANDIT_SNAPSHOTS": "'12'",
+    }
+    settings = load(environ=environ).settings
+    assert settings.learning.default_reward is None
+    assert settings.policy.params == {"ridge": 3.0}
+    assert settings.server.port == 0
+    assert settings.snapshots == "12"
+
+
+def test_other_variables_are_left_alone(tmp_path, monkeypatch):
+    """Variables outside our prefix, RAGBANDIT_URL and empty URLs set nothing."""
+    monkeypatch.chdir(tmp_path)
+    environ = {"PATH": "/bin", "RAGBANDIT_URL": "http://x", "DATABASE_URL": "", "REDIS_URL": ""}
+    assert load(environ=environ).settings == Settings()
+
+
+def test_bare_arm_has_no_params(written):
+    """`single_step:` is an arm without params."""
+    settings = load(written("arms:\n  single_step:\n  multi_step: {rounds: 3}\n"), environ={}).settings
+    assert settings.arms == {"single_step": {}, "multi_step": {"rounds": 3}}
+
+
+def test_caller_arms_are_not_the_workers(written):
+    """An arm marked `run_by: caller` is an arm, but none of our workers'."""
+    settings = load(written("arms:\n  single_step:\n  mine: {run_by: caller}\n"), environ={}).settings
+    assert set(settings.arms) == {"single_step", "mine"}
+    assert set(settings.worker_arms) == {"single_step"}
+
+
+def test_database_defaults_to_sqlite_in_the_data_folder(tmp_path):
+    """Without a URL the database is SQLite under data_dir, by an absolute path."""
+    settings = Settings(data_dir=str(tmp_path))
+    assert settings.database == f"sqlite:///{tmp_path}/ragbandit.db"
+    assert settings.snapshot_root == str(tmp_path / "snapshots")
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "named"),
+    [
+        ("learning: {wait: 5}", "learning.wait", "wait_s"),
+        ("polcy: {name: mba}", "polcy", "policy"),
+        ("reward: {cost: {steps: 1.0}, lambda: 2}", "reward.lambda", "weight"),
+    ],
+)
+def test_unknown_key_is_refused(written, text, field, named):
+    """A key that is not known is named, and so are the known ones."""
+    error = refused(written(text))
+    assert error.field == field
+    assert named in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("learning: {wait_s: soon}", "learning.wait_s", "'soon'"),
+        ("learning: {batch: 2.5}", "learning.batch", "2.5"),
+        ("learning: {batch: true}", "learning.batch", "True"),
+        ("server: {port: '8100'}", "server.port", "'8100'"),
+        ("snapshots: 12", "snapshots", "12"),
+        ("policy: 5", "policy", "5"),
+        ("policy: null", "policy", "None"),
+        ("arms: [single_step]", "arms", "single_step"),
+        ("arms: {single_step: 3}", "arms.single_step", "3"),
+        ("reward: {quality: bleu}", "reward.quality", "'bleu'"),
+        ("learning: {aggregate: median}", "learning.aggregate", "'median'"),
+        ("encoder: {precision: float16}", "encoder.precision", "'float16'"),
+    ],
+)
+def test_wrong_type_is_refused(written, text, field, value):
+    """A value of another type is named with its key; nothing is converted in silence."""
+    error = refused(written(text))
+    assert error.field == field
+    assert value in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("policy: {floor: -0.1}", "policy.floor"),
+        ("policy: {floor: 0.6}", "policy.floor"),
+        ("policy: {label: 'Main Ledger'}", "policy.label"),
+        ("reward: {weight: -1.0}", "reward.weight"),
+        ("reward: {weight: .nan}", "reward.weight"),
+        ("reward: {maximum: .inf}", "reward.maximum"),
+        ("reward: {minimum: 1.0, maximum: 1.0}", "reward"),
+        ("reward: {cost: {steps: -1.0}}", "reward.cost.steps"),
+        ("learning: {batch: 0}", "learning.batch"),
+        ("learning: {batch: 5001}", "learning.batch"),
+        ("learning: {lease_s: 0.5}", "learning.lease_s"),
+        ("encoder: {max_batch: 1001}", "encoder.max_batch"),
+        ("server: {max_body_bytes: 10}", "server.max_body_bytes"),
+        ("data_dir: ''", "data_dir"),
+        ("learning: {expire_s: 0.0}", "learning.expire_s"),
+        ("server: {port: 70000}", "server.port"),
+        ("budget: {seconds: 0.0}", "budget.seconds"),
+        ("budget: {dollars: 0.0}", "budget.dollars"),
+        ("learning: {snapshot_interval_s: 61.0}", "learning.snapshot_interval_s"),
+        ("arms: {}", "arms"),
+        ("arms: {'two words': }\npolicy: {fallback: two words}", "arms"),
+        ("arms: {a/b: }\npolicy: {fallback: a/b}", "arms"),
+        ("arms: {'': }\npolicy: {fallback: ''}", "arms"),
+        (f"arms: {{{'a' * 65}: }}\npolicy: {{fallback: {'a' * 65}}}", "arms"),
+    ],
+)
+def test_out_of_range_is_refused(written, text, field):
+    """A value beyond its range is refused under its key."""
+    assert refused(written(text)).field == field
+
+
+def test_source_of_the_wrong_value_is_told(written):
+    """The error says which variable set the wrong value."""
+    error = refused(written("snapshots: x"), RAGBANDIT_LEARNING__WAIT_S="soon")
+    assert error.field == "learning.wait_s"
+    assert "RAGBANDIT_LEARNING__WAIT_S" in error.message
+
+
+def test_unknown_variable_is_refused(written):
+    """A variable under our prefix that is no setting is refused: it was meant to be one."""
+    error = refused(written(""), RAGBANDIT_LEARNING__WAIT="5")
+    assert error.field == "learning.wait"
+
+
+def test_variable_below_a_value_is_refused(written):
+    """A variable that takes a plain value for a section is refused."""
+    assert refused(written("snapshots: x"), RAGBANDIT_SNAPSHOTS__DEEP="1").field == "RAGBANDIT_SNAPSHOTS__DEEP"
+
+
+def test_variable_that_is_no_yaml_is_refused(written):
+    """A variable whose value cannot be read is named."""
+    assert refused(written(""), RAGBANDIT_SNAPSHOTS="{a: ").field == "RAGBANDIT_SNAPSHOTS"
+
+
+@pytest.mark.parametrize(
+    ("line", "variable"),
+    [
+        ("database_url: postgresql+psycopg://me:hunter2@host/name", "DATABASE_URL"),
+        ("database_url: postgresql+psycopg://host/name?user=me&password=hunter2", "DATABASE_URL"),
+        ("redis_url: redis://:hunter2@host:6379/0", "REDIS_URL"),
+        ("redis_url: redis://host:6379/0?password=hunter2", "REDIS_URL"),
+    ],
+)
+def test_secret_in_the_file_is_refused(written, line, variable):
+    """A URL with a password in the file is refused without repeating it; the remedy names the variable."""
+    error = refused(written(line))
+    assert error.field == line.partition(":")[0]
+    assert variable in error.remedy
+    assert "hunter2" not in str(error)
+
+
+def test_secret_in_the_environment_is_hidden(tmp_path, monkeypatch):
+    """A password from the environment is in force, and never printed."""
+    monkeypatch.chdir(tmp_path)
+    environ = {"DATABASE_URL": "postgresql+psycopg://me:hunter2@host/name", "REDIS_URL": "redis://:hunter2@host/0"}
+    loaded = load(environ=environ)
+    assert "hunter2" in loaded.settings.database
+    assert "hunter2" not in str(effective(loaded))
+    environ = {"DATABASE_URL": "postgresql://host/name?password=hunter2", "REDIS_URL": "redis://host?password=hunter2"}
+    assert "hunter2" not in str(effective(load(environ=environ)))
+
+
+def test_unknown_cost_term_is_refused(written):
+    """A cost term that no answer has is refused with the known ones."""
+    error = refused(written("reward: {cost: {euros: 1.0}}"))
+    assert error.field == "reward"
+    assert "'euros'" in error.message
+    assert "prompt_tokens" in error.message
+
+
+def test_fallback_must_be_an_arm(written):
+    """A fallback outside the arms is refused with its value and the arms."""
+    loaded = load(written("arms: {a: , b: }\npolicy: {fallback: c}"), environ={})
+    with pytest.raises(ConfigError) as caught:
+        check_policy(loaded.settings)
+    assert caught.value.field == "policy.fallback"
+    assert "'c'" in caught.value.message
+    assert "['a', 'b']" in caught.value.message
+    assert "leave it out" in caught.value.remedy
+
+
+def test_fallback_that_looks_like_an_arm():
+    """Of two names that are alike either may be the wrong one: the remedy does not say which."""
+    settings = Settings.model_validate({"arms": {"no_retrieval": {}, "mine": {}}, "policy": {"fallback": "mein"}})
+    with pytest.raises(ConfigError) as caught:
+        check_policy(settings)
+    assert caught.value.remedy == "is it the arm 'mine'? Correct one of the two"
+
+
+def test_any_arms_do_without_a_fallback(written):
+    """Whoever names no fallback needs no arm of a certain name."""
+    settings = load(written("arms: {a: , b: }"), environ={}).settings
+    check_policy(settings)
+    assert settings.policy.fallback is None
+
+
+def test_what_the_file_alone_says(written, monkeypatch, tmp_path):
+    """The file and its own words are told apart from the environment, which may hold secrets."""
+    path = written("arms: {single_step: {passages: 3}}\nlearning: {wait_s: 1.0}\n")
+    environ = {"RAGBANDIT_ARMS__SINGLE_STEP__PASSAGES": "4", "DATABASE_URL": "postgresql://me:hunter2@host/name"}
+    loaded = load(environ=environ | {"RAGBANDIT_CONFIG": str(path)})
+    assert loaded.settings.arms == {"single_step": {"passages": 4}}
+    assert loaded.tree == {"arms": {"single_step": {"passages": 3}}, "learning": {"wait_s": 1.0}}
+    assert loaded.file == path
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert (load(environ={}).file, load(environ={}).tree) == (None, {})
+
+
+@pytest.mark.parametrize("name", ["a", "A-1_b.c", "x" * 64])
+def test_names_of_arms_are_taken(written, name):
+    """An arm is named by letters, digits, dots, dashes and underscores."""
+    loaded = load(written(f"arms: {{{name}: }}\npolicy: {{fallback: {name}}}"), environ={})
+    assert set(loaded.settings.arms) == {name}
+
+
+@pytest.mark.parametrize("value", [-1.5, 1.5])
+def test_default_reward_must_be_within_the_bounds(written, value):
+    """A default reward beyond the bounds of rewards is refused with its value and the bounds' keys."""
+    error = refused(written(f"learning: {{default_reward: {value}}}"))
+    assert error.field == "learning.default_reward"
+    assert str(value) in error.message
+    assert "reward.minimum" in error.message
+    wide = load(written(f"learning: {{default_reward: {value}}}\nreward: {{minimum: -2.0, maximum: 2.0}}"), environ={})
+    assert wide.settings.learning.default_reward == value
+
+
+@pytest.mark.parametrize("how", ["last", "mean", "sum", "min", "max"])
+def test_aggregate_needs_a_window(written, how):
+    """Aggregating is refused where the first feedback closes a decision; the error names the setting that helps."""
+    error = refused(written(f"learning: {{aggregate: {how}}}"))
+    assert error.field == "learning.aggregate"
+    assert f"'{how}'" in error.message
+    assert "learning.wait_s" in error.message
+    assert load(written(f"learning: {{aggregate: {how}, wait_s: 1.0}}"), environ={}).settings.learning.aggregate == how
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({"name": "oracle"}, "policy.name"),
+        ({"params": {"learning_rate": 0.1}}, "policy.params.learning_rate"),
+        ({"params": {"ridge": -1.0}}, "policy.params.ridge"),
+        ({"name": "fixed"}, "policy.params.arm"),
+        ({"name": "fixed", "params": {"arm": "oracle"}}, "policy.params.arm"),
+    ],
+)
+def test_policy_that_cannot_decide_is_refused(policy, field):
+    """An unknown policy, a param that it has not or cannot take, and an arm that is not configured are refused."""
+    with pytest.raises(ConfigError) as caught:
+        check_policy(Settings.model_validate({"policy": policy}))
+    assert caught.value.field == field
+    assert caught.value.remedy
+
+
+def test_policy_that_can_decide_is_taken():
+    """The default policy passes, and `fixed` with an arm that is there."""
+    check_policy(Settings())
+    check_policy(Settings.model_validate({"policy": {"name": "fixed", "params": {"arm": "multi_step"}}}))
+
+
+def test_floor_must_leave_room(written):
+    """A floor that the arms together cannot have is refused."""
+    error = refused(written("policy: {floor: 0.4}"))
+    assert error.field == "policy.floor"
+    assert "0.4 for 3 arms" in error.message
+
+
+def test_missing_file_is_refused(tmp_path):
+    """A file that was named and is not there is refused, not taken for an empty one."""
+    assert "nowhere.yaml" in refused(tmp_path / "nowhere.yaml").message
+    assert "nowhere.yaml" in refused(None, RAGBANDIT_CONFIG=str(tmp_path / "nowhere.yaml")).message
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [1, 2", "a: b: c", "\tsnapshots: x", b"snapshots: \xff\xfe", "- a\n- b\n", "just text", "7"], ids=repr
+)
+def test_broken_yaml_is_refused(written, text):
+    """A file that is no YAML mapping in UTF-8 is refused."""
+    assert refused(written(text)).field == "config"
+
+
+@pytest.mark.parametrize(
+    ("text", "twice"),
+    [("snapshots: a\nsnapshots: b\n", "snapshots"), ("learning: {batch: 1, wait_s: 1.0, batch: 2}", "batch")],
+)
+def test_key_that_stands_twice_is_refused(written, text, twice):
+    """A key that stands twice in one section is refused: nobody can know which was meant."""
+    error = refused(written(text))
+    assert error.field == "config"
+    assert f"'{twice}' stands twice" in error.message
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mysql://host/name", "oracle://host/name", "nonsense", "postgresql://host:port/name", "postgres://host/name"],
+)
+def test_unknown_database_is_refused(written, url):
+    """A database that is neither SQLite nor PostgreSQL, or a URL that is none, is refused with an example."""
+    error = refused(written(""), DATABASE_URL=url)
+    assert error.field == "database_url"
+    assert "postgresql" in error.remedy
+    assert refused(written(f"database_url: {url}")).field == "database_url"
+
+
+@pytest.mark.parametrize("url", ["localhost:6379", "http://host:6379", "redis://host:port/0"])
+def test_wrong_redis_url_is_refused(written, url):
+    """A Redis URL that no Redis client can open is refused at start."""
+    error = refused(written(""), REDIS_URL=url)
+    assert error.field == "redis_url"
+    assert "redis://" in error.remedy
+
+
+@pytest.mark.parametrize("url", ["redis://host", "rediss://host:6380/1", "unix:///tmp/redis.sock"])
+def test_redis_urls_are_taken(written, url):
+    """Plain, encrypted and socket URLs of Redis are taken and printed."""
+    loaded = load(written(""), environ={"REDIS_URL": url})
+    assert ("redis_url", url, "environment REDIS_URL") in effective(loaded)
+
+
+def test_settings_cannot_be_changed():
+    """Settings are frozen."""
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().snapshots = "other"
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({"name": "mixture", "params": {"first": "single_step", "second": "nowhere", "share": 0.5}}, "second"),
+        ({"name": "budget", "params": {"target": 1.0, "policy": "fixed", "params": {"arm": "x"}}}, "params.arm"),
+        ({"name": "adaptive_rag"}, "trained"),
+        ({"name": "budget", "params": {"target": 1.0, "policy": "multi_label"}}, "params.trained"),
+    ],
+)
+def test_policy_that_cannot_decide_here_is_refused(policy, field):
+    """A policy that names an arm that is not there, or was never trained, is refused; inside a budget too."""
+    with pytest.raises(ConfigError) as caught:
+        check_policy(Settings.model_validate({"policy": policy}))
+    assert caught.value.field == f"policy.params.{field}"
+    assert caught.value.remedy
+
+
+def trained(name, *, inside=None, **params):
+    """The policy section of a classifier of no_retrieval, single_step and multi_step, alone or inside a budget."""
+    params = {"trained": tiny_trained(name), "device": "cpu", "max_tokens": 16, "threads": 1, **params}
+    return (
+        {"name": name, "params": params}
+        if inside is None
+        else {"name": inside, "params": {"target": 1.0, "policy": name, "params": params}}
+    )
+
+
+@pytest.mark.parametrize("arms", [["single_step", "multi_step"], ["single_step"]])
+@pytest.mark.parametrize("name", ["adaptive_rag", "multi_label"])
+def test_classifier_may_know_more_arms_than_are_offered(name, arms):
+    """A trained classifier is taken where its table has every configured arm, whatever arms only training names."""
+    params = {"single": "one", "multi": "many"} if name == "adaptive_rag" else {}
+    check_policy(Settings.model_validate({"policy": trained(name, **params), "arms": {arm: {} for arm in arms}}))
+
+
+@pytest.mark.parametrize(
+    ("arms", "unknown", "fault"),
+    [
+        (["single_step", "deep", "wide"], "['deep', 'wide']", "never choose them"),
+        (["no_retrieval", "single_step", "multi_step", "wide"], "['wide']", "never choose them"),
+        (["single", "multi"], "['multi', 'single']", "all arms would be alike"),
+    ],
+)
+@pytest.mark.parametrize("inside", [None, "budget"])
+def test_classifier_that_does_not_know_the_arms_is_refused(arms, unknown, fault, inside):
+    """An arm that the table of a trained classifier lacks is refused by name; inside a budget too."""
+    policy = trained("multi_label", inside=inside) | {"fallback": arms[0]}
+    with pytest.raises(ConfigError) as caught:
+        check_policy(Settings.model_validate({"policy": policy, "arms": {arm: {} for arm in arms}}))
+    assert caught.value.field == ("policy.params.trained" if inside is None else "policy.params.params.trained")
+    assert unknown in caught.value.message
+    assert fault in caught.value.message
+    assert "ragbandit train --policy multi_label" in caught.value.remedy
+
+
+def test_unknown_param_is_not_repeated():
+    """What stands under a param that does not exist may be a secret: the message does not say it."""
+    with pytest.raises(ConfigError) as caught:
+        make_policy("mba", params={"api_key": "sk-123"})
+    assert "sk-123" not in str(caught.value)

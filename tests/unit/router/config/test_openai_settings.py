@@ -1,0 +1,123 @@
+"""The way from config.yaml to the generator "openai"."""
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import OpenAiSettings, Settings
+from ragbandit.router.errors import ConfigError
+from ragbandit.strategies.base import Prompt, Request
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
+from ragbandit.strategies.generators.response_cache import CachedGenerator
+from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from ragbandit.workers.process import check_arms, check_generator, make_generator, offered
+
+
+def settings(**openai):
+    openai.setdefault("base_url", "http://127.0.0.1:9/v1")
+    return Settings(generator={"name": "openai", "model": "gpt", "openai": openai}).generator
+
+
+def test_settings_and_options_agree():
+    """Every option has a setting of the same name and default; only the probe is a setting alone."""
+    options = dataclasses.asdict(OpenAiOptions())
+    assert OpenAiSettings().model_dump(exclude={"probe"}) == options
+
+
+def test_from_the_environment():
+    """A setting of the server can stand in the environment."""
+    name = "RAGBANDIT_GENERATOR__OPENAI__BASE_URL"
+    loaded = load(environ={name: "http://host/v1"})
+    assert loaded.settings.generator.openai.base_url == "http://host/v1"
+
+
+def test_prices_reach_the_generator():
+    """A price of the file is charged, and the model's name and context go along."""
+    with ScriptedServer(["Paris it is"]) as server:
+        generator = make_generator(settings(base_url=server.url, prices={"gpt": [1e6, 2e6]}))
+
+        async def once():
+            done = await generator.complete(Request(prompt=Prompt(instructions="", body="Where?"), max_tokens=8))
+            await generator.close()
+            return done
+
+        done = asyncio.run(asyncio.wait_for(once(), 20))
+    assert isinstance(generator, OpenAiGenerator)
+    assert (generator.name, generator.context_tokens) == ("gpt", 2048)
+    assert done.dollars == pytest.approx(1 * 1.0 + 3 * 2.0)
+
+
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_capabilities_are_known_before_anything_is_loaded(logprobs):
+    """Log-probabilities are offered to arms where the settings say so, in the same way by settings and generator."""
+    given = settings(logprobs=logprobs)
+    assert offered(given) == make_generator(given).capabilities
+    assert ("logprobs" in offered(given)) is logprobs
+    check_arms(Settings(generator=given.model_dump()))
+
+
+def test_probe_stops_the_start():
+    """With the probe on, a server that refuses is found when the worker starts."""
+    with ScriptedServer([Reply(status=404, text="no such model")]) as server, pytest.raises(ConfigError, match="404"):
+        make_generator(settings(base_url=server.url, probe=True, retries=0))
+
+
+@pytest.mark.parametrize("fetch", [False, True])
+def test_a_generator_that_cannot_be_made_is_refused(monkeypatch, fetch):
+    """A key that is missing is said before any worker starts, unless no arm is ours to run."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    given = Settings(generator={"name": "openai", "model": "gpt"})
+    with pytest.raises(ConfigError) as caught:
+        check_generator(given, fetch=fetch)
+    assert caught.value.field == "generator.openai.api_key_env"
+    check_generator(given.model_copy(update={"arms": {"mine": {"run_by": "caller"}}}), fetch=fetch)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    check_generator(given, fetch=fetch)
+
+
+def test_the_server_is_asked_where_that_is_allowed():
+    """With the probe on the server is asked by who may fetch, and by nobody else."""
+    with ScriptedServer([Reply(status=404, text="no such model")]) as server:
+        given = Settings(generator=settings(base_url=server.url, probe=True, retries=0).model_dump())
+        check_generator(given, fetch=False)
+        assert server.requests == []
+        with pytest.raises(ConfigError, match="404"):
+            check_generator(given, fetch=True)
+
+
+def test_cache_goes_around_any_generator(tmp_path):
+    """generator.cache puts a cache around the generator; other settings do not share its answers."""
+    asked = Request(prompt=Prompt(instructions="", body="Where?"), max_tokens=8)
+    texts = []
+    for said in ("here", "there", "here"):
+        given = {"name": "scripted", "script": {"": said}, "cache": str(tmp_path / "answers")}
+        generator = make_generator(Settings(generator=given).generator)
+        assert isinstance(generator, CachedGenerator)
+        texts.append(asyncio.run(generator.complete(asked)))
+    assert [done.text for done in texts] == ["here", "there", "here"]
+    assert [done.seconds is None for done in texts] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("openai", "field"),
+    [
+        ({"prices": {"gpt": [1.0]}}, "generator.openai.prices.gpt"),
+        ({"prices": {"gpt": [1.0, -1.0]}}, "generator.openai.prices.gpt.1"),
+        ({"mode": "talk"}, "generator.openai.mode"),
+        ({"colour": "blue"}, "generator.openai.colour"),
+        ({"retries": -1}, "generator.openai.retries"),
+    ],
+)
+def test_wrong_settings(openai, field, tmp_path):
+    """A wrong setting is refused by its whole name."""
+    import yaml
+
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({"generator": {"name": "openai", "openai": openai}}))
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ={})
+    assert caught.value.field == field

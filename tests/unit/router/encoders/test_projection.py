@@ -1,0 +1,341 @@
+"""From states to features: the reference file, the readings, the kernel and the sketch, against loops and refits.
+
+The states here are made: words hashed and mixed. tests/integration/encoders/test_distilbert.py has those of the real
+encoder.
+"""
+
+import json
+from dataclasses import replace
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from ragbandit.router.encoders.distilbert import HashingEncoder
+from ragbandit.router.encoders.lexical import SURFACE, surface
+from ragbandit.router.encoders.projection import KINDS, LEAST, Projection, References, _readings, fitted, references
+from tests.support.policy_checks import made_text
+
+SIZE = 1200
+ALLOWED = {
+    "hops": {1, 2, 3},
+    "form": {"open", "yes_no", "choice"},
+    "familiar": {0, 1},
+    "described": {0, 1},
+    "obscure": {0, 1, 2},
+    "wording": {"plain", "search", "quiz", "passage"},
+}
+NEW = [made_text(seed) for seed in range(40)] + ["", "who?", "\ud800", "x" * 3000]
+
+
+def states_of(texts, *, size=SIZE):
+    """Hashed words, mixed and moved: near where words are shared, of no use otherwise; (n, size), float32."""
+    mix = np.random.default_rng(3).standard_normal((256, size)) / 16.0
+    scale = np.exp(np.random.default_rng(4).standard_normal(size))  # entries of all sizes, as a model has them
+    return ((HashingEncoder(256).encode(texts) @ mix + 2.0) * scale).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def known():
+    return references()
+
+
+@pytest.fixture(scope="module")
+def states(known):
+    return states_of(known.questions)
+
+
+@pytest.fixture(scope="module", params=[LEAST, 64, 256, 1000])
+def made(request, known, states):
+    """(projection, dimension)"""
+    return fitted(states, known=known, dimension=request.param, seed=0), request.param
+
+
+def rows_of_the_file():
+    text = files("ragbandit.router.encoders").joinpath("reference_questions.jsonl").read_text("utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def auc(scores, labels):
+    """P(a positive row has the higher score), by pairs; ties count half."""
+    positive, negative = scores[labels > 0], scores[labels == 0]
+    above = (positive[:, None] > negative[None, :]).mean() + 0.5 * (positive[:, None] == negative[None, :]).mean()
+    return float(above)
+
+
+# --- the reference questions -----------------------------------------------------------------------------------------
+
+
+def test_every_line_of_the_file_is_labelled():
+    """Every line is an object with a question and the six labels, each of an allowed value; all values occur."""
+    rows = rows_of_the_file()
+    assert len(rows) >= 500
+    for row in rows:
+        assert row.keys() == {"question", *ALLOWED}
+        assert isinstance(row["question"], str)
+        assert row["question"] == row["question"].strip() != ""
+        assert all(type(row[key]) in (int, str) for key in ALLOWED)  # True is no number here
+    for key, allowed in ALLOWED.items():
+        assert {row[key] for row in rows} == allowed
+
+
+def test_no_question_stands_twice():
+    """Whatever its case, its signs and its spaces."""
+    plain = ["".join(filter(str.isalnum, row["question"].casefold())) for row in rows_of_the_file()]
+    assert len(set(plain)) == len(plain)
+
+
+def test_labels_are_read_as_documented(known):
+    """A number is read as "at least that much" for all but the least, a word as "that one", in columns of 0 and 1."""
+    rows = rows_of_the_file()
+    wanted = {}
+    for key, allowed in ALLOWED.items():
+        for value in allowed:
+            if isinstance(value, str):
+                wanted[f"{key} = {value}"] = [row[key] == value for row in rows]
+            elif value != min(allowed):
+                wanted[f"{key} >= {value}"] = [row[key] >= value for row in rows]
+    assert known.questions == tuple(row["question"] for row in rows)
+    assert known.labels == tuple(sorted(wanted))
+    assert known.columns.shape == (len(rows), len(wanted))
+    for label, column in zip(known.labels, known.columns.T, strict=True):
+        assert column.tolist() == [float(one) for one in wanted[label]], label
+        assert 0.05 < column.mean() < 0.95, f"{label} tells hardly anything apart"
+
+
+def test_text_is_the_whole_file(known):
+    """What goes into the encoder's hash is every letter of the file."""
+    assert known.text.encode() == files("ragbandit.router.encoders").joinpath("reference_questions.jsonl").read_bytes()
+
+
+# --- readings --------------------------------------------------------------------------------------------------------
+
+
+def small_world(count=40, size=7, *, seed=0):
+    """States z (n, size), labels (n, 2): the second follows z, the first is chance."""
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal((count, size))
+    z -= z.mean(axis=0)
+    return z, np.stack([rng.random(count) < 0.5, z[:, 0] + z[:, 1] > 0], axis=1).astype(float)
+
+
+def test_held_out_readings_are_those_of_refits():
+    """Each row's reading is what ridge regression on the other rows says of it, of mean 0 and variance 1 together."""
+    z, columns = small_world()
+    directions, offset, held_out = _readings(z, columns=columns)
+    centred = columns - columns.mean(axis=0)
+    refits = np.zeros_like(columns)
+    for i in range(len(z)):
+        others = np.arange(len(z)) != i
+        normal = z[others].T @ z[others] + np.eye(z.shape[1])
+        refits[i] = z[i] @ np.linalg.solve(normal, z[others].T @ centred[others])
+    assert held_out == pytest.approx((refits - refits.mean(axis=0)) / refits.std(axis=0), abs=1e-7)
+    assert held_out.mean(axis=0) == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert held_out.std(axis=0) == pytest.approx([1.0, 1.0], abs=1e-6)
+    # What a new question is read by: all rows, on the scale of the held-out readings.
+    whole = np.linalg.solve(z.T @ z + np.eye(z.shape[1]), z.T @ centred)
+    assert directions == pytest.approx(whole / refits.std(axis=0), abs=1e-6)
+    assert offset == pytest.approx(-refits.mean(axis=0) / refits.std(axis=0), abs=1e-8)
+
+
+def test_held_out_readings_do_not_know_their_own_label():
+    """Of states that are pure chance, as many as rows, they read nothing; the readings of the fit itself would."""
+    rng = np.random.default_rng(1)
+    z = rng.standard_normal((400, 800)) / np.sqrt(800)
+    columns = (rng.random((400, 3)) < 0.4).astype(float)
+    directions, _, held_out = _readings(z, columns=columns)
+    for held, own, label in zip(held_out.T, (z @ directions).T, columns.T, strict=True):
+        assert auc(held, label) < 0.6
+        assert auc(own, label) > 0.95
+
+
+def test_what_the_states_show_is_read(known, states):
+    """Hashed words alone tell questions for a choice and for yes or no from others, and several facts from one."""
+    place = fitted(states, known=known, dimension=64, seed=0)
+    z = (states - place.mean) * place.inverse / np.sqrt(SIZE)
+    _, _, held_out = _readings(z.astype(np.float64), columns=known.columns)
+    found = {label: auc(held_out[:, i], known.columns[:, i]) for i, label in enumerate(known.labels)}
+    assert min(found["form = choice"], found["form = yes_no"]) > 0.9
+    assert found["hops >= 2"] > 0.8
+
+
+def test_new_questions_are_read_like_the_old_ones(known):
+    """On questions that had no part in the fit readings have deviation near 1, and mean near 0."""
+    half = replace(
+        known,
+        questions=known.questions[::2],
+        columns=known.columns[::2],
+    )
+    projection = fitted(states_of(half.questions), known=half, dimension=64, seed=0)
+    new = known.questions[1::2]
+    readings = projection.place(states_of(new), texts=new)[:, : len(known.labels)]
+    assert readings.std(axis=0) == pytest.approx(np.ones(len(known.labels)), abs=0.25)
+    assert readings.mean(axis=0) == pytest.approx(np.zeros(len(known.labels)), abs=0.5)
+
+
+# --- features --------------------------------------------------------------------------------------------------------
+
+
+def by_hand(projection, state, *, text, dimension):
+    """One question's features in float64, by loops over the arrays as their comments describe them."""
+    p = {name: array.astype(np.float64) for name, array in projection.arrays().items()}
+    counts = (surface([text])[0] - p["surface_mean"]) * p["surface_scale"]
+    place = np.concatenate([state @ p["directions"] + p["offset"], np.clip(counts, -1.5, 1.5)])
+    near = np.array([np.exp(-p["narrow"] * ((place - anchor) ** 2).sum()) for anchor in p["anchors"]])
+    found = np.zeros(dimension)
+    found[: len(near)] = (p["whiten"] @ near) * np.sqrt(KINDS * dimension)
+    count = dimension - len(near)
+    for at, entry in enumerate(projection.order):
+        found[len(near) + at % count] += p["signs"][at] * (state[entry] - p["mean"][entry]) * p["inverse"][entry]
+    return found
+
+
+def test_features_are_those_by_loops(made):
+    """Readings, kernel at the anchors, whitening and sketch, one question at a time, in float64, to .005."""
+    projection, dimension = made
+    states = states_of(NEW[:12])
+    rows = projection.apply(states, texts=NEW[:12], dimension=dimension)
+    for row, state, text in zip(rows, states, NEW, strict=False):
+        wanted = by_hand(projection, state.astype(np.float64), text=text, dimension=dimension)
+        assert row == pytest.approx(wanted, abs=5e-3 * np.sqrt(dimension / 16))
+
+
+def test_anchors_lie_where_new_questions_would(made, known, states):
+    """They are the first reference questions, at their held-out readings and not at those that know their labels."""
+    projection, _ = made
+    count = len(projection.anchors)
+    z = (states - projection.mean).astype(np.float64) * projection.inverse / np.sqrt(SIZE)
+    _, _, held_out = _readings(z, columns=known.columns)
+    labels = len(known.labels)
+    assert projection.anchors[:, :labels] == pytest.approx(held_out[:count], abs=1e-3)
+    place = projection.place(states[:count], texts=known.questions[:count])
+    assert projection.anchors[:, labels:] == pytest.approx(place[:, labels:], abs=1e-5)
+    assert np.abs(projection.anchors[:, :labels] - place[:, :labels]).max() > 0.1
+
+
+def test_dimension_is_kept(made):
+    """Any n questions give shape (n, d), float32 and finite, whatever the text; five eighths are kinds."""
+    projection, dimension = made
+    rows = projection.apply(states_of(NEW), texts=NEW, dimension=dimension)
+    assert (rows.shape, rows.dtype) == ((len(NEW), dimension), np.float32)
+    assert np.isfinite(rows).all()
+    assert len(projection.anchors) == round(0.625 * dimension)
+
+
+def test_more_kinds_than_references_are_not_made(known, states):
+    """Where five eighths of the features are more than the reference questions, all of these are anchors."""
+    few = References(questions=known.questions[:50], labels=known.labels, columns=known.columns[:50], text="")
+    projection = fitted(states[:50], known=few, dimension=200, seed=0)
+    assert len(projection.anchors) == 50
+    assert projection.apply(states[:9], texts=known.questions[:9], dimension=200).shape == (9, 200)
+
+
+def test_features_do_not_depend_on_the_batch(made):
+    """A question alone, in a batch and in another order has the same features, beyond rounding."""
+    projection, dimension = made
+    states = states_of(NEW)
+    rows = projection.apply(states, texts=NEW, dimension=dimension)
+    turned = projection.apply(states[::-1], texts=NEW[::-1], dimension=dimension)[::-1]
+    alone = [projection.apply(states[i : i + 1], texts=NEW[i : i + 1], dimension=dimension) for i in range(len(NEW))]
+    np.testing.assert_allclose(turned, rows, atol=2e-3)
+    np.testing.assert_allclose(np.concatenate(alone), rows, atol=2e-3)
+
+
+def test_states_that_differ_by_rounding_have_features_that_do(made):
+    """States moved by a millionth of their deviation move the features by less than a hundredth."""
+    projection, dimension = made
+    states = states_of(NEW)
+    noise = np.random.default_rng(0).standard_normal(states.shape) * 1e-6 / projection.inverse
+    rows, moved = (projection.apply(s, texts=NEW, dimension=dimension) for s in (states, (states + noise)))
+    assert np.abs(moved - rows).max() < 1e-2
+
+
+def shares(projection, states, *, texts, dimension):
+    """Squared lengths of kinds and of sketch, per question, in units of the dimension."""
+    squares = projection.apply(states, texts=texts, dimension=dimension).astype(np.float64) ** 2
+    kinds = len(projection.anchors)
+    return squares[:, :kinds].sum(axis=1) / dimension, squares[:, kinds:].sum(axis=1) / dimension
+
+
+def test_kinds_are_the_kernels(made):
+    """Inner products of the anchors' whitened kernel rows are the Gaussian kernel: nothing is lost at the anchors."""
+    projection, _ = made
+    place = projection.anchors.astype(np.float64)
+    apart = ((place[:30, None, :] - place[None, :, :]) ** 2).sum(axis=2)  # (30, m)
+    kernel = np.exp(-float(projection.narrow) * apart)
+    kinds = kernel @ projection.whiten.astype(np.float64).T
+    assert kinds @ kinds.T == pytest.approx(kernel[:, :30], abs=2e-3)
+
+
+def test_lengths_are_the_shares(made, known, states):
+    """The sketch has 1 - KINDS of d on average, no question's kinds more than KINDS; with many anchors nearly that.
+
+    What the anchors do not span is missing: of these wide-spread states most at 16 features, a tenth at 1,000.
+    """
+    projection, dimension = made
+    kinds, sketch = shares(projection, states, texts=known.questions, dimension=dimension)
+    assert sketch.mean() == pytest.approx(1.0 - KINDS, rel=0.15)
+    assert kinds.max() < KINDS * 1.01
+    least = {16: 0.2, 64: 0.4, 256: 0.55, 1000: 0.7}[dimension]
+    assert least < kinds.mean() < KINDS
+
+
+def test_narrow_is_in_units_of_the_median(known, states):
+    """The kernel of two questions that are apart as far as the median pair is exp(-1.5)."""
+    projection = fitted(states, known=known, dimension=1000, seed=0)
+    place = projection.anchors.astype(np.float64)  # 625 of the 990
+    apart = ((place[:, None, :] - place[None, :, :]) ** 2).sum(axis=2)[np.triu_indices(len(place), 1)]
+    assert float(projection.narrow) * np.median(apart) == pytest.approx(1.5, rel=0.15)
+
+
+def test_surface_is_clipped():
+    """A count that is far out, here of letters per word, is read as three deviations at half a weight."""
+    known = references()
+    projection = fitted(states_of(known.questions), known=known, dimension=LEAST, seed=0)
+    texts = ["x" * 500, "x" * 5000]
+    place = projection.place(states_of(texts), texts=texts)[:, len(known.labels) :]
+    assert place[0, SURFACE.index("letters per word")] == place[1, SURFACE.index("letters per word")] == 1.5
+    assert np.abs(place).max() == 1.5
+
+
+def test_seed_moves_the_sketch_alone(known, states):
+    """Another seed gives another sketch of the same states, and the same kinds."""
+    rows = [
+        fitted(states, known=known, dimension=64, seed=seed).apply(states_of(NEW), texts=NEW, dimension=64)
+        for seed in (0, 0, 1)
+    ]
+    assert np.array_equal(rows[0], rows[1])
+    assert np.array_equal(rows[0][:, :40], rows[2][:, :40])
+    assert not np.isclose(rows[0][:, 40:], rows[2][:, 40:]).any(axis=0).all()
+
+
+# --- as arrays -------------------------------------------------------------------------------------------------------
+
+
+def test_comes_back_from_its_arrays(made, tmp_path):
+    """Through a safetensors file every array keeps type, shape and bits, and gives the same features."""
+    projection, dimension = made
+    save_file(projection.arrays(), tmp_path / "p.safetensors")
+    back = Projection.of(load_file(tmp_path / "p.safetensors"))
+    for name, array in projection.arrays().items():
+        kept = getattr(back, name)
+        assert (
+            (kept.dtype, kept.shape)
+            == (array.dtype, array.shape)
+            == (
+                getattr(projection, name).dtype,
+                getattr(projection, name).shape,
+            )
+        )
+        assert np.array_equal(kept, array)
+    rows = [one.apply(states_of(NEW), texts=NEW, dimension=dimension) for one in (projection, back)]
+    assert np.array_equal(*rows)
+
+
+def test_missing_array_is_a_key_error(made):
+    """An array that is not there is named."""
+    arrays = made[0].arrays()
+    del arrays["whiten"]
+    with pytest.raises(KeyError, match="whiten"):
+        Projection.of(arrays)

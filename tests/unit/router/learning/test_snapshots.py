@@ -1,0 +1,335 @@
+"""Snapshots are written whole, checked when loaded, and refused with a word on what to do."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save as save_tensors
+
+from ragbandit.router.errors import SnapshotError
+from ragbandit.router.learning.snapshots import FORMAT, SnapshotFiles, pack, policy_sha256
+from ragbandit.router.policies.fixed import Uniform
+from ragbandit.router.policies.linear.mba import MbaRag
+from ragbandit.router.storage.rows import canonical
+from tests.support.policy_checks import LABEL, made_updates, pmf_of, sha_of, steady, taught
+
+ENCODER = "0123456789abcdef" * 4
+
+
+def taught_mba(count=20, **params):
+    return taught(lambda: MbaRag(**params), made_updates(count))
+
+
+def packed(policy=None, *, last_seq=20, encoder_hash=ENCODER):
+    return pack(policy or taught_mba(), label=LABEL, last_seq=last_seq, encoder_hash=encoder_hash, now=12.5)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return SnapshotFiles(str(tmp_path / "snapshots"))
+
+
+@pytest.fixture
+def written(files):
+    """(files, info) with one snapshot of a taught policy."""
+    info, tensors, described = packed()
+    files.write(info, tensors, described)
+    return files, info
+
+
+def refused(files, version, *, encoder_hash=ENCODER):
+    with pytest.raises(SnapshotError) as caught:
+        files.load(version, encoder_hash=encoder_hash)
+    assert version in caught.value.message
+    assert caught.value.remedy, "the error has no remedy"
+    return caught.value
+
+
+def rewritten(files, info, **changes):
+    """Change keys of the JSON file, None removing one."""
+    path = Path(files.root, f"{info.version}.json")
+    described = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in described.items() if value is not None}))
+
+
+def forged(files, info, *, tensors=None, **changes):
+    """Change the files and make the sha256 fit again: what another version of ours might have written."""
+    path = Path(files.root, f"{info.version}.json")
+    described = json.loads(path.read_text()) | changes
+    made_at = described.pop("made_at")
+    described.pop("sha256")
+    if tensors is not None:
+        Path(files.root, f"{info.version}.safetensors").write_bytes(tensors)
+    body = Path(files.root, f"{info.version}.safetensors").read_bytes()
+    sha256 = hashlib.sha256(body + canonical(described).encode()).hexdigest()
+    path.write_text(json.dumps(described | {"sha256": sha256, "made_at": made_at}))
+
+
+def test_round_trip(written):
+    """A written snapshot loads as the same policy with the same identity."""
+    files, info = written
+    policy, loaded = files.load(info.version, encoder_hash=ENCODER)
+    assert loaded == info
+    assert sha_of(policy) == sha_of(taught_mba())
+    assert pmf_of(policy) == pmf_of(taught_mba())
+
+
+def test_version_names_label_seq_and_sha():
+    """A version is "<label>-<last_seq>-<first 12 of sha256>"."""
+    info = packed()[0]
+    assert info.version == f"{LABEL}-20-{info.sha256[:12]}"
+    assert info.made_at == 12.5
+
+
+def test_two_files_and_no_pickle(written):
+    """A snapshot is a safetensors file and a JSON file, and nothing else is left in the folder."""
+    files, info = written
+    assert sorted(p.name for p in Path(files.root).iterdir()) == [f"{info.version}.json", f"{info.version}.safetensors"]
+    assert json.loads(Path(files.root, f"{info.version}.json").read_text())["format"] == FORMAT
+
+
+def test_writing_again_changes_nothing(written):
+    """The same snapshot written twice, as by a learner after a crash, is the same two files."""
+    files, info = written
+    before = {p.name: p.read_bytes() for p in Path(files.root).iterdir()}
+    files.write(*packed())
+    assert {p.name: p.read_bytes() for p in Path(files.root).iterdir()} == before
+    assert info.version in str(before)
+
+
+def test_clock_is_not_in_the_sha():
+    """Two snapshots of one policy made at two times have one sha256."""
+    late = pack(taught_mba(), label=LABEL, last_seq=20, encoder_hash=ENCODER, now=99.0)[0]
+    assert late.sha256 == packed()[0].sha256
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: packed(taught_mba(21)),
+        lambda: packed(taught_mba(ridge=9.0)),
+        lambda: packed(Uniform()),
+        lambda: packed(last_seq=21),
+        lambda: packed(encoder_hash="f" * 64),
+        lambda: pack(taught_mba(), label="other", last_seq=20, encoder_hash=ENCODER, now=12.5),
+    ],
+    ids=["updates", "params", "algorithm", "last_seq", "encoder", "label"],
+)
+def test_sha_covers_everything(other):
+    """Updates, params, algorithm, last seq, encoder and label are all in the sha256."""
+    assert other()[0].sha256 != packed()[0].sha256
+
+
+def test_sha_covers_the_last_bit():
+    """One unit in the last place of one weight makes another policy."""
+    policy = taught_mba()
+    mean = next(iter(policy._heads._mean.values()))
+    mean[0, 3] = np.nextafter(mean[0, 3], np.inf)
+    assert sha_of(policy) != sha_of(taught_mba())
+
+
+def test_policy_sha256_is_the_snapshots():
+    """`policy_sha256` is the sha256 that a snapshot of the policy has: verify compares the two."""
+    assert policy_sha256(taught_mba(), label=LABEL, last_seq=20, encoder_hash=ENCODER) == packed()[0].sha256
+
+
+@steady
+@given(data=st.data())
+def test_any_damaged_byte_is_refused(data, tmp_path_factory):
+    """A tensor file with one byte changed, or cut anywhere, is refused."""
+    files = SnapshotFiles(str(tmp_path_factory.mktemp("damaged")))
+    info, tensors, described = packed()
+    place = data.draw(st.integers(0, len(tensors) - 1))
+    if data.draw(st.booleans()):
+        spoilt = tensors[:place]
+    else:
+        spoilt = tensors[:place] + bytes([tensors[place] ^ data.draw(st.integers(1, 255))]) + tensors[place + 1 :]
+    files.write(info, spoilt, described)
+    assert "sha256" in refused(files, info.version).message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"last_seq": 21},
+        {"params": {"ridge": 9.0}},
+        {"facts": {"updates": 21}},
+        {"algorithm": "uniform"},
+        {"policy": "other"},
+        {"encoder_hash": "f" * 64},
+        {"sha256": "0" * 64},
+        {"sha256": None},
+        {"facts": None},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_changed_facts_are_refused(written, changes):
+    """A JSON file in which any fact was changed, removed or added is refused."""
+    files, info = written
+    rewritten(files, info, **changes)
+    assert "damaged" in refused(files, info.version).message
+
+
+@pytest.mark.parametrize("format_", [0, 2, "1", None])
+def test_other_format_is_refused(written, format_):
+    """A snapshot of another format is refused; the learner makes it again from the ledger."""
+    files, info = written
+    rewritten(files, info, format=format_)
+    error = refused(files, info.version)
+    assert "format" in error.message
+    assert "ledger" in error.remedy
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", "\x00\x00", "null"], ids=repr)
+def test_broken_json_is_refused(written, text):
+    """A JSON file that is empty, cut or no object is refused."""
+    files, info = written
+    Path(files.root, f"{info.version}.json").write_text(text)
+    refused(files, info.version)
+
+
+def test_other_encoder_is_refused(written):
+    """A policy that learned from another encoder's features is refused with both hashes."""
+    files, info = written
+    error = refused(files, info.version, encoder_hash="f" * 64)
+    assert error.field == "encoder"
+    assert "policy.label" in error.remedy
+    assert ENCODER[:12] in error.message
+    assert "f" * 12 in error.message
+
+
+def test_encoder_check_can_be_left_out(written):
+    """Verify loads whatever encoder made it."""
+    files, info = written
+    assert files.load(info.version)[1] == info
+
+
+@pytest.mark.parametrize("suffix", ["json", "safetensors"])
+def test_missing_file_is_refused(written, suffix):
+    """A snapshot of which one file is gone is refused."""
+    files, info = written
+    Path(files.root, f"{info.version}.{suffix}").unlink()
+    refused(files, info.version)
+
+
+def test_missing_folder_is_refused(tmp_path):
+    """A snapshot in a folder that is not there is refused."""
+    refused(SnapshotFiles(str(tmp_path / "nowhere")), "main-1-abc")
+
+
+def test_unknown_algorithm_is_refused(written):
+    """A snapshot of an algorithm that this version does not have is refused as a snapshot, not as a setting."""
+    files, info = written
+    forged(files, info, algorithm="from_the_future")
+    assert "from_the_future" in refused(files, info.version).message
+
+
+def test_unknown_params_are_refused(written):
+    """A snapshot whose algorithm had other params is refused as a snapshot."""
+    files, info = written
+    forged(files, info, params={"learning_rate": 0.1})
+    assert "learning_rate" in str(refused(files, info.version))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused(written, number):
+    """A snapshot with a fitting sha256 but a weight that is not finite is refused."""
+    files, info = written
+    arrays = taught_mba().state()[0]
+    name = next(name for name in arrays if name.startswith("mean/"))
+    arrays = arrays | {name: np.full_like(arrays[name], number)}
+    forged(files, info, tensors=save_tensors(arrays))
+    with pytest.raises(SnapshotError, match="not finite"):
+        files.load(info.version)
+
+
+def test_tensors_that_are_none_are_refused(written):
+    """A tensor file that safetensors cannot read is refused even where its sha256 fits."""
+    files, info = written
+    forged(files, info, tensors=b"no tensors")
+    with pytest.raises(SnapshotError):
+        files.load(info.version)
+
+
+def test_crash_between_the_files_leaves_no_snapshot(tmp_path):
+    """A process that dies after the tensors and before the JSON leaves no snapshot; writing again makes it whole."""
+
+    class Dying(SnapshotFiles):
+        def _put(self, name, data):
+            if name.endswith(".json"):
+                raise KeyboardInterrupt
+            super()._put(name, data)
+
+    info, tensors, described = packed()
+    with pytest.raises(KeyboardInterrupt):
+        Dying(str(tmp_path)).write(info, tensors, described)
+    files = SnapshotFiles(str(tmp_path))
+    assert Path(tmp_path, f"{info.version}.safetensors").exists()
+    refused(files, info.version)
+    files.write(info, tensors, described)
+    assert files.load(info.version, encoder_hash=ENCODER)[1] == info
+
+
+def test_crash_in_a_file_leaves_nothing(tmp_path, monkeypatch):
+    """A write that breaks before a file is whole leaves neither the file nor a temporary one."""
+
+    def broken(handle):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", broken)
+    info, tensors, described = packed()
+    with pytest.raises(SnapshotError, match="disk full") as caught:
+        SnapshotFiles(str(tmp_path)).write(info, tensors, described)
+    assert caught.value.field == "snapshots"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_root_that_cannot_be_written_is_refused(tmp_path):
+    """A root below a plain file is a SnapshotError that names it."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SnapshotError, match="file/snapshots cannot be written"):
+        SnapshotFiles(str(tmp_path / "file" / "snapshots")).write(*packed())
+
+
+def test_prune(files):
+    """Pruning deletes the named snapshots' files, keeps the others, and minds no missing one."""
+    old, new = packed(taught_mba(5), last_seq=5), packed()
+    files.write(*old)
+    files.write(*new)
+    files.prune([old[0].version, "main-0-gone"])
+    files.prune([old[0].version])
+    refused(files, old[0].version)
+    assert files.load(new[0].version)[1] == new[0]
+
+
+def test_fsspec_root(request):
+    """A root that is an fsspec URL writes, loads, refuses and prunes alike."""
+    files = SnapshotFiles(f"memory://{request.node.name}/deep")
+    info, tensors, described = packed()
+    refused(files, info.version)
+    files.write(info, tensors, described)
+    policy, loaded = files.load(info.version, encoder_hash=ENCODER)
+    assert loaded == info
+    assert sha_of(policy) == sha_of(taught_mba())
+    files.prune([info.version, "main-0-gone"])
+    refused(files, info.version)
+
+
+def test_damage_under_an_fsspec_root(request):
+    """Damaged bytes under an fsspec root are refused too."""
+    files = SnapshotFiles(f"memory://{request.node.name}")
+    info, tensors, described = packed()
+    files.write(info, tensors[:-1] + b"\x07", described)
+    assert "sha256" in refused(files, info.version).message
+
+
+def test_a_fresh_policy_has_a_snapshot(files):
+    """A policy that learned nothing, without arrays, is written and loaded like any other."""
+    info, tensors, described = packed(Uniform(), last_seq=0)
+    files.write(info, tensors, described)
+    assert files.load(info.version)[1] == info

@@ -1,0 +1,168 @@
+"""The arrays of a log: what cannot be true is named by its row, and the folds are fair."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.bandit_log import Log, keys_of
+from ragbandit.router.offline.estimation.reward_models import folds_of
+
+
+def made_log(**changes):
+    """Four rows over three arms; the last row was not offered the third."""
+    log = Log(
+        arms=("fast", "deep", "slow"),
+        keys=keys_of(["a", "b", "c", "d"]),
+        action=np.array([0, 1, 2, 1]),
+        pmf=np.array([[0.5, 0.25, 0.25], [0.2, 0.6, 0.2], [0.1, 0.1, 0.8], [0.4, 0.6, 0.0]]),
+        offered=np.array([[True] * 3, [True] * 3, [True] * 3, [True, True, False]]),
+        reward=np.array([0.9, -0.2, 0.0, 1.0]),
+        quality=np.array([1.0, 0.0, 0.5, 1.0]),
+        cost=np.array([1.0, 2.0, 5.0, 0.0]),
+        minimum=-1.0,
+        maximum=1.0,
+        raw=np.array([False, False, False, True]),
+        defaulted=np.array([False, True, False, False]),
+        late=np.array([True, False, False, False]),
+        made_at=np.array([10.0, 20.0, 30.0, 40.0]),
+        features=np.arange(8, dtype=np.float32).reshape(4, 2),
+        fields={"tenant": np.array(["x", "y", "x", ""], dtype=np.object_)},
+    )
+    return replace(log, **changes)
+
+
+def changed(name, row, value):
+    """That log with one row of one array changed."""
+    values = getattr(made_log(), name).copy()
+    values[row] = value
+    return made_log(**{name: values})
+
+
+def test_true_log_has_no_fault():
+    """A log that can be true passes, and its propensities are those of the drawn arms."""
+    made_log().check()
+    assert made_log().faults() == {}
+    assert made_log().propensity.tolist() == [0.5, 0.6, 0.8, 0.6]
+    assert len(made_log()) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "value", "field", "said"),
+    [
+        ("pmf", 1, [0.6, 0.6, -0.2], "pmf", "is no distribution"),
+        ("pmf", 1, [0.0, 1.5, -0.5], "pmf", "is no distribution"),
+        ("pmf", 1, [np.nan, 0.5, 0.5], "pmf", "is no distribution"),
+        ("pmf", 2, [0.1, 0.1, 0.7], "pmf", "it sums to 0.9"),
+        ("pmf", 3, [0.2, 0.6, 0.2], "pmf", "not offered"),
+        ("action", 0, 3, "arm", "not among the arms"),
+        ("action", 0, -1, "arm", "not among the arms"),
+        ("pmf", 0, [0.0, 0.5, 0.5], "propensity", "is 0"),
+        ("quality", 2, np.nan, "quality", "is nan"),
+        ("cost", 2, np.inf, "cost", "is inf"),
+        ("made_at", 3, -np.inf, "made_at", "is -inf"),
+        ("reward", 1, np.nan, "reward", "is nan"),
+        ("reward", 1, 1.1, "reward", r"1.1 lies outside \[-1, 1\]"),
+        ("reward", 1, -1.1, "reward", r"-1.1 lies outside \[-1, 1\]"),
+        ("features", 0, [np.nan, 0.0], "features", "not finite"),
+    ],
+)
+def test_fault_is_named_with_its_row(name, row, value, field, said):
+    """Whatever cannot be true is refused with the row, counted from `first`, the field, the reason and a remedy."""
+    log = changed(name, row, value)
+    with pytest.raises(InvalidInput, match=said) as caught:
+        log.check(first=101)
+    assert caught.value.field == f"row {101 + row} {field}"
+    assert caught.value.remedy
+    assert list(log.faults()) == [row]
+
+
+def test_rounding_is_no_fault():
+    """A pmf and a reward may be off by rounding, and by no more."""
+    changed("pmf", 0, [0.5 + 1e-9, 0.25, 0.25]).check()
+    changed("reward", 3, 1.0 + 1e-12).check()
+    for wrong in (changed("pmf", 0, [0.5 + 1e-5, 0.25, 0.25]), changed("reward", 3, 1.0 + 1e-6)):
+        with pytest.raises(InvalidInput):
+            wrong.check()
+
+
+def test_every_bad_row_is_found():
+    """`faults` has each bad row once, by its first fault, and `check` names the first of the rows."""
+    log = replace(changed("action", 2, 7), reward=np.array([0.0, 2.0, 9.0, 0.0]))
+    assert {row: fault[0] for row, fault in log.faults().items()} == {1: "reward", 2: "arm"}
+    with pytest.raises(InvalidInput) as caught:
+        log.check(first=1)
+    assert caught.value.field == "row 2 reward"
+
+
+def test_weighted():
+    """Another weight of cost makes the reward anew from its parts, and the bounds hold it; what came whole stays."""
+    heavier = made_log().weighted(0.4)
+    assert heavier.reward.tolist() == pytest.approx([0.6, -0.8, -1.5, 1.0])
+    assert (heavier.minimum, heavier.maximum) == (pytest.approx(-1.5), 1.0)
+    assert replace(made_log(), raw=np.zeros(4, dtype=bool)).weighted(0.0).reward.tolist() == [1.0, 0.0, 0.5, 1.0]
+    whole = replace(made_log(), raw=np.ones(4, dtype=bool))
+    assert whole.weighted(0.7).reward.tolist() == whole.reward.tolist()
+    assert made_log().weighted(0.3).cost.tolist() == made_log().cost.tolist()
+
+
+@pytest.mark.parametrize("rows", [np.array([2, 0]), np.array([True, False, True, False])])
+def test_part(rows):
+    """A part has those rows of every array, features and fields too, in the order given."""
+    log, cut = made_log(), made_log().part(rows)
+    for name in ("keys", "action", "reward", "quality", "cost", "raw", "defaulted", "late", "made_at"):
+        assert getattr(cut, name).tolist() == getattr(log, name)[rows].tolist(), name
+    for name in ("pmf", "offered", "features"):
+        assert np.array_equal(getattr(cut, name), getattr(log, name)[rows]), name
+    assert cut.fields["tenant"].tolist() == log.fields["tenant"][rows].tolist()
+    assert (len(cut), cut.arms, cut.minimum, cut.maximum) == (2, log.arms, -1.0, 1.0)
+    assert replace(log, features=None).part(rows).features is None
+
+
+def test_keys_are_the_same_everywhere():
+    """The keys of two ids are these numbers on every machine and in every version: folds must not move."""
+    ids = ["a", "0192f3a0-7c1e-7abc-8def-0123456789ab"]
+    assert keys_of(ids).tolist() == [755926807046253159, 5337846032755299709]
+    assert [mixed_by_hand(name) for name in ids] == keys_of(ids).tolist()
+
+
+def mixed_by_hand(name):
+    """The length and every eight bytes in turn, by splitmix64's finaliser, in whole numbers."""
+    most, data = 2**64 - 1, name.encode()
+    key = 0
+    for word in [len(data), *(int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8))]:
+        key = (key + word) * 0x9E3779B97F4A7C15 & most
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            key = (key ^ key >> shift) * factor & most
+        key ^= key >> 31
+    return key
+
+
+@given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=20), st.randoms(use_true_random=False))
+def test_keys_do_not_know_the_other_rows(ids, chance):
+    """A row's key follows from its id alone, in whatever order and company it comes."""
+    alone = {name: keys_of([name])[0] for name in ids}
+    shuffled = chance.sample(ids, len(ids))
+    assert keys_of(shuffled).tolist() == [alone[name] for name in shuffled]
+
+
+@pytest.mark.parametrize("folds", [2, 3, 5, 8])
+@pytest.mark.parametrize("pattern", ["question-{:06}", "{}", "0192f3a0-7c1e-7abc-8def-{:012x}"])
+def test_folds_are_even(pattern, folds):
+    """Ids of any make, however alike, are dealt evenly into the folds: chi-square within one in ten thousand."""
+    counts = np.bincount(folds_of(keys_of([pattern.format(n) for n in range(6000)]), folds=folds), minlength=folds)
+    expected = 6000 / folds
+    assert ((counts - expected) ** 2 / expected).sum() < folds - 1 + 4 * np.sqrt(2 * (folds - 1)) + 10
+
+
+def test_keys_differ():
+    """Ten thousand ids that differ at the end, in the middle or at the beginning have ten thousand keys."""
+    for pattern in (
+        "decision-with-a-long-common-part-{:05}",
+        "a-long-beginning-{:05}@tenant.example.org",
+        "{:05}@tenant.org",
+    ):
+        assert len(np.unique(keys_of([pattern.format(n) for n in range(10_000)]))) == 10_000

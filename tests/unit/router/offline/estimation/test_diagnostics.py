@@ -1,0 +1,221 @@
+"""What tells a right log from a wrong one: exact variances, a bound that holds, and alarms that are seldom false."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbandit.router.offline.estimation.bandit_log import Log, keys_of
+from ragbandit.router.offline.estimation.diagnostics import BIN_EDGES, DOUBT, ArmTally, WeightTally, deviation, ratios
+
+ARMS = ("fast", "deep", "slow")
+
+
+def made_log(pmf, *, action, reward=None):
+    """A log with these pmfs and draws."""
+    rows = len(pmf)
+    reward = np.zeros(rows) if reward is None else reward
+    return Log(
+        arms=ARMS,
+        keys=keys_of([str(n) for n in range(rows)]),
+        action=np.asarray(action, dtype=np.intp),
+        pmf=pmf,
+        offered=np.ones(pmf.shape, dtype=np.bool_),
+        reward=reward,
+        quality=reward + 1.0,
+        cost=np.full(rows, 2.0),
+        minimum=-1.0,
+        maximum=1.0,
+        raw=np.zeros(rows, dtype=np.bool_),
+        defaulted=np.zeros(rows, dtype=np.bool_),
+        late=np.zeros(rows, dtype=np.bool_),
+        made_at=np.zeros(rows),
+    )
+
+
+def drawn(pmf, *, random):
+    """An arm per row, by its pmf."""
+    return (random.random((len(pmf), 1)) > np.cumsum(pmf, axis=1)[:, :-1]).sum(axis=1)
+
+
+def skewed(rows, *, random):
+    """Pmfs of a log that has mostly made up its mind: one arm has nearly all, another one a hundredth or less."""
+    pmf = random.dirichlet([8.0, 0.5, 0.5], size=rows)
+    pmf = np.maximum(pmf, 0.005)
+    return pmf / pmf.sum(axis=1, keepdims=True)
+
+
+def weight_tally(log, candidate, *, pieces=1):
+    """The tally of this candidate's weights, the log taken in pieces."""
+    tally = WeightTally(clip=10.0)
+    weight = candidate[np.arange(len(log)), log.action] / log.propensity
+    for rows in np.array_split(np.arange(len(log)), pieces):
+        tally.add(log.part(rows), candidate=candidate[rows], weight=weight[rows])
+    return tally
+
+
+def arm_tally(log):
+    tally = ArmTally()
+    tally.add(log)
+    return tally
+
+
+# ----------------------------------------------------------------------------------------------------- exact variances
+
+
+@pytest.mark.parametrize("hole", [False, True])
+def test_variance_of_the_weights_is_exact(hole):
+    """The variance of the summed weights is that over all possible draws, also where the log has a hole."""
+    logged = np.array([[0.6, 0.4, 0.0] if hole else [0.6, 0.3, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]])
+    candidate = np.array([[0.2, 0.3, 0.5], [0.9, 0.1, 0.0], [0.0, 0.0, 1.0]])
+    chances, totals = [], []
+    for action in itertools.product(range(3), repeat=3):
+        places = np.arange(3), np.array(action)
+        chance = float(np.prod(logged[places]))
+        if chance > 0.0:
+            chances.append(chance)
+            totals.append(float((candidate[places] / logged[places]).sum()))
+    mean = np.average(totals, weights=chances)
+    tally = weight_tally(made_log(logged, action=[0, 2, 2]), candidate)
+    assert tally.variance == pytest.approx(np.average((totals - mean) ** 2, weights=chances))
+    assert mean == pytest.approx(3 - 0.5 * hole) == pytest.approx(3 * (1.0 - tally.hole))
+
+
+def test_variance_of_the_draws_is_exact():
+    """The variance of each arm's count is that over all possible draws."""
+    logged = np.array([[0.6, 0.3, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]])
+    expected = np.zeros(3)
+    for action in itertools.product(range(3), repeat=3):
+        chance = np.prod(logged[np.arange(3), np.array(action)])
+        expected += chance * (np.bincount(action, minlength=3) - logged.sum(axis=0)) ** 2
+    assert arm_tally(made_log(logged, action=[0, 1, 2])).variance == pytest.approx(expected)
+
+
+# ---------------------------------------------------------------------------------------------------------- the bound
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-3, 1e3), st.floats(1e-9, 0.5))
+def test_deviation_solves_freedman(variance, largest, doubt):
+    """The deviation is the one at which Freedman's bound is the doubt."""
+    t = deviation(variance, largest=largest, doubt=doubt)
+    assert 2.0 * math.exp(-t * t / (2.0 * variance + 2.0 * largest * t / 3.0)) == pytest.approx(doubt, rel=1e-6)
+
+
+@pytest.mark.parametrize(("chance", "rows"), [(0.5, 200), (0.01, 200), (0.002, 1000)])
+def test_deviation_is_seldom_passed(chance, rows):
+    """Sums of centred draws, however skewed, leave the deviation less often than the doubt says."""
+    sums = np.random.default_rng(0).binomial(rows, chance, size=20_000) - rows * chance
+    for doubt in (0.2, 0.05, 0.01):
+        most = deviation(rows * chance * (1.0 - chance), largest=1.0, doubt=doubt)
+        assert np.mean(np.abs(sums) >= most) <= doubt
+
+
+def test_right_logs_are_not_called_wrong():
+    """Of 300 right logs with skewed pmfs, judged by a skewed candidate, none is called wrong, though each is close."""
+    closest = np.inf
+    for seed in range(300):
+        random = np.random.default_rng(seed)
+        logged, candidate = skewed(400, random=random), skewed(400, random=random)[:, ::-1]
+        log = made_log(logged, action=drawn(logged, random=random))
+        tally = weight_tally(log, candidate)
+        assert all(arm_tally(log).plausible(doubt=DOUBT)), seed
+        assert arm_tally(log).likely(doubt=DOUBT), seed
+        assert tally.plausible(doubt=DOUBT), seed
+        low, high = tally.mean_interval()
+        closest = min(closest, 1.0 - low, high - 1.0)
+    assert closest < 0.6 * (high - low), "the interval is so wide that nothing was tested"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_swapped_pmfs_are_found(seed):
+    """A log whose pmfs have two arms exchanged is called wrong, by the arms and by a candidate's weights."""
+    random = np.random.default_rng(seed)
+    logged = skewed(400, random=random)
+    wrong = made_log(logged[:, [1, 0, 2]], action=drawn(logged, random=random))
+    plausible = arm_tally(wrong).plausible(doubt=DOUBT)
+    assert (plausible[0], plausible[1]) == (False, False)
+    always = np.tile([1.0, 0.0, 0.0], (400, 1))
+    assert not weight_tally(wrong, always).plausible(doubt=DOUBT)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_pmfs_of_other_rows_are_found(seed):
+    """A log whose pmfs stand one row too low is called wrong, though every arm was drawn as often as they say."""
+    random = np.random.default_rng(seed)
+    logged = random.dirichlet([0.5, 0.5, 0.5], size=400) * 0.94 + 0.02
+    wrong = arm_tally(made_log(np.roll(logged, 1, axis=0), action=drawn(logged, random=random)))
+    assert all(wrong.plausible(doubt=DOUBT))
+    assert not wrong.likely(doubt=DOUBT)
+
+
+def test_policies_own_weights_are_plausible():
+    """The logged policy itself has weights of 1 without variance, which is no fault of rounding."""
+    random = np.random.default_rng(0)
+    logged = random.dirichlet(np.ones(3), size=1000)
+    tally = weight_tally(made_log(logged, action=drawn(logged, random=random)), logged)
+    assert tally.variance == pytest.approx(0.0, abs=1e-9)
+    assert tally.effective_rows == pytest.approx(1000)
+    assert tally.plausible(doubt=DOUBT)
+
+
+# ---------------------------------------------------------------------------------------------------------- the tallies
+
+
+def test_holes_are_counted_by_arm():
+    """What a candidate gives to arms without logged probability is a hole of that arm, and no weight."""
+    logged = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
+    candidate = np.array([[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]])
+    tally = weight_tally(made_log(logged, action=[0, 0]), candidate)
+    assert tally.holes.tolist() == [0.0, 0.25, 1.0]
+    assert tally.hole == pytest.approx(1.25 / 2)
+    assert tally.shares.tolist() == [0.5, 0.5, 1.0]
+    assert ratios(candidate, logged=logged).tolist() == [[0.5, 0.5, 0.0], [0.25, 0.0, 0.0]]
+
+
+def test_weights_by_hand():
+    """Sums, extremes, clipped rows and the histogram of four rows, worked out by hand."""
+    logged = np.array([[0.05, 0.95, 0.0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.5, 0.25, 0.25]])
+    candidate = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    tally = weight_tally(made_log(logged, action=[0, 1, 2, 2]), candidate)  # weights 20, 1, 0, 4
+    assert (tally.rows, tally.total, tally.squares) == (4, pytest.approx(25.0), pytest.approx(417.0))
+    assert (tally.largest, tally.possible, tally.clipped) == (pytest.approx(20.0), pytest.approx(20.0), 1)
+    assert tally.effective_rows == pytest.approx(625 / 417)
+    assert tally.counts.sum() == 3, "a weight of 0 has no logarithm and is not counted"
+    filled = {float(BIN_EDGES[place]) for place in np.flatnonzero(tally.counts)}
+    assert filled == {0.0, 0.5, 1.25}, "log10 of 1, 4 and 20, in bins of a quarter"
+
+
+def test_weights_beyond_the_histogram():
+    """Weights beyond the outermost bins are counted in these."""
+    logged = np.tile([1e-6, 1.0 - 1e-6, 0.0], (2, 1))
+    candidate = np.array([[1.0, 0.0, 0.0], [1e-12, 1.0 - 1e-12, 0.0]])
+    counts = weight_tally(made_log(logged, action=[0, 0]), candidate).counts
+    assert (counts[-1], counts[0], counts.sum()) == (1, 1, 2)
+
+
+def test_pieces_give_the_whole():
+    """A tally of a log in pieces, empty ones too, is that of the whole log."""
+    random = np.random.default_rng(1)
+    logged, candidate = skewed(50, random=random), skewed(50, random=random)
+    log = made_log(logged, action=drawn(logged, random=random))
+    whole, parts = weight_tally(log, candidate), weight_tally(log, candidate, pieces=70)
+    for name in ("rows", "total", "squares", "largest", "possible", "clipped", "variance", "holes", "shares", "counts"):
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name)), name
+
+
+def test_arms_by_hand():
+    """Draws, expected draws and summed rewards of every arm, also of one that was never drawn."""
+    logged = np.array([[0.5, 0.5, 0.0], [0.25, 0.5, 0.25], [0.5, 0.25, 0.25]])
+    tally = arm_tally(made_log(logged, action=[0, 1, 1], reward=np.array([0.5, 0.25, -0.5])))
+    assert tally.drawn.tolist() == [1.0, 2.0, 0.0]
+    assert tally.expected.tolist() == [1.25, 1.25, 0.5]
+    assert tally.sums.tolist() == [[0.5, 1.5, 2.0], [-0.25, 1.75, 4.0], [0.0, 0.0, 0.0]]
+
+
+def test_empty_tally():
+    """Nothing taken in says nothing, without a division by zero."""
+    tally = WeightTally(clip=10.0)
+    assert (tally.hole, tally.effective_rows) == (0.0, 0.0)

@@ -1,0 +1,402 @@
+"""The estimators against arithmetic by hand, against their identities, and against a simulation with known truth."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.estimators import (
+    ESTIMATORS,
+    Estimator,
+    clipped_ips,
+    combination,
+    dm,
+    dr,
+    dros,
+    estimated,
+    ips,
+    shrunk,
+    sndr,
+    snips,
+    switch_dr,
+    terms,
+)
+from ragbandit.router.offline.estimation.moments import Moments
+
+#: one of each kind
+KINDS = [Estimator(name=name, parameter=3.0 if facts.has_parameter else None) for name, facts in ESTIMATORS.items()]
+
+
+def log_of(seed, *, rows=60, arms=3):
+    """Rewards in [-1, 1] of K arms whose means differ by question; a logger and a candidate of their own."""
+    rng = np.random.default_rng(seed)
+    logged = 0.9 * rng.dirichlet(np.full(arms, 0.7), rows) + 0.1 / arms
+    candidate = rng.dirichlet(np.full(arms, 0.7), rows)
+    action = (logged.cumsum(axis=1) < rng.random(rows)[:, None]).sum(axis=1).clip(0, arms - 1)
+    means = rng.uniform(-0.5, 0.5, (rows, arms))
+    reward = means[np.arange(rows), action] + rng.uniform(-0.5, 0.5, rows)
+    predicted = means + rng.normal(0.0, 0.3, (rows, arms))
+    return {"reward": reward, "action": action, "logged": logged, "candidate": candidate, "predicted": predicted}
+
+
+def estimate_of(estimator, log):
+    return estimated(estimator, moments=terms(estimator, **log).moments)
+
+
+def plain(log):
+    """The arguments of an estimator without a model."""
+    return {name: log[name] for name in ("action", "logged", "candidate")}
+
+
+def modelled(log):
+    """The arguments of an estimator with a model."""
+    return plain(log) | {"predicted": log["predicted"]}
+
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def test_by_hand():
+    """Two rows give the values that a pencil gives, by every estimator."""
+    reward, action = np.array([1.0, 0.0]), np.array([0, 1])
+    logged, candidate = np.array([[0.5, 0.5], [0.75, 0.25]]), np.array([[1.0, 0.0], [0.0, 1.0]])
+    log = {"action": action, "logged": logged, "candidate": candidate}  # w = 2, 4
+    model = log | {"predicted": np.array([[0.5, 0.0], [0.0, 0.25]])}  # r - M[a] = 0.5, -0.25
+
+    assert ips(reward, **log).value == 1.0  # (2*1 + 4*0) / 2
+    assert clipped_ips(reward, parameter=1.5, **log).value == 0.75
+    assert snips(reward, **log).value == pytest.approx(2 / 6)
+    assert dm(reward, **model).value == 0.375
+    assert dr(reward, **model).value == 0.375  # the corrections 1 and -1 cancel
+    assert sndr(reward, **model).value == 0.375
+    assert switch_dr(reward, parameter=2.0, **model).value == 0.375 + 0.5
+    assert dros(reward, parameter=4.0, **model).value == pytest.approx(0.375 + (1.0 * 0.5 - 0.8 * 0.25) / 2)
+
+
+def test_standard_errors_by_hand():
+    """The error of a mean is the sample deviation over sqrt(n); SNIPS has the delta method's; both with n - 1."""
+    log = {
+        "action": np.array([0, 0]),
+        "logged": np.array([[0.5, 0.5], [0.25, 0.75]]),
+        "candidate": np.array([[1.0, 0.0], [0.5, 0.5]]),
+    }  # w = 2, 2
+    reward = np.array([1.0, 0.0])
+
+    assert ips(reward, **log).standard_error == pytest.approx(math.sqrt(2.0) / math.sqrt(2))  # of 2 and 0
+    assert snips(reward, **log).standard_error == pytest.approx(math.sqrt(2 * 0.5**2) / math.sqrt(2))
+    assert snips(reward, **log).effective_rows == pytest.approx(2.0)
+
+
+@given(seed=seeds)
+def test_on_policy_is_the_mean(seed):
+    """Judging the logging policy by its own log gives the mean reward, the mean weight 1 and every row its worth."""
+    log = log_of(seed)
+    log["candidate"] = log["logged"]
+
+    for estimator in (ips, snips):
+        found = estimator(log["reward"], **plain(log))
+        assert found.value == pytest.approx(log["reward"].mean(), abs=1e-12)
+        assert found.effective_rows == pytest.approx(60.0)
+    assert terms(Estimator(name="ips"), **log).weight == pytest.approx(1.0, abs=1e-12)
+
+
+@given(seed=seeds)
+def test_parameters_end_at_other_estimators(seed):
+    """Parameter 0 makes DRos and Switch-DR the direct method; infinity makes them DR, and clipped IPS plain IPS."""
+    log = log_of(seed)
+    reward, model = log["reward"], modelled(log)
+
+    for estimator in (dros, switch_dr):
+        none, whole = (estimator(reward, parameter=end, **model) for end in (0.0, math.inf))
+        assert none.value == dm(reward, **model).value
+        assert whole.value == dr(reward, **model).value
+        assert whole.standard_error == dr(reward, **model).standard_error
+    assert clipped_ips(reward, parameter=math.inf, **plain(log)).value == ips(reward, **plain(log)).value
+
+
+@given(seed=seeds, constant=st.floats(-5, 5))
+def test_a_right_model_of_constant_rewards_leaves_no_error(seed, constant):
+    """Where every reward is the same and the model knows it, every estimator with a model says so, without error."""
+    log = log_of(seed)
+    log["reward"], log["predicted"] = np.full(60, constant), np.full((60, 3), constant)
+
+    for estimator in KINDS:
+        if estimator.facts.needs_model:
+            found = estimate_of(estimator, log)
+            assert found.value == pytest.approx(constant, abs=1e-12)
+            assert found.standard_error == pytest.approx(0.0, abs=1e-12)
+
+
+@given(seed=seeds, estimator=st.sampled_from(KINDS))
+def test_neither_order_nor_names_matter(seed, estimator):
+    """Rows in another order and arms in other columns give the same estimate."""
+    log, rng = log_of(seed), np.random.default_rng(seed)
+    rows, columns = rng.permutation(60), rng.permutation(3)
+    other = {name: values[rows] for name, values in log.items()}
+    other["action"] = np.argsort(columns)[other["action"]]
+    for name in ("logged", "candidate", "predicted"):
+        other[name] = other[name][:, columns]
+
+    mine, theirs = estimate_of(estimator, log), estimate_of(estimator, other)
+
+    assert theirs.value == pytest.approx(mine.value, rel=1e-12, abs=1e-12)
+    assert theirs.standard_error == pytest.approx(mine.standard_error, rel=1e-9)
+    assert theirs.effective_rows == pytest.approx(mine.effective_rows, rel=1e-12)
+
+
+@given(seed=seeds, estimator=st.sampled_from(KINDS), cuts=st.lists(st.integers(0, 60), max_size=4))
+def test_pieces_make_the_whole(seed, estimator, cuts):
+    """A log read in pieces gives the estimate of the whole."""
+    log = log_of(seed)
+    ends = [0, *sorted(cuts), 60]
+    moments = Moments.of(*np.empty((3, 0)))
+    for start, end in pairwise(ends):
+        piece = {name: values[start:end] for name, values in log.items()}
+        moments = moments.merged(terms(estimator, **piece).moments)
+
+    found, whole = estimated(estimator, moments=moments), estimate_of(estimator, log)
+
+    assert found.rows == 60
+    for name in ("value", "standard_error", "effective_rows"):
+        assert getattr(found, name) == pytest.approx(getattr(whole, name), rel=1e-12, abs=1e-12)
+
+
+def test_many_rows_are_as_few():
+    """The one-call functions take long logs block by block, and give what one block would."""
+    log = log_of(3, rows=40_000)
+
+    for estimator, found in ((Estimator(name="dr"), dr), (Estimator(name="sndr"), sndr)):
+        whole = estimate_of(estimator, log)
+        at_once = found(log["reward"], **modelled(log))
+        assert at_once.value == pytest.approx(whole.value, rel=1e-12)
+        assert at_once.standard_error == pytest.approx(whole.standard_error, rel=1e-12)
+        assert at_once.rows == 40_000
+
+
+@given(seed=seeds, rows=st.integers(1, 20))
+def test_snips_stays_in_range(seed, rows):
+    """SNIPS never leaves the range of the rewards it saw."""
+    log = log_of(seed, rows=rows)
+
+    value = snips(log["reward"], **plain(log)).value
+
+    assert log["reward"].min() - 1e-12 <= value <= log["reward"].max() + 1e-12
+
+
+@given(weights=st.lists(st.floats(0, 1e6), min_size=1), parameter=st.floats(0, 1e9) | st.just(math.inf))
+def test_weights_only_shrink(weights, parameter):
+    """No estimator gives a row more than its weight, nor less than 0."""
+    weight = np.array(weights)
+    for kind in KINDS:
+        estimator = Estimator(name=kind.name, parameter=None if kind.parameter is None else parameter)
+        given_to = shrunk(estimator, weight=weight)
+        assert (given_to >= 0.0).all()
+        assert (given_to <= weight).all()
+
+
+@given(seed=seeds, estimator=st.sampled_from(KINDS))
+def test_scores_carry_the_error(seed, estimator):
+    """The rows' scores, made of the terms by the combination, have a mean whose error is the estimate's."""
+    log = log_of(seed)
+    made = terms(estimator, **log)
+    found = estimated(estimator, moments=made.moments)
+
+    columns = np.stack([made.weight, made.correction, made.baseline])
+    scores = combination(estimator, moments=made.moments) @ columns
+
+    assert scores.std(ddof=1) / math.sqrt(60) == pytest.approx(found.standard_error, rel=1e-9)
+    if not estimator.facts.self_normalised:
+        assert scores.mean() == pytest.approx(found.value, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["snips", "sndr"])
+def test_the_delta_method_is_the_bootstrap(name):
+    """The self-normalised errors are those of resampled rows, the mean weight drawn anew each time."""
+    estimator, log, rng = Estimator(name=name), log_of(5, rows=2000), np.random.default_rng(6)
+    log["reward"] += 2.0  # far from 0 the fixed mean weight would be far off
+    made = terms(estimator, **log)
+    values = []
+    for _ in range(500):
+        rows = rng.integers(0, 2000, 2000)
+        values.append(made.correction[rows].mean() / made.weight[rows].mean() + made.baseline[rows].mean())
+
+    assert estimate_of(estimator, log).standard_error == pytest.approx(np.std(values), rel=0.1)
+
+
+def test_truth_is_found():
+    """On 20,000 simulated rows every unbiased estimate is within 4 standard errors of the candidate's true value."""
+    rng = np.random.default_rng(7)
+    pmf, means, target = np.array([0.7, 0.2, 0.1]), np.array([0.2, 0.5, 0.8]), np.array([0.0, 0.3, 0.7])
+    action = rng.choice(3, size=20_000, p=pmf)
+    log = {
+        "reward": (rng.random(20_000) < means[action]).astype(float),
+        "action": action,
+        "logged": np.tile(pmf, (20_000, 1)),
+        "candidate": np.tile(target, (20_000, 1)),
+        "predicted": np.full((20_000, 3), 0.9),  # wrong: DR must mend it
+    }
+
+    for estimator in KINDS:
+        found = estimate_of(estimator, log)
+        close = abs(found.value - target @ means) < 4 * found.standard_error
+        assert close == (not estimator.facts.biased), str(estimator)
+        assert found.biased == estimator.facts.biased
+
+
+def test_a_model_makes_dr_surer():
+    """A fair model narrows DR's error far below that of IPS, where rewards are far from 0."""
+    log = log_of(8, rows=5000)
+    log["reward"] += 1.0
+    log["predicted"] += 1.0
+
+    assert dr(log["reward"], **modelled(log)).standard_error < 0.6 * ips(log["reward"], **plain(log)).standard_error
+
+
+def test_holes_are_as_documented():
+    """Where the candidate plays an arm that the log never does, IPS counts 0, SNIPS the others, DR the model's word."""
+    log = {
+        "action": np.zeros(4, dtype=np.intp),
+        "logged": np.tile([1.0, 0.0], (4, 1)),
+        "candidate": np.tile([0.5, 0.5], (4, 1)),
+    }
+    reward = np.ones(4)
+
+    assert ips(reward, **log).value == 0.5
+    assert snips(reward, **log).value == 1.0
+    assert dr(reward, predicted=np.tile([0.0, 0.6], (4, 1)), **log).value == pytest.approx(0.5 * 1.0 + 0.5 * 0.6)
+
+
+def test_no_weight_is_no_number():
+    """A candidate that plays none of the logged arms has no self-normalised value, and no effective rows."""
+    log = log_of(9, arms=2)
+    log["candidate"] = np.eye(2)[1 - log["action"]]
+
+    for found in (snips(log["reward"], **plain(log)), sndr(log["reward"], **modelled(log))):
+        assert math.isnan(found.value)
+        assert found.standard_error == math.inf
+        assert found.effective_rows == 0.0
+
+
+@pytest.mark.parametrize("estimator", KINDS, ids=str)
+def test_one_row_has_no_error_to_tell(estimator):
+    """One row has a value and an infinite error, none has no value."""
+    log = log_of(10, rows=1)
+    found = estimate_of(estimator, log)
+    nothing = estimated(estimator, moments=Moments.of(*np.empty((3, 0))))
+
+    assert math.isfinite(found.value)
+    assert found.standard_error == math.inf
+    assert math.isnan(nothing.value)
+    assert (nothing.standard_error, nothing.rows, nothing.effective_rows) == (math.inf, 0, 0.0)
+
+
+def test_intervals():
+    """The interval of confidence .95 reaches 1.96 errors to both sides; a confidence of 1 is refused."""
+    log = log_of(11)
+    found = ips(log["reward"], **plain(log))
+
+    low, high = found.interval()
+    assert high - found.value == pytest.approx(1.959963984540054 * found.standard_error)
+    assert found.value - low == pytest.approx(high - found.value)
+    assert found.interval(confidence=0.5)[1] < high
+    with pytest.raises(InvalidInput, match="confidence"):
+        found.interval(confidence=1.0)
+
+
+@pytest.mark.parametrize("estimator", KINDS, ids=str)
+def test_names_are_read_back(estimator):
+    """The text of an estimator is read as that estimator."""
+    assert Estimator.parse(str(estimator)) == estimator
+
+
+def test_infinity_is_a_parameter():
+    """The text dros:inf is DRos without shrinkage."""
+    assert Estimator.parse(" dros:inf ") == Estimator(name="dros", parameter=math.inf)
+
+
+@pytest.mark.parametrize("text", ["magic", "", "dr:5", "dros", "dros:", "dros:x", "dros:-1", "dros:nan", "snips:"])
+def test_other_names_are_refused(text):
+    """A text that is no estimator is refused with the known ones."""
+    with pytest.raises(InvalidInput) as caught:
+        Estimator.parse(text)
+
+    assert caught.value.field == "estimator"
+    assert "dros:NUMBER" in (caught.value.remedy or "")
+
+
+def test_a_missing_model_is_refused():
+    """An estimator that needs predictions says so where there are none."""
+    log = log_of(12)
+
+    with pytest.raises(InvalidInput, match="needs a model"):
+        terms(Estimator(name="dr"), reward=log["reward"], **plain(log))
+
+
+def _changed(log, name, place, value):
+    values = log[name].copy()
+    values[place] = value
+    return {name: values}
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "row"),
+    [
+        ("reward", 4, math.nan, 4),
+        ("reward", 4, math.inf, 4),
+        ("action", 5, 3, 5),
+        ("action", 5, -1, 5),
+        ("logged", 6, [0.5, 0.4, 0.0], 6),
+        ("logged", 6, [1.5, -0.5, 0.0], 6),
+        ("logged", 6, [math.nan, 0.5, 0.5], 6),
+        ("logged", 6, [math.inf, -math.inf, 0.5], 6),
+        ("candidate", 7, [0.5, 0.6, 0.0], 7),
+        ("candidate", 7, [-0.1, 0.6, 0.5], 7),
+        ("predicted", 8, [0.0, math.nan, 0.0], 8),
+    ],
+)
+def test_bad_rows_are_refused(name, place, value, row):
+    """A row that makes the number meaningless is refused by field and row, with a remedy."""
+    log = log_of(13)
+    log |= _changed(log, name, place, value)
+
+    with pytest.raises(InvalidInput) as caught:
+        dr(log["reward"], **modelled(log))
+
+    assert caught.value.field == name
+    assert f"in row {row}" in caught.value.message
+    assert caught.value.remedy
+
+
+def test_a_drawn_arm_without_probability_is_refused():
+    """A logged pmf that could not have drawn the arm is refused by row."""
+    log = log_of(14)
+    log["logged"][9] = np.eye(3)[(log["action"][9] + 1) % 3]
+
+    with pytest.raises(InvalidInput, match="probability 0 in row 9"):
+        ips(log["reward"], **plain(log))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("reward", np.ones(59)),
+        ("action", np.ones(60)),
+        ("action", np.ones((60, 1), dtype=int)),
+        ("logged", np.ones(60)),
+        ("logged", np.ones((0, 3))),
+        ("candidate", np.full((60, 2), 0.5)),
+        ("predicted", np.ones((60, 4))),
+    ],
+)
+def test_wrong_shapes_are_refused(name, values):
+    """Arrays that are not aligned, empty or of no integers are refused by name."""
+    log = log_of(15) | {name: values}
+
+    with pytest.raises(InvalidInput) as caught:
+        dr(log["reward"], **modelled(log))
+
+    assert caught.value.field == name

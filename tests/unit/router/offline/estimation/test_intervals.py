@@ -1,0 +1,232 @@
+"""Intervals of a fixed log: the closed form against an optimiser, what must not change them, and the smallest logs."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation import intervals
+from ragbandit.router.offline.estimation.intervals import (
+    Extremes,
+    cressie_read,
+    empirical_bernstein,
+    extreme_rows,
+    heavy_weight,
+    normal,
+    weight_powers,
+)
+from ragbandit.router.offline.estimation.moments import Moments
+
+CONFIDENCE = 0.95
+
+
+def drawn(count, *, seed=0, controls=1):
+    """Scores and weights of a made log."""
+    random = np.random.default_rng(seed)
+    weights = [random.gamma(0.5, 2.0, count) for _ in range(controls)]
+    return (sum(weights) * random.random(count) + 0.1 * random.random(count), *weights)
+
+
+def wide(rows):
+    """These possible rows, and a range that cuts nothing."""
+    return Extremes(rows=np.array(rows, dtype=float), low=-np.inf, high=np.inf)
+
+
+def optimum(columns, extra, *, sign, share):
+    """The least (sign 1) or largest (sign -1) weighted mean score, by a numerical optimiser over all row shares."""
+    table = np.column_stack([np.append(column, more) for column, more in zip(columns, extra, strict=True)])
+    count, controls = len(columns[0]), len(columns) - 1
+    base = np.append(np.ones(count), share) / (count + share)
+
+    # The least divergence that keeps the weights' means, and Student's share beyond it.
+    def divergence(q):
+        return (count + share) * float(((q - base) ** 2 / base).sum())
+
+    fixed = [{"type": "eq", "fun": lambda q: q.sum() - 1.0}]
+    fixed += [{"type": "eq", "fun": lambda q, k=k: q @ table[:, k] - 1.0} for k in range(1, controls + 1)]
+    least = optimize.minimize(divergence, base, constraints=fixed, method="SLSQP", options={"ftol": 1e-10}).fun
+    freedom = count - controls - 1
+    more = stats.f.ppf(CONFIDENCE, 1, freedom) * (count + share) / freedom
+    near = {"type": "ineq", "fun": lambda q: least + more - divergence(q)}
+    found = optimize.minimize(
+        lambda q: sign * (q @ table[:, 0]),
+        base,
+        constraints=[*fixed, near],
+        method="SLSQP",
+        options={"ftol": 1e-10, "maxiter": 1000},
+    )
+    assert found.success
+    return float(found.x @ table[:, 0])
+
+
+@pytest.mark.parametrize("controls", [1, 2])
+def test_cressie_read_is_the_optimum(controls):
+    """The closed form is what an optimiser finds over all shares of the rows, one or two weights held at mean 1."""
+    columns = drawn(12, seed=controls, controls=controls)
+    extra = (3.0, *(4.0,) * controls)
+    low, high = cressie_read(Moments.of(*columns), confidence=CONFIDENCE, extremes=wide([extra]))
+    share = intervals._SHARE
+    assert low == pytest.approx(optimum(columns, extra, sign=1, share=share), rel=1e-4)
+    assert high == pytest.approx(optimum(columns, extra, sign=-1, share=share), rel=1e-4)
+
+
+def test_worst_of_the_possible_rows():
+    """Each end is the worst over the possible rows, one at a time."""
+    moments = Moments.of(*drawn(50))
+    rows = [(0.0, 5.0), (5.0, 5.0), (2.0, 1.0)]
+    each = [cressie_read(moments, confidence=CONFIDENCE, extremes=wide([row])) for row in rows]
+    low, high = cressie_read(moments, confidence=CONFIDENCE, extremes=wide(rows))
+    assert low == pytest.approx(min(one[0] for one in each))
+    assert high == pytest.approx(max(one[1] for one in each))
+
+
+def test_even_weights_give_a_t_interval():
+    """Where the candidate is the policy that logged, every weight is 1 and little but Student's interval is left."""
+    scores = np.random.default_rng(3).random(2000)
+    extremes = extreme_rows([1.0], rewards=(0.0, 1.0))
+    low, high = cressie_read(Moments.of(scores, np.ones(2000)), confidence=CONFIDENCE, extremes=extremes)
+    student = stats.t.interval(CONFIDENCE, 1998, scores.mean(), stats.sem(scores))
+    assert (low, high) == pytest.approx(student, abs=1e-3)
+    assert low < student[0] < student[1] < high
+
+
+@given(shift=st.floats(-5, 5), scale=st.floats(0.1, 10))
+def test_unit_of_rewards(shift, scale):
+    """Rewards on another scale move the interval with them: r -> shift + scale r."""
+    random = np.random.default_rng(4)
+    weight, reward = random.gamma(0.5, 2.0, 60), random.random(60)
+
+    def interval(reward, rewards):
+        extremes = extreme_rows([6.0], rewards=rewards)
+        return cressie_read(Moments.of(weight * reward, weight), confidence=CONFIDENCE, extremes=extremes)
+
+    plain = np.array(interval(reward, (0.0, 1.0)))
+    moved = interval(shift + scale * reward, (shift, shift + scale))
+    assert moved == pytest.approx(shift + scale * plain, abs=1e-8 * (1 + abs(shift) + scale))
+
+
+def test_pieces_and_order():
+    """A log read in pieces, backwards, gives the same interval up to rounding."""
+    columns = drawn(101)
+    extremes = extreme_rows([6.0], rewards=(0.0, 1.0))
+    whole = cressie_read(Moments.of(*columns), confidence=CONFIDENCE, extremes=extremes)
+    pieces = Moments.of(*(column[70:][::-1] for column in columns)).merged(Moments.of(*(c[:70] for c in columns)))
+    assert cressie_read(pieces, confidence=CONFIDENCE, extremes=extremes) == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_rows(count):
+    """Of no more than two rows the interval is the whole range."""
+    moments = Moments.of(np.full(count, 0.5), np.full(count, 1.0))
+    assert cressie_read(moments, confidence=CONFIDENCE, extremes=extreme_rows([9.0], rewards=(-1.0, 2.0))) == (-1, 2)
+    low, high = empirical_bernstein(moments, confidence=CONFIDENCE, low=-1.0, high=9.0)
+    assert (low, high) == (-1, 9)
+
+
+def test_no_row_of_the_candidate():
+    """A log without a single row of weight leaves everything open."""
+    moments = Moments.of(np.zeros(500), np.zeros(500))
+    low, high = cressie_read(moments, confidence=CONFIDENCE, extremes=extreme_rows([20.0], rewards=(0.0, 1.0)))
+    assert (low, high) == pytest.approx((0, 1))
+
+
+def test_the_same_candidate_twice():
+    """A candidate does not differ from itself."""
+    _, weight = drawn(300)
+    moments = Moments.of(np.zeros(300), weight, weight)
+    extremes = extreme_rows([6.0, 6.0], rewards=(0.0, 1.0), baseline=0.5)
+    assert cressie_read(moments, confidence=CONFIDENCE, extremes=extremes) == pytest.approx((0, 0), abs=1e-6)
+
+
+def test_contains_the_estimate_and_keeps_to_the_range():
+    """The interval is widened to the given point estimate, but never beyond the possible range."""
+    random = np.random.default_rng(5)
+    moments = Moments.of(random.random(400), np.ones(400))
+    extremes = extreme_rows([1.0], rewards=(0.0, 1.0))
+    assert cressie_read(moments, confidence=CONFIDENCE, extremes=extremes, value=0.9)[1] == 0.9
+    assert cressie_read(moments, confidence=CONFIDENCE, extremes=extremes, value=1.7)[1] == 1.0
+    high = Moments.of(np.full(400, 3.0), np.ones(400))
+    low, most = cressie_read(high, confidence=CONFIDENCE, extremes=extremes)
+    assert (low, most) == (1.0, 1.0)
+
+
+def test_narrower_with_rows_wider_with_confidence():
+    """Four times the rows give about half the width; more confidence gives more of it."""
+    extremes = extreme_rows([6.0], rewards=(0.0, 1.0))
+
+    def width(count, confidence):
+        low, high = cressie_read(Moments.of(*drawn(count)), confidence=confidence, extremes=extremes)
+        return high - low
+
+    assert 0.4 < width(40_000, 0.95) / width(10_000, 0.95) < 0.6
+    assert width(500, 0.99) > width(500, 0.95) > width(500, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("heavy", "more", "rows", "value"),
+    [
+        ([9.0], {}, {(0, 9), (9, 9)}, (0, 1)),
+        ([9.0], {"baseline": 0.5}, {(-4, 9), (5, 9)}, (0, 1)),
+        ([9.0], {"minus_logged": True}, {(0, 9), (8, 9), (0, 0), (-1, 0)}, (-1, 1)),
+        ([9.0], {"minus_logged": True, "baseline": 0.5}, {(-4, 9), (4, 9), (0.5, 0), (-0.5, 0)}, (-1, 1)),
+        ([9.0, 4.0], {}, {(0, 9, 0), (9, 9, 0), (0, 0, 4), (-4, 0, 4)}, (-1, 1)),
+        ([9.0, 4.0], {"baseline": 0.25}, {(-2.25, 9, 0), (6.75, 9, 0), (1, 0, 4), (-3, 0, 4)}, (-1, 1)),
+    ],
+)
+def test_extreme_rows_by_hand(heavy, more, rows, value):
+    """The possible rows of rewards in [0, 1]: a value, one with a model, a lead on the logger, one on another."""
+    extremes = extreme_rows(heavy, rewards=(0.0, 1.0), **more)
+    assert {tuple(row) for row in extremes.rows.tolist()} == rows
+    assert (extremes.low, extremes.high) == value
+
+
+def test_heavy_weight_by_hand():
+    """Mean w^3 over mean w^2 of all arms, drawn or not; sums of two pieces are the sums of both."""
+    pmf = np.array([[0.5, 0.5], [0.1, 0.9], [1.0, 0.0]])
+    candidate = np.array([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5]])
+    powers = weight_powers(pmf, candidate=candidate)
+    # weights 1 and 1; 10 and 0; .5, and an arm without chance
+    assert powers == pytest.approx([1 + 10 + 0.25, 1 + 100 + 0.125])
+    assert heavy_weight(powers) == pytest.approx(101.125 / 11.25)
+    assert weight_powers(pmf[:1], candidate=candidate[:1]) + weight_powers(
+        pmf[1:], candidate=candidate[1:]
+    ) == pytest.approx(powers)
+    assert heavy_weight(np.zeros(2)) == 1.0
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 7, 30, 500, 20_000, 10**6])
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.999])
+def test_student(freedom, confidence):
+    """Student's quantile is scipy's, to five digits at least."""
+    assert intervals._student(confidence, freedom=freedom) == pytest.approx(
+        stats.t.ppf(0.5 + confidence / 2, freedom), rel=1e-5
+    )
+
+
+def test_normal_and_bernstein_by_hand():
+    """1.96 standard errors; Maurer and Pontil's bound with ln(4 / .05) to both sides."""
+    assert normal(1.0, standard_error=2.0, confidence=0.95) == pytest.approx((1 - 3.919928, 1 + 3.919928))
+    assert normal(1.0, standard_error=math.inf, confidence=0.95) == (-math.inf, math.inf)
+    moments = Moments.of(np.tile([0.0, 1.0], 5000))
+    reach = math.sqrt(2 * 0.25 * 10_000 / 9_999 * math.log(80) / 10_000) + 7 * math.log(80) / (3 * 9_999)
+    assert empirical_bernstein(moments, confidence=0.95, low=0.0, high=1.0) == pytest.approx((0.5 - reach, 0.5 + reach))
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0, math.nan])
+def test_confidence_is_a_share(confidence):
+    """A confidence outside (0, 1) is refused."""
+    moments = Moments.of(np.arange(5.0), np.ones(5))
+    with pytest.raises(InvalidInput):
+        cressie_read(moments, confidence=confidence, extremes=extreme_rows([1.0], rewards=(0.0, 1.0)))
+
+
+def test_two_candidates_have_two_weights():
+    """Three weights, or two and the logging policy, are no comparison."""
+    with pytest.raises(InvalidInput):
+        extreme_rows([1.0, 2.0, 3.0], rewards=(0.0, 1.0))
+    with pytest.raises(InvalidInput):
+        extreme_rows([1.0, 2.0], rewards=(0.0, 1.0), minus_logged=True)

@@ -1,0 +1,75 @@
+"""Moments of pieces, merged, are the moments of the whole."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ragbandit.router.offline.estimation.moments import Moments
+
+NUMBERS = st.floats(-1e3, 1e3, allow_subnormal=False)
+
+
+def tables(*, least=0):
+    """Rows of three columns."""
+    return st.integers(least, 30).flatmap(lambda rows: arrays(np.float64, (rows, 3), elements=NUMBERS))
+
+
+def close(one, other):
+    """The same moments but for rounding, in units of the largest square."""
+    assert one.rows == other.rows
+    assert one.mean == pytest.approx(other.mean, abs=1e-9)
+    assert one.scatter == pytest.approx(other.scatter, abs=1e-6)
+
+
+@given(tables(), st.lists(st.integers(0, 30), max_size=4))
+def test_merged_is_whole(table, cuts):
+    """Wherever a log is cut, also into empty pieces, its merged moments are those of the whole."""
+    pieces = np.split(table, sorted(min(cut, len(table)) for cut in cuts))
+    merged = Moments.of(*pieces[0].T)
+    for piece in pieces[1:]:
+        merged = merged.merged(Moments.of(*piece.T))
+    close(merged, Moments.of(*table.T))
+
+
+@given(tables(), tables())
+def test_merging_has_no_side(one, other):
+    """It does not matter which of two is merged into which."""
+    mine, theirs = Moments.of(*one.T), Moments.of(*other.T)
+    close(mine.merged(theirs), theirs.merged(mine))
+
+
+@given(tables(least=2))
+def test_covariance_is_that_of_numpy(table):
+    """Mean and covariance are numpy's, with n - 1 in the denominator."""
+    moments = Moments.of(*table.T)
+    assert moments.mean == pytest.approx(table.mean(axis=0), abs=1e-9)
+    assert moments.covariance == pytest.approx(np.cov(table, rowvar=False), abs=1e-6)
+
+
+@given(tables(), arrays(np.float64, (2, 3), elements=st.floats(-10, 10, allow_subnormal=False)))
+def test_combined(table, matrix):
+    """Linear combinations of the moments are the moments of the combined columns."""
+    combined = Moments.of(*table.T).combined(matrix)
+    direct = Moments.of(*(table @ matrix.T).T)
+    assert combined.mean == pytest.approx(direct.mean, abs=1e-7)
+    assert combined.scatter == pytest.approx(direct.scatter, abs=1e-4)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_too_few_rows_have_no_variance(rows):
+    """Of fewer than two rows the variance is infinite, not 0: nothing is known."""
+    moments = Moments.of(np.ones(rows), np.ones(rows))
+    assert np.isinf(np.diag(moments.covariance)).all()
+    assert moments.mean.tolist() == [float(rows)] * 2
+
+
+def test_small_scatter_beside_a_large_mean():
+    """A spread of 1e-3 around 1e6 is not lost, in one piece or in many: no sum of squares is subtracted."""
+    values = 1e6 + 1e-3 * np.random.default_rng(0).standard_normal(10_000)
+    merged = Moments.of(values[:0])
+    for piece in np.split(values, 100):
+        merged = merged.merged(Moments.of(piece))
+    for moments in (merged, Moments.of(values)):
+        assert moments.covariance[0, 0] == pytest.approx(1e-6, rel=0.05)

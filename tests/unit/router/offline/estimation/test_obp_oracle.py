@@ -1,0 +1,122 @@
+"""Our estimators against the Open Bandit Pipeline's: recorded values always, the package itself where it is there."""
+
+import json
+import warnings
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from ragbandit.router.offline.estimation import estimators, tuning
+from ragbandit.router.offline.estimation.estimators import Estimator
+from ragbandit.router.offline.estimation.reward_models import mrdr_weights
+from tests.support.obp_values import CASES, GRID, PLAIN, RECORDED, TUNED, Case, log_of, obp_inputs, values_of
+
+_LIVE = (
+    *CASES,
+    Case(seed=11, rows=2000, arms=5, skew=5.0, binary=True),
+    Case(seed=12, rows=1000, arms=8, skew=3.0, binary=False, deterministic=True),
+)
+
+needs_obp = pytest.mark.skipif(
+    find_spec("obp") is None, reason="obp is not installed (it asks for Python below 3.11): recorded values only"
+)
+
+
+@pytest.fixture(scope="module")
+def ope():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from obp import ope
+    return ope
+
+
+def ours(log):
+    """What `values_of` tells of OBP, from our functions."""
+    plain = {name: log[name] for name in ("action", "logged", "candidate")}
+    modelled = plain | {"predicted": log["predicted"]}
+    found = {}
+    for name in PLAIN:
+        arguments = modelled if Estimator(name=name).facts.needs_model else plain
+        found[name] = getattr(estimators, name)(log["reward"], **arguments).value
+    for name in TUNED:
+        arguments = plain if name == "clipped_ips" else modelled
+        values = {}
+        for parameter in GRID:
+            estimate = getattr(estimators, name)(log["reward"], parameter=parameter, **arguments)
+            found[f"{name}:{parameter:g}"] = values[parameter] = estimate.value
+        trials = tuning.trials(name, reward=log["reward"], grid=GRID, **arguments)
+        for kind, delta in (("bound", 0.1), ("direct", None)):
+            found[f"mse {name} {kind}"] = trials.errors(delta=delta).tolist()
+            chosen = trials.chosen("mse_bound" if delta else "mse")
+            found[f"mse {name} {kind} value"] = values[chosen.parameter]
+        found[f"slope {name} value"] = values[trials.chosen("slope").parameter]
+    found["mrdr"] = mrdr_weights(log["action"], logged=log["logged"], candidate=log["candidate"]).tolist()
+    return found
+
+
+def compare(mine, theirs):
+    for key, value in theirs.items():
+        assert mine[key] == pytest.approx(value, rel=1e-9, abs=1e-9), key
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_recorded_values(case):
+    """Every estimate, every bound on a squared error and every tuned value is the one recorded of OBP 0.5.7."""
+    recorded = json.loads(RECORDED.read_text())[case.name]
+
+    # 5 plain; per tuned one its grid, two lists of bounds with their values, and the value of SLOPE
+    assert len(recorded) >= 5 + 3 * (len(GRID) + 5)
+    compare(ours(log_of(case)), recorded)
+
+
+@needs_obp
+@pytest.mark.parametrize("case", _LIVE, ids=lambda case: case.name)
+def test_live_values(case):
+    """The same holds against the package itself, on more logs; MRDR's weights for deterministic candidates."""
+    log = log_of(case)
+    theirs = values_of(log)
+    if not case.deterministic:
+        del theirs["mrdr"]
+
+    compare(ours(log), theirs)
+
+
+@needs_obp
+def test_mrdr_weights_differ_for_stochastic_candidates():
+    """OBP weighs by Q (1 - P) / P^2; the variance holds the square of Q, so ours are Q times theirs."""
+    log = log_of(CASES[1])
+    q = log["candidate"][np.arange(len(log["action"])), log["action"]]
+
+    mine = mrdr_weights(log["action"], logged=log["logged"], candidate=log["candidate"])
+
+    assert mine == pytest.approx(q * np.array(values_of(log)["mrdr"]), rel=1e-9)
+    assert not np.allclose(mine, values_of(log)["mrdr"], rtol=0.01)
+
+
+@needs_obp
+def test_snips_interval_differs(ope):
+    """OBP's bootstrap of SNIPS keeps the mean weight fixed, so it is as wide as that of IPS; ours is of the ratio."""
+    log = log_of(Case(seed=21, rows=1000, arms=3, skew=3.0, binary=True))
+    log["reward"] = 0.8 + 0.2 * log["reward"]
+    inputs = obp_inputs(log)
+    theirs = ope.SelfNormalizedInverseProbabilityWeighting().estimate_interval(
+        **inputs, n_bootstrap_samples=500, random_state=1
+    )
+    plain = {name: log[name] for name in ("action", "logged", "candidate")}
+    low, high = estimators.snips(log["reward"], **plain).interval()
+    wide_low, wide_high = estimators.ips(log["reward"], **plain).interval()
+
+    width = theirs["95.0% CI (upper)"] - theirs["95.0% CI (lower)"]
+    assert width == pytest.approx(wide_high - wide_low, rel=0.2)
+    assert width > 3.0 * (high - low)
+
+
+@needs_obp
+def test_replay_is_no_estimate_of_a_stochastic_candidate(ope):
+    """OBP's ReplayMethod keeps the rows that the candidate plays for certain: of a stochastic one none, value 0."""
+    log = log_of(CASES[0])
+
+    assert ope.ReplayMethod().estimate_policy_value(**obp_inputs(log)) == 0.0
+    plain = {name: log[name] for name in ("action", "logged", "candidate")}
+    assert estimators.ips(log["reward"], **plain).value > 0.4

@@ -1,0 +1,146 @@
+"""The choice of a parameter on the log: the bounds, SLOPE, pieces, and what is refused."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.estimators import Estimator, estimated, terms
+from ragbandit.router.offline.estimation.tuning import GRIDS, trials
+
+
+def log_of(seed, *, rows=300, floor=0.01, error=0.0):
+    """Arms worth .3 and .7; the log plays the better one rarely, the candidate always; the model is off by `error`."""
+    rng = np.random.default_rng(seed)
+    better = rng.uniform(floor, 0.2, rows)
+    logged = np.stack([1.0 - better, better], axis=1)
+    action = (rng.random(rows) < better).astype(np.intp)
+    means = np.tile([0.3, 0.7], (rows, 1))
+    reward = (rng.random(rows) < means[np.arange(rows), action]).astype(float)
+    candidate = np.tile([0.0, 1.0], (rows, 1))
+    return {"reward": reward, "action": action, "logged": logged, "candidate": candidate, "predicted": means + error}
+
+
+def test_bounds_by_hand():
+    """The bound is variance of the mean plus the squared sum of the bias that is seen and the one that may hide."""
+    log = {
+        "reward": np.array([1.0, 1.0]),
+        "action": np.array([0, 0]),
+        "logged": np.array([[0.25, 0.75], [0.5, 0.5]]),
+        "candidate": np.array([[1.0, 0.0], [1.0, 0.0]]),
+    }  # w = 4, 2; capped at 3: scores 3, 2, dropped 1, 0
+    found = trials("clipped_ips", grid=[3.0], **log)
+    log2 = math.log(2 / 0.1)
+    hidden = math.sqrt(2 * log2 * (16 + 4) / 2 / 2) + 2 * log2 * 4 / (3 * 2)
+
+    assert found.errors()[0] == pytest.approx(0.25 / 2 + 0.5**2)
+    assert found.errors(delta=0.1)[0] == pytest.approx(0.25 / 2 + (0.5 + hidden) ** 2)
+    assert found.errors(width=2.0, delta=0.1)[0] == pytest.approx(0.25 / 2 + (0.5 + 2.0 * hidden) ** 2)
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_trials_are_the_estimates(name):
+    """The scores of each trial have the mean and the error of the estimate with that parameter."""
+    log = log_of(1, error=0.1)
+    found = trials(name, **log)
+
+    for estimator, moments in zip(found.estimators, found.moments, strict=True):
+        estimate = estimated(estimator, moments=terms(estimator, **log).moments)
+        assert moments.mean[0] == pytest.approx(estimate.value, rel=1e-12)
+        assert math.sqrt(moments.covariance[0, 0] / 300) == pytest.approx(estimate.standard_error, rel=1e-9)
+        whole = Estimator(name="ips" if name == "clipped_ips" else "dr")
+        unbiased = estimated(whole, moments=terms(whole, **log).moments)
+        assert moments.mean.sum() == pytest.approx(unbiased.value, rel=1e-9)  # nothing is lost, only left out
+
+
+@given(seed=st.integers(0, 2**32 - 1), cut=st.integers(1, 299), name=st.sampled_from(sorted(GRIDS)))
+def test_pieces_make_the_whole(seed, cut, name):
+    """A log read in two pieces gives the bounds of the whole."""
+    log = log_of(seed, error=0.1)
+    first, second = ({key: values[part] for key, values in log.items()} for part in (slice(cut), slice(cut, None)))
+
+    merged = trials(name, **first).merged(trials(name, **second))
+
+    for delta in (None, 0.1):
+        expected = trials(name, **log).errors(delta=delta)
+        assert merged.errors(delta=delta) == pytest.approx(expected, rel=1e-9)
+    assert merged.largest == trials(name, **log).largest
+
+
+def test_a_right_model_is_followed():
+    """Where the model is right and weights are large, both ways shrink; the estimate is closer than DR's."""
+    closer = 0
+    for seed in range(20):
+        log = log_of(seed)
+        found = trials("dros", **log)
+        slope = found.chosen("slope")
+        whole = Estimator(name="dr")
+        errors = [abs(estimated(each, moments=terms(each, **log).moments).value - 0.7) for each in (slope, whole)]
+        closer += errors[0] < errors[1]
+        assert slope.parameter < 100.0
+        assert found.chosen().parameter < math.inf
+    assert closer >= 15
+
+
+@pytest.mark.parametrize("method", ["mse", "mse_bound", "slope"])
+def test_a_wrong_model_is_left(method):
+    """Where the model is far off and the rows are many, every way keeps the weights."""
+    chosen = trials("switch_dr", **log_of(2, rows=20_000, floor=0.05, error=-0.6)).chosen(method)
+
+    assert chosen.parameter >= 20.0  # the largest weight is 1 / .05
+
+
+def test_slope_stops_before_the_first_disagreement():
+    """Of estimates 5, 4.9 and .25, each of less reach, the last contradicts the others: the second is chosen."""
+    log = {
+        "reward": np.tile([1.0, 0.0, 0.0, 0.0], 500),
+        "action": np.zeros(2000, dtype=np.intp),
+        "logged": np.tile([[0.05, 0.95]], (2000, 1)),
+        "candidate": np.tile([[1.0, 0.0]], (2000, 1)),
+    }
+    found = trials("clipped_ips", grid=[1.0, 19.5, 20.0], **log)
+
+    assert [float(moments.mean[0]) for moments in found.moments] == pytest.approx([0.25, 4.875, 5.0])
+    assert found.chosen("slope").parameter == 19.5
+
+
+def test_equal_estimates_take_the_first():
+    """Parameters above every weight make the same estimate: the first of them is chosen."""
+    log = log_of(3)
+
+    assert trials("clipped_ips", grid=[1000.0, 2000.0], **log).chosen().parameter == 1000.0
+
+
+@pytest.mark.parametrize("name", ["dr", "ips", "magic"])
+def test_what_has_no_parameter_cannot_be_tuned(name):
+    """An estimator without a parameter is refused with those that have one."""
+    with pytest.raises(InvalidInput, match="clipped_ips, switch_dr, dros"):
+        trials(name, **log_of(4))
+
+
+@pytest.mark.parametrize("grid", [[], [-1.0], [math.nan]])
+def test_wrong_grids_are_refused(grid):
+    """An empty grid, and one with a parameter that is none, are refused."""
+    with pytest.raises(InvalidInput):
+        trials("dros", grid=grid, **log_of(5))
+
+
+def test_other_wrong_inputs_are_refused():
+    """A missing model, another grid's pieces, an unknown method and a delta outside of (0, 1) are refused."""
+    log = log_of(6)
+    found = trials("dros", **log)
+
+    with pytest.raises(InvalidInput, match="grid"):
+        found.merged(trials("dros", grid=[1.0], **log))
+    with pytest.raises(InvalidInput, match="method"):
+        found.chosen("guess")
+    for choose in (found.errors, found.slope, partial(found.chosen, "mse_bound")):
+        with pytest.raises(InvalidInput, match="delta"):
+            choose(delta=1.0)
+    del log["predicted"]
+    with pytest.raises(InvalidInput, match="predicted"):
+        trials("dros", **log)

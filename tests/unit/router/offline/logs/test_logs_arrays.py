@@ -1,0 +1,231 @@
+"""`read_log`: a Parquet file as arrays, equal to what its rows say, whatever the offers and the batches."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.bandit_log import keys_of
+from ragbandit.router.offline.logs import Defaults, parquet, write_rows
+from ragbandit.router.offline.logs.parquet_arrays import read_log, read_log_with
+from tests.support.log_rows import LEAST, logs, plain_rows, with_extra
+
+
+def whole(logs_):
+    """The arrays of all batches, one after the other."""
+    pieces = list(logs_)
+    names = ("keys", "action", "pmf", "offered", "reward", "quality", "cost", "raw", "defaulted", "late", "made_at")
+    return pieces, {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
+
+
+def expected(rows, arms):
+    """The same arrays by a loop over the rows."""
+    pmf, offered = np.zeros((len(rows), len(arms))), np.zeros((len(rows), len(arms)), dtype=bool)
+    for number, row in enumerate(rows):
+        for arm, p in zip(row.decision.arms, row.decision.pmf, strict=True):
+            pmf[number, arms.index(arm)], offered[number, arms.index(arm)] = p, True
+    return {
+        "keys": keys_of([row.decision.id for row in rows]),
+        "action": np.array([arms.index(row.decision.arm) for row in rows]),
+        "pmf": pmf,
+        "offered": offered,
+        "reward": np.array([row.reward.value for row in rows]),
+        "quality": np.array([row.reward.quality for row in rows]),
+        "cost": np.array([row.reward.cost for row in rows]),
+        "raw": np.array([row.reward.preset in ("reward", "default") for row in rows]),
+        "defaulted": np.array([row.reward.source == "default" for row in rows]),
+        "late": np.array([row.late for row in rows]),
+        "made_at": np.array([row.decision.made_at for row in rows]),
+    }
+
+
+def assert_same(rows, path, **asked):
+    pieces, found = whole(read_log(path, **asked))
+    arms = pieces[0].arms
+    assert {piece.arms for piece in pieces} == {arms}
+    assert arms[: len(rows[0].decision.arms)] == rows[0].decision.arms
+    assert set(arms) == {arm for row in rows for arm in row.decision.arms}
+    for name, values in expected(rows, list(arms)).items():
+        assert np.array_equal(found[name], values), name
+    assert {piece.minimum for piece in pieces} == {min(row.reward.minimum for row in rows)}
+    assert {piece.maximum for piece in pieces} == {max(row.reward.maximum for row in rows)}
+    for piece in pieces:
+        piece.check()
+
+
+@given(rows=logs(most=6), batch=st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_any_log(rows, batch):
+    """Arms that differ in number, name and order between rows land in the right columns, in every batch."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.parquet"
+        write_rows(path, rows)
+        assert_same(rows, path, batch_rows=batch)
+
+
+@pytest.mark.parametrize("batch", [7, 1000, 1 << 16])
+def test_one_offer(tmp_path, batch):
+    """A log of one offer, cut anywhere."""
+    rows = plain_rows(2000)
+    write_rows(tmp_path / "log.parquet", rows)
+    assert_same(rows, tmp_path / "log.parquet", batch_rows=batch)
+
+
+def test_orders_that_change(tmp_path):
+    """Half of the rows in another order of the same arms."""
+    rows = plain_rows(300) + plain_rows(300, arms=("slow", "fast", "deep"), seed=1)
+    write_rows(tmp_path / "log.parquet", rows)
+    assert_same(rows, tmp_path / "log.parquet", batch_rows=200)
+
+
+def test_more_than_one_row_group(tmp_path, monkeypatch):
+    """A file of several row groups, as large as they are to be, is one log, in order."""
+    assert parquet.GROUP == 65_536
+    monkeypatch.setattr(parquet, "GROUP", 4096)
+    rows = plain_rows(5000)
+    write_rows(tmp_path / "log.parquet", rows)
+    metadata = pq.ParquetFile(tmp_path / "log.parquet").metadata
+    assert [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)] == [4096, 904]
+    assert metadata.row_group(0).column(0).compression == "ZSTD"
+    assert_same(rows, tmp_path / "log.parquet")
+
+
+def test_candidates_follow_the_arms(tmp_path):
+    """A candidate's pmf, aligned with each row's own arms, comes in the order of the Log's."""
+    rows = plain_rows(50) + plain_rows(50, arms=("slow", "fast", "deep"), seed=1)
+    rows = with_extra(rows, "candidate", [list(row.decision.pmf[::-1]) for row in rows])
+    write_rows(tmp_path / "log.parquet", rows)
+    for log, candidates in read_log_with(tmp_path / "log.parquet", candidates=["candidate"], batch_rows=64):
+        first = rows[: len(log)]
+        rows = rows[len(log) :]
+        for number, row in enumerate(first):
+            for arm, p in zip(row.decision.arms, row.decision.pmf[::-1], strict=True):
+                assert candidates["candidate"][number, log.arms.index(arm)] == p
+    assert rows == []
+
+
+def test_features_and_fields(tmp_path):
+    """Features and fields come where they are asked for, and only there."""
+    rows = plain_rows(20)
+    write_rows(tmp_path / "log.parquet", rows)
+    (plain,) = read_log(tmp_path / "log.parquet")
+    assert (plain.features, plain.fields) == (None, {})
+    columns = ["features", "tenant", "version", "context.device", "context.missing"]
+    (log,) = read_log(tmp_path / "log.parquet", columns=columns)
+    assert np.array_equal(log.features, np.stack([row.decision.features for row in rows]))
+    assert log.fields["context.device"].tolist() == [row.decision.query.context["device"] for row in rows]
+    assert set(log.fields["tenant"]) == {"default"}
+    assert set(log.fields["version"]) == {"main-0-none"}
+    assert set(log.fields["context.missing"]) == {""}
+
+
+def test_written_elsewhere(tmp_path):
+    """A file with plain columns alone, arms as large lists, is read; bounds are the ones given."""
+    rows = [LEAST | {"id": f"q{n}", "reward": n / 10, "pmf": [0.8, 0.2]} for n in range(10)]
+    table = pa.Table.from_pylist(rows)
+    large = table.schema.get_field_index("arms")
+    table = table.set_column(large, "arms", table["arms"].cast(pa.large_list(pa.large_string())))
+    pq.write_table(table, tmp_path / "log.parquet")
+    (log,) = read_log(tmp_path / "log.parquet", columns=["version"], defaults=Defaults(minimum=0.0, maximum=2.0))
+    assert (log.minimum, log.maximum) == (0.0, 2.0)
+    assert log.reward.tolist() == [n / 10 for n in range(10)]
+    assert log.raw.all()
+    assert not log.late.any()
+    assert set(log.fields["version"]) == {""}
+    log.check()
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "reason"),
+    [
+        ({"pmf": [0.8]}, ":2 pmf", "does not fit"),
+        ({"arms": ["fast", "fast"], "arm": "fast"}, ":2 arms", "twice"),
+        ({"arms": ["fast", None]}, ":2 arms", "no name"),
+        ({"arms": None}, ":2 arms", "missing"),
+        ({"id": None}, ":2 id", "missing"),
+        ({"propensity": 0.3}, ":2 propensity", "pmf gives"),
+        ({"features": [1.0]}, ":2 features", "1 numbers"),
+        ({"features": None}, ":2 features", "missing"),
+    ],
+)
+def test_rows_that_do_not_fit(tmp_path, change, field, reason):
+    """Columns that do not belong together are refused by the row's number."""
+    good = LEAST | {"propensity": 0.2, "features": [1.0, 2.0]}
+    rows = [good, good | {"id": "q2"} | change]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
+    with pytest.raises(InvalidInput, match=reason) as caught:
+        list(read_log(tmp_path / "log.parquet", columns=["features"]))
+    assert caught.value.field.endswith(field)
+
+
+def test_arm_not_offered(tmp_path):
+    """A drawn arm that is no arm of the file is left to the Log's own check."""
+    pq.write_table(pa.Table.from_pylist([LEAST | {"arm": "dear"}]), tmp_path / "log.parquet")
+    (log,) = read_log(tmp_path / "log.parquet")
+    assert log.action.tolist() == [-1]
+    with pytest.raises(InvalidInput, match="not among the arms"):
+        log.check()
+
+
+def test_no_such_column(tmp_path):
+    """A column that is not there is named with those that are."""
+    write_rows(tmp_path / "log.parquet", plain_rows(2))
+    with pytest.raises(InvalidInput, match="the file has id, seq"):
+        next(read_log_with(tmp_path / "log.parquet", candidates=["mine"]))
+    pq.write_table(pa.table({"id": ["a"]}), tmp_path / "other.parquet")
+    with pytest.raises(InvalidInput, match="no such column"):
+        next(read_log(tmp_path / "other.parquet"))
+
+
+def test_context_that_is_no_json(tmp_path):
+    """A field of a context that cannot be read is an error, not an empty value."""
+    rows = [LEAST | {"context": "{"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
+    with pytest.raises(InvalidInput, match="not JSON"):
+        next(read_log(tmp_path / "log.parquet", columns=["context.device"]))
+
+
+@given(ids=st.lists(st.text(max_size=40), min_size=1, max_size=8), cut=st.integers(0, 7))
+@settings(max_examples=60, deadline=None)
+def test_keys_by_vectors(ids, cut):
+    """Keys from the column's bytes are those of `keys_of`, for ids of any length, in slices too."""
+    from ragbandit.router.offline.logs.parquet_arrays import _keys
+
+    plain = [name.encode("utf-8", "replace").decode() for name in ids]
+    part = plain[cut:] or plain
+    column = pa.array(plain)[cut:] if plain[cut:] else pa.array(plain)
+    assert np.array_equal(_keys(column), keys_of(part))
+
+
+def test_log_by_hand_in_both_forms(tmp_path):
+    """A row written by hand means the same in JSONL and in Parquet."""
+    from ragbandit.router.offline.logs import read_rows
+
+    row = LEAST | {"candidate": [0.5, 0.5], "context": {"device": "desk"}}
+    (tmp_path / "log.jsonl").write_text(json.dumps(row))
+    (by_line,) = read_rows(tmp_path / "log.jsonl")
+    write_rows(tmp_path / "log.parquet", [by_line])
+    (by_column,) = read_rows(tmp_path / "log.parquet")
+    assert by_line == by_column
+
+
+def test_rewards_that_do_not_follow_from_their_parts(tmp_path):
+    """A reward that quality, weight and cost do not give is refused by its row, as it is row by row."""
+    file = tmp_path / "log.parquet"
+    write_rows(file, plain_rows(3))
+    table = pq.read_table(file)
+    rewards = table["reward"].to_pylist()
+    rewards[1] = rewards[1] | {"value": rewards[1]["value"] - 0.25}
+    place = table.schema.get_field_index("reward")
+    made = pa.array(rewards, type=table.schema.field("reward").type)
+    pq.write_table(table.set_column(place, table.schema.field("reward"), made), file)
+    with pytest.raises(InvalidInput, match=r"does not follow from quality") as caught:
+        list(read_log(file))
+    assert "log.parquet:2 reward.value" in str(caught.value)

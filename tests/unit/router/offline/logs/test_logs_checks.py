@@ -1,0 +1,438 @@
+"""A row that cannot be used is named by line, field, reason and remedy; its neighbours go on."""
+
+import contextlib
+import json
+import tempfile
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.logs import BadRow, Logged, read_rows, write_rows
+from ragbandit.router.offline.logs.records import OURS
+from ragbandit.router.types import Reward
+from tests.support.log_rows import JSON, LEAST, plain_rows, same, write_json
+
+PARTS = [part.name for part in fields(Reward)]
+EVENT_KEYS = [
+    *("_label_cost", "_label_probability", "_label_Action", "_labelIndex", "_skipLearn", "_ragbandit", "other"),
+    *("o", "Timestamp", "EventId", "a", "c", "p", "VWState", "pdrop"),
+]
+
+#: what is wrong with a row -> the field that is named, a word of the reason
+WRONG = {
+    "propensity 0": ({"propensity": 0}, "propensity", "outside (0, 1]"),
+    "propensity above 1": ({"propensity": 1.5}, "propensity", "outside (0, 1]"),
+    "propensity of nobody": ({"propensity": 0.2 + 1e-8}, "propensity", "pmf gives the drawn arm"),
+    "drawn against the pmf": ({"pmf": [1.0, 0.0]}, "propensity", "outside (0, 1]"),
+    "pmf sums to less": ({"pmf": [0.7, 0.2]}, "pmf", "sums to 0.9"),
+    "pmf sums to more": ({"pmf": [0.8, 0.20001]}, "pmf", "sums to 1.00001"),
+    "pmf negative": ({"pmf": [1.2, -0.2]}, "pmf", "negative"),
+    "pmf NaN": ({"pmf": [float("nan"), 0.2]}, "pmf", "no finite number"),
+    "pmf infinite": ({"pmf": [float("inf"), 0.2]}, "pmf", "no finite number"),
+    "pmf too short": ({"pmf": [1.0]}, "pmf", "does not fit"),
+    "pmf of other arms": ({"pmf": {"fast": 0.8, "dear": 0.2}}, "pmf", "does not fit"),
+    "pmf is text": ({"pmf": "0.8"}, "pmf", "does not fit"),
+    "arm not offered": ({"arm": "dear"}, "arm", "not among fast, deep"),
+    "arm twice": ({"arms": ["deep", "deep"]}, "arms", "twice"),
+    "one arm": ({"arms": ["deep"], "pmf": [1.0]}, "arms", "nothing to choose"),
+    "arm no text": ({"arms": ["deep", 3]}, "arms", "no text"),
+    "arm without name": ({"arms": ["deep", ""]}, "arms", "no text"),
+    "reward NaN": ({"reward": float("nan")}, "reward", "no finite number"),
+    "reward out of bounds": ({"reward": 1.5}, "reward", "outside [-1, 1]"),
+    "reward is text": ({"reward": "good"}, "reward", "no finite number"),
+    "reward true": ({"reward": True}, "reward", "no finite number"),
+    "reward too large to be one": ({"reward": 10**400}, "reward", "no finite number"),
+    "reward without value": ({"reward": {"cost": 1}}, "reward.value", "missing"),
+    "reward of an unknown part": ({"reward": {"value": 1, "price": 1}}, "reward.price", "unknown"),
+    "reward unlike its parts": ({"reward": {"value": 0.9, "quality": 0.5, "cost": 0}}, "reward.value", "its parts"),
+    "quality infinite": ({"reward": {"quality": float("inf"), "cost": 0}}, "reward.quality", "no finite number"),
+    "source unknown": ({"reward": {"value": 1, "source": "guess"}}, "reward.source", "unknown"),
+    "features of another width": ({"features": [1.0, 2.0]}, "features", "the first row has 3"),
+    "features NaN": ({"features": [1.0, float("nan"), 2.0]}, "features", "finite"),
+    "features too large": ({"features": [1.0, 1e39, 2.0]}, "features", "finite"),
+    "features no base64": ({"features": "!"}, "features", "cannot be read"),
+    "features cut": ({"features": "AAAA"}, "features", "cannot be read"),
+    "features empty": ({"features": []}, "features", "finite numbers"),
+    "id missing": ({"id": None}, "id", "missing"),
+    "id empty": ({"id": ""}, "id", "no text"),
+    "id too long": ({"id": "x" * 65}, "id", "65 characters"),
+    "id a number": ({"id": 7}, "id", "no text"),
+    "id twice": ({"id": "first"}, "id", "stands on line 1"),
+    "text NUL": ({"text": "a\x00b"}, "text", "NUL"),
+    "text half": ({"text": "\ud800"}, "text", "half"),
+    "context no object": ({"context": [1]}, "context", "no object"),
+    "context NaN": ({"context": {"a": float("nan")}}, "context", "JSON cannot"),
+    "context half": ({"context": {"a": "\udfff"}}, "context", "JSON cannot"),
+    "extra NaN": ({"candidate": [float("nan"), 1.0]}, "extra", "JSON cannot"),
+    "scores too few": ({"scores": [1.0]}, "scores", "1 numbers for 2 arms"),
+    "budget unknown": ({"budget": {"hours": 1}}, "budget.hours", "no cap"),
+    "budget negative": ({"budget": {"rounds": -1}}, "budget.rounds", "no cap"),
+    "made_at infinite": ({"made_at": float("-inf")}, "made_at", "no finite number"),
+    "seq 0": ({"seq": 0}, "seq", "no count"),
+    "late a number": ({"late": 1}, "late", "true nor false"),
+    "run_by nobody": ({"run_by": "me"}, "run_by", "unknown"),
+    "policy too long": ({"policy": "x" * 41}, "policy", "41 characters"),
+}
+FIRST = LEAST | {"id": "first", "features": [1.0, 2.0, 3.0]}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_row(tmp_path, case):
+    """What cannot be true is named with line, field, reason and remedy, and the row after it is read."""
+    change, field, reason = WRONG[case]
+    rows = [FIRST, LEAST | change, LEAST | {"id": "last"}]
+    good, bad, last = read_rows(write_json(tmp_path / "log.jsonl", rows))
+    assert isinstance(bad, BadRow)
+    assert (bad.line, bad.field) == (2, field)
+    assert reason in bad.reason
+    assert bad.remedy
+    assert isinstance(good, Logged)
+    assert isinstance(last, Logged)
+
+
+@pytest.mark.parametrize("key", ["arms", "pmf", "arm", "reward"])
+def test_missing_key(tmp_path, key):
+    """A row without one of the needed keys names it."""
+    (bad,) = read_rows(write_json(tmp_path / "log.jsonl", [{k: v for k, v in LEAST.items() if k != key}]))
+    assert (bad.field, bad.reason) == (key, "is missing")
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.dsjson"])
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{", "not JSON"),
+        (b"[1]", "is a list"),
+        (b"\xff", "not JSON"),
+        (b'{"a": 1, "a": 2}', "twice"),
+        (b"[" * 100_000, "not JSON"),
+    ],
+)
+def test_no_json(tmp_path, name, line, reason):
+    """A line that is no JSON object is one bad row."""
+    write_rows(tmp_path / name, plain_rows(2))
+    first, last = (tmp_path / name).read_bytes().splitlines()
+    (tmp_path / name).write_bytes(b"\n".join([first, line, last]))
+    good, bad, rest = read_rows(tmp_path / name)
+    assert (type(good), type(rest)) == (Logged, Logged)
+    assert bad.line == 2
+    assert reason in bad.reason
+
+
+def test_arm_alone_of_a_ledger(tmp_path):
+    """A row that names its version may have one arm: the caller allowed no other one."""
+    (row,) = plain_rows(1, arms=("only",))
+    write_rows(tmp_path / "log.jsonl", [row])
+    (back,) = read_rows(tmp_path / "log.jsonl")
+    assert isinstance(back, Logged)
+    write_rows(tmp_path / "log.jsonl", [replace(row, decision=replace(row.decision, version=""))])
+    (bad,) = read_rows(tmp_path / "log.jsonl")
+    assert bad.field == "arms"
+
+
+def test_reward_mended_by_rounding(tmp_path):
+    """A value that misses its parts by rounding alone becomes what they give, so that verify agrees."""
+    reward = {"value": 0.7, "quality": 0.8, "cost": 2, "weight": 0.05}
+    (row,) = read_rows(write_json(tmp_path / "log.jsonl", [LEAST | {"reward": reward}]))
+    assert row.reward.value == 0.8 - 0.05 * 2.0 != 0.7
+
+
+def test_bad_row_of_parquet(tmp_path):
+    """A Parquet row is counted from 1, and checked like any other."""
+    rows = plain_rows(3000)
+    wrong = replace(rows[2499].decision, pmf=(0.5, 0.2, 0.2))
+    write_rows(tmp_path / "log.parquet", [*rows[:2499], replace(rows[2499], decision=wrong), *rows[2500:]])
+    bad = [row for row in read_rows(tmp_path / "log.parquet") if isinstance(row, BadRow)]
+    assert [(row.line, row.field) for row in bad] == [(2500, "pmf")]
+
+
+KEYS = st.sampled_from([*OURS, "extra"])
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.parquet", "log.dsjson", "log.npz"])
+@given(change=st.dictionaries(KEYS, JSON, max_size=3), parts=st.dictionaries(st.sampled_from(PARTS), JSON, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_any_json_is_a_row_or_a_bad_row(name, change, parts):
+    """Whatever JSON stands under our keys, reading goes on, and what is taken can be written in any format."""
+    row = LEAST | change | ({"reward": parts} if parts else {})
+    with tempfile.TemporaryDirectory() as folder:
+        found = list(read_rows(write_json(Path(folder) / "log.jsonl", [row, LEAST | {"id": "last"}])))
+        assert len(found) == 2
+        taken = [row for row in found if isinstance(row, Logged)]
+        assert taken
+        write_rows(Path(folder) / name, taken)
+        assert all(map(same, taken, read_rows(Path(folder) / name)))
+
+
+@given(change=st.dictionaries(st.sampled_from(EVENT_KEYS), JSON, max_size=3))
+@settings(max_examples=100, deadline=None)
+def test_any_event_is_a_row_or_a_bad_row(change):
+    """Whatever JSON stands in an event, reading goes on."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_json(Path(folder) / "log.dsjson", [EVENT | change, EVENT | {"EventId": "last"}])
+        _, last = read_rows(path)
+    assert isinstance(last, Logged)
+
+
+@given(raw=st.binary(max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_any_bytes(raw):
+    """Bytes that are no log are bad rows or an unreadable file, in every format, and never a crash."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson", "log.npz"):
+            (Path(folder) / name).write_bytes(raw)
+            with contextlib.suppress(InvalidInput):
+                assert not [row for row in read_rows(Path(folder) / name) if isinstance(row, Logged)]
+
+
+# ------------------------------------------------------------------------------------------------------------ dsjson
+
+EVENT = {
+    "_label_cost": -0.5,
+    "_label_probability": 0.2,
+    "_label_Action": 2,
+    "_labelIndex": 1,
+    "o": [{"v": 0.5, "EventId": "e1"}],
+    "Timestamp": "2026-01-31T12:00:00.0000000Z",
+    "Version": "1",
+    "EventId": "e1",
+    "a": [2, 1],
+    "c": {"User": {"age": 3}, "_multi": [{"i": {"id": "fast"}}, {"i": {"id": "deep"}}]},
+    "p": [0.2, 0.8],
+    "VWState": {"m": "m1"},
+}
+
+
+def test_foreign_event(tmp_path):
+    """A Decision Service's event becomes a row: arms by their names, pmf in their order, the context kept."""
+    (row,) = read_rows(write_json(tmp_path / "log.dsjson", [EVENT | {"DeferredAction": False}]))
+    decision = row.decision
+    assert (decision.id, decision.arms, decision.pmf) == ("e1", ("fast", "deep"), (0.8, 0.2))
+    assert (decision.arm, decision.propensity, row.reward.value) == ("deep", 0.2, 0.5)
+    assert (decision.version, decision.made_at) == ("m1", 1769860800.0)
+    assert decision.query.context == EVENT["c"]
+    assert row.extra == {"DeferredAction": False}
+
+
+#: shared features of events from elsewhere
+SHARED = [
+    {"User": {"age": 3, "_text": "likes tea"}, "device": "phone"},
+    {"User": [0.5, 2.0], "context": {"hour": 7}, "_text": "a b"},
+    {"e": {"age": 3}},
+    {"e": [1.0, 0.5], "User": {"age": 3}},
+    {},
+]
+
+
+@pytest.mark.parametrize("shared", SHARED, ids=str)
+def test_foreign_event_written_again(tmp_path, shared):
+    """An event from elsewhere is written with the very `c`, actions' features and all, and read again as the same."""
+    event = EVENT | {"c": shared | {"_multi": [{"i": {"id": "fast", "price": 1}}, {"i": {"id": "deep"}, "n": [1, 2]}]}}
+    (row,) = read_rows(write_json(tmp_path / "log.dsjson", [event]))
+    write_rows(tmp_path / "again.dsjson", [row])
+    again = json.loads((tmp_path / "again.dsjson").read_text())
+    assert again["c"] == event["c"]
+    assert {key: again[key] for key in ("a", "p", "_label_cost")} == {
+        key: event[key] for key in ("a", "p", "_label_cost")
+    }
+    (back,) = read_rows(tmp_path / "again.dsjson")
+    assert same(back, row)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"_multi": [{"id": "fast"}, {"id": "deep"}]},
+        {"_multi": [{"id": "slow"}, {"id": "deep"}]},
+        {"_multi": [{"id": "fast"}, {"id": "deep"}], "e": [1.0, 2.0]},
+        {"_multi": [{"id": "fast"}, "deep"]},
+        {"_multi": [{"id": "fast"}]},
+        {"_multi": "c"},
+        {"User": {"age": 3, "_x": {"y": None}}, "é": {"a": 1}, "e": {"a": 1}, "context": {"a": {"b": [1]}}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("features", [None, [0.25, 0.5]], ids=str)
+def test_any_context_as_event(tmp_path, context, features):
+    """Whatever a context holds, also what looks like an event's, the row comes back from dsjson."""
+    (row,) = read_rows(write_json(tmp_path / "log.jsonl", [LEAST | {"context": context, "features": features}]))
+    write_rows(tmp_path / "log.dsjson", [row])
+    (back,) = read_rows(tmp_path / "log.dsjson")
+    assert same(back, row)
+
+
+@pytest.mark.parametrize(
+    "several",
+    [[{"x": 1}, {"id": "deep"}], [{"id": "deep"}, {"id": "deep"}], [{"id": ""}, {"id": 3}], [[], {}]],
+)
+def test_actions_without_names(tmp_path, several):
+    """Where the actions do not all have a name of their own, they are numbered."""
+    (row,) = read_rows(write_json(tmp_path / "log.dsjson", [EVENT | {"c": {"_multi": several}}]))
+    assert (row.decision.arms, row.decision.arm) == (("action_1", "action_2"), "action_2")
+
+
+def test_float32_probabilities(tmp_path):
+    """A label's probability may differ from p as float32 does; p is taken."""
+    (row,) = read_rows(write_json(tmp_path / "log.dsjson", [EVENT | {"_label_probability": 0.20000000298}]))
+    assert row.decision.propensity == 0.2
+
+
+def test_chosen_is_not_first(tmp_path):
+    """The probability is that of the chosen action, wherever it stands in a."""
+    (row,) = read_rows(write_json(tmp_path / "log.dsjson", [EVENT | {"a": [1, 2], "p": [0.8, 0.2]}]))
+    assert (row.decision.arm, row.decision.propensity) == ("deep", 0.2)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "reason"),
+    [
+        ({"_skipLearn": True}, "_skipLearn", "never shown"),
+        ({"pdrop": 1.0}, "pdrop", "no share below 1"),
+        ({"pdrop": -0.1}, "pdrop", "no share below 1"),
+        ({"pdrop": 0.5}, "pdrop", "stands for 2"),
+        ({"pdrop": "half"}, "pdrop", "no finite number"),
+        ({"_label_cost": 0, "o": []}, "o", "no outcome"),
+        ({"_label_cost": None, "o": None}, "o", "no outcome"),
+        ({"_label_cost": None}, "_label_cost", "no finite number"),
+        ({"_label_Action": 3}, "_label_Action", "not in 1 to 2"),
+        ({"_label_Action": 0}, "_label_Action", "not in 1 to 2"),
+        ({"_labelIndex": 0}, "_labelIndex", "_label_Action - 1"),
+        ({"_label_probability": 0.3}, "_label_probability", "p gives the drawn action"),
+        ({"_label_probability": 0}, "_label_probability", "outside (0, 1]"),
+        ({"a": [2, 2]}, "a", "no order"),
+        ({"a": [2]}, "a", "no order"),
+        ({"p": [0.2]}, "p", "does not fit"),
+        ({"p": [0.2, 0.7]}, "pmf", "sums to"),
+        ({"c": {}}, "c._multi", "missing"),
+        ({"c": None}, "c", "missing"),
+        ({"EventId": None}, "id", "missing"),
+        ({"Timestamp": "yesterday"}, "Timestamp", "no time"),
+        ({"_label_cost": -3}, "reward", "outside"),
+    ],
+)
+def test_wrong_event(tmp_path, change, field, reason):
+    """An event that cannot be used is named by its field, and the next one is read."""
+    bad, good = read_rows(write_json(tmp_path / "log.dsjson", [EVENT | change, EVENT | {"EventId": "e2"}]))
+    assert isinstance(bad, BadRow), bad
+    assert (bad.line, bad.field) == (1, field)
+    assert reason in bad.reason
+    assert isinstance(good, Logged)
+
+
+# --------------------------------------------------------------------------------------------------------------- OBP
+
+
+def feedback(**changes):
+    """A bandit_feedback as OBP's datasets give it."""
+    pi_b = np.array([[0.5, 0.5], [0.25, 0.75], [0.9, 0.1]])[:, :, None]
+    action = np.array([0, 1, 1])
+    made = {
+        "n_rounds": 3,
+        "n_actions": 2,
+        "context": np.arange(6.0).reshape(3, 2),
+        "action_context": np.eye(2),
+        "action": action,
+        "position": None,
+        "reward": np.array([1.0, 0.0, 1.0]),
+        "pi_b": pi_b,
+        "pscore": pi_b[np.arange(3), action, 0],
+    }
+    return {key: value for key, value in (made | changes).items() if value is not None or key == "position"}
+
+
+def test_foreign_feedback(tmp_path):
+    """A bandit_feedback saved with np.savez becomes rows, position = None and all, the same ids every time."""
+    np.savez(tmp_path / "log.npz", **feedback())
+    rows = list(read_rows(tmp_path / "log.npz"))
+    assert [row.decision.pmf for row in rows] == [(0.5, 0.5), (0.25, 0.75), (0.9, 0.1)]
+    assert [row.decision.arm for row in rows] == ["action_0", "action_1", "action_1"]
+    assert [row.reward.value for row in rows] == [1.0, 0.0, 1.0]
+    assert rows[2].decision.features.tolist() == [4.0, 5.0]
+    ids = [row.decision.id for row in rows]
+    assert ids == [row.decision.id for row in read_rows(tmp_path / "log.npz")]
+    np.savez(tmp_path / "other.npz", **feedback(reward=np.array([1.0, 0.0, 0.0])))
+    assert not set(ids) & {row.decision.id for row in read_rows(tmp_path / "other.npz")}
+
+
+def test_bad_rounds(tmp_path):
+    """A pscore that pi_b does not give, and an action that is none, are bad rows by number."""
+    np.savez(tmp_path / "log.npz", **feedback(pscore=np.array([0.5, 0.5, 0.1]), action=np.array([0, 1, 2])))
+    good, pscore, action = read_rows(tmp_path / "log.npz")
+    assert isinstance(good, Logged)
+    assert [(bad.line, bad.field) for bad in (pscore, action)] == [(2, "propensity"), (3, "action")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "remedy"),
+    [
+        ({"pi_b": None}, "pi_b", "pscore alone"),
+        ({"pi_b": np.ones((3, 2, 2)) / 2}, "pi_b", "one position"),
+        ({"position": np.array([0, 1, 0])}, "pi_b", "one position"),
+        ({"reward": np.zeros(2)}, "reward", "a row for each"),
+        ({"reward": None}, "reward", "whole bandit_feedback"),
+        ({"action": np.array([0.0, 1.0, 1.0])}, "action", "whole numbers"),
+        ({"context": np.array([["a"], ["b"], ["c"]], dtype=object)}, "", "np.savez"),
+    ],
+)
+def test_wrong_feedback(tmp_path, changes, field, remedy):
+    """A dict that cannot be a log of one position with its pmf is refused by key, with what to save instead."""
+    np.savez(tmp_path / "log.npz", **feedback(**changes))
+    with pytest.raises(InvalidInput) as caught:
+        list(read_rows(tmp_path / "log.npz"))
+    assert caught.value.field.endswith(f"log.npz {field}".rstrip())
+    assert remedy in caught.value.remedy
+
+
+def test_nothing_pickled_is_read(tmp_path):
+    """Arrays of objects are refused: reading them would run what is in them."""
+    np.save(tmp_path / "one.npy", np.array([{}], dtype=object), allow_pickle=True)
+    (tmp_path / "one.npy").rename(tmp_path / "log.npz")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        list(read_rows(tmp_path / "log.npz"))
+
+
+@pytest.mark.parametrize("raw", [b"PK\x03\x04", b"PK\x03\x04 cut short"])
+def test_cut_npz(tmp_path, raw):
+    """A zip that is cut short is refused and closed."""
+    (tmp_path / "log.npz").write_bytes(raw)
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        list(read_rows(tmp_path / "log.npz"))
+
+
+def test_one_array(tmp_path):
+    """A single array is refused with what to save instead."""
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "one.npy").rename(tmp_path / "log.npz")
+    with pytest.raises(InvalidInput, match="is one array"):
+        list(read_rows(tmp_path / "log.npz"))
+
+
+def test_export_cut_by_hand(tmp_path):
+    """One of our own .npz whose arrays do not belong together any more is refused by the array's name."""
+    write_rows(tmp_path / "log.npz", plain_rows(4))
+    arrays = dict(np.load(tmp_path / "log.npz"))
+    for change in (
+        {"ragbandit_rows": arrays["ragbandit_rows"][:0]},
+        {"ragbandit_arms": arrays["ragbandit_arms"][:1]},
+        {"ragbandit_id": arrays["ragbandit_id"][:1]},
+    ):
+        np.savez(tmp_path / "cut.npz", **arrays | change)
+        with pytest.raises(InvalidInput, match=next(iter(change))):
+            list(read_rows(tmp_path / "cut.npz"))
+    del arrays["ragbandit_id"]
+    np.savez(tmp_path / "cut.npz", **arrays)
+    with pytest.raises(InvalidInput, match="ragbandit_id: is missing"):
+        list(read_rows(tmp_path / "cut.npz"))
+
+
+def test_own_event_that_was_edited(tmp_path):
+    """A dsjson row of ours whose cost was changed no longer fits its parts, and says so."""
+    write_rows(tmp_path / "log.dsjson", plain_rows(1))
+    event = json.loads((tmp_path / "log.dsjson").read_text())
+    (bad,) = read_rows(write_json(tmp_path / "log.dsjson", [event | {"_label_cost": 0.125}]))
+    assert bad.field == "reward.value"

@@ -1,0 +1,247 @@
+"""Every format gives back what it was given, and a file is whole or not there."""
+
+import gzip
+import json
+import os
+import sys
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.offline.logs import Defaults, Logged, read_rows, write_rows
+from ragbandit.router.offline.logs.records import OURS, record_of
+from tests.support.log_rows import LEAST, logs, plain_rows, same, write_json
+
+NAMES = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson", "log.dsjson.gz", "log.npz"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(rows=logs())
+@settings(max_examples=20, deadline=None)
+def test_round_trip(name, rows):
+    """Whatever rows a log holds, they come back equal, features to the bit."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        assert write_rows(path, rows) == len(rows)
+        back = list(read_rows(path))
+        assert [Path(folder) / name] == list(Path(folder).iterdir())
+    assert len(back) == len(rows)
+    for row, again in zip(rows, back, strict=True):
+        assert isinstance(again, Logged), again
+        assert same(row, again)
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.dsjson"])
+def test_same_rows_same_bytes(tmp_path, name):
+    """A file that is read and written again is the same file."""
+    write_rows(tmp_path / name, plain_rows(20))
+    write_rows(tmp_path / f"again.{name}", read_rows(tmp_path / name))
+    assert (tmp_path / name).read_bytes() == (tmp_path / f"again.{name}").read_bytes()
+
+
+def test_keys_of_a_line(tmp_path):
+    """A line has our keys in their order, then those of others."""
+    row = replace(plain_rows(1)[0], extra={"candidate": [0.2, 0.3, 0.5]})
+    write_rows(tmp_path / "log.jsonl", [row])
+    assert tuple(json.loads((tmp_path / "log.jsonl").read_text())) == (*OURS, "candidate") == tuple(record_of(row))
+
+
+def test_least_row(tmp_path):
+    """Five keys make a row; the rest has defaults, and no time or chance is in them."""
+    (row,) = read_rows(write_json(tmp_path / "log.jsonl", [LEAST]), defaults=Defaults(minimum=0.0, maximum=2.0))
+    decision, reward = row.decision, row.reward
+    assert (decision.arm, decision.propensity, decision.explored) == ("deep", 0.2, True)
+    assert (decision.policy, decision.version, decision.run_by, decision.made_at) == ("imported", "", "caller", 0.0)
+    assert (decision.query.text, decision.query.tenant, decision.features) == ("", "default", None)
+    assert (reward.value, reward.quality, reward.cost, reward.minimum, reward.maximum) == (0.7, 0.7, 0.0, 0.0, 2.0)
+    assert (reward.preset, reward.source, row.seq, row.line) == ("reward", "explicit", 1, 1)
+
+
+def test_reward_from_its_parts(tmp_path):
+    """Quality and cost give the reward by the weight they name, or the default's, within the bounds."""
+    rewards = [{"quality": 1, "cost": 4}, {"quality": 1, "cost": 4, "weight": 0.2}, {"quality": -1, "cost": 40}]
+    path = write_json(tmp_path / "log.jsonl", [LEAST | {"id": f"q{n}", "reward": r} for n, r in enumerate(rewards)])
+    values = [row.reward.value for row in read_rows(path, defaults=Defaults(weight=0.05))]
+    assert values == pytest.approx([0.8, 0.2, -1.0])
+
+
+def test_pmf_by_name(tmp_path):
+    """A pmf may be an object, with or without a list of arms beside it, in whatever order."""
+    path = write_json(
+        tmp_path / "log.jsonl",
+        [
+            {"id": "a", "pmf": {"fast": 0.25, "deep": 0.75}, "arm": "fast", "reward": 1},
+            LEAST | {"id": "b", "pmf": {"deep": 0.75, "fast": 0.25}},
+        ],
+    )
+    first, second = read_rows(path)
+    assert (first.decision.arms, first.decision.pmf) == (("fast", "deep"), (0.25, 0.75))
+    assert (second.decision.arms, second.decision.pmf) == (("fast", "deep"), (0.25, 0.75))
+
+
+def test_features_by_hand(tmp_path):
+    """Features may be a list of numbers."""
+    (row,) = read_rows(write_json(tmp_path / "log.jsonl", [LEAST | {"features": [1, 0.5]}]))
+    assert row.decision.features.dtype == np.float32
+    assert row.decision.features.tolist() == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_failed_write_leaves_nothing(tmp_path, name):
+    """Rows that break off leave no file, and an older file of that name as it was."""
+
+    def broken():
+        yield from plain_rows(3)
+        raise RuntimeError("the store is gone")
+
+    with pytest.raises(RuntimeError):
+        write_rows(tmp_path / name, broken())
+    assert list(tmp_path.iterdir()) == []
+    write_rows(tmp_path / name, plain_rows(2))
+    before = (tmp_path / name).read_bytes()
+    with pytest.raises(RuntimeError):
+        write_rows(tmp_path / name, broken())
+    assert (tmp_path / name).read_bytes() == before
+
+
+def test_nowhere_to_write(tmp_path):
+    """A folder that is not there is named."""
+    with pytest.raises(InvalidInput, match="cannot be written"):
+        write_rows(tmp_path / "missing" / "log.jsonl", plain_rows(1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_such_file(tmp_path, name):
+    """A file that is not there is named."""
+    with pytest.raises(InvalidInput, match="cannot be read") as caught:
+        list(read_rows(tmp_path / name))
+    assert name in caught.value.field
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_empty_log(tmp_path, name):
+    """A log without rows is refused by the file's name."""
+    write_rows(tmp_path / name, [])
+    with pytest.raises(InvalidInput, match="has no rows"):
+        list(read_rows(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["log.jsonl.gz", "log.dsjson.gz"])
+def test_truncated_gzip(tmp_path, name):
+    """A gzip that ends too early gives its whole rows, then says where they end."""
+    write_rows(tmp_path / name, plain_rows(2000))
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    rows = []
+    with pytest.raises(InvalidInput, match=r"the last whole row is on line (\d+)") as caught:
+        rows.extend(read_rows(tmp_path / name))
+    good = [row for row in rows if isinstance(row, Logged)]
+    assert 100 < len(good) < 2000
+    assert f"line {len(rows)}" in caught.value.message
+    assert name in caught.value.field
+
+
+def test_damaged_gzip(tmp_path):
+    """A file that is no gzip, whatever its name, is refused."""
+    (tmp_path / "log.jsonl.gz").write_bytes(b"plain text\n")
+    with pytest.raises(InvalidInput, match="damaged"):
+        list(read_rows(tmp_path / "log.jsonl.gz"))
+
+
+@pytest.mark.parametrize("said", ["jsonl", "parquet", "dsjson", "obp"])
+@pytest.mark.parametrize("format_", ["jsonl", "parquet", "dsjson", "obp"])
+def test_wrong_format(tmp_path, format_, said):
+    """A file that is read as another format is refused once, with the format to name."""
+    write_rows(tmp_path / "log", plain_rows(3), format=format_)
+    if said == format_:
+        assert len(list(read_rows(tmp_path / "log", format=said))) == 3
+        return
+    with pytest.raises(InvalidInput, match=f"is no {said} file: it begins like {format_}") as caught:
+        read_rows(tmp_path / "log", format=said)
+    assert caught.value.remedy == f"give --format {format_}"
+
+
+@pytest.mark.parametrize("row", [{"id": "q1"}, {**LEAST, "a": [1], "c": {}, "p": [1.0]}, {"EventId": "e1"}])
+@pytest.mark.parametrize("said", ["jsonl", "dsjson"])
+def test_doubtful_format(tmp_path, said, row):
+    """A first row that may be of either format is judged by the named one's reader."""
+    assert len(list(read_rows(write_json(tmp_path / "log", [row]), format=said))) == 1
+
+
+@pytest.mark.parametrize("raw", [b"q1,fast,0.8\n", b"\x80\x04K\x01.", b""])
+def test_no_npz(tmp_path, raw):
+    """A file that is no .npz is refused without advice to unpickle it."""
+    (tmp_path / "log.npz").write_bytes(raw)
+    with pytest.raises(InvalidInput, match="cannot be read") as caught:
+        list(read_rows(tmp_path / "log.npz"))
+    assert "pickle" not in caught.value.message
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "dsjson"])
+def test_gzip_by_another_name(tmp_path, format_):
+    """A gzip is read whatever its name is."""
+    write_rows(tmp_path / "log.gz", plain_rows(3), format=format_)
+    (tmp_path / "log.gz").rename(tmp_path / "log")
+    assert len(list(read_rows(tmp_path / "log", format=format_))) == 3
+
+
+def test_from_a_pipe(tmp_path):
+    """What comes through a pipe is read from its first row on: no look at the format takes any."""
+    os.mkfifo(tmp_path / "log.jsonl")
+    text = "".join(json.dumps(LEAST | {"id": f"q{number}"}) + "\n" for number in range(3))
+    writer = threading.Thread(target=(tmp_path / "log.jsonl").write_text, args=(text,))
+    writer.start()
+    rows = list(read_rows(tmp_path / "log.jsonl"))
+    writer.join(10)
+    assert [row.decision.id for row in rows] == ["q0", "q1", "q2"]
+
+
+def test_damaged_parquet(tmp_path):
+    """A Parquet file that breaks in its middle is refused as an input, not as a crash."""
+    write_rows(tmp_path / "log.parquet", plain_rows(5000))
+    raw = bytearray((tmp_path / "log.parquet").read_bytes())
+    raw[2000:6000] = bytes(4000)
+    (tmp_path / "log.parquet").write_bytes(raw)
+    with pytest.raises(InvalidInput, match=r"log\.parquet"):
+        list(read_rows(tmp_path / "log.parquet"))
+
+
+def test_blank_lines_and_bom(tmp_path):
+    """Blank lines are no rows, and a byte order mark is no part of the first."""
+    text = f"\n{json.dumps(LEAST)}\n\n{json.dumps(LEAST | {'id': 'q2'})}\n"
+    (tmp_path / "log.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert [row.line for row in read_rows(tmp_path / "log.jsonl")] == [2, 4]
+
+
+def test_format_by_name(tmp_path):
+    """The file's name says the format, a format that is named wins, and neither is an error that says what to do."""
+    write_rows(tmp_path / "log.txt", plain_rows(1), format="dsjson")
+    assert json.loads((tmp_path / "log.txt").read_text())["_label_Action"] in (1, 2, 3)
+    with pytest.raises(InvalidInput, match="name the format"):
+        read_rows(tmp_path / "log.txt")
+    with pytest.raises(InvalidInput, match="use jsonl, parquet, dsjson, obp"):
+        read_rows(tmp_path / "log.txt", format="csv")
+
+
+def test_gzip_says_nothing_of_when(tmp_path):
+    """Two exports of the same rows are the same bytes, gzip's header included."""
+    for name in ("a.jsonl.gz", "b.jsonl.gz"):
+        write_rows(tmp_path / name, plain_rows(3))
+    assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
+    assert len(gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes()).splitlines()) == 3
+
+
+def test_parquet_without_pyarrow(tmp_path, monkeypatch):
+    """Without pyarrow the error names the extra to install."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ConfigError, match=r"ragbandit\[parquet\]"):
+        write_rows(tmp_path / "log.parquet", plain_rows(1))
+    with pytest.raises(ConfigError, match=r"ragbandit\[parquet\]"):
+        list(read_rows(tmp_path / "log.parquet"))

@@ -1,0 +1,231 @@
+"""The replay as a library: small logs by hand, arms, columns, reward models, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.router.offline.replay import Plan, asked_candidates, held, judge, prepared
+from ragbandit.router.offline.replay.sources import Piece
+from ragbandit.router.policies import make_policy
+from tests.support.log_rows import with_extra
+from tests.support.replay_logs import close, judged, lived_rows, rows_from
+
+# -------------------------------------------------------------------------------------------------------------- by hand
+
+#: (pmf of fast and deep, the arm drawn, reward)
+HAND = [(0.8, "fast", 0.5), (0.8, "deep", 1.0), (0.5, "deep", -0.5), (0.25, "fast", 0.0), (0.5, "deep", 0.75)]
+
+
+def hand_rows():
+    return rows_from({"arms": ["fast", "deep"], "pmf": [p, 1 - p], "arm": a, "reward": r} for p, a, r in HAND)
+
+
+def test_ips_by_hand():
+    """Always deep: weights 0, 5, 2, 0, 2 give IPS (5 - 1 + 1.5) / 5 and SNIPS that over 9 / 5."""
+    (found,) = judged(hand_rows(), "fixed:deep", estimator="ips").candidates
+    assert found.reward.value == pytest.approx(5.5 / 5)
+    assert found.others["snips"].value == pytest.approx(5.5 / 9)
+    assert found.difference.value == pytest.approx(5.5 / 5 - 1.75 / 5)
+    assert (found.weights.largest, found.weights.possible) == (pytest.approx(5.0), pytest.approx(5.0))
+    assert found.weights.effective_rows == pytest.approx(81 / 33)
+    assert found.weights.mean.value == pytest.approx(9 / 5)
+    assert found.shares == {"fast": 0.0, "deep": 1.0}
+    assert found.described == "always deep"
+
+
+def test_dr_by_hand():
+    """DR of the arms' means: every row is predicted by the other folds, shrunk to their mean by one row's worth."""
+    rows = hand_rows()
+    fold = folds_of(held(rows).log.keys, folds=2)
+    assert len(set(fold)) == 2
+    scores, models = [], []
+    for place, (share, arm, reward) in enumerate(HAND):
+        others = [row for row, its in zip(HAND, fold, strict=True) if its != fold[place]]
+        mean = sum(row[2] for row in others) / len(others)
+        own = [row[2] for row in others if row[1] == "deep"]
+        model = mean + sum(each - mean for each in own) / (len(own) + 1)
+        weight = 1 / (1 - share) if arm == "deep" else 0.0
+        scores.append(model + weight * (reward - model))
+        models.append(model)
+    (found,) = judged(rows, "fixed:deep", folds=2).candidates
+    assert found.reward.value == pytest.approx(np.mean(scores))
+    assert found.others["dm"].value == pytest.approx(np.mean(models))
+    assert found.others["dm"].biased
+    assert not found.reward.biased
+
+
+def test_log_by_hand():
+    """The log's own table: draws, expected draws, mean rewards; an arm never drawn has no reward."""
+    found = judged(hand_rows(), "uniform")
+    fast, deep = found.arms
+    assert (fast.name, fast.drawn, fast.expected, fast.reward) == ("fast", 0.4, pytest.approx(0.57), 0.25)
+    assert (deep.drawn, deep.reward) == (0.6, pytest.approx(1.25 / 3))
+    assert found.baseline_reward.value == pytest.approx(1.75 / 5)
+    assert (found.rows, found.sources, found.comparisons) == (5, {"explicit": 5}, 1)
+    never = rows_from({"arms": ["a", "b"], "pmf": [0.9, 0.1], "arm": "a", "reward": 0.5} for _ in range(3))
+    assert [arm.reward for arm in judged(never, "uniform").arms] == [0.5, None]
+
+
+def test_pieces_change_nothing():
+    """A log read in pieces of any size gives the numbers of the whole log to 1e-9."""
+    log = held(lived_rows(200))
+    asked = asked_candidates(["fixed:slow", "uniform", "linucb"])
+    plan = Plan(segments=("device",))
+    ready = prepared(log, candidates=asked, plan=plan, settings=Settings())
+    pmfs = [one.pmf for one in ready.judged]
+    said = {"candidates": asked, "judged": ready.judged, "plan": plan, "log": "a log"}
+    whole = judge(ready.log.pieces(pmfs), **said)
+    for size in (3, 70, 199):
+        cuts = [np.arange(start, min(start + size, 200)) for start in range(0, 200, size)]
+        pieces = [Piece(log=ready.log.log.part(cut), candidates=[pmf[cut] for pmf in pmfs]) for cut in cuts]
+        close(judge(pieces, **said), whole)
+
+
+def test_rows_in_any_order_give_the_same_value():
+    """The order of the rows changes neither the estimate nor its interval, of a candidate that does not learn."""
+    rows = lived_rows(100)
+    for estimator in ("dr", "ips", "snips"):
+        ways = [judged(order, "fixed:deep", estimator=estimator).candidates[0] for order in (rows, rows[::-1])]
+        close(ways[0].reward, ways[1].reward)
+        close(ways[0].difference, ways[1].difference)
+
+
+# ----------------------------------------------------------------------------------------------------------------- arms
+
+
+def mixed_rows():
+    """Two offers: the second one without slow."""
+    return rows_from(
+        [
+            {"arms": ["fast", "deep", "slow"], "pmf": [0.5, 0.25, 0.25], "arm": "slow", "reward": 1.0},
+            {"arms": ["deep", "fast"], "pmf": [0.5, 0.5], "arm": "deep", "reward": 0.5},
+        ]
+    )
+
+
+def test_mixed_arms_are_refused_unless_asked_for():
+    """Rows with different arms are refused by line, arms and remedy; with mixed_arms each is judged among its own."""
+    with pytest.raises(InvalidInput, match="offers deep, fast; the first row offers fast, deep, slow") as caught:
+        held(mixed_rows())
+    assert caught.value.field == "line 2 arms"
+    assert "--mixed-arms" in caught.value.remedy
+    log = held(mixed_rows(), mixed_arms=True).log
+    assert log.arms == ("fast", "deep", "slow")
+    assert log.pmf.tolist() == [[0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]
+    assert log.offered.tolist() == [[True] * 3, [True, True, False]]
+
+
+def test_fixed_arm_that_is_not_offered():
+    """Where an arm is not offered, always playing it means all offered arms alike, as the policy `fixed` does."""
+    (found,) = judged(mixed_rows(), "fixed:slow", mixed_arms=True, estimator="ips").candidates
+    assert found.reward.value == pytest.approx((4 * 1.0 + 1 * 0.5) / 2)
+    assert found.shares == {"fast": 0.25, "deep": 0.25, "slow": 0.5}
+    policy = make_policy("fixed", params={"arm": "slow"})
+    for row, mine in zip(mixed_rows(), [(0, 0, 1), (0.5, 0.5)], strict=True):
+        (output,) = policy.pmf([row.decision.query], features=None, arms=[row.decision.arms])
+        assert output.pmf == mine
+
+
+def test_same_arms_in_another_order_are_no_mixture():
+    """A row that names the same arms in another order is judged like any other."""
+    one = {"arms": ["fast", "deep"], "pmf": [0.75, 0.25], "arm": "deep", "reward": 1.0}
+    other = {"arms": ["deep", "fast"], "pmf": [0.25, 0.75], "arm": "deep", "reward": 1.0}
+    assert held(rows_from([one, other])).log.pmf.tolist() == [[0.75, 0.25]] * 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "has no rows"),
+        ([{"arms": ["fast"], "pmf": [1.0], "arm": "fast", "reward": 1.0, "version": "main-1-x"}], "the arm fast only"),
+    ],
+)
+def test_log_without_a_choice(rows, said):
+    """An empty log and a log of one arm are refused with a remedy."""
+    with pytest.raises(InvalidInput, match=said) as caught:
+        held(rows_from(rows))
+    assert caught.value.field == "log"
+    assert caught.value.remedy
+
+
+def test_wrong_row_is_named():
+    """A row that cannot be true is refused by its place: the line of a file, else the decision's id."""
+    rows = lived_rows(3)
+    wrong = replace(rows[1], decision=replace(rows[1].decision, pmf=(0.5, 0.3, 0.3)))
+    for row, place in ((wrong, "line 2 pmf"), (replace(wrong, line=0), f"decision {wrong.decision.id} pmf")):
+        with pytest.raises(InvalidInput, match=r"sums to 1\.1") as caught:
+            held([rows[0], row, rows[2]])
+        assert caught.value.field == place
+
+
+# -------------------------------------------------------------------------------------------------------------- columns
+
+
+def test_column_as_list_or_object():
+    """A candidate's pmf may stand in the rows as a list in the order of their arms, or by name; both say the same."""
+    rows = lived_rows(50)
+    lists = with_extra(rows, "new", [[0.25, 0.75, 0.0]] * 50)
+    objects = with_extra(rows, "new", [{"deep": 0.75, "fast": 0.25}] * 50)
+    turned = [replace(row, decision=turned_round(row.decision), extra={"new": [0.0, 0.75, 0.25]}) for row in rows]
+    found = [judged(each, "column:new").candidates[0] for each in (lists, objects, turned)]
+    assert found[0].shares == {"fast": 0.25, "deep": 0.75, "slow": 0.0}
+    assert found[0].described == "the pmf in new"
+    for other in found[1:]:
+        assert other.shares == found[0].shares or other.shares == dict(reversed(found[0].shares.items()))
+        close(other.reward, found[0].reward)
+
+
+def turned_round(decision):
+    """The same decision with its arms the other way round."""
+    return replace(decision, arms=decision.arms[::-1], pmf=decision.pmf[::-1])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "is missing"),
+        ([0.5, 0.5], "does not fit the arms fast, deep, slow"),
+        ({"fast": 0.5, "quick": 0.5}, "does not fit the arms"),
+        ("fast", "does not fit the arms"),
+        ([0.5, 0.5, "0"], "does not fit the arms"),
+        ([True, False, False], "does not fit the arms"),
+        ([0.5, 0.5, 0.5], "is no distribution"),
+        ([1.5, -0.5, 0.0], "is no distribution"),
+        ({"fast": 0.5}, "is no distribution"),
+        ([float("nan"), 0.5, 0.5], "is no distribution"),
+    ],
+)
+def test_column_is_refused(value, said):
+    """A row whose column is no distribution over its arms is named, with the column and a remedy."""
+    rows = with_extra(lived_rows(3), "new", [[1.0, 0.0, 0.0]] * 3)
+    rows[1] = replace(rows[1], extra={} if value is None else {"new": value})
+    with pytest.raises(InvalidInput, match=said) as caught:
+        judged(rows, "column:new")
+    assert caught.value.field == "line 2 new"
+    assert caught.value.remedy
+
+
+# ----------------------------------------------------------------------------------------------------------------- cost
+
+
+@pytest.mark.parametrize("candidate", ["fixed:slow", "linucb"])
+def test_weight_of_cost_after_the_fact(candidate):
+    """Another weight of cost put on a log gives what the same log made with that weight gives, learners included."""
+    then = judged(lived_rows(200, weight=0.2), candidate, "uniform")
+    after = judged(lived_rows(200, weight=0.05), candidate, "uniform", weight=0.2)
+    assert (then.plan.weight, after.plan.weight) == (None, 0.2)
+    close(replace(after, plan=then.plan), then)
+    kept = judged(lived_rows(200, weight=0.05), candidate, "uniform")
+    assert kept.candidates[0].reward.value != pytest.approx(then.candidates[0].reward.value, abs=0.05)
+    assert kept.candidates[1].quality == then.candidates[1].quality
+
+
+def test_whole_rewards_have_no_weight_of_cost():
+    """Rewards that came whole keep their value under another weight, and a note says how many they are."""
+    found = judged(hand_rows(), "fixed:deep", estimator="ips", weight=0.7)
+    assert found.candidates[0].reward.value == pytest.approx(5.5 / 5)
+    assert "5 rewards came whole: they keep their value whatever the weight of cost" in found.notes

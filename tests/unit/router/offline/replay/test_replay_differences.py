@@ -1,0 +1,339 @@
+"""What a replay says of differences: against the log, pairwise, by segment, with holes, and at every look."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.errors import InvalidInput
+from tests.support.log_rows import with_extra
+from tests.support.replay_logs import ARMS, close, judged, lived_rows, rows_from
+
+# ---------------------------------------------------------------------------------------------------------- comparisons
+
+
+def test_baseline_may_be_a_candidate():
+    """With a candidate as the baseline the others are compared with it, pairwise, and it with nobody."""
+    found = judged(lived_rows(300), "fixed:fast", "fixed:slow", "uniform", baseline="fixed:fast")
+    first, *others = found.candidates
+    assert (first.difference, first.quality_difference, first.verdict, first.rows_needed) == (
+        None,
+        None,
+        "baseline",
+        None,
+    )
+    assert (found.baseline, found.comparisons) == ("fixed:fast", 2)
+    close(found.baseline_reward, first.reward)
+    for candidate in others:
+        assert candidate.difference.value == pytest.approx(candidate.reward.value - first.reward.value)
+        assert candidate.cost_difference.value == pytest.approx(candidate.cost.value - first.cost.value)
+    assert all(stretch.difference.value == 0.0 for stretch in first.over_time)
+    with pytest.raises(InvalidInput, match="'linucb' is not judged") as caught:
+        judged(lived_rows(10), "uniform", baseline="linucb")
+    assert caught.value.field == "baseline"
+
+
+def test_difference_to_the_log_is_paired():
+    """A candidate near the logged policy differs from it by a narrow interval, though each value's own is wide."""
+    rows = with_extra(lived_rows(300), "near", [[0.5, 0.29, 0.21]] * 300)
+    (near,) = judged(rows, "column:near").candidates
+    assert near.difference.high - near.difference.low < 0.5 * (near.reward.high - near.reward.low)
+    assert near.difference.value == pytest.approx(near.reward.value - judged(rows, "uniform").baseline_reward.value)
+
+
+@pytest.mark.parametrize("estimator", ["dr", "ips", "snips", "dros:5"])
+def test_pairs_turn_round(estimator):
+    """First minus second is the negative of second minus first, interval and all."""
+    rows = lived_rows(200)
+    (one,) = judged(rows, "fixed:fast", "fixed:slow", estimator=estimator).pairs
+    (other,) = judged(rows, "fixed:slow", "fixed:fast", estimator=estimator).pairs
+    assert (one.first, one.second) == (other.second, other.first) == ("fixed:fast", "fixed:slow")
+    assert one.difference.value == pytest.approx(-other.difference.value)
+    assert one.difference.low == pytest.approx(-other.difference.high)
+    assert one.difference.high == pytest.approx(-other.difference.low)
+
+
+def test_more_candidates_widen_the_differences():
+    """The differences share the error among the candidates; a candidate's own interval is its own."""
+    rows = lived_rows(300)
+    alone = judged(rows, "fixed:slow").candidates[0]
+    among = judged(rows, "fixed:slow", "fixed:fast", "fixed:deep", "uniform").candidates[0]
+    assert among.difference.high - among.difference.low > 1.1 * (alone.difference.high - alone.difference.low)
+    close(among.reward, alone.reward)
+
+
+def test_better_and_worse():
+    """On 2,000 rows the best arm is better than the log and the worst is worse, and nothing more is needed."""
+    rows = with_extra(lived_rows(2000, weight=0.0), "near", [[0.49, 0.31, 0.2]] * 2000)
+    found = judged(rows, "fixed:slow", "fixed:fast", "column:near")
+    best, worst, near = found.candidates
+    assert (best.verdict, worst.verdict, near.verdict) == ("better", "worse", "cannot tell")
+    assert (best.rows_needed, worst.rows_needed) == (None, None)
+    assert near.rows_needed > 2000
+    assert best.reward.low < 0.8 < best.reward.high
+    assert worst.reward.low < 0.2 < worst.reward.high
+
+
+def test_biased_estimators_say_so():
+    """A biased estimator's interval is marked and gives no verdict."""
+    found = judged(lived_rows(500, weight=0.0), "fixed:slow", "fixed:fast", estimator="dm")
+    for candidate in found.candidates:
+        assert candidate.reward.biased
+        assert candidate.difference.biased
+        assert (candidate.verdict, candidate.rows_needed) == ("cannot tell", None)
+    assert found.pairs[0].difference.biased
+
+
+# ---------------------------------------------------------------------------------------------------- segments and time
+
+
+@pytest.mark.parametrize("estimator", ["dr", "ips"])
+@pytest.mark.parametrize("field", ["device", "number", "version"])
+def test_segments_sum_to_the_whole(field, estimator):
+    """A field's segments, the small ones together as others, have all rows, and their values average to the whole."""
+    (found,) = judged(lived_rows(300), "fixed:deep", segments=(field,), estimator=estimator).candidates
+    segments = found.segments[field]
+    assert len(segments) == {"device": 2, "number": 12, "version": 3}[field]
+    assert sum(segment.rows for segment in segments) == 300
+    for name in ("value", "difference"):
+        parts = sum(segment.rows * getattr(segment, name).value for segment in segments)
+        whole = found.reward if name == "value" else found.difference
+        assert parts / 300 == pytest.approx(whole.value)
+    assert [segment.name for segment in segments][-1] == ("others" if field == "number" else segments[-1].name)
+
+
+def test_thin_segments_have_no_interval():
+    """A segment with fewer than 20 effective rows has a value and no interval."""
+    (found,) = judged(lived_rows(90), "fixed:slow", segments=("number", "device")).candidates
+    assert all(segment.value.low is None for segment in found.segments["number"])
+    wide = judged(lived_rows(900), "fixed:deep", segments=("device",)).candidates[0].segments["device"]
+    assert all(segment.value.low < segment.value.value < segment.value.high for segment in wide)
+
+
+def test_segment_of_nobody():
+    """A field that no row has is refused with those that there are."""
+    with pytest.raises(InvalidInput, match="no row has it") as caught:
+        judged(lived_rows(5), "uniform", segments=("colour",))
+    assert caught.value.field == "segment colour"
+    assert "device, number" in caught.value.remedy
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_stretches_of_time(count):
+    """Twelve stretches of equally many rows, one after another, average to the whole; fewer where rows are fewer."""
+    (found,) = judged(lived_rows(count, seed=1), "fixed:deep", estimator="ips").candidates
+    stretches = found.over_time
+    assert [stretch.rows for stretch in stretches] == [count // min(12, count)] * min(12, count)
+    assert sum(stretch.rows * stretch.value.value for stretch in stretches) / count == pytest.approx(found.reward.value)
+    assert (stretches[0].begin, stretches[-1].end) == (1.7e9, 1.7e9 + count - 1)
+    assert all(one.end < other.begin for one, other in itertools.pairwise(stretches))
+
+
+# ----------------------------------------------------------------------------------------------------- holes and faults
+
+
+def holed_rows(count, *, seed, hidden):
+    """Every other row cannot draw slow, whose reward there would be `hidden`; elsewhere each arm is worth a half."""
+    random = np.random.default_rng(seed)
+    records, truth = [], []
+    for number in range(count):
+        pmf = [0.5, 0.5, 0.0] if number % 2 else [0.4, 0.3, 0.3]
+        drawn = int(random.choice(3, p=pmf))
+        records.append({"arms": list(ARMS), "pmf": pmf, "arm": ARMS[drawn], "reward": float(random.random() < 0.5)})
+        truth.append(hidden if number % 2 else 0.5)
+    return rows_from(records), float(np.mean(truth))
+
+
+@pytest.mark.parametrize("estimator", ["dr", "ips", "snips"])
+def test_hole_is_named_and_bounded(estimator):
+    """What the log never tried is named by its arm, and the value stands with bounds that hold at the very worst."""
+    inside = 0
+    for seed in range(12):
+        hidden = -1.0 if seed % 2 else 1.0
+        rows, truth = holed_rows(200, seed=seed, hidden=hidden)
+        (found,) = judged(rows, "fixed:slow", estimator=estimator).candidates
+        assert found.holes == {"slow": 0.5}
+        assert found.bounds == (found.reward.low, found.reward.high)
+        low, high = found.bounds
+        assert -1.0 <= low <= found.reward.value <= high <= 1.0
+        assert found.rows_needed is None
+        assert found.reward.value == pytest.approx(0.25, abs=0.15), "what was never tried counts as the middle, 0"
+        assert 1.0 < found.difference.high - found.difference.low < 1.5
+        inside += low <= truth <= high
+    assert inside == 12
+    assert judged(rows, "fixed:deep", estimator=estimator).candidates[0].bounds is None
+
+
+@pytest.mark.parametrize("estimator", ["dr", "ips", "snips", "sndr"])
+@pytest.mark.parametrize("least", [-1.0, 0.0, 0.2])
+def test_holes_are_bounded_by_the_worst_case(estimator, least):
+    """Of a hole of a half the bounds reach half the range of rewards, and chance adds little on a long log."""
+    half = (least + 1.0) / 2.0
+    rows, _ = holed_rows(4000, seed=3, hidden=0.0)
+    worth = np.mean([0.5 * least + 0.5 * 1.0] * 2)  # as rewards are least or 1, evenly
+    rows = [
+        replace(row, reward=replace(row.reward, value=value, quality=value, minimum=least, maximum=1.0))
+        for row in rows
+        for value in [least + (1.0 - least) * max(row.reward.value, 0.0)]
+    ]
+    (found,) = judged(rows, "fixed:slow", estimator=estimator).candidates
+    low, high = found.bounds
+    assert low == pytest.approx(0.5 * worth + 0.5 * least, abs=0.06 * (1.0 - least))
+    assert high == pytest.approx(0.5 * worth + 0.5 * 1.0, abs=0.06 * (1.0 - least))
+    assert low <= 0.5 * worth + 0.5 * least
+    assert high >= 0.5 * worth + 0.5
+    assert found.reward.value == pytest.approx(0.5 * worth + 0.5 * half, abs=0.03 * (1.0 - least))
+    assert found.verdict == "cannot be judged"
+    assert all(segment.value.low is None for segment in found.over_time), "nobody counted their holes"
+    assert found.quality.low is None
+    for name, other in found.others.items():
+        assert other.high - other.low > 0.5 * (1.0 - least), name
+
+
+def test_differences_with_holes_stay_possible():
+    """No difference is said to be larger than the range of the rewards."""
+    records = [
+        {"arms": list(ARMS), "pmf": [0.5, 0.5, 0.0], "arm": ARMS[number % 2], "reward": float(number % 4 < 2)}
+        for number in range(40)
+    ]
+    found = judged(rows_from(records), "fixed:slow", "uniform", baseline="fixed:slow")
+    pair = found.pairs[0].difference
+    gap = found.candidates[1].difference
+    for each in (pair, gap):
+        assert (each.low, each.high) != (None, None)
+        assert -2.0 <= each.low < each.high <= 2.0
+
+
+@pytest.mark.parametrize("estimator", ["dr", "ips"])
+def test_holes_at_every_look(estimator):
+    """Bets hold whatever the hole is worth: with --anytime the truth is inside at its worst and its best."""
+    for hidden in (-1.0, 1.0):
+        rows, truth = holed_rows(600, seed=4, hidden=hidden)
+        (found,) = judged(rows, "fixed:slow", estimator=estimator, anytime=True).candidates
+        low, high = found.bounds
+        assert low <= truth <= high
+        assert (low, high) == (found.reward.low, found.reward.high)
+        assert found.difference.low <= truth - 0.5 <= found.difference.high
+
+
+@pytest.mark.parametrize("candidate", ["uniform", "fixed:fast"])
+def test_wrong_propensities_are_found(candidate):
+    """A log whose pmfs are not those that drew is called wrong, by its arms; the same log with the true ones is not."""
+    rows = lived_rows(600)
+    assert judged(rows, candidate).faults == ()
+    wrong = [replace(row, decision=relabelled(row.decision)) for row in rows]
+    found = judged(wrong, candidate)
+    assert any(fault.startswith("fast has") for fault in found.faults)
+    assert not found.arms[0].plausible
+
+
+def relabelled(decision):
+    """With the probabilities of the first and the last arm exchanged."""
+    pmf = decision.pmf[::-1]
+    return replace(decision, pmf=pmf, propensity=pmf[decision.arms.index(decision.arm)])
+
+
+# -------------------------------------------------------------------------------------------------------------- anytime
+
+
+@pytest.mark.parametrize("estimator", ["dr", "ips"])
+def test_anytime_intervals_are_wider(estimator):
+    """Intervals that hold at every look contain the estimate and are wider than those of one look."""
+    rows = lived_rows(1000, weight=0.0)
+    names = ("fixed:slow", "fixed:fast", "uniform")
+    once = judged(rows, *names, estimator=estimator)
+    ever = judged(rows, *names, estimator=estimator, anytime=True)
+    pairs = [(one.difference, other.difference) for one, other in zip(once.pairs, ever.pairs, strict=True)]
+    for one, other in zip(once.candidates, ever.candidates, strict=True):
+        pairs += [(one.reward, other.reward), (one.difference, other.difference)]
+        assert all(segment.value.low is None for segment in other.over_time)
+    for one, other in pairs:
+        assert one.value == other.value
+        assert other.low <= one.value <= other.high
+        assert other.high - other.low > one.high - one.low
+    best = ever.candidates[0].reward
+    assert best.low < 0.8 < best.high
+
+
+def test_anytime_baseline():
+    """With a candidate as the baseline the anytime intervals are of the differences to it."""
+    found = judged(lived_rows(300), "fixed:slow", "fixed:fast", anytime=True, baseline="fixed:fast")
+    assert found.candidates[1].difference is None
+    assert found.candidates[0].difference.value == pytest.approx(found.pairs[0].difference.value)
+    assert found.candidates[0].difference.low == pytest.approx(found.pairs[0].difference.low)
+
+
+def test_anytime_ips_reads_no_model(monkeypatch):
+    """IPS at every look is made of the log alone: no model is fitted, for values and differences."""
+    monkeypatch.setattr("ragbandit.router.offline.replay.anytime.progressive", lambda *_, **__: pytest.fail("a model"))
+    found = judged(lived_rows(400, weight=0.0), "fixed:slow", "uniform", estimator="ips", anytime=True)
+    assert found.candidates[0].difference.low < found.candidates[0].difference.value
+
+
+def test_anytime_heeds_the_reward_model():
+    """The mean model reads no features at every look either: other features change nothing."""
+    rows = lived_rows(400)
+    told = [
+        replace(row, decision=replace(row.decision, features=row.decision.features * n)) for n, row in enumerate(rows)
+    ]
+    for model, same in (("mean", True), ("ridge", False)):
+        ways = [judged(each, "fixed:slow", anytime=True, reward_model=model).candidates[0] for each in (rows, told)]
+        assert (ways[0].reward.low == ways[1].reward.low) == same
+
+
+# ------------------------------------------------------------------------------------------------ forecasts and tuning
+
+
+def test_few_rows_promise_nothing():
+    """Below 20 effective rows no number of rows is forecast, above it there is one."""
+    near = [[0.49, 0.31, 0.2]] * 60
+    few, many = (
+        judged(with_extra(lived_rows(count, weight=0.0), "near", near[:count]), "column:near").candidates[0]
+        for count in (19, 60)
+    )
+    assert (few.verdict, many.verdict) == ("cannot tell", "cannot tell")
+    assert few.weights.effective_rows < 20 < many.weights.effective_rows
+    assert (few.rows_needed, many.rows_needed is not None) == (None, True)
+
+
+@pytest.mark.parametrize("name", ["dros", "switch_dr", "clipped_ips"])
+def test_parameters_are_tuned_for_each_candidate(name):
+    """An estimator named without its parameter takes, for each candidate, the one of the least estimated error."""
+    rows = with_extra(lived_rows(400, pmf=(0.9, 0.08, 0.02)), "near", [[0.89, 0.09, 0.02]] * 400)
+    found = judged(rows, "fixed:slow", "column:near", estimator=name)
+    said = [candidate.estimator for candidate in found.candidates]
+    assert all(each.startswith(f"{name}:") and each.endswith(", tuned") for each in said)
+    if name == "clipped_ips":  # with a model that is this good, weights may count for little in both
+        assert said[0] != said[1], "weights of 50 and of 1 want different ones"
+    for candidate, estimator in zip(found.candidates, said, strict=True):
+        fixed = judged(rows, candidate.name, estimator=estimator.removesuffix(", tuned")).candidates[0]
+        assert candidate.reward.value == pytest.approx(fixed.reward.value)
+        assert candidate.reward.biased
+    assert found.pairs[0].difference.value == pytest.approx(
+        found.candidates[0].reward.value - found.candidates[1].reward.value
+    )
+
+
+def test_few_effective_rows_give_no_verdict():
+    """A candidate that hardly any row speaks of is not called better or worse, and the note says why."""
+    rare = [number % 100 == 1 for number in range(600)]
+    records = [
+        {"arms": list(ARMS), "pmf": [0.98, 0.01, 0.01], "arm": ARMS[int(each)], "reward": float(each)} for each in rare
+    ]
+    (found,) = judged(rows_from(records), f"fixed:{ARMS[1]}").candidates
+    assert found.weights.effective_rows == pytest.approx(6.0)
+    assert (found.verdict, found.difference.low) == ("cannot tell", None)
+    assert "no verdict: fewer than 10 effective rows, of it or of the baseline" in found.notes
+
+
+def test_repeated_questions_are_told():
+    """A log of the same few questions says that its intervals speak of these."""
+
+    def asked(count):
+        rows = lived_rows(60)
+        queries = [replace(row.decision.query, text=f"question {n % count}") for n, row in enumerate(rows)]
+        return [replace(r, decision=replace(r.decision, query=q)) for r, q in zip(rows, queries, strict=True)]
+
+    assert any("7 different questions in 60 rows" in note for note in judged(asked(7), "uniform").notes)
+    assert not any("different questions" in note for note in judged(asked(60), "uniform").notes)

@@ -1,0 +1,309 @@
+"""Snapshots and policies that learn from the log must not have seen what they are asked about."""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from ragbandit.router.encoders.distilbert import HashingEncoder
+from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault
+from ragbandit.router.learning.snapshots import SnapshotFiles, pack
+from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.router.offline.replay import asked_candidates, held, replay
+from ragbandit.router.offline.replay.candidates import update_of
+from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies.base import PolicyOutput, apply
+from ragbandit.router.policies.fixed import Uniform
+from ragbandit.router.types import PolicyLabel
+from tests.support.log_rows import plain_rows
+from tests.support.replay_logs import ARMS, close, judged, lived_rows, rows_from
+from tests.support.tiny_models import tiny_trained
+
+# ------------------------------------------------------------------------------------------------------------ snapshots
+
+
+def snapshot_of(rows, settings, *, label="imported", encoder_hash="", name="linucb"):
+    """A snapshot of a policy that learned these rows, in the folder of these settings; its version."""
+    policy = make_policy(name, params={})
+    features = np.stack([row.decision.features for row in rows])
+    for index, row in enumerate(rows):
+        assert apply(policy, update_of(row, features=features, index=index, weight=None))
+    info, tensors, facts = pack(
+        policy, label=PolicyLabel(label), last_seq=rows[-1].seq, encoder_hash=encoder_hash, now=0.0
+    )
+    files = SnapshotFiles(settings.snapshot_root)
+    files.write(info, tensors, facts)
+    return info.version
+
+
+def test_snapshot_is_not_judged_on_its_lessons(settings):
+    """Rows that a snapshot has learned are left out, and a note says how many; the rest is judged by it as it was."""
+    made, rows = settings(), lived_rows(200)
+    version = snapshot_of(rows[:120], made)
+    found = judged(rows, version, "uniform", settings=made)
+    assert (found.rows, found.notes[0]) == (80, "120 rows are left out: a snapshot has learned them, or may have")
+    assert found.candidates[0].described == "linucb after 120 updates of imported"
+    close(found.candidates[0].reward, judged(rows[120:], version, settings=made).candidates[0].reward)
+    policy, _ = SnapshotFiles(made.snapshot_root).load(version)
+    features = np.stack([row.decision.features for row in rows[120:]])
+    queries = [row.decision.query for row in rows[120:]]
+    shares = np.mean([out.pmf for out in policy.pmf(queries, features=features, arms=[ARMS] * 80)], axis=0)
+    floor = made.policy.floor
+    assert [found.candidates[0].shares[arm] for arm in ARMS] == pytest.approx(
+        (1 - 3 * floor) * shares + floor, abs=0.05
+    )
+
+
+def test_in_sample(settings):
+    """With in_sample the learned rows are judged too, under a note that it looks better than it is."""
+    made, rows = settings(), lived_rows(200)
+    version = snapshot_of(rows[:120], made)
+    found = judged(rows, version, settings=made, in_sample=True)
+    assert found.rows == 200
+    assert found.notes[0].startswith("120 rows were learned by a snapshot that is judged on them")
+
+
+def test_snapshot_that_learned_all(settings):
+    """A log that a snapshot has learned to the last row is refused, with the ways out."""
+    made, rows = settings(), lived_rows(50)
+    version = snapshot_of(rows, made)
+    with pytest.raises(InvalidInput, match="all 50 rows were learned") as caught:
+        judged(rows, version, settings=made)
+    assert "--in-sample" in caught.value.remedy
+
+
+def test_snapshot_of_another_ledger(settings):
+    """A new label learns all decisions of its store: what is older than another ledger's snapshot may be a lesson."""
+    made, rows = settings(), lived_rows(50)
+    version = snapshot_of(rows, made)
+    at = rows[29].decision.made_at
+    file = Path(made.snapshot_root) / f"{version}.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"made_at": at}))
+    found = judged(rows, version, settings=made, ledger="other")
+    assert found.rows == 20
+    assert any("30 rows are left out" in note for note in found.notes)
+    with pytest.raises(InvalidInput, match="all 50 rows"):
+        judged(rows, version, settings=made, ledger="imported")
+
+
+def test_unknown_snapshot(settings):
+    """A name that is neither a policy nor a snapshot is refused, with the folder that was looked in."""
+    made = settings()
+    with pytest.raises(InvalidInput, match="'main-7-abc' is no policy and no snapshot") as caught:
+        judged(lived_rows(5), "main-7-abc", settings=made)
+    assert made.snapshot_root in caught.value.message
+    assert "linucb" in caught.value.remedy
+
+
+def test_snapshot_of_another_encoder(settings):
+    """A snapshot made with another encoder than the configured one is refused: its features cannot be had."""
+    made, rows = settings(), lived_rows(60)
+    version = snapshot_of(rows[:30], made, encoder_hash="f" * 64)
+    with pytest.raises(InvalidInput, match="was made with encoder ffffffffffff, not") as caught:
+        judged(rows, version, settings=made, encoder=lambda: HashingEncoder(4))
+    assert caught.value.field == "encoder"
+
+
+def test_features_are_made_where_they_are_missing(settings):
+    """Rows without features are encoded again, and policies then do as with the features that were logged."""
+    made, encoder = settings(), HashingEncoder(4)
+    rows = [
+        replace(row, decision=replace(row.decision, features=vector, encoder_hash=encoder.hash))
+        for row, vector in zip(plain_rows(60), encoder.encode([f"question {n}?" for n in range(60)]), strict=True)
+    ]
+    bare = [replace(row, decision=replace(row.decision, features=None)) for row in rows]
+    version = snapshot_of(rows[:20], made, label="main", encoder_hash=encoder.hash)
+    kept = judged(rows, version, "linucb", settings=made, encoder=lambda: pytest.fail("nothing to encode"))
+    again = judged(bare, version, "linucb", settings=made, encoder=lambda: encoder)
+    for one, other in zip(kept.candidates, again.candidates, strict=True):
+        close(other, one)
+
+
+def test_features_that_cannot_be_made(settings):
+    """A policy that needs features of rows without them is refused where there is no encoder, or no question."""
+    bare = [replace(row, decision=replace(row.decision, features=None)) for row in lived_rows(20)]
+    with pytest.raises(ConfigError, match="a policy needs features"):
+        judged(bare, "linucb", settings=settings())
+    silent = rows_from({"arms": ["a", "b"], "pmf": [0.5, 0.5], "arm": "a", "reward": 1.0} for _ in range(5))
+    with pytest.raises(InvalidInput, match="has no question") as caught:
+        judged(silent, "linucb", settings=settings(), encoder=lambda: HashingEncoder(4))
+    assert caught.value.field == "text"
+
+
+def test_features_of_two_encoders_are_not_mixed(settings):
+    """Where the rows were encoded by two encoders, no model reads their features, and a note says so."""
+    rows = lived_rows(40)
+    rows[3] = replace(rows[3], decision=replace(rows[3].decision, encoder_hash="f" * 64))
+    assert any("the rows have no features" in note for note in judged(rows, "uniform", settings=settings()).notes)
+    assert not any("features" in note for note in judged(lived_rows(40), "uniform", settings=settings()).notes)
+
+
+# -------------------------------------------------------------------------------------------------- policies that learn
+
+
+class Spy(Uniform):
+    """A policy that always says the same, and tells what it had learned when it was asked about a question."""
+
+    said: ClassVar[tuple[float, ...]] = (0.2, 0.3, 0.5)
+    #: (number of the student, question asked about, decisions learned until then)
+    heard: ClassVar[list[tuple[int, str, tuple[str, ...]]]] = []
+    numbers: ClassVar["itertools.count[int]"] = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number, self.learned = next(self.numbers), []
+
+    def pmf(self, queries, *, features, arms):
+        self.heard.extend((self.number, query.id, tuple(self.learned)) for query in queries)
+        return [PolicyOutput(pmf=self.said) for _ in queries]
+
+    def learn(self, update):
+        self.learned.append(update.decision_id)
+
+
+@pytest.fixture
+def spy(monkeypatch):
+    """Spy in the registry, with nothing heard yet."""
+    monkeypatch.setitem(POLICIES, "spy", f"{__name__}:Spy")
+    monkeypatch.setattr(Spy, "heard", [])
+    monkeypatch.setattr(Spy, "numbers", itertools.count())
+    return Spy
+
+
+def lives_of(spy):
+    """Per student that was asked at all, in that order: (question, decisions learned until then)."""
+    numbers = dict.fromkeys(number for number, _, _ in spy.heard)
+    return [[(asked, learned) for each, asked, learned in spy.heard if each == number] for number in numbers]
+
+
+@pytest.mark.parametrize("folds", [2, 5])
+def test_crossfitted_policy_never_saw_the_row(spy, folds):
+    """A policy is asked once about every row, having learned all rows of the other folds in the log's order."""
+    rows = lived_rows(60)
+    ids = [row.decision.id for row in rows]
+    judged(rows, "spy", folds=folds)
+    fold = dict(zip(ids, folds_of(held(rows).log.keys, folds=folds), strict=True))
+    assert sorted(asked for _, asked, _ in spy.heard) == sorted(ids)
+    for _, asked, learned in spy.heard:
+        assert list(learned) == [each for each in ids if fold[each] != fold[asked]]
+
+
+def test_learning_policy_is_asked_before_it_learns(spy):
+    """With learn, the first life learns every row after it was asked about it, the second only some of those before."""
+    rows = lived_rows(60)
+    ids = [row.decision.id for row in rows]
+    (found,) = judged(rows, "spy", learn=True).candidates
+    first, second = lives_of(spy)
+    assert first == [(asked, tuple(ids[:place])) for place, asked in enumerate(ids)]
+    assert [asked for asked, _ in second] == ids
+    for place, (_, learned) in enumerate(second):
+        assert set(learned) <= set(ids[:place])
+    assert found.described == "spy, learning while it goes"
+    (note,) = found.notes
+    accepted = int(note.removeprefix("rejection accepted ").split()[0])
+    assert 0 < accepted < 60
+    assert accepted - len(second[-1][1]) in (0, 1), "the last row is learned after the last question"
+
+
+def test_floor_of_candidates(spy):
+    """A policy is judged with the floor that it would be served with, the configured or the given one."""
+    (found,) = judged(lived_rows(20), "spy", floor=0.0).candidates
+    assert found.shares == pytest.approx({"fast": 0.2, "deep": 0.3, "slow": 0.5})
+    (found,) = judged(lived_rows(20), "spy", floor=0.25).candidates
+    assert found.shares == pytest.approx({"fast": 0.3, "deep": 0.325, "slow": 0.375})
+
+
+def test_rejection_accepts_as_often_as_it_must(spy):
+    """A row is accepted once in 1 / c, c the largest 1 / p; the accepted ones are drawn as the candidate would draw."""
+    rows = lived_rows(4000, weight=0.0)
+    (found,) = judged(rows, "spy", learn=True, floor=0.0).candidates
+    learned = set(lives_of(spy)[1][-1][1])
+    assert abs(len(learned) - 800) < 4 * np.sqrt(4000 * 0.2 * 0.8)
+    drawn = [row.decision.arm for row in rows if row.decision.id in learned]
+    for arm, share in zip(ARMS, spy.said, strict=True):
+        assert drawn.count(arm) / len(drawn) == pytest.approx(share, abs=4 * np.sqrt(0.25 / 800))
+    truth = 0.2 * 0.2 + 0.3 * 0.5 + 0.5 * 0.8
+    rejection = found.others["rejection"]
+    assert rejection.low < truth < rejection.high
+    assert found.reward.low < truth < found.reward.high
+
+
+def test_rejection_is_unbiased(spy):
+    """Over 40 logs the mean of the rejection estimates is the candidate's value, within three standard errors."""
+    found = [
+        judged(lived_rows(120, seed=seed, weight=0.0), "spy", learn=True, floor=0.0).candidates[0].others["rejection"]
+        for seed in range(40)
+    ]
+    values = np.array([each.value for each in found])
+    assert abs(values.mean() - 0.59) < 3 * values.std(ddof=1) / np.sqrt(40)
+    assert np.mean([each.low <= 0.59 <= each.high for each in found]) >= 0.9
+
+
+def test_fallback_is_counted(spy, monkeypatch):
+    """Where a policy fails the fallback plays, as it would have live, and a note counts these decisions."""
+    monkeypatch.setattr(spy, "said", (0.5, 0.6, 0.5))
+    (found,) = judged(lived_rows(30), "spy", floor=0.0).candidates
+    (note,) = found.notes
+    assert note.startswith("30 decisions were the fallback's: ")
+    assert found.shares["fast"] == pytest.approx(1.0)
+
+
+def test_refused_rows_are_counted(spy, monkeypatch):
+    """Rows that a policy would not learn are counted once, however many folds offered them."""
+
+    def learn(_, update):
+        if update.arm == "slow":
+            raise PolicyFault("no")
+
+    monkeypatch.setattr(spy, "learn", learn)
+    rows = lived_rows(40)
+    (found,) = judged(rows, "spy").candidates
+    slow = sum(row.decision.arm == "slow" for row in rows)
+    assert found.notes == (f"the policy would not learn {slow} rows",)
+
+
+def test_linucb_learns_which_arm_is_best():
+    """A learner that is judged by the other folds has found the best arm, and its value is near that arm's."""
+    found = judged(lived_rows(1500, weight=0.0), "linucb")
+    assert found.candidates[0].shares["slow"] > 0.7
+    assert found.candidates[0].reward.low < 0.8
+    assert found.candidates[0].verdict == "better"
+
+
+def test_anytime_needs_the_past_only(spy):
+    """A policy that learned later rows too cannot be judged at every look; one that learns as it goes can."""
+    with pytest.raises(InvalidInput, match="a policy that learned later rows too") as caught:
+        judged(lived_rows(20), "spy", anytime=True)
+    assert caught.value.field == "anytime"
+    assert "--learn" in caught.value.remedy
+    assert judged(lived_rows(20), "spy", anytime=True, learn=True).plan.anytime
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("adaptive_rag", {}),
+        ("multi_label", {}),
+        ("budget", {"target": 1.0, "policy": "multi_label"}),
+    ],
+)
+def test_untrained_policies_are_refused(name, params):
+    """A classifier that nobody trained learns nothing from a log: it is refused, not judged as uniform."""
+    asked = asked_candidates([name], params={name: params})
+    with pytest.raises(ConfigError, match="is not trained, and learns nothing from a log") as caught:
+        replay(held(lived_rows(10)), candidates=asked)
+    assert caught.value.field == name
+    assert "ragbandit train" in caught.value.remedy
+    assert f"--param {name}.trained=FOLDER" in caught.value.remedy
+
+
+def test_policies_trained_on_other_arms_are_refused():
+    """A classifier whose table lacks the log's arms would play them alike: they are named."""
+    params = {"trained": tiny_trained("multi_label"), "device": "cpu", "max_tokens": 16, "threads": 1}
+    asked = asked_candidates(["multi_label"], params={"multi_label": params})
+    with pytest.raises(ConfigError, match="was not trained on the arms fast, deep, slow"):
+        replay(held(lived_rows(10)), candidates=asked)

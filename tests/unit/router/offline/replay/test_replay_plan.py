@@ -1,0 +1,202 @@
+"""What a replay is asked for: reward models, what is noted of a log, plans and candidates that are refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.offline.replay import Plan, asked_candidates, held, replay
+from ragbandit.router.offline.replay.candidates import baselines
+from ragbandit.router.offline.replay.results import Skipped
+from tests.support.log_rows import with_extra
+from tests.support.replay_logs import ARMS, judged, lived_rows, rows_from
+
+
+def hand_rows():
+    """Five rows without times, features and versions."""
+    drawn = [(0.8, "fast", 0.5), (0.8, "deep", 1.0), (0.5, "deep", -0.5), (0.25, "fast", 0.0), (0.5, "deep", 0.75)]
+    return rows_from({"arms": ["fast", "deep"], "pmf": [p, 1 - p], "arm": a, "reward": r} for p, a, r in drawn)
+
+
+class Doubling:
+    """A regressor: twice the mean."""
+
+    def fit(self, features, targets):
+        self.mean = 2.0 * targets.mean()
+
+    def predict(self, features):
+        return np.full(len(features), self.mean)
+
+
+@pytest.mark.parametrize("model", ["ridge", "mean", "mrdr", f"{__name__}:Doubling"])
+def test_any_reward_model_serves(model):
+    """DR tells the truth with every reward model, also with one that is wrong."""
+    (found,) = judged(lived_rows(1500, weight=0.0), "fixed:slow", reward_model=model).candidates
+    assert found.reward.low < 0.8 < found.reward.high
+
+
+def test_regressor_needs_features():
+    """A regressor of one's own has nothing to read in rows without features, and that is said."""
+    with pytest.raises(ConfigError, match="the rows have no features"):
+        judged(hand_rows(), "fixed:deep", reward_model=f"{__name__}:Doubling")
+
+
+class Stubborn(Doubling):
+    """A regressor that cannot learn numbers."""
+
+    def fit(self, features, targets):
+        raise ValueError("unknown label type")
+
+
+class Broken(Doubling):
+    """A regressor that cannot predict."""
+
+    def predict(self, features):
+        raise RuntimeError("no luck")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (f"{__name__}:Stubborn", "unknown label type"),
+        (f"{__name__}:Broken", "no luck"),
+        ("os.path:join", "missing 1 required"),
+        ("sklearn.linear_model:LogisticRegression", "cannot be used: .*class"),
+    ],
+)
+def test_regressor_that_fails_is_named(name, said):
+    """Whatever another package raises becomes one error of ours, with the model's name and its cause."""
+    with pytest.raises(ConfigError, match=said) as caught:
+        judged(lived_rows(60), "fixed:slow", reward_model=name)
+    assert (caught.value.field, name in caught.value.message) == ("reward_model", True)
+    assert isinstance(caught.value.__cause__, Exception)
+
+
+def test_rows_left_out_are_counted():
+    """All rows that were left out are counted, and the first twenty named."""
+    skipped = [Skipped(where=f"line {n}", reason="bad") for n in range(25)]
+    found = replay(held(hand_rows()), candidates=asked_candidates(["uniform"]), skipped=skipped, notes=["a word"])
+    assert (found.skipped_rows, len(found.skipped), found.skipped[0]) == (25, 20, skipped[0])
+    assert found.notes[0] == "a word"
+
+
+def test_sources_of_rewards():
+    """Default rewards, late feedback and rows without features are counted and noted."""
+    rows = lived_rows(6)
+    rows[0] = replace(rows[0], reward=replace(rows[0].reward, source="default", preset="default"))
+    rows[1] = replace(rows[1], late=True)
+    found = judged(rows, "uniform")
+    assert found.sources == {"explicit": 5, "default": 1, "late": 1}
+    assert found.notes == ("1 of 6 rewards are the default: nobody judged those answers",)
+    assert judged(hand_rows(), "uniform").notes == (
+        "the rows have no features: the reward model knows the arms' means only",
+    )
+
+
+def test_rows_without_times():
+    """A log without times has no dates, and rows without one do not stretch the log to 1970."""
+    assert (judged(hand_rows(), "uniform").begin, judged(hand_rows(), "uniform").end) == (None, None)
+    assert all(part.begin is None for part in judged(hand_rows(), "uniform").candidates[0].over_time)
+    rows = lived_rows(30)
+    rows[3] = replace(rows[3], decision=replace(rows[3].decision, made_at=0.0))
+    found = judged(rows, "uniform")
+    assert (found.begin, found.end) == (1.7e9, 1.7e9 + 29)
+    assert all(part.begin >= 1.7e9 for part in found.candidates[0].over_time)
+
+
+def test_rows_without_versions():
+    """Rows that name no version are not counted as one of no name."""
+    assert judged(hand_rows(), "uniform").versions == {}
+
+
+def test_baselines_are_the_arms_and_chance():
+    """Where nothing is named, every arm of the log and uniform are judged."""
+    assert [asked.name for asked in baselines(ARMS)] == ["fixed:fast", "fixed:deep", "fixed:slow", "uniform"]
+
+
+def test_column_that_no_row_has():
+    """A key that is in no row is refused with those that are there."""
+    rows = with_extra(with_extra(lived_rows(3), "new", [[1.0, 0.0, 0.0]] * 3), "newer", [[1.0, 0.0, 0.0]] * 3)
+    with pytest.raises(InvalidInput, match="no row has this key") as caught:
+        judged(rows, "column:old")
+    assert caught.value.field == "column:old"
+    assert "newer" in caught.value.remedy
+    with pytest.raises(InvalidInput, match="no row has this key") as caught:
+        judged(lived_rows(3), "column:old")
+    assert "in every row" in caught.value.remedy
+
+
+def test_plan_is_kept_with_the_floor_in_force():
+    """What was asked for stands beside the numbers, the floor as configured where none was given."""
+    assert judged(lived_rows(5), "uniform", folds=3).plan == Plan(folds=3, floor=Settings().policy.floor)
+    assert judged(lived_rows(5), "uniform", floor=0.1).plan.floor == 0.1
+
+
+def test_versions_of_the_log():
+    """The versions in the log are counted, the largest by name and the rest together."""
+    assert judged(lived_rows(250), "uniform").versions == {"main-0-x": 100, "main-1-x": 100, "main-2-x": 50}
+    many = [replace(row, decision=replace(row.decision, version=f"v{n // 2}")) for n, row in enumerate(lived_rows(30))]
+    versions = judged(many, "uniform").versions
+    assert (len(versions), sum(versions.values())) == (5, 30)
+
+
+@pytest.mark.parametrize(
+    ("plan", "field"),
+    [
+        ({"estimator": "best"}, "estimator"),
+        ({"estimator": "dr:3"}, "estimator"),
+        ({"estimator": "dm", "anytime": True}, "estimator"),
+        ({"estimator": "snips", "anytime": True}, "estimator"),
+        ({"estimator": "sndr", "anytime": True}, "estimator"),
+        ({"estimator": "dros", "anytime": True}, "estimator"),
+        ({"reward_model": "mrdr", "anytime": True}, "reward_model"),
+        (
+            {"reward_model": "tests.unit.router.offline.replay.test_replay_plan:Doubling", "anytime": True},
+            "reward_model",
+        ),
+        ({"estimator": "switch_dr:3", "anytime": True}, "estimator"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"confidence": 0.0}, "confidence"),
+        ({"confidence": float("nan")}, "confidence"),
+        ({"folds": 1}, "folds"),
+        ({"weight": -0.1}, "lambda"),
+        ({"weight": float("nan")}, "lambda"),
+        ({"weight": float("inf")}, "lambda"),
+        ({"floor": 0.6}, "floor"),
+        ({"floor": float("nan")}, "floor"),
+    ],
+)
+def test_plan_is_refused(plan, field):
+    """A plan that cannot be is refused by the name of what is wrong, with a remedy."""
+    with pytest.raises(InvalidInput) as caught:
+        Plan(**plan)
+    assert caught.value.field == field
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([], "names none"),
+        (["uniform", "uniform"], "stands twice"),
+        (["arm:fast"], "is no candidate"),
+        (["fixed:"], "is no candidate"),
+        ([""], "is no candidate"),
+    ],
+)
+def test_candidates_are_refused(names, said):
+    """Names that cannot be candidates are refused with the ways to name one."""
+    with pytest.raises(InvalidInput, match=said) as caught:
+        asked_candidates(names)
+    assert caught.value.field == "policy"
+    assert caught.value.remedy
+
+
+def test_unknown_arm():
+    """A fixed arm that the log does not know is refused with those that it knows."""
+    with pytest.raises(InvalidInput, match="'quick' is not in the log") as caught:
+        judged(lived_rows(5), "fixed:quick")
+    assert caught.value.field == "fixed:quick"
+    assert caught.value.remedy == "use one of fast, deep, slow"

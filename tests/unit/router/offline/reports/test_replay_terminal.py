@@ -1,0 +1,433 @@
+"""What a replay says in sentences and tables."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.offline.replay.results import (
+    Arm,
+    Candidate,
+    Histogram,
+    Measured,
+    Pair,
+    Replayed,
+    Segment,
+    Skipped,
+    Weights,
+)
+from ragbandit.router.offline.reports.phrases import alarm, cell, compared, headline, number, percent, printable
+from ragbandit.router.offline.reports.terminal import print_replay
+
+DAY = 86_400.0
+BEGIN = 1_770_000_000.0
+WEIGHTS = Weights(
+    effective_rows=2310.4,
+    largest=28.04,
+    possible=30.0,
+    mean=Measured(value=1.004, low=0.97, high=1.04),
+    clipped=0.0012,
+    clip=20.0,
+    histogram=Histogram(edges=(-1.0, -0.5, 0.0, 0.5, 1.0, 1.5), counts=(900, 2000, 3000, 0, 12)),
+)
+
+
+def measured(value, half=None, **changes):
+    """A number with an interval of this half width, if any."""
+    ends = {} if half is None else {"low": value - half, "high": value + half}
+    return Measured(value=value, **ends, **changes)
+
+
+def segment(name, difference, half=0.05, *, rows=1000, begin=None):
+    """A group of rows; with `begin` a day of them."""
+    return Segment(
+        name=name,
+        rows=rows,
+        effective_rows=rows / 5,
+        baseline=0.51,
+        value=measured(0.51 + difference, half),
+        difference=measured(difference, half),
+        begin=begin,
+        end=None if begin is None else begin + DAY,
+    )
+
+
+def candidate(name="linucb", gain=0.042, half=0.031, **changes):
+    """A candidate that stands so far from the baseline."""
+    verdict = "better" if gain > half else "worse" if gain < -half else "cannot tell"
+    made = Candidate(
+        name=name,
+        described=f"{name}, learned from the other folds",
+        estimator="dr",
+        reward=measured(0.512 + gain, half),
+        quality=measured(0.63, 0.02),
+        cost=measured(2.31, 0.1),
+        difference=measured(gain, half),
+        quality_difference=measured(0.05, 0.02),
+        cost_difference=measured(0.95, 0.1),
+        verdict=verdict,
+        rows_needed=None,
+        weights=WEIGHTS,
+        holes={},
+        bounds=None,
+        shares={"none": 0.2, "single_step": 0.3, "multi_step": 0.5},
+        over_time=tuple(segment("", gain, begin=BEGIN + day * DAY) for day in range(5)),
+        segments={},
+        others={"ips": measured(0.57, 0.04)},
+    )
+    return replace(made, **changes)
+
+
+UNKNOWN = candidate("fixed:single_step", 0.007, 0.027, rows_needed=16_134)
+OPEN = candidate(
+    "mba",
+    -0.01,
+    0.2,
+    verdict="cannot be judged",
+    holes={"multi_step": 0.12, "none": 0.003},
+    bounds=(0.31, 0.66),
+)
+BASELINE = candidate("random", difference=None, verdict="baseline", quality_difference=None, cost_difference=None)
+
+
+def replayed(*candidates, **changes):
+    """A replay of a log of 12,000 questions."""
+    made = Replayed(
+        log="the ledger main",
+        rows=12_000,
+        begin=BEGIN,
+        end=BEGIN + 5 * DAY,
+        since=None,
+        plan=Plan(),
+        baseline="the logged policy",
+        baseline_reward=measured(0.512, 0.014),
+        baseline_quality=measured(0.58, 0.01),
+        baseline_cost=measured(1.36, 0.05),
+        comparisons=4,
+        arms=(
+            Arm(name="none", drawn=0.331, expected=0.333, plausible=True, reward=0.41, quality=0.41, cost=0.0),
+            Arm(name="single_step", drawn=0.503, expected=0.5, plausible=True, reward=0.55, quality=0.6, cost=1.0),
+            Arm(name="multi_step", drawn=0.166, expected=0.167, plausible=True, reward=None, quality=None, cost=None),
+        ),
+        sources={"explicit": 11_000, "default": 1000, "late": 17},
+        versions={"main-500": 7000, "main-1000": 5000},
+        candidates=candidates,
+    )
+    return replace(made, **changes)
+
+
+def printed(found, *, width=80):
+    """What reaches a pipe."""
+    file = io.StringIO()
+    print_replay(found, console=Console(file=file, width=width))
+    return file.getvalue()
+
+
+#: what the example differences are made of
+PARTS = "quality +0.050, cost +0.950"
+
+
+def test_better_and_worse_are_said_with_the_gain_and_its_interval():
+    """A settled difference names the candidate, the baseline, the gain and both ends."""
+    assert headline(replayed(candidate(), candidate("fixed:none", -0.05, 0.02))) == [
+        f"linucb is better than the logged policy: +0.042 reward per question (between +0.011 and +0.073); {PARTS}",
+        f"fixed:none is worse than the logged policy: -0.050 reward per question (between -0.070 and -0.030); {PARTS}",
+    ]
+
+
+def test_an_open_question_says_how_many_more_rows_it_takes():
+    """The difference so far, and what it takes if that is true: an even chance, in two digits of the rows in all."""
+    (said,) = headline(replayed(UNKNOWN))
+    assert said == (
+        "fixed:single_step: cannot tell yet: +0.007 so far (between -0.020 and +0.034); if that is the true "
+        "difference, about 16,000 questions in all give an even chance to know"
+    )
+
+
+def test_where_no_number_of_rows_is_known_none_is_named():
+    """Without rows_needed the sentence does not promise that more data will do."""
+    (said,) = headline(replayed(replace(UNKNOWN, rows_needed=None)))
+    assert said == "fixed:single_step: cannot tell yet: +0.007 so far (between -0.020 and +0.034)"
+
+
+def test_a_difference_that_would_take_a_hundred_logs_is_nearly_none():
+    """Nobody is sent to wait for more than a hundred times the log."""
+    (said,) = headline(replayed(replace(UNKNOWN, rows_needed=1_200_001)))
+    assert said.endswith("(between -0.020 and +0.034); they are nearly the same: more questions will not tell soon")
+    assert "an even chance" in headline(replayed(replace(UNKNOWN, rows_needed=1_200_000)))[0]
+
+
+@pytest.mark.parametrize(
+    ("needed", "said"), [(12_000, "about 12,001 q"), (12_600, "about 13,000 q"), (1_144_000, "about 1,100,000 q")]
+)
+def test_rows_needed_are_rounded_and_more_than_there_are(needed, said):
+    """Nobody knows more than two digits of them."""
+    assert said in headline(replayed(replace(UNKNOWN, rows_needed=needed)))[0]
+
+
+def test_holes_that_prevent_a_verdict_are_named_with_what_they_leave_open():
+    """The share of the decisions, the arms and the worst and best reward stand in the sentence."""
+    holes, left_open = headline(replayed(OPEN))[0].split("; ")
+    arms = "arms that the log never tried there (multi_step, none)"
+    assert holes == f"mba cannot be judged: it gives 12.3 % of its decisions to {arms}"
+    assert left_open == "its reward per question may lie anywhere from 0.310 to 0.660 (the logged policy has 0.512)"
+
+
+def test_a_verdict_in_spite_of_holes_stays_and_names_them():
+    """An interval that already holds the worst case of a small hole is a verdict."""
+    found = candidate(holes={"multi_step": 0.001}, bounds=(0.52, 0.6))
+    (said,) = headline(replayed(found))
+    assert said.startswith("linucb is better than the logged policy")
+    assert said.endswith(
+        "whatever would come of 0.1 % of its decisions to arms that the log never tried there (multi_step)"
+    )
+
+
+def test_anytime_intervals_are_told_apart():
+    """Where the intervals hold at every look, the sentence says so; where not, it does not."""
+    for one in (candidate(), UNKNOWN):
+        assert "however often you look" in headline(replayed(one, plan=Plan(anytime=True)))[0]
+        assert "however often you look" not in headline(replayed(one))[0]
+
+
+def test_a_biased_estimator_gives_no_verdict():
+    """The sentence says that the interval lacks the bias."""
+    found = candidate(difference=measured(0.04, 0.01, biased=True), verdict="cannot tell")
+    assert headline(replayed(found)) == [
+        "linucb: cannot tell by a biased estimator (between +0.030 and +0.050 by chance alone, and its bias on top)"
+    ]
+
+
+def test_without_an_interval_nothing_is_claimed():
+    """An interval that is missing or endless is said to be unknown."""
+    for none in (measured(0.04), Measured(value=0.04, low=float("-inf"), high=float("inf"))):
+        (said,) = headline(replayed(candidate(difference=none, verdict="cannot tell")))
+        assert "cannot tell yet: +0.040 so far (no honest interval is known)" in said
+
+
+def test_the_baseline_is_not_compared_with_itself():
+    """It has no sentence, but a row in the table."""
+    found = replayed(BASELINE, candidate())
+    assert [one.name for one in compared(found)] == ["linucb"]
+    assert len(headline(found)) == 1
+    assert "│ random " in printed(found)
+
+
+def test_a_wrong_log_is_said_first_and_in_every_sentence():
+    """The faults come before any number, and a sentence quoted alone still doubts."""
+    found = replayed(candidate(), faults=("multi_step was drawn too often", "the weights do not average 1"))
+    assert alarm(found) == [
+        "This log is wrong: multi_step was drawn too often",
+        "This log is wrong: the weights do not average 1",
+        "No number below can be trusted.",
+    ]
+    assert headline(found)[0].startswith("If the log were right: linucb is better")
+    assert printed(found).splitlines()[:3] == alarm(found)
+    assert alarm(replayed(candidate())) == []
+
+
+def test_a_wrong_log_is_red():
+    """In a terminal the alarm is written in bold red."""
+    file = io.StringIO()
+    found = replayed(candidate(), faults=("drawn too often",))
+    print_replay(found, console=Console(file=file, width=200, force_terminal=True, color_system="standard"))
+    assert file.getvalue().startswith("\x1b[1;31mThis log is wrong: drawn too often")
+
+
+def test_the_table_of_candidates_holds_their_numbers():
+    """Reward and difference with intervals, quality, cost, effective rows of n, largest weight and verdict."""
+    (line,) = [
+        line for line in printed(replayed(candidate())).splitlines() if line.startswith("│ linucb") and "of" in line
+    ]
+    assert [each.strip() for each in line.strip("│").split("│")] == [
+        "linucb",
+        "0.554 (0.523 to 0.585)",
+        "+0.042 (+0.011 to +0.073)",
+        "0.630",
+        "2.310",
+        "2,310 of 12,000",
+        "28",
+        "better",
+    ]
+
+
+def test_with_holes_only_what_is_possible_is_shown():
+    """No estimate of a candidate that cannot be judged reaches a table."""
+    (line,) = [line for line in printed(replayed(OPEN)).splitlines() if line.startswith("│ mba")]
+    assert [each.strip() for each in line.strip("│").split("│")][1:5] == [
+        "0.310 to 0.660",
+        "-0.210 to +0.190",
+        "not known",
+        "not known",
+    ]
+
+
+def test_the_log_is_described():
+    """Rows, dates, baseline, confidence, rewards by source, versions, what was left out, and the arms."""
+    skipped = (Skipped(where="line 17", reason="pmf sums to 0.9, not 1"),)
+    found = replayed(
+        candidate(notes=("3 decisions by the fallback",)),
+        skipped_rows=1203,
+        skipped=skipped,
+        notes=("short log",),
+    )
+    said = printed(found)
+    for part in (
+        "12,000 questions from the ledger main (2026-02-02 02:40 UTC to 2026-02-07 02:40 UTC)",
+        "the logged policy: reward 0.512 (0.498 to 0.526), quality 0.580 (0.570 to 0.590), cost 1.360 (1.310 to 1.410)",
+        "95 % confidence; they hold for one look, decided on beforehand, and 4 comparisons share the error",
+        "11,000 judged by somebody; 1,000 by the default reward",
+        "17 with more feedback after they were learned",
+        "7,000 main-500; 5,000 main-1000",
+        "Left out: 1,203 rows",
+        "line 17: pmf sums to 0.9, not 1",
+        "Note: short log",
+        "Note on linucb: 3 decisions by the fallback",
+        "Estimated by dr; reward model ridge, 5 folds",
+        "│ single_step    │ 50.3 % │     50 % │  0.550 │   0.600 │ 1.000 │",
+        "│ multi_step     │ 16.6 % │   16.7 % │        │         │       │",
+    ):
+        assert part in said
+
+
+def test_an_arm_that_was_not_drawn_as_logged_is_marked():
+    """The mark stands beside its row, and the column is there only then."""
+    arms = replayed().arms
+    found = replayed(candidate(), arms=(*arms[:2], replace(arms[2], plausible=False)))
+    (line,) = [line for line in printed(found).splitlines() if "not drawn as logged" in line]
+    assert line.startswith("│ multi_step")
+    assert "┃ fault" in printed(found)
+    assert "┃ fault" not in printed(replayed(candidate()))
+
+
+def test_biased_estimators_are_marked():
+    """A star beside the number, and below the table what it means; no star where nothing is biased."""
+    others = {"ips": measured(0.57, 0.04), "dm": measured(0.55, 0.01, biased=True)}
+    said = printed(replayed(candidate(others=others)))
+    assert "0.550 (0.540 to 0.560)*" in said
+    assert "0.570 (0.530 to 0.610) " in said
+    assert "* beside an estimate: its estimator is biased, and the bias is not in the interval" in said
+    assert "*" not in printed(replayed(candidate()))
+
+
+def test_estimators_that_share_an_interval_are_named():
+    """Equal intervals of two estimators are no second opinion; the note is there only where both are shown."""
+    numbers = {name: measured(0.5, 0.1) for name in ("ips", "snips", "sndr")}
+    note = "share an interval (empirical likelihood)"
+    said = printed(replayed(candidate(others=numbers)))
+    assert f"snips and ips {note}, so do sndr and dr" in said
+    assert note not in printed(replayed(candidate(others={"ips": numbers["ips"]})))
+    assert f"sndr and dr {note}\n" in printed(replayed(candidate(others={"sndr": numbers["sndr"]})))
+
+
+def test_estimators_of_each_candidate_are_named():
+    """Parameters that were tuned for each candidate stand with its name."""
+    found = replayed(candidate("a", estimator="dros:4, tuned"), candidate("b", estimator="dros:inf, tuned"))
+    assert "Estimated by dros:4, tuned (a); dros:inf, tuned (b); reward model ridge, 5 folds" in printed(found)
+
+
+def test_a_log_without_times_says_so():
+    """No date is made up; with --since what was not read is said."""
+    assert "(no times)" in printed(replayed(candidate(), begin=None, end=None))
+    assert "; none before 2026-02-01 02:40 UTC was read)" in printed(replayed(candidate(), since=BEGIN - DAY))
+
+
+def test_pairs_and_segments_are_shown_where_they_are():
+    """Each pair and each segment is a row; without them there is no table."""
+    segments = {"tenant": (segment("acme", 0.05, rows=9000), segment("globex", -0.02, None, rows=40))}
+    found = replayed(
+        candidate(segments=segments),
+        replace(OPEN, segments=segments),
+        pairs=(Pair(first="linucb", second="mba", difference=measured(0.09, 0.04)),),
+    )
+    said = printed(found)
+    assert "│ linucb - mba                  │ +0.090 (+0.050 to +0.130) │" in said
+    rows = [line.strip("│").split("│") for line in said.splitlines() if line.startswith(("│ acme", "│ globex"))]
+    assert [[each.strip() for each in row] for row in rows] == [
+        ["acme", "linucb", "9,000", "1,800", "0.510", "0.560 (0.510 to 0.610)", "+0.050 (+0.000 to +0.100)"],
+        ["globex", "linucb", "40", "8", "0.510", "0.490", "-0.020"],
+    ]
+    bare = printed(replayed(candidate(others={})))
+    assert not any(title in bare for title in ("by tenant", "against another", "other estimators", "Left out", "Note"))
+
+
+def test_tables_are_whole_in_a_pipe():
+    """However narrow the console, no line is folded and no cell is cut."""
+    name = "snapshot:" + "a-long-name-" * 9
+    found = replayed(candidate(name), UNKNOWN, OPEN, candidate("mba-2", segments={"tenant": (segment("x", 0.1),)}))
+    assert printed(found, width=20) == printed(found, width=100)
+    assert printed(found).count(name) == 3  # sentence, candidates, other estimators
+    assert "…" not in printed(found)
+
+
+def test_names_cannot_steer_the_terminal():
+    """Markup is shown as it is, and control characters are replaced, in sentences and tables."""
+    name, shown = "[red]x[/red]\x1b[2J\n", "[red]x[/red]\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}"
+    one = candidate(name, segments={name: (segment(name, 0.1),)}, others={name: measured(0.1)}, notes=(name,))
+    found = replayed(
+        one,
+        log=name,
+        arms=(replace(replayed().arms[0], name=name),),
+        pairs=(Pair(first=name, second=name, difference=measured(0.1)),),
+        skipped=(Skipped(where=name, reason=name),),
+        versions={name: 1},
+        faults=(name,),
+        notes=(name,),
+    )
+    said = printed(found)
+    assert said.count(shown) == 18
+    assert "\x1b" not in said
+
+
+@given(st.text())
+def test_printable_text_keeps_its_length_and_stands_on_one_line(text):
+    """Only characters that are refused are replaced, one for one."""
+    said = printable(text)
+    assert len(said) == len(text)
+    assert all(a == b or b == "\N{REPLACEMENT CHARACTER}" for a, b in zip(text, said, strict=True))
+    assert printable(said) == said
+    assert not any(ord(character) < 32 for character in said)
+    said.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("given_number", "said"),
+    [
+        (measured(0.5), "0.500"),
+        (measured(-0.0), "0.000"),
+        (Measured(value=0.03, low=0.0004, high=0.06), "0.0300 (0.0004 to 0.0600)"),
+        (measured(0.0012, 0.0003), "0.0012 (0.0009 to 0.0015)"),
+        (measured(0.03, 1e-12), "0.030 (0.030 to 0.030)"),
+        (measured(123.456, 2.0), "123.5 (121.5 to 125.5)"),
+        (measured(12_345.6, 20.0), "12,346 (12,326 to 12,366)"),
+        (measured(float("nan")), "not known"),
+    ],
+)
+def test_numbers_have_the_decimals_that_they_need(given_number, said):
+    """Three, more where an end or the width would vanish, fewer for large numbers."""
+    assert cell(given_number) == said
+
+
+@given(st.floats(-10, 10), st.floats(1e-5, 1))
+def test_an_end_of_the_interval_never_loses_its_sign(value, half):
+    """An end that is beyond 1e-6 is not shown as 0, so that the numbers agree with the verdict."""
+    one = measured(value, half)
+    for end, said in zip((one.low, one.high), cell(one).split(" (")[1].strip(")").split(" to "), strict=True):
+        if abs(end) > 1e-6:
+            assert float(said) * end > 0.0
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.95, "95 %"), (0.999, "99.9 %"), (0.0012345, "0.123 %"), (0.0, "0 %")])
+def test_shares_are_percentages_of_three_digits(share, said):
+    """A share that is not 0 is not shown as 0."""
+    assert percent(share) == said
+
+
+def test_times_that_are_no_dates_are_shown_as_numbers():
+    """A log from elsewhere may count as it likes."""
+    assert "(1e+30 s)" in printed(replayed(candidate(), begin=1e30, end=1e30))
+    assert number(measured(1.0)) == "1.000"

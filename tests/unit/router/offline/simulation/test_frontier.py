@@ -1,0 +1,236 @@
+"""The arithmetic of quality and cost, on tables small enough to work out by hand."""
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.learning.reward import explicit_reward
+from ragbandit.router.offline.simulation import frontier_plot as plots
+from ragbandit.router.offline.simulation.frontier import (
+    SWEEP,
+    Point,
+    best_by_reward,
+    cheapest_right,
+    greedy,
+    interpolated,
+    line_of,
+    mean_and_error,
+    one_hot,
+    point_of,
+    rewards_of,
+)
+from ragbandit.router.offline.simulation.frontier_plot import Curve, check_plot, plot_frontier
+from ragbandit.router.offline.simulation.table import Table
+from ragbandit.router.serving.validation import made_feedback, made_outcome
+from ragbandit.router.types import TableRow
+
+ARMS = ("none", "single_step", "multi_step")
+
+
+def made_table(correct, steps, *, arms=ARMS):
+    """A table of these two matrices."""
+    rows = tuple(
+        TableRow(
+            id=f"q{i}", question=f"{i}?", correct=dict(zip(arms, c, strict=True)), steps=dict(zip(arms, s, strict=True))
+        )
+        for i, (c, s) in enumerate(zip(correct, steps, strict=True))
+    )
+    return Table(rows=rows, arms=arms, datasets=(None,) * len(rows))
+
+
+#: four questions: right under none, single or multi, or nothing
+TABLE = made_table([[1, 1, 0], [0, 1, 1], [0, 0, 1], [0, 0, 0]], [[0, 1, 2], [0, 1, 4], [0, 1, 4], [0, 1, 6]])
+
+
+def test_point_by_hand():
+    """EM is the share of right answers in percent of the total, steps the mean over the rows."""
+    shares = one_hot(np.array([0, 1, 2, 0]), arms=3)
+    assert point_of(shares, table=TABLE, total=4) == Point(em=75.0, steps=1.25)
+    assert point_of(shares, table=TABLE, total=10) == Point(em=30.0, steps=1.25)
+
+
+def test_point_of_a_draw_is_its_expectation():
+    """Shares that are not one-hot count in proportion: uniform over three arms."""
+    point = point_of(np.full((4, 3), 1 / 3), table=TABLE, total=4)
+    assert (point.em, point.steps) == pytest.approx((100 * 5 / 12, 20 / 12))  # 5 right and 20 steps in 12 answers
+
+
+def test_line_by_hand():
+    """The line goes straight through the two arms, also outside of them; single and multi unless told otherwise."""
+    line = line_of(TABLE, total=8)
+    assert line.arms == ("single_step", "multi_step")
+    assert (line.cheap, line.dear) == (Point(em=25.0, steps=1.0), Point(em=25.0, steps=4.0))
+    line = line_of(TABLE, total=4, arms=("none", "single_step"))
+    assert (line.cheap, line.dear) == (Point(em=25.0, steps=0.0), Point(em=50.0, steps=1.0))
+    assert [line.at(steps) for steps in (0.0, 0.5, 1.0, 2.0, -1.0)] == [25.0, 37.5, 50.0, 75.0, 0.0]
+    assert line.above(Point(em=40.0, steps=0.5)) == 2.5
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_line_is_what_mixing_gives(share):
+    """Drawing between the two arms with a fixed probability is exactly on the line."""
+    line = line_of(TABLE, total=4, arms=("none", "multi_step"))
+    shares = np.tile([1 - share, 0.0, share], (4, 1))
+    assert line.above(point_of(shares, table=TABLE, total=4)) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_line_of_other_arms():
+    """A table without single_step and multi_step is measured by its cheapest and its dearest arm."""
+    table = made_table([[1, 0, 0]], [[5, 1, 3]], arms=("x", "y", "z"))
+    assert line_of(table, total=1).arms == ("y", "x")
+
+
+def test_line_where_both_cost_the_same():
+    """Arms of equal steps leave nothing to mix for: the line is the better of the two."""
+    table = made_table([[1, 0], [1, 0]], [[2, 2], [2, 2]], arms=("x", "y"))
+    line = line_of(table, total=2)
+    assert set(line.arms) == {"x", "y"}
+    assert line.at(7.0) == 100.0
+
+
+def test_line_of_unknown_arms_is_refused():
+    """An arm that the table has not is refused with those that it has."""
+    with pytest.raises(InvalidInput, match="oracle") as caught:
+        line_of(TABLE, total=4, arms=("none", "oracle"))
+    assert caught.value.field == "line"
+    assert "single_step" in caught.value.remedy
+
+
+def test_oracle_is_the_cheapest_right_arm():
+    """The cheapest right arm; where none is right, the cheapest of all."""
+    assert cheapest_right(TABLE).tolist() == [0, 1, 2, 0]
+
+
+def test_oracle_of_fractions_is_the_cheapest_of_the_best():
+    """Of graded answers the best counts as right, of equally good ones the cheaper."""
+    table = made_table([[0.2, 0.5, 0.5], [0.7, 0.5, 0.7]], [[0, 3, 1], [4, 1, 4]])
+    assert cheapest_right(table).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("weight", "choices"),
+    [
+        (0.0, [0, 1, 2, 0]),
+        (0.2, [0, 1, 2, 0]),
+        (0.25, [0, 1, 0, 0]),  # 1 - 0.25 * 4 = 0: no better than nothing for nothing
+        (1.0, [0, 0, 0, 0]),
+        (-0.1, [1, 2, 2, 2]),
+    ],
+)
+def test_oracle_by_reward(weight, choices):
+    """The best arm by correct - weight * steps; of equal ones the cheaper."""
+    rewards = rewards_of(TABLE, weight=weight, price=1.0, bounds=(-math.inf, math.inf))
+    assert best_by_reward(rewards, table=TABLE).tolist() == choices
+
+
+def test_oracle_by_reward_is_no_worse_than_any_choice():
+    """Of all 81 ways to answer the four questions none earns more."""
+    for weight in (0.03, 0.3):
+        rewards = rewards_of(TABLE, weight=weight, price=1.0, bounds=(-1.0, 1.0))
+        best = rewards[np.arange(4), best_by_reward(rewards, table=TABLE)].sum()
+        every = [rewards[np.arange(4), list(way)].sum() for way in itertools.product(range(3), repeat=4)]
+        assert best == max(every)
+
+
+def test_rewards_are_those_of_the_learner():
+    """Bit for bit what router.learning.reward makes of a rating and an outcome, with price, weight and bounds."""
+    random.seed(3)
+    correct = [[random.random() for _ in ARMS] for _ in range(50)]
+    steps = [[random.uniform(0, 9) for _ in ARMS] for _ in range(50)]
+    table = made_table(correct, steps)
+    reward = RewardSettings(weight=0.13, cost={"steps": 1.7}, minimum=-0.5, maximum=0.6)
+    found = rewards_of(table, weight=0.13, price=1.7, bounds=(-0.5, 0.6))
+    for i, k in itertools.product(range(50), range(3)):
+        made = explicit_reward(
+            [made_feedback(decision_id="d", settings=None, now=0.0, rating=correct[i][k])],
+            outcome=made_outcome(decision_id="d", now=0.0, status="answered", steps=steps[i][k]),
+            settings=reward,
+            how="first",
+        )
+        assert found[i, k] == made.value
+    assert {-0.5, 0.6} <= set(found.ravel().tolist())
+
+
+def test_greedy_takes_the_cheaper_of_equals():
+    """Highest value; of equal values the lower cost; of equal costs the first."""
+    values = np.array([[1.0, 2.0, 2.0], [3.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    cost = np.array([[0.0, 5.0, 4.0], [9.0, 1.0, 1.0], [2.0, 1.0, 1.0]])
+    assert greedy(values, cost=cost).tolist() == [2, 0, 1]
+
+
+def test_interpolation_by_hand():
+    """Linear between neighbours in steps, whatever the order of the points; equal steps count with their mean."""
+    points = [Point(em=30.0, steps=3.0), Point(em=10.0, steps=1.0), Point(em=20.0, steps=1.0)]
+    assert interpolated(points, steps=1.0) == 15.0
+    assert interpolated(points, steps=2.0) == pytest.approx(22.5)
+    assert interpolated(points, steps=3.0) == 30.0
+
+
+def test_no_extrapolation():
+    """Outside of the points nothing is said; a single point speaks for its own steps alone."""
+    points = [Point(em=10.0, steps=1.0), Point(em=30.0, steps=3.0)]
+    assert interpolated(points, steps=0.99) is None
+    assert interpolated(points, steps=3.01) is None
+    assert interpolated(points[:1], steps=1.0) == 10.0
+    assert interpolated(points[:1], steps=1.3) is None
+    assert interpolated([], steps=1.3) is None
+
+
+def test_mean_and_standard_error():
+    """Standard error is the sample's deviation over the root of its size; of one value there is none."""
+    assert mean_and_error([1.0, 2.0, 3.0, 4.0]) == (2.5, pytest.approx(math.sqrt(5 / 3) / 2))
+    assert mean_and_error([7.0]) == (7.0, None)
+
+
+def test_weights_that_are_swept():
+    """About 120 weights, rising, each once, dense up to 0.1, up to 0.5, a few below 0."""
+    assert list(SWEEP) == sorted(set(SWEEP))
+    assert 110 <= len(SWEEP) <= 130
+    assert (SWEEP[0], SWEEP[-1]) == (-0.1, 0.5)
+    assert max(b - a for a, b in itertools.pairwise(w for w in SWEEP if 0 <= w <= 0.1)) < 0.002
+    assert {0.0, 0.03, 0.05, 0.1} <= set(SWEEP)
+
+
+CURVE = Curve(
+    name="mba",
+    stands=[Point(em=36.0, steps=2.0)],
+    errors=[0.1],
+    above_errors=[None],
+    frontiers=[[Point(em=30.0, steps=1.0), Point(em=37.0, steps=4.0)], [Point(em=36.0, steps=2.0)]],
+)
+
+
+@pytest.mark.parametrize("count", [0, 1, 30])
+def test_figure_is_a_png(tmp_path, count):
+    """With no policy, one, or more than there are colours, the figure is written as PNG."""
+    path = tmp_path / "frontier.png"
+    plot_frontier(
+        [CURVE] * count,
+        plain=[("oracle", Point(em=43.0, steps=1.2))],
+        oracle=[Point(em=43.0, steps=1.2), Point(em=36.0, steps=0.5)],
+        line=line_of(TABLE, total=4),
+        path=path,
+    )
+    assert path.read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_figure_that_cannot_be_written_is_refused(tmp_path):
+    """A folder that is missing, a folder for a file, or another ending than .png is refused."""
+    (tmp_path / "folder.png").mkdir()
+    for name in ("missing/a.png", "folder.png", "a.pdf"):
+        with pytest.raises(InvalidInput, match="cannot be written") as caught:
+            check_plot(tmp_path / name)
+        assert (caught.value.field, bool(caught.value.remedy)) == ("plot", True)
+
+
+def test_missing_matplotlib_is_named(tmp_path, monkeypatch):
+    """Without matplotlib the error names the extra that brings it."""
+    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match="matplotlib") as caught:
+        check_plot(tmp_path / "a.png")
+    assert "ragbandit[plots]" in caught.value.remedy

@@ -1,0 +1,732 @@
+"""What a simulated policy is told, what is made of its word, and what the report says, on tables worked out by hand."""
+
+import random
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.distilbert import HashingEncoder
+from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault
+from ragbandit.router.offline.simulation import simulate
+from ragbandit.router.offline.simulation.frontier import STEPS_READ, SWEEP
+from ragbandit.router.offline.simulation.run import Run, World, decision_id, play, split_of
+from ragbandit.router.offline.simulation.table import Table
+from ragbandit.router.policies import POLICIES
+from ragbandit.router.policies.base import PolicyOutput, draw, gate, seed_of, with_floor
+from ragbandit.router.policies.fixed import Fixed, Uniform
+from ragbandit.router.types import TableRow
+
+ARMS = ("none", "single_step", "multi_step")
+
+
+def made_table(count=40, *, seed=0, arms=ARMS):
+    """Questions of which some words tell the right arm; every number of correct and steps is another one."""
+    rng = random.Random(seed)
+    rows = []
+    for i in range(count):
+        kind = i % len(arms)
+        correct = {arm: (0.9 if k == kind else 0.1) + rng.random() / 100 for k, arm in enumerate(arms)}
+        steps = {arm: 2.0 * k + rng.random() for k, arm in enumerate(arms)}
+        text = f"{('who', 'where', 'why')[kind % 3]} {i}?"
+        rows.append(TableRow(id=f"secret-{i}", question=text, correct=correct, steps=steps))
+    return Table(rows=tuple(rows), arms=arms, datasets=tuple(f"hidden{i % 2}" for i in range(count)))
+
+
+def zero_one(correct, steps, *, arms=ARMS):
+    """A table of these rows."""
+    rows = tuple(
+        TableRow(
+            id=f"q{i}", question=f"{i}?", correct=dict(zip(arms, c, strict=True)), steps=dict(zip(arms, s, strict=True))
+        )
+        for i, (c, s) in enumerate(zip(correct, steps, strict=True))
+    )
+    return Table(rows=rows, arms=arms, datasets=("x", "x", "y", None)[: len(rows)])
+
+
+#: always-none 25 % at 0, always-single 50 % at 1, always-multi 75 % at 4; the oracle 100 % at 1.25
+SMALL = zero_one([[1, 1, 1], [0, 1, 1], [0, 0, 1], [0, 0, 0]], [[0, 1, 2], [0, 1, 4], [0, 1, 4], [0, 1, 6]])
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Puts a class of this module among the policies for the test."""
+
+    def register(made):
+        monkeypatch.setitem(POLICIES, made.algorithm, f"{__name__}:{made.__name__}")
+        return {made.algorithm: {}}
+
+    return register
+
+
+def row_of(rows, policy):
+    (found,) = [row for row in rows if row.policy == policy]
+    return found
+
+
+def untimed(rows):
+    """The rows without what a clock says."""
+    return [replace(row, seconds=None) for row in rows]
+
+
+class Spy(Uniform):
+    """Keeps everything that it was ever given."""
+
+    algorithm = "spy"
+    needs = frozenset({"text", "features"})
+    asked: ClassVar = []
+    taught: ClassVar = []
+
+    def pmf(self, queries, *, features, arms):
+        self.asked.append((tuple(queries), features, tuple(arms)))
+        return super().pmf(queries, features=features, arms=arms)
+
+    def learn(self, update):
+        self.taught.append(update)
+        super().learn(update)
+
+
+@pytest.fixture
+def spied(registered, tmp_path):
+    """All that a policy was given in two folds of a table."""
+    Spy.asked, Spy.taught = [], []
+    table = made_table(30)
+    rows = simulate(
+        table,
+        policies=registered(Spy),
+        folds=2,
+        seeds=1,
+        settings=Settings(data_dir=str(tmp_path)),
+        encoder=lambda: HashingEncoder(16),
+    )
+    return table, rows
+
+
+# ------------------------------------------------------------------------------------------ what a policy is told
+
+
+def test_policy_sees_no_dataset_and_no_id(spied):
+    """Neither `dataset` nor the id of a row, which may hold it, is in anything that a policy is given."""
+    assert len(Spy.asked) > 30
+    assert len(Spy.taught) == 30
+    everything = repr(Spy.asked) + repr(Spy.taught)
+    assert "who 0?" in everything
+    assert "hidden" not in everything
+    assert "secret" not in everything
+
+
+def test_only_the_drawn_arm_is_revealed(spied):
+    """An update has the drawn arm's quality and steps, and no number of any other arm, anywhere."""
+    table, _ = spied
+    by_text = {row.question: row for row in table.rows}
+    for update in Spy.taught:
+        row = by_text[update.query.text]
+        assert (update.reward.quality, update.reward.cost) == (row.correct[update.arm], row.steps[update.arm])
+        for arm in set(table.arms) - {update.arm}:
+            assert repr(row.correct[arm]) not in repr(update)
+            assert repr(row.steps[arm]) not in repr(update)
+
+
+def test_features_are_of_the_question(spied):
+    """Every question comes with its own features, in the pass and in the test."""
+    encoder = HashingEncoder(16)
+    for queries, features, _ in Spy.asked:
+        assert np.array_equal(features, encoder.encode([query.text for query in queries]))
+    for update in Spy.taught:
+        assert np.array_equal(update.features, encoder.encode([update.query.text])[0])
+
+
+def test_test_rows_are_not_learned(spied):
+    """In each fold what is learned and what is predicted are all rows together, and share none."""
+    table, _ = spied
+    world = World(table=table, test=None, folds=2, settings=Settings())
+    for fold in range(2):
+        split = split_of(world, seed=0, fold=fold)
+        assert sorted([*split.train, *split.test]) == list(range(30))
+    learned = [update.query.text for update in Spy.taught]
+    first, second = learned[:15], learned[15:]
+    assert sorted(first + second) == sorted(row.question for row in table.rows)
+
+
+def test_rewards_use_weight_and_price(registered, tmp_path):
+    """An update's reward is quality - lambda * price * steps within the configured bounds."""
+    Spy.taught = []
+    settings = Settings(data_dir=str(tmp_path), reward={"cost": {"steps": 2.0}, "minimum": -0.2})
+    table = made_table(10)
+    simulate(
+        table, policies=registered(Spy), weights=[0.1], seeds=1, settings=settings, encoder=lambda: HashingEncoder(8)
+    )
+    by_text = {row.question: row for row in table.rows}
+    values = set()
+    for update in Spy.taught:
+        row = by_text[update.query.text]
+        expected = row.correct[update.arm] - 0.1 * (2.0 * row.steps[update.arm])
+        assert update.reward.value == max(-0.2, expected)
+        assert (update.reward.weight, update.reward.preset) == (0.1, "rating")
+        values.add(update.reward.value)
+    assert -0.2 in values
+
+
+def test_decisions_are_drawn_as_live_ones(spied):
+    """Each update's pmf is the policy's with the floor, its arm the one that the decision id's seed draws."""
+    for update in Spy.taught:
+        pmf = with_floor((1 / 3, 1 / 3, 1 / 3), floor=0.02)
+        made = draw(
+            PolicyOutput(pmf=(1 / 3,) * 3), arms=ARMS, floor=0.02, fallback="", seed=seed_of(update.decision_id)
+        )
+        assert (update.pmf, update.arm, update.propensity) == (pmf, ARMS[made.index], pmf[made.index])
+    assert {update.arm for update in Spy.taught} == set(ARMS)
+
+
+def test_seqs_are_gapless(spied):
+    """Each run's updates are numbered from 1."""
+    assert [update.seq for update in Spy.taught] == [*range(1, 16)] * 2
+
+
+def test_ids_differ_between_seeds_and_folds():
+    """The same row has another decision id under another seed or fold, and the service would take each."""
+    row = made_table(1).rows[0]
+    ids = {decision_id(row, seed=seed, fold=fold) for seed in range(3) for fold in range(3)}
+    assert len(ids) == 9
+    assert all(len(key) <= 64 and key.replace("-", "").isalnum() for key in ids)
+
+
+# ------------------------------------------------------------------------------------------- what the report says
+
+
+def test_baselines_by_hand():
+    """EM, steps, arms and distance from the line of everything that needs no learner, on four questions."""
+    rows = simulate(SMALL, policies={"fixed": {"arm": "none"}}, folds=2, seeds=1)
+    line = {1.0: 50.0, 4.0: 75.0}
+
+    def stands(policy):
+        row = row_of(rows, policy)
+        return row.em, row.steps, row.above_line
+
+    assert stands("always-none") == pytest.approx((25.0, 0.0, 25.0 - (50.0 - 25.0 / 3)))
+    assert stands("always-single_step") == (line[1.0], 1.0, 0.0)
+    assert stands("always-multi_step") == (line[4.0], 4.0, 0.0)
+    assert stands("uniform") == pytest.approx((50.0, 5 / 3, 50.0 - (50.0 + 25 / 3 * 2 / 3)))
+    assert stands("line") == pytest.approx((62.5, 2.5, 0.0), abs=1e-12)
+    assert stands("oracle") == pytest.approx((75.0, 1.25, 75.0 - (50.0 + 25 / 3 * 0.25)))
+    assert row_of(rows, "oracle").arms == {"none": 0.5, "single_step": 0.25, "multi_step": 0.25}
+    assert row_of(rows, "oracle").oracle_share == 1.0
+    assert row_of(rows, "uniform").oracle_share == pytest.approx((-50 / 9) / (75 - 50 - 25 / 12))
+
+
+def test_oracle_by_reward_follows_lambda():
+    """At a weight where four steps cost more than they bring, the oracle by reward leaves the multi-step answer."""
+    rows = simulate(SMALL, policies={"fixed": {"arm": "none"}}, folds=2, seeds=1, weights=[0.1, 0.3])
+    found = {row.weight: (row.em, row.steps) for row in rows if row.policy == "oracle-by-reward"}
+    assert found == {0.1: (75.0, 1.25), 0.3: (50.0, 0.25)}
+
+
+def test_always_one_arm_is_the_fixed_policy():
+    """The policy `fixed`, learned and judged like any other, stands where its baseline stands."""
+    rows = simulate(SMALL, policies={"fixed": {"arm": "multi_step"}}, folds=2, seeds=3, total=10)
+    learned, baseline = row_of(rows, "fixed"), row_of(rows, "always-multi_step")
+    for key in ("em", "steps", "above_line", "arms", "oracle_share", "above_line_at", "by_dataset", "n", "total"):
+        assert getattr(learned, key) == getattr(baseline, key), key
+    assert (learned.em_se, learned.seeds, baseline.em_se, baseline.seeds) == (0.0, 3, None, 0)
+
+
+def test_uniform_is_judged_by_its_expectation():
+    """A policy without scores is judged by its pmf: uniform as asked for equals the baseline, and replaces it."""
+    plain = row_of(simulate(SMALL, policies={"fixed": {"arm": "none"}}, folds=2, seeds=1), "uniform")
+    asked = row_of(simulate(SMALL, policies={"uniform": {}}, folds=2, seeds=2), "uniform")
+    assert (asked.em, asked.steps) == pytest.approx((plain.em, plain.steps))
+    assert asked.seeds == 2
+
+
+def test_missing_questions_are_wrong():
+    """With a total twice the rows every EM is half; steps, of the rows alone, stay."""
+    for total in (4, 8):
+        rows = simulate(SMALL, policies={"uniform": {}}, folds=2, seeds=1, total=total)
+        found = {row.policy: (row.em * total, row.steps) for row in rows}
+        assert found["oracle"] == (300.0, 1.25)
+        assert found["uniform"] == pytest.approx((200.0, 5 / 3))
+        assert {row.total for row in rows} == {total}
+
+
+def test_online_reward_by_hand():
+    """An arm that is always drawn earns its mean reward; the regret is what the best arm would have earned more."""
+    settings = Settings(policy={"floor": 0.0, "newcomer_share": 0.0})
+    rows = simulate(
+        SMALL, policies={"fixed": {"arm": "multi_step"}}, folds=2, seeds=2, weights=[0.1], settings=settings
+    )
+    row = row_of(rows, "fixed")
+    best = (1 + 0.9 + 0.6 + 0) / 4
+    assert row.online_reward == pytest.approx((0.8 + 0.6 + 0.6 - 0.6) / 4)
+    assert row.online_regret == pytest.approx(best - row.online_reward)
+
+
+def test_datasets_apart():
+    """EM and steps of each dataset are over its own rows; rows without a dataset are in none."""
+    found = row_of(simulate(SMALL, policies={"fixed": {"arm": "single_step"}}, folds=2, seeds=1), "fixed").by_dataset
+    assert {name: (share.n, share.em, share.steps) for name, share in found.items()} == {
+        "x": (2, 100.0, 1.0),
+        "y": (1, 0.0, 1.0),
+    }
+
+
+class Knowing(Uniform):
+    """Expects of every arm exactly what the table says, for questions of `made_table`."""
+
+    algorithm = "knowing"
+    needs = frozenset({"text"})
+    table = made_table(60)
+
+    def pmf(self, queries, *, features, arms):
+        rows = {row.question: row for row in self.table.rows}
+        return [self._one(rows[query.text], offered) for query, offered in zip(queries, arms, strict=True)]
+
+    def _one(self, row, arms):
+        quality, cost = [row.correct[arm] for arm in arms], [row.steps[arm] for arm in arms]
+        scores = tuple(q - 0.03 * c for q, c in zip(quality, cost, strict=True))
+        facts = {"quality": quality, "cost": cost, "weight": 0.03}
+        return PolicyOutput(pmf=(1 / len(arms),) * len(arms), scores=scores, facts=facts)
+
+
+def test_frontier_of_one_learner(registered):
+    """A policy that knows quality and cost of every arm has, from one learner, the frontier of the oracle."""
+    rows = simulate(Knowing.table, policies=registered(Knowing), seeds=2)
+    knowing, oracle = row_of(rows, "knowing"), row_of(rows, "oracle-by-reward")
+    assert [step.weight for step in knowing.frontier] == list(SWEEP)
+    for mine, best in zip(knowing.frontier, oracle.frontier, strict=True):
+        assert (mine.em, mine.steps, mine.above_line) == pytest.approx((best.em, best.steps, best.above_line))
+    assert knowing.above_line_at == pytest.approx(oracle.above_line_at)
+    read = [value for value in knowing.above_line_at.values() if value is not None]
+    assert len(read) >= 3
+    assert (knowing.em, knowing.steps) == pytest.approx((oracle.em, oracle.steps))
+
+
+class Seeded(Uniform):
+    """Expects what is best by the question that it learned first: by hand, for the questions of `SMALL`.
+
+    Above a weight of 1/4 it takes the first arm of each pair, below the second; the pairs go by the question.
+    """
+
+    algorithm = "seeded"
+    needs = frozenset({"text"})
+    pairs: ClassVar = {}
+    first = None
+
+    def learn(self, update):
+        self.first = self.first or update.query.text
+        super().learn(update)
+
+    def pmf(self, queries, *, features, arms):
+        pairs = self.pairs.get(self.first, ["00"] * 4)
+        found = [pairs[int(query.text[0])] if query.text[0].isdigit() else "00" for query in queries]
+        return [self._one(int(frugal), int(lavish)) for frugal, lavish in found]
+
+    def _one(self, frugal, lavish):
+        quality, cost = [0.0] * 3, [0.0] * 3
+        quality[frugal] = 0.5
+        if lavish != frugal:
+            quality[lavish], cost[lavish] = 0.75, 1.0
+        scores = tuple(float(k == lavish) for k in range(3))
+        return PolicyOutput(pmf=(1 / 3,) * 3, scores=scores, facts={"quality": quality, "cost": cost})
+
+
+@pytest.fixture
+def seeded(registered):
+    """The row of `Seeded` over two seeds: the second begins elsewhere, and another frontier is its."""
+    table = made_table(6)
+    starts = [np.random.default_rng(seed).permutation(6)[0] for seed in range(2)]
+    assert starts[0] != starts[1]
+    # As shares of SMALL: from 50 % at 0.5 to 75 % at 1.5, and from 25 % at 0.25 to 75 % at 2.
+    pairs = [["00", "11", "12", "01"], ["02", "01", "12", "01"]]
+    Seeded.pairs = {table.rows[place].question: one for place, one in zip(starts, pairs, strict=True)}
+    return row_of(simulate(table, policies=registered(Seeded), test=SMALL, seeds=2), "seeded")
+
+
+def test_above_line_of_two_seeds_by_hand(seeded):
+    """EM above the line is each seed's at its own steps, then the mean, with half of what is between them as error."""
+    above = [75.0 - (50.0 + 25 / 3 * 0.5), 75.0 - (50.0 + 25 / 3 * 1.0)]
+    assert (seeded.em, seeded.em_se, seeded.steps, seeded.steps_se) == pytest.approx((75.0, 0.0, 1.75, 0.25))
+    assert seeded.above_line == pytest.approx(sum(above) / 2)
+    assert seeded.above_line_se == pytest.approx((above[0] - above[1]) / 2)
+    assert seeded.seeds == 2
+
+
+def test_frontier_of_two_seeds_by_hand(seeded):
+    """A point of the sweep is the mean of the seeds at that weight, its distance from the line too."""
+    for step in seeded.frontier:
+        frugal = step.weight > 0.25
+        expected = (37.5, 0.375) if frugal else (75.0, 1.75)
+        assert (step.em, step.steps) == pytest.approx(expected)
+        assert step.above_line == pytest.approx(expected[0] - (50.0 + 25 / 3 * (expected[1] - 1.0)))
+    assert {step.weight > 0.25 for step in seeded.frontier} == {True, False}
+
+
+def test_above_line_at_by_hand(seeded):
+    """At each number of steps both seeds' frontiers are read and the line taken off; nothing where one ends before."""
+    both = {
+        "1.3": (50 + 25 * 0.8, 25 + 50 * 1.05 / 1.75, 50 + 25 / 3 * 0.3),  # 70, 55; line 52.5
+        "1.5": (75.0, 25 + 50 * 1.25 / 1.75, 50 + 25 / 3 * 0.5),
+    }
+    ended = dict.fromkeys(["1.85", "2.2", "2.8"])  # the second seed reaches 1.85, the first not
+    mean = {steps: (one + two) / 2 - line for steps, (one, two, line) in both.items()}
+    error = {steps: (one - two) / 2 for steps, (one, two, _) in both.items()}
+    assert mean["1.3"] == pytest.approx(10.0)
+    assert seeded.above_line_at == pytest.approx(mean | ended)
+    assert seeded.above_line_at_se == pytest.approx(error | ended)
+
+
+def test_frontier_of_several_learners():
+    """Without quality and cost apart the frontier is made of the weights that were learned with, in their order."""
+    rows = simulate(made_table(40), policies={"uniform": {}}, seeds=2, weights=[0.3, 0.0, 0.1])
+    asked = [row for row in rows if row.policy == "uniform"]
+    assert [row.weight for row in asked] == [0.3, 0.0, 0.1]
+    for row in asked:
+        assert [step.weight for step in row.frontier] == [0.0, 0.1, 0.3]
+        assert row.frontier[0].em == asked[1].em
+    assert list(asked[0].above_line_at) == [f"{steps:g}" for steps in STEPS_READ]
+
+
+class Torn(Uniform):
+    """Scores that say which arm is best: two alike, by the question's number."""
+
+    algorithm = "torn"
+    needs = frozenset({"text"})
+
+    def pmf(self, queries, *, features, arms):
+        return [PolicyOutput(pmf=(0.0, 1.0, 0.0), scores=(0.5, 0.1, 0.5)) for _ in queries]
+
+
+def test_greedy_goes_by_scores(registered):
+    """Where a policy has scores the test goes by them and not by its pmf; equal scores share."""
+    row = row_of(simulate(SMALL, policies=registered(Torn), folds=2, seeds=1), "torn")
+    assert row.arms == {"none": 0.5, "single_step": 0.0, "multi_step": 0.5}
+
+
+# --------------------------------------------------------------------------------------------- policies that break
+
+
+class Broken(Uniform):
+    """No pmf for questions with an even number."""
+
+    algorithm = "broken"
+    needs = frozenset({"text"})
+
+    def pmf(self, queries, *, features, arms):
+        if any(int(query.text.rstrip("?")) % 2 == 0 for query in queries):
+            raise RuntimeError("even")
+        return [PolicyOutput(pmf=(0.0, 1.0, 0.0)) for _ in queries]
+
+
+def test_faults_are_counted_and_the_fallback_is_played(registered):
+    """A policy that breaks for half of the questions plays the fallback there, in the pass and in the test."""
+    settings = Settings(policy={"fallback": "multi_step", "floor": 0.0})
+    row = row_of(simulate(SMALL, policies=registered(Broken), folds=2, seeds=1, settings=settings), "broken")
+    assert row.arms == {"none": 0.0, "single_step": 0.5, "multi_step": 0.5}
+    assert (row.faults, row.reason) == (4, "RuntimeError: even")
+
+
+class Refusing(Uniform):
+    """Takes no lesson about multi_step."""
+
+    algorithm = "refusing"
+
+    def learn(self, update):
+        if update.arm == "multi_step":
+            raise PolicyFault("no")
+        super().learn(update)
+
+
+def test_refused_lessons_are_counted(registered):
+    """A lesson that the policy refuses is counted, and the pass goes on."""
+    row = row_of(simulate(made_table(40), policies=registered(Refusing), folds=2, seeds=1), "refusing")
+    assert 5 < row.refused < 25
+    assert row.faults == 0
+
+
+class Fitted(Uniform):
+    """Plays what was right most often in the rows that it was fitted to."""
+
+    algorithm = "fitted"
+    given: ClassVar = []
+
+    def fit(self, rows, *, progress):
+        progress(1, 1)
+        self.given.append(rows)
+        self.best = max(ARMS, key=lambda arm: sum(row.correct[arm] for row in rows))
+
+    def pmf(self, queries, *, features, arms):
+        return [PolicyOutput(pmf=tuple(float(arm == self.best) for arm in offered)) for offered in arms]
+
+
+def test_policies_with_fit_get_full_information(registered):
+    """`fit` gets the training rows with all outcomes, once whatever the weights; the row says so, and nothing more."""
+    Fitted.given = []
+    table = zero_one([[0, 0, 1], [0, 1, 1]] * 2, [[0, 1, 2]] * 4)
+    row = row_of(simulate(table, policies=registered(Fitted), folds=2, seeds=1, weights=[0.1, 0.2]), "fitted")
+    assert [len(rows) for rows in Fitted.given] == [2, 2]
+    given = sorted(one.question for rows in Fitted.given for one in rows)
+    assert given == sorted(row.question for row in table.rows)
+    blind = [replace(row, id="") for row in table.rows]  # an id might spell the data set
+    assert all(one in blind for rows in Fitted.given for one in rows)
+    assert (row.full_information, row.weight, row.frontier[0].weight) == (True, None, None)
+    assert (row.em, row.online_reward, row.online_regret, row.seconds.update) == (100.0, None, None, None)
+
+
+# ------------------------------------------------------------------------------------------- the same every time
+
+
+def test_seeds_reproduce(tmp_path):
+    """Two simulations of the same are the same, but for the clock; another number of seeds is another one."""
+
+    def made(seeds):
+        return untimed(
+            simulate(
+                made_table(40),
+                policies={"mba": {}},
+                folds=2,
+                seeds=seeds,
+                settings=Settings(data_dir=str(tmp_path)),
+                encoder=lambda: HashingEncoder(16),
+            )
+        )
+
+    assert made(2) == made(2)
+    assert made(2) != made(3)
+
+
+def test_policies_do_not_disturb_each_other(tmp_path):
+    """A policy's row does not depend on which others are simulated, nor on their order."""
+    settings = Settings(data_dir=str(tmp_path))
+
+    def made(*names):
+        rows = simulate(
+            made_table(30),
+            policies={name: {} for name in names},
+            folds=2,
+            seeds=1,
+            settings=settings,
+            encoder=lambda: HashingEncoder(16),
+        )
+        return untimed([row for row in rows if row.policy == "mba"])
+
+    assert made("mba") == made("uniform", "mba") == made("mba", "uniform")
+
+
+def test_learns_what_the_words_tell(tmp_path):
+    """On questions whose first word tells the right arm, mba learns it and uniform does not."""
+    rows = simulate(
+        made_table(240),
+        policies={"mba": {"ridge": 1.0}},
+        folds=3,
+        seeds=2,
+        settings=Settings(data_dir=str(tmp_path)),
+        encoder=lambda: HashingEncoder(64),
+    )
+    mba, uniform, oracle = (row_of(rows, name) for name in ("mba", "uniform", "oracle"))
+    assert mba.em > oracle.em - 15 > uniform.em + 15
+    assert mba.online_regret < 0.3
+
+
+def test_test_table_is_predicted_after_all_rows(registered, tmp_path):
+    """With a test table all rows are learned once per seed, and the test judged, whatever the order of its arms."""
+    Spy.asked, Spy.taught = [], []
+    table, test = made_table(12), made_table(7, seed=5)
+    test = replace(test, rows=tuple(replace(row, question=f"new {row.question}") for row in test.rows), arms=ARMS[::-1])
+    rows = simulate(
+        table,
+        policies=registered(Spy),
+        test=test,
+        seeds=2,
+        settings=Settings(data_dir=str(tmp_path)),
+        encoder=lambda: HashingEncoder(8),
+    )
+    texts = [update.query.text for update in Spy.taught]
+    assert sorted(texts) == sorted([row.question for row in table.rows] * 2)
+    assert texts[:12] != texts[12:]
+    asked = {query.text for queries, _, _ in Spy.asked for query in queries}
+    assert asked == {row.question for row in (*table.rows, *test.rows)}
+    assert row_of(rows, "spy").n == 7
+    assert list(row_of(rows, "spy").arms) == list(ARMS)
+    assert row_of(rows, "always-none").em == pytest.approx(100 * np.mean([row.correct["none"] for row in test.rows]))
+
+
+def test_test_questions_come_with_their_own_features(registered, tmp_path):
+    """With a test table the policy is asked its texts, in order, each with its own features; learned are the others."""
+    Spy.asked, Spy.taught = [], []
+    table, test = made_table(80), made_table(70, seed=5)
+    test = replace(test, rows=tuple(replace(row, question=f"new {row.question}") for row in test.rows))
+    settings, encoder = Settings(data_dir=str(tmp_path)), HashingEncoder(16)
+    simulate(table, policies=registered(Spy), test=test, seeds=1, settings=settings, encoder=lambda: encoder)
+    learning, testing = Spy.asked[:80], Spy.asked[80:]
+    for asked, rows in ((learning, [table.rows[k] for k in split_order(80)]), (testing, test.rows)):
+        texts = [row.question for row in rows]
+        assert [query.text for queries, _, _ in asked for query in queries] == texts
+        assert np.array_equal(np.concatenate([features for _, features, _ in asked]), encoder.encode(texts))
+    for update in Spy.taught:
+        assert np.array_equal(update.features, encoder.encode([update.query.text])[0])
+
+
+def split_order(count):
+    """The order in which seed 0 learns a table of which nothing is held back."""
+    return np.random.default_rng(0).permutation(count)
+
+
+def test_play_reports_its_progress():
+    """A run tells how many training rows are done, up to all of them."""
+    told = []
+    world = World(table=made_table(10), test=None, folds=2, settings=Settings())
+    run = Run(policy="uniform", params={}, weight=0.03, seed=0, fold=0)
+    play(run, world=world, progress=lambda done, total: told.append((done, total)))
+    assert told == [(number, 5) for number in range(1, 6)]
+
+
+# --------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "field"),
+    [
+        ({"policies": {}}, InvalidInput, "policy"),
+        ({"policies": {"oracle": {}}}, ConfigError, "policy.name"),
+        ({"policies": {"fixed": {}}}, ConfigError, "policy.params.arm"),
+        ({"policies": {"fixed": {"arm": "x"}}}, ConfigError, "fixed.arm"),
+        ({"policies": {"mixture": {"first": "none", "second": "x"}}}, ConfigError, "mixture.second"),
+        ({"policies": {"mba": {}}}, ConfigError, "encoder"),
+        ({"folds": 1}, InvalidInput, "folds"),
+        ({"folds": 5}, InvalidInput, "folds"),
+        ({"seeds": 0}, InvalidInput, "seeds"),
+        ({"total": 3}, InvalidInput, "total"),
+        ({"weights": []}, InvalidInput, "lambda"),
+        ({"weights": [0.1, 0.1]}, InvalidInput, "lambda"),
+        ({"weights": [-0.1]}, InvalidInput, "lambda"),
+        ({"weights": [float("nan")]}, InvalidInput, "lambda"),
+        ({"line": ("none", "x")}, InvalidInput, "line"),
+        ({"test": made_table(4, arms=("none", "single_step"))}, InvalidInput, "test"),
+        ({"settings": Settings(reward={"cost": {"llm_calls": 1.0}})}, ConfigError, "reward.cost"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(given, error, field):
+    """A wrong argument is refused before anything is learned, with field and remedy."""
+    with pytest.raises(error) as caught:
+        simulate(SMALL, **({"policies": {"uniform": {}}, "folds": 2, "seeds": 1} | given))
+    assert caught.value.field == field
+    assert caught.value.remedy
+
+
+# ---------------------------------------------------------------------------------------------------- the draw
+
+
+def test_draw_is_gate_floor_and_choice():
+    """`draw` gives the gated pmf with the floor, and the arm that the seed draws from it."""
+    output = PolicyOutput(pmf=(0.2, 0.3, 0.5), scores=(1.0, 2.0, 3.0), facts={"epsilon": 0.1})
+    seen = set()
+    for key in map(str, range(50)):
+        made = draw(output, arms=ARMS, floor=0.1, fallback="none", seed=seed_of(key))
+        assert made.pmf == with_floor(gate(output, arms=ARMS), floor=0.1)
+        assert (made.scores, made.facts, made.fault) == (output.scores, output.facts, None)
+        seen.add(made.index)
+    assert seen == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("output", "fault"),
+    [
+        (PolicyOutput(pmf=(0.5, 0.6, 0.0)), "pmf sums to 1.1, not 1"),
+        (PolicyOutput(pmf=(1.0,)), "pmf has 1 entries for 3 arms"),
+        (PolicyOutput(pmf=(1.0, 0.0, 0.0), scores=(1.0, float("nan"), 0.0)), "a score is not finite"),
+        (PolicyOutput(pmf=(1.0, 0.0, 0.0), scores=1.0), "TypeError"),
+        (RuntimeError("gone"), "RuntimeError: gone"),
+        (PolicyFault("own words"), "own words"),
+        (None, "AttributeError"),
+    ],
+)
+@pytest.mark.parametrize(("fallback", "played"), [("multi_step", 2), ("not offered", 0)])
+def test_draw_falls_back(output, fault, fallback, played):
+    """Whatever the policy did wrong, the fallback arm has all but the floor, and the fault says why."""
+    made = draw(output, arms=ARMS, floor=0.05, fallback=fallback, seed=seed_of("x"))
+    assert made.fault.startswith(fault)
+    assert (made.scores, made.facts) == (None, {})
+    assert made.pmf == pytest.approx([0.9 if i == played else 0.05 for i in range(3)])
+
+
+# --------------------------------------------------------------------------------------------------- the cache
+
+
+class Counting(HashingEncoder):
+    """Keeps the texts that it encoded."""
+
+    def __init__(self, dimension=8):
+        super().__init__(dimension)
+        self.texts = []
+
+    def encode(self, texts):
+        self.texts += texts
+        return super().encode(texts)
+
+
+TEXTS = ["who?", "where?", "who?", "why?"]
+
+
+def test_features_are_made_once(tmp_path):
+    """A second call reads all from disk; a text that is new is encoded alone; each row is the encoder's."""
+    encoder = Counting()
+    first = embedded(TEXTS, encoder=encoder, folder=tmp_path)
+    assert sorted(encoder.texts) == ["where?", "who?", "why?"]
+    assert np.array_equal(first, HashingEncoder(8).encode(TEXTS))
+    encoder.texts = []
+    again = embedded([*TEXTS, "when?"], encoder=encoder, folder=tmp_path)
+    assert encoder.texts == ["when?"]
+    assert np.array_equal(again[:4], first)
+    assert first.dtype == again.dtype == np.float32
+
+
+def test_features_of_another_encoder_are_not_used(tmp_path):
+    """Two encoders with one folder keep their features apart."""
+    embedded(TEXTS, encoder=HashingEncoder(8), folder=tmp_path)
+    other = Counting(16)
+    assert embedded(TEXTS, encoder=other, folder=tmp_path).shape == (4, 16)
+    assert len(other.texts) == 3
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "bit", "text"])
+def test_damaged_cache_is_made_again(tmp_path, damage):
+    """A cache file that is empty, cut, changed in one bit or something else is made again, with the same features."""
+    right = embedded(TEXTS, encoder=HashingEncoder(8), folder=tmp_path)
+    (file,) = tmp_path.iterdir()
+    good = file.read_bytes()
+    flipped = bytearray(good)
+    flipped[-40] ^= 1
+    file.write_bytes({"empty": b"", "cut": good[:-9], "bit": bytes(flipped), "text": b"hello" * 99}[damage])
+    encoder = Counting()
+    assert np.array_equal(embedded(TEXTS, encoder=encoder, folder=tmp_path), right)
+    assert len(encoder.texts) == 3
+    assert file.read_bytes() == good
+    assert [found.name for found in tmp_path.iterdir()] == [file.name]
+
+
+def test_cache_that_cannot_be_written_costs_nothing_else(tmp_path):
+    """Where the folder cannot be made, features come without it."""
+    (tmp_path / "file").write_text("in the way")
+    found = embedded(TEXTS, encoder=HashingEncoder(8), folder=tmp_path / "file" / "cache")
+    assert np.array_equal(found, HashingEncoder(8).encode(TEXTS))
+
+
+def test_encoding_reports_its_progress(tmp_path):
+    """Progress goes up to the number of texts that are not known."""
+    told = []
+    texts = [f"question {number}" for number in range(70)]
+    embedded(texts[:20], encoder=HashingEncoder(8), folder=tmp_path)
+    embedded(texts, encoder=HashingEncoder(8), folder=tmp_path, progress=lambda *one: told.append(one))
+    assert told == [(32, 50), (50, 50)]
+
+
+def test_fixed_needs_no_encoder():
+    """Policies that need no features are simulated without making an encoder."""
+
+    def fail():
+        pytest.fail("an encoder was made")
+
+    assert simulate(SMALL, policies={"fixed": {"arm": "none"}}, folds=2, seeds=1, encoder=fail)
+    assert Fixed.needs == frozenset()

@@ -1,0 +1,153 @@
+"""Reading full-information tables: what a row is, and what is refused, where, and with which remedy."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.types import TableRow
+
+GOOD = {"id": "q1", "question": "Who?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}}
+
+
+def line(**changes):
+    """A row's JSON; a key set to None is left out."""
+    return json.dumps({key: value for key, value in (GOOD | changes).items() if value is not None})
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes lines into a file and reads them as a table."""
+
+    def write(*lines, newline="\n"):
+        file = tmp_path / "table.jsonl"
+        file.write_bytes(newline.join(lines).encode("utf-8", "surrogatepass"))
+        return read_table(file)
+
+    return write
+
+
+def test_row_as_written(written):
+    """Id, question, both numbers per arm and hops come back as written; bools and fractions are qualities."""
+    table = written(line(hops=2), line(id="q2", correct={"a": True, "b": 0.25}))
+    assert table.rows == (
+        TableRow(id="q1", question="Who?", correct={"a": 0.0, "b": 1.0}, steps={"a": 0.0, "b": 2.5}, hops=2),
+        TableRow(id="q2", question="Who?", correct={"a": 1.0, "b": 0.25}, steps={"a": 0.0, "b": 2.5}),
+    )
+
+
+def test_dataset_is_kept_apart(written):
+    """`dataset` stands beside the rows, in their order, and in no row."""
+    table = written(line(dataset="nq"), line(id="q2"))
+    assert table.datasets == ("nq", None)
+    assert "nq" not in repr(table.rows)
+
+
+def test_arms_are_those_of_the_first_row(written):
+    """The arms have the order of the first line, also where another line lists them otherwise."""
+    table = written(line(correct={"b": 1, "a": 0}), line(id="q2", correct={"a": 0.5, "b": 1}, steps={"a": 3, "b": 4}))
+    assert table.arms == ("b", "a")
+    assert np.array_equal(table.correct, [[1.0, 0.0], [1.0, 0.5]])
+    assert np.array_equal(table.steps, [[2.5, 0.0], [4.0, 3.0]])
+
+
+def test_id_by_default_is_the_line(written):
+    """A row without id is called by its line in the file, blank lines counted."""
+    table = written(line(id=None), "", "  ", line(id=None))
+    assert [row.id for row in table.rows] == ["row-1", "row-4"]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_other_keys_marks_and_line_ends_are_left_alone(written, newline):
+    """Keys of other names, a byte order mark and either line end are no matter."""
+    table = written("\ufeff" + line(answers=["x"]), line(id="q2"), newline=newline)
+    assert [row.id for row in table.rows] == ["q1", "q2"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "key", "message"),
+    [
+        (line(id="q2", correct={"a": 0}), "correct.b", "missing"),
+        (line(id="q2", steps={"b": 0}), "steps.a", "missing"),
+        (line(id="q2", correct={"a": 0, "b": 0, "c": 1}), "correct.c", "no arm of the first row"),
+        (line(id="q2", correct=None), "correct", "missing"),
+        (line(id="q2", steps=[1, 2]), "steps", "no object"),
+        (line(id="q2", correct={"a": 0, "b": float("nan")}), "correct.b", "not finite"),
+        (line(id="q2", steps={"a": float("inf"), "b": 0}), "steps.a", "not finite"),
+        (line(id="q2", correct={"a": 0, "b": 1.01}), "correct.b", "out of range"),
+        (line(id="q2", correct={"a": -0.5, "b": 1}), "correct.a", "out of range"),
+        (line(id="q2", correct={"a": "1", "b": 1}), "correct.a", "no number"),
+        (line(id="q2", correct={"a": None, "b": 1}), "correct.a", "no number"),
+        (line(id="q2", steps={"a": -1, "b": 0}), "steps.a", "out of range"),
+        (line(id="q2", steps={"a": 10**400, "b": 0}), "steps.a", "out of range"),
+        (line(id="q2", steps={"a": True, "b": 0}), "steps.a", "no number"),
+        (line(), "id", "stands on line 1 too"),
+        (line(id=" "), "id", "no id"),
+        (line(id=7), "id", "no id"),
+        (line(id="q2", question=None), "question", "missing or empty"),
+        (line(id="q2", question=" \t"), "question", "missing or empty"),
+        (line(id="q2", question=["Who?"]), "question", "missing or empty"),
+        (line(id="q2", question="nul \x00"), "question", "NUL"),
+        (line(id="q2", question="\ud800"), "question", "half a character"),
+        (line(id="q2", question="x" * 100_001), "question", "100001 characters"),
+        (line(id="q2", hops=1.5), "hops", "no count"),
+        (line(id="q2", hops=True), "hops", "no count"),
+        (line(id="q2", hops=-1), "hops", "no count"),
+        (line(id="q2", dataset=3), "dataset", "no name"),
+        ('{"id": "q2", "id": "q3"}', "", "stands twice"),
+        ("{", "", "not JSON"),
+        ("[" * 100_000, "", "not JSON"),
+        ("[1]", "", "is a list"),
+        ("null", "", "is a NoneType"),
+    ],
+)
+def test_bad_line_is_refused(written, tmp_path, bad, key, message):
+    """A line that is no row is refused with file, line, key and a remedy."""
+    with pytest.raises(InvalidInput, match=message) as caught:
+        written(line(), "", bad)
+    assert caught.value.field == f"{tmp_path / 'table.jsonl'}:3 {key}".rstrip()
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        (line(correct={"a": 1}, steps={"a": 1}), "has 1 arms"),
+        (line(correct={}, steps={}), "has 0 arms"),
+        (line(correct={"a b": 1, "c": 1}, steps={"a b": 1, "c": 1}), "no name of an arm"),
+        (line(correct={"": 1, "c": 1}, steps={"": 1, "c": 1}), "no name of an arm"),
+    ],
+)
+def test_arms_that_cannot_be_routed_are_refused(written, first, message):
+    """A table with fewer than two arms, or with one whose name no configuration takes, is refused on its first line."""
+    with pytest.raises(InvalidInput, match=message) as caught:
+        written(first)
+    assert caught.value.field.endswith(":1 correct")
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf"])
+def test_empty_file_is_refused(tmp_path, content):
+    """A file without a row is refused by name."""
+    file = tmp_path / "empty.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(InvalidInput, match="no rows") as caught:
+        read_table(file)
+    assert (caught.value.field, bool(caught.value.remedy)) == (str(file), True)
+
+
+def test_file_that_cannot_be_read_is_refused(tmp_path):
+    """A missing file, a folder, and bytes that are no UTF-8 are refused by name."""
+    latin = tmp_path / "latin.jsonl"
+    latin.write_bytes(line().encode() + b"\n\xe9\n")
+    for path, field in (
+        (tmp_path / "none.jsonl", f"{tmp_path / 'none.jsonl'}"),
+        (tmp_path, str(tmp_path)),
+        (latin, f"{latin}:2"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            read_table(path)
+        assert caught.value.field == field
+        assert caught.value.remedy

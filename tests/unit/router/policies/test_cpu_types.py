@@ -1,0 +1,79 @@
+"""Propensities and states do not hang on which of numpy's loops a CPU can run."""
+
+import ast
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.finetuned.adaptive_rag import AdaptiveRag
+from ragbandit.router.policies.finetuned.multi_label import MultiLabel
+from tests.support.policy_checks import ARMS, made_features, made_query, made_updates, sha_of
+from tests.unit.router.policies.test_policy_contract import EXAMPLES
+
+ROOT = Path(__file__).parents[4]
+#: functions of numpy with other loops for other CPUs; sums, roots, einsum and logaddexp have one for all
+ROUNDED = {
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power", "float_power", "cbrt"),
+    *("sin", "cos", "tan", "arcsin", "arccos", "arctan", "arctan2"),
+    *("sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh"),
+}
+
+
+def fingerprints():
+    """Name -> hash of outputs and state after 60 lessons; of the classifiers, which torch runs, of the last step."""
+    lessons = made_updates(60)
+    cases = {name: EXAMPLES[name] for name in ("budget", "lints", "linucb", "mba", "popularity", "softmax")}
+    found = {}
+    for case, params in (*cases.items(), ("budget over lints", {"target": 2.0, "policy": "lints"})):
+        policy, said = make_policy(case.split()[0], params=params), []
+        for lesson in lessons:
+            said.append(pmf_of_one(policy, made_query(lesson.seq), features=made_features(lesson.seq), arms=ARMS))
+            policy.learn(lesson)
+        found[case] = digest(said) + sha_of(policy)
+    outputs = np.random.default_rng(3).normal(0.0, 4.0, (300, 3))
+    for kind in (AdaptiveRag, MultiLabel):
+        found[kind.algorithm] = digest([kind._probabilities(None, row).tolist() for row in outputs])
+    return found
+
+
+def digest(said):
+    return hashlib.sha256(repr(said).encode()).hexdigest()
+
+
+def switched_off():
+    """What numpy was built to use beyond its baseline and this CPU has."""
+    from numpy._core import _multiarray_umath as core
+
+    return [name for name in core.__cpu_dispatch__ if core.__cpu_features__[name]]
+
+
+@pytest.mark.skipif(not switched_off(), reason="numpy has one kind of loops for this CPU")
+def test_policies_are_the_same_without_wide_vectors():
+    """With AVX2 and AVX512 switched off every policy that runs on numpy says and becomes the same, to the last bit."""
+    code = "import json\nfrom tests.unit.router.policies.test_cpu_types import fingerprints\n"
+    code += "print(json.dumps(fingerprints()))"
+    environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": " ".join(switched_off())}
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert json.loads(run.stdout) == fingerprints()
+
+
+def test_no_policy_calls_what_numpy_rounds_by_cpu():
+    """No file of the policies uses numpy's exponentials, logarithms, powers or angles; Python's `math` has them."""
+    found = [
+        f"{file.name}:{node.lineno} np.{node.attr}"
+        for file in sorted((ROOT / "router" / "policies").glob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if node.value.id == "np" and node.attr in ROUNDED
+    ]
+    assert found == []

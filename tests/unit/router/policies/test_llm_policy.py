@@ -1,0 +1,425 @@
+"""The LLM as selector, through the real openai client, against a server that says and fails what it is told."""
+
+import asyncio
+import gc
+import json
+import sys
+import threading
+import time
+
+import openai
+import pytest
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.llm import DESCRIPTIONS, Llm
+from ragbandit.router.policies.llm_client import MAX_QUESTION, MAX_REPLY, Answer, LlmSelector, messages_of, parse_choice
+from ragbandit.router.types import ArmName, Query
+from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from tests.support.policy_checks import ARMS, POLICY_CHECKS, made_updates, sha_of, taught
+
+NO, ONE, MANY = ARMS
+#: the arms as the model sees them: by name
+LISTED = (MANY, NO, ONE)
+
+
+def llm_of(server, **params):
+    return Llm(**{"model": "m", "base_url": server.url, "timeout_s": 20.0, "epsilon": 0.0, **params})
+
+
+def word_of(policy, text="who?", arms=ARMS):
+    return pmf_of_one(policy, Query(text=text), features=None, arms=arms)
+
+
+def words_of(policy, texts, arms=ARMS):
+    return policy.pmf([Query(text=text) for text in texts], features=None, arms=[arms] * len(texts))
+
+
+def failed(output):
+    return output.facts["llm"]["failed"]
+
+
+# The choice.
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_model_picks_by_number(number):
+    """Number n is the n-th arm by name; it has all probability but epsilon's."""
+    with ScriptedServer([json.dumps({"choice": number})]) as server:
+        output = word_of(llm_of(server, epsilon=0.3))
+    assert output.pmf == pytest.approx([0.1 + (0.7 if arm == LISTED[number - 1] else 0.0) for arm in ARMS])
+    assert output.facts["llm"]["choice"] == LISTED[number - 1]
+    assert failed(output) is None
+
+
+def test_order_of_the_offer_does_not_change_the_question():
+    """The model is asked the same words, and picks the same arm, in whatever order the arms were offered."""
+    with ScriptedServer({"": '{"choice": 2}'}) as server:
+        outputs = [word_of(llm_of(server), arms=arms) for arms in (ARMS, ARMS[::-1])]
+    assert outputs[0].pmf == outputs[1].pmf[::-1]
+    assert server.requests[0].body == server.requests[1].body
+
+
+def test_request_holds_question_methods_and_settings(monkeypatch):
+    """Model, temperature, seed and JSON mode are sent, the key as a bearer, and every method with its number."""
+    monkeypatch.setenv("MY_KEY", "sk-test")
+    with ScriptedServer(['{"choice": 1}']) as server:
+        policy = llm_of(server, api_key_env="MY_KEY", temperature=0.5, seed=7, descriptions={MANY: "digs"})
+        word_of(policy, "Who wrote it?")
+    (received,) = server.requests
+    assert received.headers["authorization"] == "Bearer sk-test"
+    body = received.body
+    assert (body["model"], body["temperature"], body["seed"]) == ("m", 0.5, 7)
+    assert body["response_format"] == {"type": "json_object"}
+    asked = body["messages"][-1]["content"]
+    assert "1. multi_step: digs\n2. no_retrieval\n3. single_step\n" in asked
+    assert "\nWho wrote it?\n" in asked
+
+
+def test_settings_that_are_none_are_not_sent():
+    """Some models refuse temperature and seed: None leaves them out."""
+    with ScriptedServer(['{"choice": 1}']) as server:
+        word_of(llm_of(server, temperature=None, seed=None))
+    assert not {"temperature", "seed"} & set(server.requests[0].body)
+
+
+def test_long_question_is_cut():
+    """Of a very long question the beginning is sent."""
+    asked = messages_of("x" * (MAX_QUESTION + 500), methods=["a"])[-1]["content"]
+    assert asked.count("x") == MAX_QUESTION
+
+
+def test_default_descriptions_are_sent():
+    """Without descriptions the three arms of the papers are told apart by our own."""
+    with ScriptedServer(['{"choice": 1}']) as server:
+        word_of(llm_of(server))
+    asked = server.requests[0].body["messages"][-1]["content"]
+    assert all(f"{arm}: {text}" in asked for arm, text in DESCRIPTIONS.items())
+
+
+def test_one_arm_is_no_question():
+    """Where one arm is offered nobody is asked."""
+    with ScriptedServer([]) as server:
+        output = word_of(llm_of(server), arms=(NO,))
+    assert output.pmf == (1.0,)
+    assert output.facts["llm"] is None
+    assert server.requests == []
+
+
+def test_reply_and_tokens_are_logged():
+    """The facts hold the model's text, printable and cut, and what it used."""
+    text = '{"choice": 1, "why": "a\\u0000\x07 ' + "b" * 500 + '"}'
+    with ScriptedServer([text]) as server:
+        facts = word_of(llm_of(server)).facts["llm"]
+    assert facts["failed"] == "not_json"  # a bare control character is no JSON
+    assert len(facts["reply"]) == MAX_REPLY
+    assert facts["reply"].isprintable()
+    assert facts["prompt_tokens"] > 20
+    assert facts["completion_tokens"] == len(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"choice": 1}', 0),
+        (' {"choice": 3, "reason": "two facts"}\n', 2),
+        ('{"choice": 0}', "out_of_range"),
+        ('{"choice": 4}', "out_of_range"),
+        ('{"choice": -1}', "out_of_range"),
+        ('{"choice": "2"}', "not_json"),
+        ('{"choice": 2.0}', "not_json"),
+        ('{"choice": true}', "not_json"),
+        ('{"choice": null}', "not_json"),
+        ('{"choice": [2]}', "not_json"),
+        ('{"answer": 2}', "not_json"),
+        ('[{"choice": 2}]', "not_json"),
+        ("2", "not_json"),
+        ("", "not_json"),
+        ('Sure! {"choice": 2}', "not_json"),
+        ('```json\n{"choice": 2}\n```', "not_json"),
+        ("[" * 100_000, "not_json"),
+        ('{"choice": ' + "9" * 5000 + "}", "not_json"),
+    ],
+)
+def test_choice_is_parsed_strictly(text, found):
+    """Only an object with a whole number in range is a choice; the failure says which it is."""
+    assert parse_choice(text, count=3) == found
+
+
+# What goes wrong.
+
+TWICE = 2
+
+
+@pytest.mark.parametrize(
+    ("replies", "name"),
+    [
+        (["no idea"], "not_json"),
+        (['{"choice": 9}'], "out_of_range"),
+        ([Reply(status=400)], "http_400"),
+        ([Reply(status=401)], "http_401"),
+        ([Reply(status=500)] * TWICE, "http_500"),
+        ([Reply(status=429, retry_after=0.0)] * TWICE, "http_429"),
+        ([Reply(status=429, retry_after=3600)], "http_429"),  # longer than anybody waits: no second attempt
+        ([Reply(text='{"choice": 1}', cut=True)] * TWICE, "connection"),
+        ([Reply(body=b'{"choices": [')], "malformed"),
+        ([Reply(body=b'{"choices": []}')], "malformed"),
+        ([Reply(body=b"[]")], "malformed"),
+        ([Reply(body=b"<html>")], "malformed"),
+    ],
+)
+def test_failures_play_the_fallback_and_are_counted(replies, name):
+    """Whatever the server does wrong has a name in the facts and in the counter, and the fallback arm answers."""
+    with ScriptedServer(replies) as server:
+        policy = llm_of(server, fallback=MANY, epsilon=0.3)
+        before = Llm.failures[name]
+        output = word_of(policy)
+    assert failed(output) == name
+    assert output.facts["llm"]["choice"] is None
+    assert output.pmf == pytest.approx((0.1, 0.1, 0.8))
+    assert policy.failures[name] == before + 1
+    assert len(server.requests) == len(replies)
+
+
+@pytest.mark.parametrize(
+    "first", [Reply(status=429, retry_after=0.01), Reply(status=503), Reply(text='{"choice": 1}', cut=True)]
+)
+def test_what_passes_is_tried_again(first):
+    """A busy server, or one that hung up, is asked once more, and its second answer counts."""
+    with ScriptedServer([first, '{"choice": 3}']) as server:
+        output = word_of(llm_of(server))
+    assert failed(output) is None
+    assert output.facts["llm"]["choice"] == LISTED[2]
+
+
+def test_retry_after_is_waited_for():
+    """The second attempt comes no earlier than the server asked for."""
+    came = []
+
+    def reply(body):
+        came.append(time.monotonic())
+        return Reply(status=429, retry_after=0.5) if len(came) == 1 else '{"choice": 1}'
+
+    with ScriptedServer(reply) as server:
+        assert failed(word_of(llm_of(server))) is None
+    assert came[1] - came[0] >= 0.5
+
+
+def test_deadline_ends_every_wait():
+    """A server that is silent, or sends a byte now and then, is a timeout; the questions beside it are answered."""
+    silent, dripping = Reply(text='{"choice": 1}', seconds=60.0), Reply(text='{"choice": 1}', drip_s=0.05)
+    with ScriptedServer({"silent": silent, "dripping": dripping, "": '{"choice": 2}'}) as server:
+        policy = llm_of(server, timeout_s=3.0)
+        word_of(policy)  # the client is loaded: what follows is the server's time alone
+        outputs = words_of(policy, ["silent", "quick", "dripping"])
+    assert [failed(output) for output in outputs] == ["timeout", None, "timeout"]
+    assert outputs[0].pmf == (0.0, 1.0, 0.0)  # single_step, the default fallback
+
+
+def test_server_that_is_not_there():
+    """A refused connection is a failure like any other."""
+    with ScriptedServer([]) as server:
+        policy = llm_of(server)
+    assert failed(word_of(policy)) == "connection"
+
+
+def test_fallback_that_is_not_offered():
+    """Where the fallback arm is not among those offered all arms are alike."""
+    with ScriptedServer(["?"]) as server:
+        assert word_of(llm_of(server), arms=(NO, MANY)).pmf == (0.5, 0.5)
+
+
+def test_failures_leave_no_mark_on_the_policy():
+    """The counter belongs to the process: the state after failures is the state before them."""
+    with ScriptedServer(["?"] * 3) as server:
+        policy = taught(lambda: llm_of(server), made_updates(5))
+        before = sha_of(policy)
+        words_of(policy, ["a", "b", "c"])
+        assert sha_of(policy) == before
+
+
+# Many at once.
+
+
+def test_questions_are_asked_at_once():
+    """Four questions meet at the server: none is answered before all have come."""
+    meeting = threading.Barrier(4)
+
+    def reply(body):
+        meeting.wait(15)
+        return '{"choice": 1}'
+
+    with ScriptedServer(reply) as server:
+        outputs = words_of(llm_of(server, max_concurrency=4), list("abcd"))
+    assert [failed(output) for output in outputs] == [None] * 4
+
+
+def test_no_more_than_allowed_are_asked_at_once():
+    """With max_concurrency 2 the server never has three requests at a time."""
+    lock, inside, most = threading.Lock(), 0, 0
+
+    def reply(body):
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.02)
+        with lock:
+            inside -= 1
+        return '{"choice": 1}'
+
+    with ScriptedServer(reply) as server:
+        words_of(llm_of(server, max_concurrency=2), [str(n) for n in range(12)])
+    assert most == 2
+
+
+def test_answers_belong_to_their_questions():
+    """Whatever comes back first, every question gets its own answer, and arms beside it do not matter."""
+
+    def reply(body):
+        asked = body["messages"][-1]["content"]
+        number = next(n for n in (1, 2, 3) if f"question {n}" in asked)
+        return Reply(text=json.dumps({"choice": number}), seconds=0.1 * (3 - number))
+
+    offers = [ARMS, (ArmName("only"),), ARMS[::-1], ARMS]
+    with ScriptedServer(reply) as server:
+        queries = [Query(text=f"question {n}") for n in (1, 0, 2, 3)]
+        outputs = llm_of(server).pmf(queries, features=None, arms=offers)
+    picked = [offered[output.pmf.index(1.0)] for output, offered in zip(outputs, offers, strict=True)]
+    assert picked == [LISTED[0], "only", LISTED[1], LISTED[2]]
+
+
+def test_it_may_be_asked_from_a_thread_with_a_loop():
+    """A caller inside an event loop, as in a notebook, is answered too."""
+
+    async def ask():
+        return word_of(policy)
+
+    with ScriptedServer(['{"choice": 1}']) as server:
+        policy = llm_of(server)
+        assert failed(asyncio.run(ask())) is None
+
+
+def test_policies_come_and_go_without_leaving_sockets():
+    """Snapshots replace policies all day: a dropped one leaves nothing that Python warns about."""
+    with ScriptedServer({"": '{"choice": 1}'}) as server:
+        for _ in range(3):
+            assert failed(word_of(llm_of(server))) is None
+        gc.collect()
+    threads = [thread for thread in threading.enumerate() if thread.name == "ragbandit-llm"]
+    assert len(threads) == 1
+
+
+def test_selector_without_questions():
+    """No question, no answer."""
+    selector = LlmSelector(
+        model="m", base_url="http://x", api_key_env="K", timeout_s=1.0, max_concurrency=1, temperature=None, seed=None
+    )
+    assert selector.ask([]) == []
+    assert Answer().failed is None
+
+
+# The contract, with a server that answers, and wrong params.
+
+
+@pytest.fixture(scope="module")
+def steady_server():
+    with ScriptedServer({"": '{"choice": 1}'}) as server:
+        yield server
+
+
+@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
+def test_contract_holds_with_a_server_that_answers(check, steady_server):
+    """With a model behind it the policy keeps the whole contract."""
+    check(lambda: llm_of(steady_server, epsilon=0.1))
+
+
+def test_openai_package_is_asked_for(monkeypatch):
+    """Without the openai package the policy is a ConfigError that says what to install."""
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(ConfigError, match="needs the openai package") as caught:
+        make_policy("llm", params={"model": "m"})
+    assert "ragbandit[openai]" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({}, "model"),
+        ({"model": ""}, "model"),
+        ({"model": 3}, "model"),
+        ({"model": "m", "api_key": "sk-secret"}, "api_key"),
+        ({"model": "m", "base_url": "localhost:8000"}, "base_url"),
+        ({"model": "m", "base_url": 8000}, "base_url"),
+        ({"model": "m", "api_key_env": ""}, "api_key_env"),
+        ({"model": "m", "descriptions": ["digs"]}, "descriptions"),
+        ({"model": "m", "descriptions": {"multi_step": 3}}, "descriptions"),
+        ({"model": "m", "fallback": None}, "fallback"),
+        ({"model": "m", "timeout_s": 0.0}, "timeout_s"),
+        ({"model": "m", "timeout_s": float("inf")}, "timeout_s"),
+        ({"model": "m", "timeout_s": "5"}, "timeout_s"),
+        ({"model": "m", "max_concurrency": 0}, "max_concurrency"),
+        ({"model": "m", "max_concurrency": 2.5}, "max_concurrency"),
+        ({"model": "m", "temperature": 2.5}, "temperature"),
+        ({"model": "m", "temperature": "hot"}, "temperature"),
+        ({"model": "m", "temperature": float("nan")}, "temperature"),
+        ({"model": "m", "seed": 0.5}, "seed"),
+        ({"model": "m", "seed": True}, "seed"),
+        ({"model": "m", "epsilon": -0.1}, "epsilon"),
+        ({"model": "m", "epsilon": 1.5}, "epsilon"),
+    ],
+)
+def test_wrong_params_are_refused(params, field):
+    """A param that is unknown, missing, of another type or out of range is a ConfigError with field and remedy."""
+    with pytest.raises(ConfigError) as caught:
+        make_policy("llm", params=params)
+    assert caught.value.field == f"policy.params.{field}"
+    assert caught.value.remedy
+
+
+# The double itself.
+
+
+def ask(server, text="hello", **more):
+    with openai.OpenAI(base_url=server.url, api_key="k", max_retries=0, timeout=20.0) as client:
+        return client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}], **more)
+
+
+def test_server_answers_in_order_and_counts_words():
+    """Replies come in the order of the script, with words for tokens, and a used-up script is status 500."""
+    with ScriptedServer(["one two", Reply(text="three")]) as server:
+        first, second = ask(server, "a b c"), ask(server)
+        assert first.choices[0].message.content == "one two"
+        assert (first.usage.prompt_tokens, first.usage.completion_tokens) == (3, 2)
+        assert second.choices[0].message.content == "three"
+        with pytest.raises(openai.InternalServerError, match="only 2 replies"):
+            ask(server)
+    assert [request.path for request in server.requests] == ["/v1/chat/completions"] * 3
+
+
+def test_server_answers_by_text():
+    """With a mapping the first piece of text that the messages contain decides; none is status 500."""
+    with ScriptedServer({"Paris": "yes", "is": "no"}) as server:
+        assert ask(server, "Paris is").choices[0].message.content == "yes"
+        assert ask(server, "this").choices[0].message.content == "no"
+        with pytest.raises(openai.InternalServerError, match="no reply"):
+            ask(server, "Rome")
+
+
+def test_server_knows_one_path():
+    """Another path is a 404."""
+    with (
+        ScriptedServer({"": "x"}) as server,
+        openai.OpenAI(base_url=server.url, api_key="k", max_retries=0) as client,
+        pytest.raises(openai.NotFoundError),
+    ):
+        client.embeddings.create(model="m", input="x")
+
+
+def test_server_says_when_to_come_back():
+    """Status and Retry-After arrive as set."""
+    replies = [Reply(status=429, retry_after=1.5)]
+    with ScriptedServer(replies) as server, pytest.raises(openai.RateLimitError) as caught:
+        ask(server)
+    assert caught.value.response.headers["retry-after"] == "1.5"

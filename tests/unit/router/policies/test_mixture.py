@@ -1,0 +1,85 @@
+"""The mixture of two arms: the line that a router must beat."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import choose, pmf_of_one, seed_of
+from ragbandit.router.policies.mixture import Mixture
+from ragbandit.router.types import ArmName, Query
+from tests.support.policy_checks import ARMS, offered_arms, steady
+
+NOT, SINGLE, MULTI = ARMS
+
+
+def output_of(policy, arms):
+    return pmf_of_one(policy, Query(text="who?"), features=None, arms=arms)
+
+
+@steady
+@given(share=st.floats(0.0, 1.0))
+def test_two_arms_have_their_shares(share):
+    """`second` has the share, `first` the rest, any other arm nothing."""
+    policy = Mixture(first="single_step", second="multi_step", share=share)
+    assert output_of(policy, ARMS).pmf == (0.0, 1.0 - share, share)
+    assert output_of(policy, ARMS[::-1]).pmf == (share, 1.0 - share, 0.0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_one_of_the_two_takes_all(share):
+    """Where just one of the two is offered it has probability 1, whatever its share."""
+    policy = Mixture(first="single_step", second="multi_step", share=share)
+    assert output_of(policy, (NOT, SINGLE)).pmf == (0.0, 1.0)
+    assert output_of(policy, (MULTI, NOT)).pmf == (1.0, 0.0)
+    assert output_of(policy, (MULTI,)).pmf == (1.0,)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_neither_is_uniform(count):
+    """Where neither is offered all arms have 1/K."""
+    arms = tuple(ArmName(f"other_{i}") for i in range(count))
+    assert output_of(Mixture(first="single_step", second="multi_step"), arms).pmf == (1 / count,) * count
+
+
+@steady
+@given(arms=offered_arms)
+def test_it_has_no_opinion(arms):
+    """It has no scores and logs nothing."""
+    output = output_of(Mixture(first="single_step", second="multi_step"), arms)
+    assert output.scores is None
+    assert output.facts == {}
+
+
+def test_draws_have_the_shares():
+    """Of 20,000 decisions a share of .3 gets .3 of the draws, within four standard errors."""
+    pmf = output_of(Mixture(first="single_step", second="multi_step", share=0.3), ARMS).pmf
+    drawn = [choose(pmf, seed=seed_of(f"d{i}")) for i in range(20_000)]
+    assert drawn.count(0) == 0
+    assert drawn.count(2) / 20_000 == pytest.approx(0.3, abs=4 * math.sqrt(0.3 * 0.7 / 20_000))
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"second": "b"}, "first"),
+        ({"first": "a"}, "second"),
+        ({"first": "", "second": "b"}, "first"),
+        ({"first": "a", "second": 3}, "second"),
+        ({"first": "a", "second": "a"}, "second"),
+        ({"first": "a", "second": "b", "share": -0.1}, "share"),
+        ({"first": "a", "second": "b", "share": 1.1}, "share"),
+        ({"first": "a", "second": "b", "share": math.nan}, "share"),
+        ({"first": "a", "second": "b", "share": "half"}, "share"),
+        ({"first": "a", "second": "b", "third": "c"}, "third"),
+    ],
+)
+def test_wrong_params_are_refused(params, field):
+    """A param that is unknown, missing, of another type or out of range is a ConfigError with field and remedy."""
+    with pytest.raises(ConfigError) as caught:
+        make_policy("mixture", params=params)
+    assert caught.value.field == f"policy.params.{field}"
+    assert caught.value.remedy

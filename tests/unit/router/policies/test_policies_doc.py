@@ -1,0 +1,266 @@
+"""docs/policies.md names every policy with all its params, and what it shows works."""
+
+import inspect
+import re
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import PolicySettings, Settings
+from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies.base import TableTrained, counted_state, pmf_of_one
+from ragbandit.router.policies.finetuned.body import load_body
+from ragbandit.router.serving.bootstrap import check_policy
+from ragbandit.router.serving.router import Router
+from tests.support.policy_checks import ARMS, POLICY_CHECKS, made_features, made_query, made_updates, taught
+from tests.support.tiny_models import tiny_encoder, tiny_trained
+
+ROOT = Path(__file__).parents[4]
+FILE = ROOT / "docs" / "policies.md"
+DOC = FILE.read_text(encoding="utf-8")
+SNIPPETS = re.findall(r"```yaml\n(.*?)```", DOC, flags=re.S)
+PYTHON = re.findall(r"```python\n(.*?)```", DOC, flags=re.S)
+CONFIG = (ROOT / "config.yaml").read_text(encoding="utf-8")
+NEEDED = "needed"
+
+
+def section(name):
+    """The text under the heading that holds a policy's name, and all the names in that heading."""
+    found = []
+    for part in DOC.split("\n## ")[1:]:
+        heading, _, body = part.partition("\n")
+        names = re.findall(r"`(\w+)`", heading)
+        if name in names:
+            found.append((body, names))
+    assert len(found) == 1, f"{name} has {len(found)} sections"
+    return found[0]
+
+
+def rows(text):
+    """The cells of a table's rows, but for its head."""
+    lines = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| p")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def documented(name):
+    """Param -> default as the policy's section has it, NEEDED where there is none."""
+    body, names = section(name)
+    shared = len(names) > 1
+    found = {}
+    for cells in rows(body):
+        assert len(cells) == (4 if shared else 3), cells
+        if not shared or cells[2] in ("all", "both", f"`{name}`"):
+            found[cells[0].strip("`")] = cells[1] if cells[1] == NEEDED else yaml.safe_load(cells[1])
+    return found
+
+
+def glance(name):
+    """(needs, learns from, quality and cost apart) of the table at the top."""
+    part = DOC.partition("## At a glance")[2].partition("\n## ")[0]
+    found = [cells for cells in rows(part) if cells[0].startswith(f"[`{name}`]")]
+    assert len(found) == 1, f"{name} stands {len(found)} times in the table at the top"
+    return found[0][2:]
+
+
+def class_of(name):
+    module, _, attribute = POLICIES[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+@pytest.fixture
+def setting(tmp_path, monkeypatch):
+    """A function from a snippet to its Settings, in a folder with the files that the snippets name.
+
+    The fine-tuned policies read with a model of two layers.
+    """
+
+    def small(model, **reading):
+        model = model if Path(model).is_dir() else tiny_encoder()
+        return load_body(model, **reading | {"max_tokens": 16, "device": "cpu"})
+
+    for module in ("mba_paper", "classifier"):
+        monkeypatch.setattr(f"ragbandit.router.policies.{module}.load_body", small)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "trained" / "adaptive").symlink_to(tiny_trained("adaptive_rag"))
+    (tmp_path / "trained" / "multi").symlink_to(tiny_trained("multi_label"))
+    index = tmp_path / ".ragbandit" / "indexes" / "default"
+    index.mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "unit" / "popularity.json", index)
+
+    def read(snippet):
+        (tmp_path / "config.yaml").write_text(snippet)
+        return load(environ={}).settings
+
+    return read
+
+
+@pytest.fixture
+def shown(setting):
+    """A function from a name to a maker of that policy as its section shows it; least: with no more than it needs."""
+
+    def make(name, *, least=False):
+        body, _ = section(name)
+        found = [setting(snippet).policy for snippet in re.findall(r"```yaml\n(.*?)```", body, flags=re.S)]
+        found = [policy for policy in found if policy.name == name]
+        assert len(found) == 1, f"{name} has {len(found)} snippets"
+        kept = {key for key, default in documented(name).items() if not least or default == NEEDED} | {"trained"}
+        return lambda: make_policy(name, params={key: found[0].params[key] for key in found[0].params if key in kept})
+
+    return make
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_param_stands_there_with_its_default(name):
+    """A policy's section names exactly its constructor's parameters, each with its default."""
+    signature = inspect.signature(class_of(name)).parameters
+    wanted = {key: NEEDED if p.default is p.empty else p.default for key, p in signature.items()}
+    assert documented(name) == wanted
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_the_table_says_what_a_policy_needs(name, shown):
+    """Its "needs" are those of the policy."""
+    policy, said = shown(name)(), glance(name)[0]
+    if said == "as the policy inside":
+        assert policy.needs == policy.inner.needs
+    else:
+        assert policy.needs == (frozenset() if said == "nothing" else frozenset({said}))
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_the_table_says_what_a_policy_learns_from(name, shown):
+    """It is the ledger where updates leave more than counts, a table where the policy is fitted, else nothing."""
+    policy = taught(shown(name), made_updates(10))
+    arrays, facts = policy.state()
+    learned = bool(arrays) or facts.keys() - {"trained"} != counted_state(policy.seen)[1].keys()
+    tables = isinstance(policy, TableTrained)
+    assert glance(name)[1] == ("a table" if tables else "the ledger" if learned else "nothing")
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_the_table_says_who_keeps_quality_and_cost_apart(name, shown):
+    """Those apart that log quality, cost and weight, made as they are shown, and no others, are said to."""
+    policy = taught(shown(name), made_updates(10))
+    arms = ARMS if policy.deterministic else ARMS[:1]  # with one arm there is nothing to ask a model
+    facts = pmf_of_one(policy, made_query(3), features=made_features(3), arms=arms).facts
+    assert glance(name)[2].startswith("yes" if {"quality", "cost", "weight"} <= facts.keys() else "no")
+
+
+@pytest.mark.parametrize("least", [False, True], ids=["as shown", "by default"])
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_logged_facts_are_named(name, least, shown):
+    """What a policy logs stands in its section; only `budget` speaks of what another one logs."""
+    body, _ = section(name)
+    policy = taught(shown(name, least=least), made_updates(10))
+    arms = ARMS if policy.deterministic else ARMS[:1]
+    facts = pmf_of_one(policy, made_query(3), features=made_features(3), arms=arms).facts
+    theirs = {"quality", "cost", "weight", "epsilon"} if name == "budget" else set()
+    assert {fact for fact in facts if f"`{fact}`" not in body} <= theirs
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda text: " ".join(text.split())[:40])
+def test_snippets_can_decide(snippet, setting):
+    """Every YAML in the document is a configuration with which the service would start, params as they were given."""
+    settings = setting(snippet)
+    check_policy(settings)
+    made = make_policy(settings.policy.name, params=settings.policy.params)
+    given = {key: value for key, value in settings.policy.params.items() if not isinstance(value, dict)}
+    assert given.items() <= dict(made.params).items()
+
+
+def test_the_first_snippet_is_the_default():
+    """The settings shown at the top are all of the section, with their defaults."""
+    assert yaml.safe_load(SNIPPETS[0])["policy"] == PolicySettings().model_dump()
+
+
+def test_floors_of_policies_without_chance():
+    """The percentages that `fixed` is said to give to other arms are the default floors."""
+    policy = PolicySettings()
+    said = f"{policy.newcomer_share:.0%} each until {policy.newcomer_outcomes} outcomes of that arm are learned"
+    assert f"{said}, {policy.floor:.0%} after".replace("%", " %") in section("fixed")[0]
+
+
+def test_size_of_a_snapshot():
+    """An arm's part of an `mba` snapshot has the stated size with the default number of features."""
+    width = Settings().encoder.dimension
+    policy = taught(lambda: make_policy("mba", params={}), made_updates(9, size=width))
+    arm = next(iter(policy.seen))
+    size = sum(array.nbytes for key, array in policy.state()[0].items() if key.endswith(f"/{arm}"))
+    assert size == 8 * ((width + 1) * (width + 2) // 2 + 4 * (width + 1))
+    assert f"{size:,} bytes" in section("mba")[0]
+
+
+def test_small_numbers_need_a_dot():
+    """YAML reads 5e-5 as text and 5.0e-5 as a number, as the document says."""
+    assert yaml.safe_load("[5e-5, 5.0e-5]") == ["5e-5", 5e-5]
+
+
+@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
+def test_the_policy_of_your_own_keeps_the_contract(check, monkeypatch):
+    """The class in the document passes every check once it is registered."""
+    module = ModuleType("shown_policy")
+    exec(compile(PYTHON[1], FILE.name, "exec"), vars(module))
+    monkeypatch.setitem(sys.modules, "shown_policy", module)
+    monkeypatch.setitem(POLICIES, "mean_reward", "shown_policy:MeanReward")
+    check(lambda: make_policy("mean_reward", params={"epsilon": 0.3}))
+
+
+def test_a_changed_policy_is_replayed_before_the_start(make_world, monkeypatch, tmp_path):
+    """With other params a router begins untaught; after the replay shown, with all that the ledger has, and so back."""
+    world = make_world()
+    world.judged(12)
+    world.learn()
+    world.close()
+    changed = world.settings.model_dump() | {"policy": {"params": {"ridge": 2.0}}}
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(yaml.safe_dump(changed))
+
+    def begins_with():
+        with Router.open(load(environ={}).settings, jobs=MemoryJobs()) as router:
+            return router.service.serving.last_seq, sum(router.service.serving.policy.seen.values())
+
+    assert begins_with() == (0, 0)
+    exec(compile(PYTHON[0], FILE.name, "exec"), {})
+    assert begins_with() == (12, 12)
+    Path("config.yaml").write_text(yaml.safe_dump(world.settings.model_dump()))
+    assert begins_with() == (12, 12)
+
+
+def test_what_is_linked_is_there():
+    """Every link's file and heading, every file in backticks and every verb exists."""
+    from ragbandit.workers.cli import app
+
+    verbs = {c.name or c.callback.__name__ for c in app.registered_commands} | {g.name for g in app.registered_groups}
+    assert set(re.findall(r"`ragbandit ([a-z]+)", DOC)) <= verbs
+    files = re.findall(r"`((?:router|tests)/[\w/]+\.py)`", DOC)
+    linked = re.findall(r"\]\(([^)#]+)\)", DOC)
+    assert [f for f in files if not (ROOT / f).exists()] + [f for f in linked if not (FILE.parent / f).exists()] == []
+    headings = {re.sub(r"[`,]", "", line[3:]).replace(" ", "-") for line in DOC.splitlines() if line.startswith("## ")}
+    assert set(re.findall(r"\]\(#([^)]+)\)", DOC)) <= headings
+
+
+def test_the_shipped_file_lists_the_policies():
+    """The comment at policy.name in config.yaml names every registered policy and nothing else."""
+    lines = CONFIG.partition("  name: mba")[2].partition("  label:")[0]
+    said = " ".join(line.partition("#")[2] for line in lines.splitlines())
+    assert re.findall(r"\w+", said.partition(":")[0]) == sorted(POLICIES)
+
+
+def test_the_shipped_file_names_the_params_of_the_default():
+    """The comment at policy.params in config.yaml names the params of the default policy, in their order."""
+    line = re.search(r"  params: \{\} +# of (\w+): (.*)", CONFIG)
+    assert line[1] == PolicySettings().name
+    assert line[2].split(", ") == list(inspect.signature(class_of(line[1])).parameters)
+
+
+def test_the_shipped_file_has_the_whole_section():
+    """config.yaml states every setting of the policy, with its default."""
+    assert yaml.safe_load(CONFIG)["policy"] == PolicySettings().model_dump()

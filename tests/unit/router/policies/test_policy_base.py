@@ -1,0 +1,314 @@
+"""From a policy's word to a draw: gate, floor, seed and choose are exact and can be taken again from the row."""
+
+import hashlib
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from ragbandit.router.errors import PolicyFault, SnapshotError
+from ragbandit.router.policies.base import (
+    PolicyOutput,
+    choose,
+    counted_state,
+    draw,
+    epsilon_greedy,
+    gate,
+    newcomers,
+    restored_counts,
+    seed_of,
+    tally,
+    with_floor,
+)
+from tests.support.policy_checks import made_updates, steady
+
+#: upper 0.1 % points of chi-square by degrees of freedom
+CHI_SQUARE = {1: 10.828, 2: 13.816, 3: 16.266, 4: 18.467, 5: 20.515}
+
+
+def normal(weights):
+    total = math.fsum(weights)
+    return tuple(w / total for w in weights)
+
+
+weights = st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(lambda ws: math.fsum(ws) > 1e-3)
+pmfs = weights.map(normal)
+seeds = st.integers(0, 2**64 - 1)
+
+
+def named(count):
+    return [f"arm_{i}" for i in range(count)]
+
+
+@steady
+@given(pmf=pmfs)
+def test_gate_gives_a_pmf(pmf):
+    """What passes the gate sums to 1 within two units of rounding per arm and keeps every probability."""
+    passed = gate(PolicyOutput(pmf=pmf), arms=named(len(pmf)))
+    assert math.fsum(passed) == pytest.approx(1.0, abs=1e-15 * len(pmf))
+    assert passed == pytest.approx(pmf, abs=1e-12)
+
+
+@steady
+@given(pmf=pmfs)
+def test_gate_normalises_float32(pmf):
+    """A pmf computed in float32 passes and sums to 1 in float64 afterwards."""
+    rough = np.array(pmf, dtype=np.float32)
+    passed = gate(PolicyOutput(pmf=tuple(rough)), arms=named(len(pmf)))
+    assert math.fsum(passed) == pytest.approx(1.0, abs=1e-15 * len(pmf))
+    assert all(type(p) is float for p in passed)
+
+
+@pytest.mark.parametrize(
+    ("pmf", "what"),
+    [
+        ((0.5, math.nan), "not finite"),
+        ((0.5, math.inf), "not finite"),
+        ((1.1, -0.1), "negative"),
+        ((1.0,), "1 entries for 2 arms"),
+        ((0.4, 0.3, 0.3), "3 entries for 2 arms"),
+        ((), "0 entries"),
+        ((0.5, 0.4), "sums to"),
+        ((0.5, 0.5 + 1e-5), "sums to"),
+        ((0.0, 0.0), "sums to"),
+    ],
+)
+def test_gate_refuses(pmf, what):
+    """What is no pmf over the offered arms is a PolicyFault that says why."""
+    with pytest.raises(PolicyFault, match=what):
+        gate(PolicyOutput(pmf=pmf), arms=("a", "b"))
+
+
+@pytest.mark.parametrize("scores", [(0.0, math.nan), (math.inf, 0.0), (1.0,), (1.0, 2.0, 3.0)])
+def test_gate_refuses_wrong_scores(scores):
+    """Scores that are not finite, or not one per arm, are a PolicyFault: they would be logged."""
+    with pytest.raises(PolicyFault):
+        gate(PolicyOutput(pmf=(0.5, 0.5), scores=scores), arms=("a", "b"))
+
+
+@steady
+@given(pmf=pmfs, floor=st.floats(0, 0.5))
+def test_floor_is_kept(pmf, floor):
+    """After the floor every arm has at least the floor (1/K where K arms cannot), and the sum is 1."""
+    mixed = with_floor(pmf, floor=floor)
+    least = min(floor, 1.0 / len(pmf))
+    assert all(p >= least for p in mixed)
+    assert math.fsum(mixed) == pytest.approx(1.0, abs=1e-14)
+
+
+@steady
+@given(pmf=pmfs, floor=st.floats(0, 0.5))
+def test_floor_keeps_the_order_of_arms(pmf, floor):
+    """An arm that was likelier before the floor is not less likely after it."""
+    mixed = with_floor(pmf, floor=floor)
+    ranked = sorted(range(len(pmf)), key=lambda i: pmf[i])
+    assert all(mixed[a] <= mixed[b] for a, b in pairwise(ranked))
+
+
+@steady
+@given(pmf=pmfs)
+def test_no_floor_changes_nothing(pmf):
+    """With floor 0 the pmf comes back bit for bit."""
+    assert with_floor(pmf, floor=0.0) == pmf
+
+
+def test_floor_too_high_gives_uniform():
+    """Three arms with floor 0.5 become one third each."""
+    assert with_floor((1.0, 0.0, 0.0), floor=0.5) == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+
+
+def test_floor_vector():
+    """The mix is p' = floor + (1 - K floor) p: 0.02 on three arms turns (1, 0, 0) into (0.96, 0.02, 0.02)."""
+    assert with_floor((1.0, 0.0, 0.0), floor=0.02) == pytest.approx((0.96, 0.02, 0.02), abs=1e-15)
+
+
+def test_raised_floor_vector():
+    """With floors .3, .02, .02 the mix is p' = f + .66 p: (0, 1, 0) becomes (.3, .68, .02)."""
+    mixed = with_floor((0.0, 1.0, 0.0), floor=0.02, raised={"new": 0.3}, arms=("new", "b", "c"))
+    assert mixed == pytest.approx((0.3, 0.68, 0.02), abs=1e-15)
+
+
+@steady
+@given(pmf=pmfs, floor=st.floats(0.0, 0.5), data=st.data())
+def test_raised_floors_are_kept(pmf, floor, data):
+    """Every arm has the ordinary floor, and its raised one where all of them fit into 1; the sum is 1."""
+    arms = [f"arm{i}" for i in range(len(pmf))]
+    raised = data.draw(st.dictionaries(st.sampled_from(arms), st.floats(0.01, 0.5), min_size=1))
+    mixed = with_floor(pmf, floor=floor, raised=raised, arms=arms)
+    assert math.fsum(mixed) == pytest.approx(1.0, abs=1e-12)
+    floors = [max(floor, raised.get(arm, 0.0)) for arm in arms]
+    assert min(mixed) >= min(floor, 1.0 / len(pmf)) - 1e-12
+    if math.fsum(floors) <= 1.0:
+        assert all(p >= f - 1e-12 for p, f in zip(mixed, floors, strict=True))
+
+
+def test_floors_that_leave_nothing_are_shared():
+    """Floors .5, .5 and .5 leave the policy nothing: a third each."""
+    raised = dict.fromkeys("abc", 0.5)
+    assert with_floor((1.0, 0.0, 0.0), floor=0.0, raised=raised, arms="abc") == pytest.approx((1 / 3,) * 3)
+
+
+def test_newcomers_are_the_arms_with_too_few_outcomes():
+    """An arm below the number of outcomes has the data floor, one at it has not, one never seen has."""
+    seen = {"old": 100, "young": 9, "grown": 10}
+    arms = ("old", "young", "grown", "new")
+    assert newcomers(seen, arms=arms, share=0.1, outcomes=10) == {"young": 0.1, "new": 0.1}
+    assert newcomers(seen, arms=arms, share=0.0, outcomes=10) == {}
+
+
+def test_draw_logs_the_raised_floors():
+    """What raised the floors stands in the facts; without any the facts are the policy's own."""
+    output = PolicyOutput(pmf=(1.0, 0.0), facts={"epsilon": 0.1})
+    ordinary = {"arms": ("a", "b"), "floor": 0.02, "fallback": "a", "seed": 5}
+    assert draw(output, **ordinary).facts == {"epsilon": 0.1}
+    raised = draw(output, raised={"b": 0.4}, **ordinary)
+    assert raised.facts == {"epsilon": 0.1, "data_floor": {"b": 0.4}}
+    assert raised.pmf[1] == pytest.approx(0.4)
+
+
+def test_a_broken_policy_keeps_the_floors():
+    """The fallback's pmf has the floors too, and says why it was drawn from."""
+    drawn = draw(ValueError("no"), arms=("a", "b"), floor=0.02, fallback="a", seed=5, raised={"b": 0.4})
+    assert drawn.fault == "ValueError: no"
+    assert drawn.pmf == pytest.approx((0.6 - 0.02 + 0.02, 0.4))
+
+
+@pytest.mark.parametrize(
+    ("fallback", "arms", "played"),
+    [
+        (None, ("a", "single_step", "b"), "single_step"),
+        (None, ("a", "b"), "a"),
+        ("b", ("a", "single_step", "b"), "b"),
+        ("c", ("a", "single_step", "b"), "a"),
+    ],
+)
+def test_who_plays_for_a_broken_policy(fallback, arms, played):
+    """The named fallback plays; where none is named single_step; where that one is not offered the first arm."""
+    drawn = draw(ValueError("no"), arms=arms, floor=0.0, fallback=fallback, seed=5)
+    assert arms[drawn.index] == played
+    assert drawn.pmf[drawn.index] == 1.0
+
+
+@pytest.mark.parametrize("decision_id", ["0197", "d-1", "", "é"])
+def test_seed_is_the_head_of_a_sha256(decision_id):
+    """The seed is the first eight bytes, big-endian, of the id's sha256: whoever has the row can compute it."""
+    digest = hashlib.sha256(decision_id.encode("utf-8")).hexdigest()
+    assert seed_of(decision_id) == int(digest[:16], 16)
+
+
+def test_seed_vector():
+    """The seed of decision "d-1" never changes between versions."""
+    assert seed_of("d-1") == 0x0741A320E613BAAC
+
+
+@pytest.mark.parametrize(
+    "pmf",
+    [(0.5, 0.5), (0.96, 0.02, 0.02), (0.1, 0.0, 0.6, 0.3), (1 / 6,) * 6, (0.05, 0.9, 0.05), (0.0, 0.25, 0.75)],
+    ids=str,
+)
+def test_draws_follow_the_pmf(pmf):
+    """Over 20,000 decision ids the arms are drawn with the logged probabilities (chi-square, 0.1 %)."""
+    count = 20_000
+    drawn = np.zeros(len(pmf))
+    for i in range(count):
+        drawn[choose(pmf, seed=seed_of(f"decision-{i}"))] += 1
+    likely = np.array(pmf) > 0
+    expected = np.array(pmf)[likely] * count
+    assert drawn[~likely].sum() == 0
+    assert float(((drawn[likely] - expected) ** 2 / expected).sum()) < CHI_SQUARE[int(likely.sum()) - 1]
+
+
+@steady
+@given(pmf=pmfs, seed=seeds)
+@example(pmf=(0.0, 1.0), seed=0)
+@example(pmf=(1.0, 0.0), seed=2**64 - 1)
+@example(pmf=(0.1,) * 9 + (0.1 - 1e-16, 0.0), seed=2**64 - 1)
+def test_impossible_arms_are_never_drawn(pmf, seed):
+    """The arm drawn has a probability above 0, at both ends of the seeds too."""
+    assert pmf[choose(pmf, seed=seed)] > 0.0
+
+
+@steady
+@given(pmf=pmfs, seed=seeds)
+def test_draw_is_a_function_of_seed_and_pmf(pmf, seed):
+    """The same seed and pmf draw the same arm, whatever was drawn in between."""
+    first = choose(pmf, seed=seed)
+    choose(pmf[::-1], seed=seed ^ 1)
+    np.random.default_rng(0).random()
+    assert choose(list(pmf), seed=seed) == first
+
+
+@steady
+@given(pmf=pmfs, seed=seeds)
+def test_draw_is_the_inverse_transform(pmf, seed):
+    """The arm drawn is the one whose stretch of the cumulated pmf holds u = top 53 bits / 2**53."""
+    u = (seed >> 11) / 2**53
+    edges = np.add.accumulate(pmf)  # left to right, as the draw does
+    assume(u < edges[-1])
+    assert choose(pmf, seed=seed) == int(np.searchsorted(edges, u, side="right"))
+
+
+@steady
+@given(
+    scores=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6),
+    epsilon=st.floats(0, 1),
+)
+def test_epsilon_greedy_is_a_pmf(scores, epsilon):
+    """epsilon/K everywhere, the rest shared by the best arms; sums to 1."""
+    pmf = epsilon_greedy(scores, epsilon=epsilon)
+    assert math.fsum(pmf) == pytest.approx(1.0, abs=1e-12)
+    best = [i for i, s in enumerate(scores) if s == max(scores)]
+    for i, p in enumerate(pmf):
+        share = (1 - epsilon) / len(best) if i in best else 0.0
+        assert p == pytest.approx(epsilon / len(scores) + share, abs=1e-15)
+
+
+def test_epsilon_greedy_vector():
+    """Scores (1, 3, 2) with epsilon 0.3 give (0.1, 0.8, 0.1); two best arms share."""
+    assert epsilon_greedy((1.0, 3.0, 2.0), epsilon=0.3) == pytest.approx((0.1, 0.8, 0.1))
+    assert epsilon_greedy((3.0, 3.0, 2.0), epsilon=0.3) == pytest.approx((0.45, 0.45, 0.1))
+
+
+def test_state_begins_with_the_count():
+    """Every policy's state begins with no arrays and the number of updates, of each arm and of all."""
+    assert counted_state({"b": 2, "a": 3}) == ({}, {"updates": 5, "seen": {"a": 3, "b": 2}})
+    assert restored_counts({}, {"updates": 5, "seen": {"a": 3, "b": 2}}) == {"a": 3, "b": 2}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"updates": 2},
+        {"seen": {"a": 2}},
+        {"updates": 3, "seen": {"a": 2}},
+        {"updates": 0, "seen": {"a": 0}},
+        {"updates": "2", "seen": {"a": 2}},
+        {"updates": 2, "seen": {"a": "2"}},
+        {"updates": 2, "seen": ["a", "a"]},
+    ],
+)
+def test_counts_that_do_not_fit_are_refused(facts):
+    """A saved state whose counts are missing, of another type, or do not add up is refused."""
+    with pytest.raises(SnapshotError):
+        restored_counts({}, facts)
+
+
+def test_tally_counts_each_arm():
+    """An update adds one to its own arm."""
+    seen = {}
+    for update in made_updates(9):
+        tally(seen, update)
+    assert sum(seen.values()) == 9
+    assert seen == {arm: sum(u.arm == arm for u in made_updates(9)) for arm in seen}
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_numbers_that_are_not_finite_are_named(number, kind):
+    """A saved array with a number that is not finite is refused by its name."""
+    with pytest.raises(SnapshotError, match="weights holds numbers that are not finite"):
+        restored_counts({"weights": np.array([0, number], dtype=kind)}, {"updates": 1, "seen": {"a": 1}})

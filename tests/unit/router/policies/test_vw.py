@@ -1,0 +1,363 @@
+"""The vw policy against Vowpal Wabbit itself: dsjson, its command line, its own explorers."""
+
+import hashlib
+import json
+import math
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import apply, gate, pmf_of_one
+from ragbandit.router.policies.vw import VowpalWabbit
+from ragbandit.router.types import ArmName, Query
+from tests.support.policy_checks import ARMS, POLICY_CHECKS, made_features, made_reward, made_updates, sha_of, taught
+
+vw = pytest.importorskip("vowpal_wabbit_next", reason="no wheel for this Python")
+
+QUERY = Query(text="who?")
+SORTED = tuple(sorted(ARMS))
+#: other than EXAMPLES of test_policy_contract.py
+MORE = [
+    {"explorer": "squarecb", "cb_type": "mtr", "learning_rate": 0.05},
+    {"explorer": "squarecb", "cb_type": "ips", "power_t": 0.5},
+    {"explorer": "epsilon", "cb_type": "dr", "power_t": 0.0},
+]
+
+
+def maker(**params):
+    return lambda: VowpalWabbit(**params)
+
+
+def output_of(policy, features, arms=ARMS):
+    return pmf_of_one(policy, QUERY, features=features, arms=arms)
+
+
+def number_of(arm):
+    """The name of an arm's one feature in dsjson: VW takes names of digits as indices."""
+    return str(int.from_bytes(hashlib.blake2b(arm.encode(), digest_size=4).digest(), "big"))
+
+
+def dsjson_of(update, arms):
+    """A row as the Decision Service logs it, the arm drawn labelled."""
+    scaled = (update.features.astype(np.float64) / math.sqrt(update.features.size)).astype(np.float32)
+    drawn = arms.index(update.arm)
+    return json.dumps(
+        {
+            "_label_cost": -update.reward.value,
+            "_label_probability": update.propensity,
+            "_label_Action": drawn + 1,
+            "_labelIndex": drawn,
+            "Timestamp": "2020-01-01T00:00:00Z",
+            "Version": "1",
+            "EventId": update.decision_id,
+            "a": list(range(1, len(arms) + 1)),
+            "c": {"q": [float(v) for v in scaled], "_multi": [{"a": {number_of(arm): 1}} for arm in arms]},
+            "p": [update.propensity] * len(arms),
+            "VWState": {"m": "x"},
+        }
+    )
+
+
+def arguments_of(cb_type, *, learning_rate, power_t=0.0):
+    return (
+        f"--cb_type {cb_type} -q qa --ignore_linear q --noconstant --adaptive --invariant -b 18 "
+        f"--learning_rate {learning_rate} --power_t {power_t}"
+    ).split()
+
+
+def examples_of(update, arms, *, labelled):
+    """The same row without text: index = hash of the namespace + place or number."""
+    parser = vw.DSJsonFormatParser(vw.Workspace(["--cb_explore_adf", "-b", "18", "--quiet"]))
+    examples = parser.parse_json(dsjson_of(update, arms))
+    if not labelled:
+        for example in examples[1:]:
+            example.set_label(vw.CBLabel())
+    return examples
+
+
+def without_tallies(workspace):
+    return vw.Workspace(["--quiet"], model_data=workspace.serialize()).serialize()
+
+
+@pytest.mark.parametrize("params", MORE, ids=lambda params: f"{params['explorer']}-{params['cb_type']}")
+@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
+def test_contract(check, params):
+    """Every way to a cost, with either explorer, keeps the contract."""
+    check(maker(**params))
+
+
+# --- VW is the oracle ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("power_t", [0.0, 0.5])
+@pytest.mark.parametrize("cb_type", ["mtr", "ips", "dr"])
+def test_model_is_the_one_dsjson_makes(cb_type, power_t):
+    """VW fed with dsjson (for mtr the arm drawn alone) makes the same model, byte for byte."""
+    updates = made_updates(300)
+    policy = taught(maker(cb_type=cb_type, learning_rate=0.05, power_t=power_t), updates)
+    workspace = vw.Workspace(["--cb_adf", *arguments_of(cb_type, learning_rate=0.05, power_t=power_t), "--quiet"])
+    parser = vw.DSJsonFormatParser(workspace)
+    for update in updates:
+        workspace.learn_one(parser.parse_json(dsjson_of(update, [update.arm] if cb_type == "mtr" else SORTED)))
+    assert policy.state()[0]["model"].tobytes() == without_tallies(workspace)
+
+
+@pytest.mark.parametrize("cb_type", ["mtr", "ips", "dr"])
+def test_progressive_ips_is_the_command_lines(cb_type, tmp_path):
+    """The mean of cost * pmf / p, each before its row is learned, is the "average loss" that the vw command prints.
+
+    The command shows mtr all arms and so divides its step by their number, three; here the step is a third.
+    """
+    updates, costs = made_updates(400, seed=9), []
+    policy = VowpalWabbit(explorer="epsilon", epsilon=0.2, cb_type=cb_type, learning_rate=0.05)
+    for update in updates:
+        output = output_of(policy, update.features, SORTED)
+        costs.append(-update.reward.value * output.pmf[SORTED.index(update.arm)] / update.propensity)
+        policy.learn(update)
+    rows = tmp_path / "rows.dsjson"
+    rows.write_text("\n".join(dsjson_of(update, SORTED) for update in updates) + "\n")
+    arguments = arguments_of(cb_type, learning_rate=0.15 if cb_type == "mtr" else 0.05)
+    printed, _ = vw.run_cli_driver(
+        ["--cb_explore_adf", "--epsilon", "0.2", *arguments, "--dsjson", "-d", str(rows)], onethread=True
+    )
+    loss = float(re.search(r"average loss = (\S+)", printed)[1])
+    assert math.fsum(costs) / len(costs) == pytest.approx(loss, abs=2e-6)
+
+
+def test_command_line_reads_the_model(tmp_path):
+    """The vw command loads the model of a state and names the arm of the highest score, at minus the score."""
+    updates = made_updates(200)
+    policy = taught(maker(learning_rate=0.05), updates)
+    model, rows = tmp_path / "model", tmp_path / "rows.dsjson"
+    model.write_bytes(policy.state()[0]["model"].tobytes())
+    rows.write_text("\n".join(dsjson_of(update, SORTED) for update in updates[:20]) + "\n")
+    printed, _ = vw.run_cli_driver(["-t", "-i", str(model), "--dsjson", "-d", str(rows), "-P", "1"], onethread=True)
+    theirs = re.findall(r" (\d):(-?[\d.]+) +\d+$", printed, flags=re.MULTILINE)
+    assert len(theirs) == 20
+    for update, (best, cost) in zip(updates, theirs, strict=False):
+        scores = output_of(policy, update.features, SORTED).scores
+        assert int(best) == scores.index(max(scores))
+        assert float(cost) == pytest.approx(-max(scores), abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("params", "arguments"),
+    [
+        ({"explorer": "epsilon", "epsilon": 0.0}, ["--epsilon", "0"]),
+        ({"explorer": "epsilon", "epsilon": 0.3}, ["--epsilon", "0.3"]),
+        ({"explorer": "squarecb", "epsilon": 0.0}, ["--squarecb", "--gamma_scale", "10", "--epsilon", "0"]),
+        (
+            {"explorer": "squarecb", "epsilon": 0.0, "gamma_scale": 3.0},
+            ["--squarecb", "--gamma_scale", "3", "--epsilon", "0"],
+        ),
+    ],
+    ids=["greedy", "epsilon", "squarecb", "squarecb_3"],
+)
+def test_explorers_are_vws_own(params, arguments):
+    """After 0, 1 and 60 updates the pmf equals that of VW's explorer after the same rows, to float32."""
+    updates = made_updates(60)
+    policy = VowpalWabbit(learning_rate=0.05, **params)
+    workspace = vw.Workspace(["--cb_explore_adf", *arguments, *arguments_of("mtr", learning_rate=0.05), "--quiet"])
+    asked = made_updates(5, first=100)
+    for step, update in enumerate([None, *updates]):
+        if update is not None:
+            policy.learn(update)
+            workspace.learn_one(examples_of(update, [update.arm], labelled=True))
+        if step in (0, 1, 60):
+            for question in asked:
+                theirs = dict(workspace.predict_one(examples_of(question, list(ARMS), labelled=False)))
+                assert output_of(policy, question.features).pmf == pytest.approx(
+                    tuple(theirs[i] for i in range(3)), abs=1e-6
+                )
+
+
+# --- what ours adds --------------------------------------------------------------------------------------------------
+
+
+def test_squarecb_keeps_a_share_for_all():
+    """With epsilon every arm has at least epsilon/K, the rest as without; gamma stands in the log."""
+    updates = made_updates(60)
+    bare = output_of(taught(maker(epsilon=0.0, learning_rate=0.05), updates), made_features(1))
+    mixed = output_of(taught(maker(epsilon=0.3, learning_rate=0.05), updates), made_features(1))
+    assert mixed.pmf == pytest.approx([0.1 + 0.7 * p for p in bare.pmf], abs=1e-12)
+    assert mixed.facts == {"gamma": pytest.approx(10.0 * math.sqrt(60))}
+
+
+@pytest.mark.parametrize("cb_type", ["mtr", "ips", "dr"])
+@pytest.mark.parametrize("explorer", ["epsilon", "squarecb"])
+def test_learns_an_arm_that_is_better(explorer, cb_type):
+    """An arm that always pays more becomes the likeliest and has the highest score, at its place in the offer."""
+    policy = VowpalWabbit(explorer=explorer, cb_type=cb_type, learning_rate=0.05)
+    for update in made_updates(300):
+        policy.learn(replace(update, propensity=1 / 3, reward=made_reward(0.9 if update.arm == ARMS[1] else 0.1)))
+    for arms in (ARMS, ARMS[::-1], (ARMS[1], ARMS[0])):
+        output = output_of(policy, made_features(5), arms)
+        best = arms.index(ARMS[1])
+        assert output.pmf.index(max(output.pmf)) == output.scores.index(max(output.scores)) == best
+
+
+def test_scores_are_rewards():
+    """An arm that pays .4 and 1 by turns, whatever is asked, scores .7 to .1; one never learned scores 0."""
+    policy = VowpalWabbit()
+    for update in made_updates(2000, arms=ARMS[:1]):
+        policy.learn(replace(update, propensity=0.5, reward=made_reward(0.4 + 0.6 * (update.seq % 2))))
+    output = output_of(policy, made_features(5), (ARMS[0], ArmName("newcomer")))
+    assert output.scores == (pytest.approx(0.7, abs=0.1), 0.0)
+
+
+@pytest.mark.parametrize("cb_type", ["mtr", "ips", "dr"])
+def test_arms_that_were_never_drawn_change_nothing(cb_type):
+    """Four more arms on offer, never drawn, leave the scores of the two others as they are, bit for bit."""
+    pair, crowd = ARMS[:2], (*ARMS[:2], *(ArmName(f"other_{i}") for i in range(4)))
+    updates = made_updates(200, arms=pair)
+    few = taught(maker(cb_type=cb_type), updates)
+    many = taught(maker(cb_type=cb_type), [replace(update, arms=crowd) for update in updates])
+    for seed in range(10):
+        assert output_of(few, made_features(seed), pair).scores == output_of(many, made_features(seed), pair).scores
+
+
+@pytest.mark.parametrize("cb_type", ["ips", "dr"])
+def test_order_of_the_offer_does_not_matter_where_weights_are_shared(cb_type):
+    """With so few bits that arms share weights the order of the offer still leaves no mark on the state."""
+    updates = made_updates(60, size=768)
+    turned = [replace(update, arms=update.arms[::-1]) for update in updates]
+    make = maker(cb_type=cb_type, bits=14)
+    assert sha_of(taught(make, turned)) == sha_of(taught(make, updates))
+
+
+def test_constant_step_follows_drift():
+    """After 500 rows with one arm better and 500 with the other, power_t 0 has turned round."""
+    policy = VowpalWabbit(power_t=0.0, learning_rate=0.05)
+    for update in made_updates(1000, arms=ARMS[:2]):
+        better = ARMS[0] if update.seq <= 500 else ARMS[1]
+        policy.learn(replace(update, propensity=0.5, reward=made_reward(0.8 if update.arm == better else 0.2)))
+        if update.seq in (500, 1000):
+            scores = output_of(policy, made_features(1), ARMS[:2]).scores
+            assert (scores[0] > scores[1]) == (update.seq == 500)
+
+
+def test_threads_share_one_policy():
+    """Eight threads that ask one policy at once get what one thread gets."""
+    policy = taught(VowpalWabbit, made_updates(50))
+    alone = [output_of(policy, made_features(seed)) for seed in range(200)]
+    with ThreadPoolExecutor(8) as threads:
+        together = list(threads.map(lambda seed: output_of(policy, made_features(seed)), range(200)))
+    assert together == alone
+
+
+# --- what it refuses -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("propensity", [0.0, -0.1, 1.0000001, math.nan, math.inf, 1e-16, 5e-324])
+def test_wrong_probability_is_refused(propensity):
+    """A probability outside (0, 1], or too small to divide by, is a PolicyFault; nothing is learned or counted."""
+    policy = taught(VowpalWabbit, made_updates(20))
+    before = sha_of(policy)
+    row = replace(made_updates(1, first=21)[0], propensity=propensity)
+    with pytest.raises(PolicyFault):
+        policy.learn(row)
+    assert not apply(policy, row)
+    assert sha_of(policy) == before
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, -1e15])
+def test_wrong_reward_is_refused(value):
+    """A reward that float32 cannot carry is a PolicyFault; nothing is learned or counted."""
+    policy = taught(VowpalWabbit, made_updates(20))
+    before, row = sha_of(policy), made_updates(1, first=21)[0]
+    with pytest.raises(PolicyFault):
+        policy.learn(replace(row, reward=replace(row.reward, value=value)))
+    assert sha_of(policy) == before
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e20])
+def test_wrong_feature_is_refused(number):
+    """A feature that is not finite, or would be infinite when squared in float32, is a PolicyFault."""
+    policy = taught(VowpalWabbit, made_updates(20))
+    before, row = sha_of(policy), made_updates(1, first=21)[0]
+    spoilt = row.features.copy()
+    spoilt[2] = number
+    with pytest.raises(PolicyFault):
+        policy.learn(replace(row, features=spoilt))
+    assert sha_of(policy) == before
+
+
+@pytest.mark.parametrize("power_t", [0.0, 0.5])
+@pytest.mark.parametrize("cb_type", ["mtr", "ips", "dr"])
+def test_what_is_taken_cannot_spoil_it(cb_type, power_t):
+    """Rows at the edge of what is taken leave every score finite and the pmf a pmf, a state later as well."""
+    policy = taught(maker(cb_type=cb_type, power_t=power_t, learning_rate=10.0), made_updates(20))
+    rows = made_updates(12, first=21)
+    edges = [(1e-14, 0.5), (1.0, 5e14), (1e-7, -5e7), (1.0, -5e14)]
+    for row, (propensity, value) in zip(rows, edges * 3, strict=True):
+        assert apply(policy, replace(row, propensity=propensity, reward=replace(row.reward, value=value)))
+    policy.restore(*policy.state())
+    gate(output_of(policy, made_features(3)), arms=ARMS)
+
+
+def test_bytes_are_checked_before_vw_sees_them():
+    """A changed byte, another array, or a model that is not VW's is a SnapshotError; the policy stays as it was."""
+    arrays, facts = taught(VowpalWabbit, made_updates(20)).state()
+    turned = arrays["model"].copy()
+    turned[len(turned) // 2] ^= 1
+    junk = np.frombuffer(b"junk" * 50, dtype=np.uint8)
+    policy = taught(VowpalWabbit, made_updates(5))
+    before = sha_of(policy)
+    for broken, more, message in (
+        ({"model": turned}, {}, "sha256"),
+        (arrays | {"more": arrays["model"]}, {}, "one array"),
+        ({"model": junk}, {"model_sha256": hashlib.sha256(junk.tobytes()).hexdigest()}, "cannot load"),
+        (arrays, {"dimension": None}, "length of the features"),
+        (arrays, {"dimension": "24"}, "length of the features"),
+    ):
+        with pytest.raises(SnapshotError, match=message):
+            policy.restore(broken, facts | more)
+        assert sha_of(policy) == before
+
+
+def test_missing_wheel_names_the_extra(monkeypatch):
+    """Without the wheel a policy vw is a ConfigError that says which extra to install."""
+    monkeypatch.setitem(sys.modules, "vowpal_wabbit_next", None)
+    with pytest.raises(ConfigError, match="vowpal-wabbit-next") as caught:
+        make_policy("vw", params={})
+    assert caught.value.field == "policy.name"
+    assert "ragbandit[vw]" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"explorer": "regcb"}, "explorer"),
+        ({"explorer": None}, "explorer"),
+        ({"cb_type": "dm"}, "cb_type"),
+        ({"cb_type": ["mtr"]}, "cb_type"),
+        ({"epsilon": 1.5}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"gamma_scale": -1.0}, "gamma_scale"),
+        ({"gamma_scale": math.inf}, "gamma_scale"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"learning_rate": "fast"}, "learning_rate"),
+        ({"learning_rate": 1e300}, "learning_rate"),
+        ({"learning_rate": 1e-300}, "learning_rate"),
+        ({"gamma_scale": 1e308}, "gamma_scale"),
+        ({"power_t": 1.0}, "power_t"),
+        ({"power_t": -0.5}, "power_t"),
+        ({"bits": 13}, "bits"),
+        ({"bits": 25}, "bits"),
+        ({"bits": 18.0}, "bits"),
+        ({"bits": True}, "bits"),
+        ({"passes": 3}, "passes"),
+    ],
+)
+def test_wrong_params_are_refused(params, field):
+    """A param that is unknown, of another type or out of range is a ConfigError with field and remedy."""
+    with pytest.raises(ConfigError) as caught:
+        make_policy("vw", params=params)
+    assert caught.value.field == f"policy.params.{field}"
+    assert caught.value.remedy

@@ -1,0 +1,303 @@
+"""The circuit breaker against a model that knows every outcome by heart, and its corners one by one."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbandit.router.config.settings import COUNTED_S, HealthSettings
+from ragbandit.router.serving.circuit_breaker import REMEMBERED, ArmHealth, Breaker, Ending
+
+FAILURES, COOL_DOWN = 3, 10.0
+SETTINGS = HealthSettings(failures=FAILURES, cool_down_s=COOL_DOWN)
+ARMS = ("one", "two", "three")
+
+endings = st.builds(
+    lambda place, arm, status, reason, empty, hurried, at: Ending(
+        arm=arm,
+        decision_id=f"d{place:03}",
+        status=status,
+        stop_reason=reason,
+        empty=empty,
+        hurried=hurried,
+        made_at=at,
+    ),
+    st.integers(0, 400),
+    st.sampled_from(ARMS),
+    st.sampled_from(["failed", "failed", "failed", "answered", "exhausted", "exhausted"]),
+    st.sampled_from(["error", "cancelled", "question_too_long", "unreadable", "worker_died", *["budget_seconds"] * 2]),
+    st.booleans(),
+    st.booleans(),
+    st.one_of(st.integers(0, 60), st.integers(3500, 3700)).map(float),
+)
+
+
+def failed(key: str, at: float, *, arm: str = "one", **changes: Any) -> Ending:
+    values = {"arm": arm, "decision_id": key, "status": "failed", "stop_reason": "error", "made_at": at}
+    return Ending(**{"empty": True, "hurried": False} | values | changes)
+
+
+def hung(key: str, at: float, **changes: Any) -> Ending:
+    """An outcome whose seconds ran out without an answer."""
+    return failed(key, at, **{"status": "exhausted", "stop_reason": "budget_seconds"} | changes)
+
+
+def opened(*, settings: HealthSettings = SETTINGS) -> Breaker:
+    """A breaker whose arm "one" failed for the last time at 2.0."""
+    breaker = Breaker(settings)
+    breaker.take([failed(f"f{n}", float(n)) for n in range(FAILURES)])
+    return breaker
+
+
+def health(breaker: Breaker, now: float, *, arm: str = "one") -> ArmHealth:
+    (found,) = breaker.healths([arm], now=now)
+    return found
+
+
+def modelled(known: list[Ending], arm: str, now: float) -> tuple[str, int, float | None]:
+    """State, failures and since, by walking back through all outcomes of the arm."""
+    run: list[float] = []
+    for one in sorted(known, key=lambda one: (one.made_at, one.decision_id), reverse=True):
+        if one.arm != arm or one.made_at <= now - COUNTED_S:
+            continue
+        ran_out = (one.status, one.stop_reason, one.empty) == ("exhausted", "budget_seconds", True)
+        if one.status == "failed":
+            counts = one.stop_reason not in ("cancelled", "question_too_long", "unreadable")
+        elif ran_out:
+            counts = not one.hurried
+        else:
+            break
+        if counts:
+            run.append(one.made_at)
+    if len(run) < FAILURES:
+        return "closed", len(run), run[-1] if run else None
+    return "open" if now < run[0] + COOL_DOWN else "half_open", len(run), run[-1]
+
+
+@given(
+    st.lists(endings, max_size=60, unique_by=lambda one: one.decision_id),
+    st.lists(st.integers(1, 20)),
+    st.randoms(use_true_random=False),
+    st.one_of(st.floats(0, 90), st.floats(3500, 3800)),
+)
+def test_model(known, cuts, random, now):
+    """Whatever the order in which outcomes are read, and read again, the arms stand as all outcomes say."""
+    breaker, left = Breaker(SETTINGS), list(known)
+    random.shuffle(left)
+    for cut in [*cuts, len(left)]:
+        breaker.take(left[:cut] + random.sample(known, len(known) // 3) if cut < len(left) else left)
+        left = left[cut:]
+    for one in breaker.healths(ARMS, now=now):
+        state, failures, since = modelled(known, one.arm, now)
+        assert (one.state, one.failures, one.since) == (state, failures, since)
+        assert one.offered is (state != "open")
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("pass"), st.integers(1, 12)),
+        st.tuples(st.just("ask"), st.lists(st.sets(st.sampled_from(ARMS), min_size=1), min_size=1, max_size=4)),
+        st.tuples(st.just("end"), st.sampled_from(["failed", "failed", "answered", "cancelled"])),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_walk(walk):
+    """Over any walk a question is offered what it may have, and a half-open arm is never on two trials at once."""
+    breaker, now = Breaker(SETTINGS), 0.0
+    known: list[Ending] = []
+    drawn: list[tuple[str, str, float, bool]] = []
+    for action, value in walk:
+        if action == "pass":
+            now += value
+        elif action == "end" and drawn:
+            key, arm, _, _ = drawn.pop(0)
+            status, reason = ("failed", "cancelled") if value == "cancelled" else (value, "error")
+            known.append(failed(key, now, arm=arm, status=status, stop_reason=reason))
+            breaker.take(known[-1:])
+        elif action == "ask":
+            states = {arm: modelled(known, arm, now)[0] for arm in ARMS}
+            trials = {arm for _, arm, at, trial in drawn if trial and now < at + COOL_DOWN}
+            wanted = [tuple(sorted(arms)) for arms in value]
+            taken: set[str] = set()
+            for arms, offer in zip(wanted, breaker.offer(wanted, now=now), strict=True):
+                fit = [arm for arm in arms if states[arm] == "closed" or (states[arm] == "half_open")]
+                fit = [arm for arm in fit if states[arm] == "closed" or arm not in trials | taken]
+                assert offer.arms == (tuple(fit) or arms)
+                assert offer.forced is (not fit)
+                assert offer.left_out == (tuple(arm for arm in arms if arm not in fit) if fit else ())
+                taken |= {arm for arm in fit if states[arm] == "half_open"}
+                key, arm = f"d{len(known) + len(drawn):04}", offer.arms[-1]
+                breaker.drew(arm, decision_id=key, now=now)
+                trial = states[arm] == "half_open" and arm not in trials
+                trials |= {arm} if trial else set()
+                drawn.append((key, arm, now, trial))
+
+
+def test_opens_at_the_last_failure():
+    """An arm is offered until the set number of its outcomes failed one after the other."""
+    breaker = Breaker(SETTINGS)
+    breaker.take([failed("a", 0.0), failed("b", 1.0)])
+    assert breaker.offer([("one", "two")], now=2.0)[0].arms == ("one", "two")
+    breaker.take([failed("c", 2.0)])
+    offer = breaker.offer([("one", "two")], now=2.0)[0]
+    assert (offer.arms, offer.left_out, offer.forced) == (("two",), ("one",), False)
+    assert health(breaker, 2.0) == ArmHealth(arm="one", state="open", offered=False, failures=3, since=0.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "answered"},
+        {"status": "exhausted"},
+        {"status": "exhausted", "stop_reason": "budget_tokens"},
+        {"status": "exhausted", "stop_reason": "budget_seconds", "empty": False},
+    ],
+)
+def test_no_failure(changes):
+    """An answer, a draft, and a budget that was too small end the run of failures."""
+    breaker = opened()
+    breaker.take([failed("s", 3.0, **changes)])
+    assert health(breaker, 3.0) == ArmHealth(arm="one", state="closed", offered=True, failures=0, since=None)
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "question_too_long", "unreadable"])
+def test_not_counted(reason):
+    """What was cancelled, too long or could not be read neither fails an arm nor ends its run of failures."""
+    breaker = Breaker(SETTINGS)
+    breaker.take([failed(f"c{n}", float(n), stop_reason=reason) for n in range(9)])
+    assert health(breaker, 9.0).failures == 0
+    breaker.take([failed("f0", 9.0), failed("f1", 10.0), failed("c9", 11.0, stop_reason=reason), failed("f2", 12.0)])
+    assert health(breaker, 12.0).state == "open"
+
+
+@pytest.mark.parametrize("reason", ["error", "worker_died", "unknown_arm", "", "whatever the caller says"])
+def test_counted(reason):
+    """Every other failure counts, whoever reports it."""
+    breaker = Breaker(SETTINGS)
+    breaker.take([failed(f"f{n}", 0.0, stop_reason=reason) for n in range(FAILURES)])
+    assert health(breaker, 0.0).state == "open"
+
+
+def test_hanging():
+    """An arm that gives no answer within the service's own seconds fails."""
+    breaker = Breaker(SETTINGS)
+    breaker.take([hung(f"h{n}", 0.0) for n in range(FAILURES)])
+    assert health(breaker, 0.0).state == "open"
+
+
+def test_callers_in_a_hurry():
+    """No answer within fewer seconds than the service's own neither fails an arm nor ends its run of failures."""
+    breaker = Breaker(SETTINGS)
+    breaker.take([hung(f"h{n}", float(n), hurried=True) for n in range(9)])
+    assert health(breaker, 9.0).failures == 0
+    breaker.take([failed("f0", 9.0), failed("f1", 10.0), hung("h9", 11.0, hurried=True), failed("f2", 12.0)])
+    assert health(breaker, 12.0).state == "open"
+
+
+def test_an_hour_counts():
+    """Failures count for an hour, whether or not anything came after them."""
+    breaker = Breaker(SETTINGS)
+    breaker.take([failed(f"f{n}", at) for n, at in enumerate((0.0, 1000.0, 2000.0))])
+    assert health(breaker, COUNTED_S - 1e-6).state == "half_open"
+    found = health(breaker, COUNTED_S)
+    assert (found.state, found.failures, found.since) == ("closed", 2, 1000.0)
+    breaker.take([failed("f3", COUNTED_S)])
+    assert health(breaker, COUNTED_S).state == "open"
+    assert health(breaker, 2 * COUNTED_S).failures == 0
+
+
+def test_cool_down_within_the_hour():
+    """A cool-down that is longer than an outcome counts is refused with what is allowed."""
+    assert HealthSettings(cool_down_s=COUNTED_S).cool_down_s == COUNTED_S
+    with pytest.raises(ValueError, match="3601 s is longer than an outcome counts; set it to 3600 at most"):
+        HealthSettings(cool_down_s=COUNTED_S + 1)
+
+
+def test_half_open_after_the_cool_down():
+    """The cool-down begins at the last failure, and its end is the first moment of the trial."""
+    breaker = opened()
+    assert health(breaker, 2.0 + COOL_DOWN - 1e-6).state == "open"
+    assert health(breaker, 2.0 + COOL_DOWN) == ArmHealth(
+        arm="one", state="half_open", offered=True, failures=3, since=0.0
+    )
+
+
+def test_one_question_of_a_group():
+    """Of the questions of one group the first that wants a half-open arm is offered it."""
+    offers = opened().offer([("two",), ("two", "one"), ("one", "two")], now=20.0)
+    assert [offer.arms for offer in offers] == [("two",), ("two", "one"), ("two",)]
+    assert [offer.left_out for offer in offers] == [(), (), ("one",)]
+
+
+def test_drawn_once():
+    """Until the decision that drew a half-open arm has its outcome, or a cool-down passes, nobody is offered it."""
+    breaker = opened()
+    assert breaker.offer([("one", "two")], now=20.0)[0].left_out == ()
+    breaker.drew("two", decision_id="t0", now=20.0)
+    assert health(breaker, 20.0).offered
+    breaker.drew("one", decision_id="t1", now=20.0)
+    breaker.drew("one", decision_id="t2", now=21.0)
+    assert breaker.offer([("one", "two")], now=20.0 + COOL_DOWN - 1e-6)[0].left_out == ("one",)
+    assert health(breaker, 20.0 + COOL_DOWN).offered
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({"status": "answered"}, "closed"),
+        ({}, "open"),
+        ({"stop_reason": "cancelled"}, "half_open"),
+        ({"status": "exhausted", "stop_reason": "budget_seconds"}, "open"),
+        ({"status": "exhausted", "stop_reason": "budget_seconds", "hurried": True}, "half_open"),
+    ],
+)
+def test_trial_ends(changes, state):
+    """A trial that succeeds closes the circuit, one that fails opens it, one that tells nothing leaves the next."""
+    breaker = opened()
+    breaker.drew("one", decision_id="t1", now=20.0)
+    breaker.take([failed("t1", 21.0, **changes)])
+    assert health(breaker, 21.0).state == state
+    assert health(breaker, 21.0).offered is (state != "open")
+
+
+def test_outcome_of_another_decision_ends_no_trial():
+    """A late outcome of an earlier decision leaves the trial on."""
+    breaker = opened()
+    breaker.drew("one", decision_id="t1", now=20.0)
+    breaker.take([failed("x", 1.5)])
+    assert not health(breaker, 20.0).offered
+
+
+def test_closed_arm_is_on_no_trial():
+    """A draw before an arm opened is no trial once it is half open."""
+    breaker = Breaker(SETTINGS)
+    breaker.drew("one", decision_id="t1", now=12.0)
+    breaker.take([failed(f"f{n}", float(n)) for n in range(FAILURES)])
+    assert health(breaker, 12.5).offered
+
+
+def test_none_left():
+    """Where all that a question may have fails, it is offered all of it."""
+    offer = opened().offer([("one",)], now=5.0)[0]
+    assert (offer.arms, offer.left_out, offer.forced) == (("one",), (), True)
+
+
+def test_off():
+    """With failures = 0 arms are offered however often they fail."""
+    breaker = Breaker(HealthSettings(failures=0))
+    breaker.take([failed(f"f{n}", float(n)) for n in range(50)])
+    assert breaker.offer([("one", "two")], now=50.0)[0].arms == ("one", "two")
+    assert health(breaker, 50.0).state == "closed"
+
+
+@pytest.mark.parametrize("most", [3, REMEMBERED + 50])
+def test_bounded(most):
+    """An arm's past is bounded, and always long enough to open it."""
+    breaker = Breaker(HealthSettings(failures=most))
+    breaker.take(failed(f"f{n:04}", float(n)) for n in range(1000))
+    found = health(breaker, 1000.0)
+    assert (found.state, found.failures) == ("open", max(REMEMBERED, most))

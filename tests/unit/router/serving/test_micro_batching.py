@@ -1,0 +1,231 @@
+"""Requests that come together share one piece of work, and each gets its own reply."""
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbandit.router.errors import InvalidInput, NotReady
+from ragbandit.router.serving.micro_batching import Grouped
+from tests.support.policy_checks import steady
+
+
+@contextmanager
+def grouped(work, *, limit=8):
+    made = Grouped(work, name="test-group", limit=limit)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Gate:
+    """Work that waits in its first call until it is opened, and remembers its groups."""
+
+    def __init__(self, reply=lambda item: item):
+        self.reply = reply
+        self.groups = []
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, items):
+        self.groups.append(list(items))
+        self.entered.set()
+        assert self.opened.wait(10)
+        return [self.reply(item) for item in items]
+
+
+def blocked(made, gate):
+    """A first item whose group is being served: what is submitted now must wait."""
+    first = made.submit("first")
+    assert gate.entered.wait(10)
+    return first
+
+
+@steady
+@given(items=st.lists(st.integers(), max_size=40), limit=st.integers(1, 10))
+def test_every_item_gets_its_own_reply(items, limit):
+    """Each submitted item gets exactly the reply made for it, in the order of submission, in groups up to the limit."""
+    sizes = []
+
+    def work(group):
+        sizes.append(len(group))
+        return [(item, "reply") for item in group]
+
+    with grouped(work, limit=limit) as made:
+        futures = [made.submit(item) for item in items]
+        assert [future.result(10) for future in futures] == [(item, "reply") for item in items]
+    assert sum(sizes) == len(items)
+    assert all(1 <= size <= limit for size in sizes)
+
+
+def test_items_are_served_in_order():
+    """Items reach the work in the order in which they were handed over."""
+    gate = Gate()
+    with grouped(gate, limit=3) as made:
+        blocked(made, gate)
+        futures = [made.submit(i) for i in range(7)]
+        gate.opened.set()
+        for future in futures:
+            future.result(10)
+    assert gate.groups == [["first"], [0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_groups_form_under_load():
+    """What comes in while the first call runs is served together: fewer calls than items."""
+    gate = Gate(reply=lambda item: f"{item}!")
+    with grouped(gate, limit=32) as made, ThreadPoolExecutor(16) as callers:
+        blocked(made, gate)
+        replies = [callers.submit(lambda i=i: made.submit(i).result(10)) for i in range(16)]
+        deadline = time.monotonic() + 10
+        while made.depth() < 16 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        gate.opened.set()
+        assert [reply.result(10) for reply in replies] == [f"{i}!" for i in range(16)]
+    assert len(gate.groups) == 2
+    assert sorted(gate.groups[1]) == list(range(16))
+
+
+def test_nothing_waits_for_company():
+    """An item alone is served at once, in a group of its own."""
+    gate = Gate()
+    gate.opened.set()
+    with grouped(gate) as made:
+        for i in range(3):
+            assert made.submit(i).result(10) == i
+    assert gate.groups == [[0], [1], [2]]
+
+
+def test_depth_counts_those_who_wait():
+    """Depth is the number of items whose group has not begun."""
+    gate = Gate()
+    with grouped(gate) as made:
+        blocked(made, gate)
+        assert made.depth() == 0
+        made.submit("a")
+        made.submit("b")
+        assert made.depth() == 2
+        gate.opened.set()
+
+
+def test_an_exception_reaches_every_caller_of_the_group():
+    """Where the work raises, each item of that group gets the exception; the next group is served."""
+    gate = Gate()
+
+    def work(items):
+        gate(items)
+        if "bad" in items:
+            raise InvalidInput("broke", field="question")
+        return list(items)
+
+    with grouped(work) as made:
+        first = blocked(made, gate)
+        futures = [made.submit(item) for item in ("a", "bad", "b")]
+        gate.opened.set()
+        assert first.result(10) == "first"
+        for future in futures:
+            with pytest.raises(InvalidInput, match="broke"):
+                future.result(10)
+        assert made.submit("c").result(10) == "c"
+
+
+def test_an_exception_per_item_is_its_own():
+    """Where the work returns an exception for one item, that item alone gets it."""
+    gate = Gate(reply=lambda item: InvalidInput("mine") if item == "bad" else item)
+    with grouped(gate) as made:
+        blocked(made, gate)
+        futures = [made.submit(item) for item in ("a", "bad", "b")]
+        gate.opened.set()
+        assert futures[0].result(10) == "a"
+        with pytest.raises(InvalidInput, match="mine"):
+            futures[1].result(10)
+        assert futures[2].result(10) == "b"
+
+
+@pytest.mark.parametrize("replies", [[], ["one", "too", "many"]], ids=["too few", "too many"])
+def test_wrong_number_of_replies_fails_its_group_alone(replies):
+    """Work that returns too few or too many replies fails its group; nobody waits for ever and the thread goes on."""
+
+    def work(items):
+        return replies if items == ["odd"] else list(items)
+
+    with grouped(work) as made:
+        with pytest.raises(ValueError, match="1"):
+            made.submit("odd").result(10)
+        assert made.submit("even").result(10) == "even"
+
+
+def test_a_cancelled_item_is_left_out():
+    """An item whose caller gave up before its group began is not worked on."""
+    gate = Gate()
+    with grouped(gate) as made:
+        blocked(made, gate)
+        gone, stays = made.submit("gone"), made.submit("stays")
+        assert gone.cancel()
+        gate.opened.set()
+        assert stays.result(10) == "stays"
+    assert gate.groups == [["first"], ["stays"]]
+
+
+def test_close_serves_what_was_handed_in_and_then_refuses():
+    """After close every earlier item has its reply, and a later one is NotReady."""
+    gate = Gate()
+    made = Grouped(gate, name="test-group", limit=2)
+    first = blocked(made, gate)
+    waiting = [made.submit(i) for i in range(5)]
+    closing = threading.Thread(target=made.close)
+    closing.start()
+    time.sleep(0.02)
+    assert closing.is_alive(), "close did not wait"
+    gate.opened.set()
+    closing.join(10)
+    assert [future.result(0) for future in (first, *waiting)] == ["first", 0, 1, 2, 3, 4]
+    with pytest.raises(NotReady, match="shutting down"):
+        made.submit("late")
+
+
+def test_close_twice_is_fine():
+    """A second close does nothing, and the thread has ended."""
+    made = Grouped(list, name="test-group-closed", limit=2)
+    made.close()
+    made.close()
+    assert all(thread.name != "test-group-closed" for thread in threading.enumerate())
+
+
+def test_a_slow_close_is_bounded():
+    """Close gives up waiting after its timeout."""
+    gate = Gate()
+    made = Grouped(gate, name="test-group", limit=2)
+    blocked(made, gate)
+    began = time.monotonic()
+    made.close(timeout_s=0.05)
+    assert time.monotonic() - began < 5
+    gate.opened.set()
+    made.close()
+
+
+def test_no_item_is_lost_while_closing():
+    """Of items handed in by several threads during close, each is refused at once or served; none hangs."""
+    for _ in range(20):
+        made = Grouped(list, name="test-group", limit=4)
+        results: list[Future | NotReady] = []
+
+        def hand_in(made=made, results=results):
+            for i in range(50):
+                try:
+                    results.append(made.submit(i))
+                except NotReady as error:
+                    results.append(error)
+
+        callers = [threading.Thread(target=hand_in) for _ in range(3)]
+        for caller in callers:
+            caller.start()
+        made.close()
+        for caller in callers:
+            caller.join(10)
+        assert len(results) == 150
+        assert all(isinstance(r, NotReady) or r.result(10) in range(50) for r in results)

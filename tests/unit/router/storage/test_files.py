@@ -1,0 +1,195 @@
+"""Files and folders that are whole or not there, and the arrays that are kept."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from ragbandit.router.storage.files import kept, put, whole_folder
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_put_writes_the_bytes(tmp_path, durable):
+    """The file has the data, new or in the place of an old one, with no other file beside it."""
+    file = tmp_path / "deep" / "folder" / "file"
+    for data in (b"", b"one", b"two" * 100_000):
+        put(file, data, durable=durable)
+        assert file.read_bytes() == data
+        assert list(file.parent.iterdir()) == [file]
+
+
+def test_only_durable_data_is_flushed_to_the_disk(tmp_path, monkeypatch):
+    """Fsync is called before the file is in its place, and only where that was asked for."""
+    seen = []
+    monkeypatch.setattr("os.fsync", lambda handle: seen.append((os.fstat(handle).st_size, (tmp_path / "b").exists())))
+    put(tmp_path / "a", b"data", durable=False)
+    assert seen == []
+    put(tmp_path / "b", b"data", durable=True)
+    assert seen == [(4, False)]
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_put_that_breaks_leaves_the_old_file(tmp_path, monkeypatch, error):
+    """Where the write breaks off, the old content stays and nothing else is left."""
+    file = tmp_path / "file"
+    put(file, b"old", durable=False)
+
+    def broken(handle):
+        raise error
+
+    monkeypatch.setattr("os.fsync", broken)
+    with pytest.raises(type(error)):
+        put(file, b"new", durable=True)
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_put_over_a_folder_leaves_nothing(tmp_path):
+    """A file cannot take the place of a folder: OSError, and no temporary file is left."""
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        put(tmp_path / "folder", b"data", durable=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_folder_appears_when_it_is_whole(tmp_path):
+    """The target is not there inside the block and has everything after it; an empty one may have been there."""
+    for target in (tmp_path / "one" / "new", tmp_path / "two" / "empty"):
+        if target.name == "empty":
+            target.mkdir(parents=True)
+        with whole_folder(target) as work:
+            (work / "file").write_text("text")
+            assert not (target / "file").exists()
+        assert (target / "file").read_text() == "text"
+        assert list(target.parent.iterdir()) == [target]
+
+
+def test_folder_that_breaks_is_gone(tmp_path):
+    """After an error inside the block neither the target nor what was filled is there."""
+    with pytest.raises(UnicodeEncodeError), whole_folder(tmp_path / "new") as work:
+        (work / "file").write_text("\ud800")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_in_use_stays(tmp_path):
+    """A target with something in it is an OSError and stays as it is."""
+    target = tmp_path / "used"
+    target.mkdir()
+    (target / "old").write_text("old")
+    with pytest.raises(OSError, match="used"), whole_folder(target) as work:
+        (work / "new").write_text("new")
+    assert [path.name for path in target.iterdir()] == ["old"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+class Counting:
+    """Makes arrays that tell how often they were made."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        return {"count": np.array([self.calls]), "one": np.array(2.5, dtype=np.float32), "none": np.zeros((0, 3))}
+
+
+def same(found, *, count):
+    """Whether these are the arrays of the build with that number, types and shapes too."""
+    wanted = {"count": ("int64", (1,), [count]), "one": ("float32", (), 2.5), "none": ("float64", (0, 3), [])}
+    return {name: (array.dtype.name, array.shape, array.tolist()) for name, array in found.items()} == wanted
+
+
+def test_what_is_kept_is_made_once(tmp_path):
+    """The second call reads the file, of the same types and shapes; another kind or key is made on its own."""
+    build = Counting()
+    for _ in range(3):
+        assert same(kept("things", "a" * 64, build=build, cache=tmp_path), count=1)
+    assert build.calls == 1
+    assert same(kept("things", "b" * 64, build=build, cache=tmp_path), count=2)
+    assert same(kept("others", "a" * 64, build=build, cache=tmp_path), count=3)
+    assert same(kept("things", "a" * 64, build=build, cache=tmp_path), count=1)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == [
+        f"{name}.safetensors" for name in (f"others/{'a' * 32}", f"things/{'a' * 32}", f"things/{'b' * 32}")
+    ]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:-1],
+        lambda content: content[:20],
+        lambda content: b"\xff" * len(content),
+        lambda content: b"x" + content[1:],
+    ],
+    ids=["empty", "short", "header", "noise", "length"],
+)
+def test_damaged_file_is_made_again(tmp_path, damage):
+    """A file that is no whole safetensors file is replaced by a new one, which is then read."""
+    build = Counting()
+    kept("things", "a" * 64, build=build, cache=tmp_path)
+    file = next(tmp_path.rglob("*.safetensors"))
+    file.write_bytes(damage(file.read_bytes()))
+    assert same(kept("things", "a" * 64, build=build, cache=tmp_path), count=2)
+    assert same(kept("things", "a" * 64, build=build, cache=tmp_path), count=2)
+    assert build.calls == 2
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_cache_that_cannot_keep_is_a_warning(tmp_path, caplog):
+    """Where the folder is a file, or a folder stands where the file should, the arrays are made anew every time."""
+    (tmp_path / "things").write_text("a file")
+    (tmp_path / "others" / f"{'a' * 32}.safetensors" / "full").mkdir(parents=True)
+    build = Counting()
+    for count, kind in enumerate(("things", "things", "others", "others"), start=1):
+        caplog.clear()
+        assert same(kept(kind, "a" * 64, build=build, cache=tmp_path), count=count)
+        assert [(record.levelname, "is not kept" in record.message) for record in caplog.records] == [("WARNING", True)]
+    assert [path.name for path in (tmp_path / "others").iterdir()] == [f"{'a' * 32}.safetensors"]
+
+
+def test_full_disk_is_a_warning(tmp_path):
+    """A write that breaks off in the middle costs a line in the log, and leaves no half a file."""
+    code = (
+        "import resource, signal, sys, pathlib, numpy\n"
+        "from ragbandit.router.storage.files import kept\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "made = kept('things', 'a' * 64, build=lambda: {'x': numpy.ones(9999)}, cache=pathlib.Path(sys.argv[1]))\n"
+        "print(made['x'].sum())"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout == "9999.0\n"
+    assert "is not kept" in run.stderr
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_is_kept_follows_xdg(tmp_path, monkeypatch):
+    """Without `cache` it stands under $XDG_CACHE_HOME/ragbandit, as weights do."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept("things", "a" * 64, build=Counting())
+    assert (tmp_path / "ragbandit" / "things" / f"{'a' * 32}.safetensors").is_file()
+
+
+def test_many_at_once_keep_one_whole_file(tmp_path):
+    """Several that start together each get the arrays, and one whole file is left."""
+    found, build = [], Counting()
+    threads = [
+        threading.Thread(target=lambda: found.append(kept("things", "a" * 64, build=build, cache=tmp_path)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    calls = build.calls
+    last = kept("things", "a" * 64, build=build, cache=tmp_path)
+    assert (len(files), build.calls, last["one"].tolist()) == (1, calls, 2.5)

@@ -1,0 +1,465 @@
+"""Values become rows and come back bit for bit; body hashes decide between duplicate and conflict."""
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbandit.router.storage.rows import (
+    body_hash,
+    canonical,
+    decision_row,
+    decision_value,
+    feedback_row,
+    feedback_value,
+    outcome_body,
+    outcome_row,
+    outcome_value,
+    query_body,
+    snapshot_row,
+    snapshot_value,
+    trace_json,
+    trace_value,
+    update_row,
+    update_value,
+)
+from ragbandit.router.storage.tables import metadata
+from ragbandit.router.types import (
+    Branch,
+    Budget,
+    CallFailed,
+    Cost,
+    Decision,
+    Feedback,
+    Generated,
+    Outcome,
+    Query,
+    Retrieved,
+    Reward,
+    Round,
+    SnapshotInfo,
+    Update,
+)
+from tests.support.policy_checks import steady
+
+ids = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+#: what every database takes; the rest is the subject of test_outcome_text_is_made_storable
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=30)
+reals = st.floats(allow_nan=False, allow_infinity=False)
+spans = st.floats(0, 1e9)
+counts = st.integers(0, 10**9)
+caps = st.none() | st.integers(1, 10**6)
+json_values = texts | reals | st.integers(-(10**15), 10**15) | st.booleans() | st.none()
+
+budgets = st.builds(
+    Budget, rounds=caps, passages=caps, tokens=caps, seconds=st.none() | spans, dollars=st.none() | spans
+)
+costs = st.builds(
+    Cost,
+    retriever_calls=counts,
+    passages=counts,
+    llm_calls=counts,
+    prompt_tokens=counts,
+    completion_tokens=counts,
+    seconds_retrieve=spans,
+    seconds_generate=spans,
+    seconds_total=spans,
+    dollars=spans,
+)
+# By bits: also numbers whose decimal form is long, zeros of both signs and subnormal numbers.
+features = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20).map(
+    lambda bits: np.array(bits, dtype="<u4").view("<f4").astype(np.float32)
+)
+
+
+@st.composite
+def decisions(draw):
+    arms = tuple(draw(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=6, unique=True)))
+    identity = draw(ids)
+    query = Query(
+        id=identity,
+        text=draw(texts),
+        context=dict(sorted(draw(st.dictionaries(texts, json_values, max_size=3)).items())),  # rows sort the keys
+        arms=draw(st.sampled_from([None, arms])),
+        budget=draw(budgets),
+        tenant=draw(ids),
+    )
+    several = st.lists(reals, min_size=len(arms), max_size=len(arms)).map(tuple)
+    return Decision(
+        id=identity,
+        query=query,
+        arm=draw(st.sampled_from(arms)),
+        arms=arms,
+        pmf=draw(several),
+        propensity=draw(reals),
+        scores=draw(st.none() | several),
+        policy=draw(ids),
+        version=draw(texts),
+        encoder_hash=draw(texts),
+        seed=draw(st.integers(0, 2**64 - 1)),
+        floor=draw(reals),
+        explored=draw(st.booleans()),
+        fault=draw(st.none() | texts),
+        facts=dict(sorted(draw(st.dictionaries(texts, json_values, max_size=3)).items())),
+        run_by=draw(st.sampled_from(["worker", "caller"])),
+        features=draw(st.none() | features),
+        made_at=draw(reals),
+    )
+
+
+events = (
+    st.builds(Round, number=counts)
+    | st.builds(
+        Retrieved,
+        query=texts,
+        ids=st.lists(texts, max_size=3).map(tuple),
+        scores=st.lists(reals, max_size=3).map(tuple),
+        seconds=spans,
+    )
+    | st.builds(Generated, purpose=texts, text=texts, prompt_tokens=counts, completion_tokens=counts, seconds=spans)
+    | st.builds(Branch, rule=texts, value=texts)
+    | st.builds(CallFailed, purpose=texts, error=texts, seconds=spans)
+)
+outcomes = st.builds(
+    Outcome,
+    decision_id=ids,
+    status=st.sampled_from(["answered", "exhausted", "failed"]),
+    answer=st.none() | texts,
+    trace=st.lists(events, max_size=5).map(tuple),
+    cost=costs,
+    steps=spans,
+    stop_reason=texts,
+    error=st.none() | texts,
+    run_by=st.sampled_from(["worker", "caller"]),
+    made_by=st.dictionaries(texts, json_values, max_size=3).map(lambda facts: dict(sorted(facts.items()))),
+    made_at=reals,
+)
+feedbacks = st.builds(
+    Feedback,
+    id=ids,
+    decision_id=ids,
+    kind=st.sampled_from(["label", "rating", "reward"]),
+    value=reals | st.lists(texts, min_size=1, max_size=3).map(tuple),
+    source=st.sampled_from(["human", "judge", "code"]),
+    received_at=reals,
+)
+rewards = st.builds(
+    Reward,
+    value=reals,
+    quality=reals,
+    cost=reals,
+    weight=reals,
+    minimum=reals,
+    maximum=reals,
+    terms=st.dictionaries(texts, spans, max_size=3).map(lambda prices: dict(sorted(prices.items()))),
+    preset=texts,
+    source=st.sampled_from(["explicit", "default"]),
+)
+QUERY = Query(id="d-1", text="who?", context={"a": 1, "b": "x"}, arms=("a", "b"), budget=Budget(rounds=2))
+
+
+def made_decision(**changes):
+    return Decision(
+        **{
+            "id": "d-1",
+            "query": QUERY,
+            "arm": "a",
+            "arms": ("a", "b"),
+            "pmf": (0.5, 0.5),
+            "propensity": 0.5,
+            "scores": None,
+            "policy": "main",
+            "version": "main-0-0",
+            "encoder_hash": "e",
+            "seed": 1,
+            "floor": 0.0,
+            "explored": False,
+            "fault": None,
+            "facts": {},
+            "run_by": "worker",
+            "features": None,
+            "made_at": 1.0,
+        }
+        | changes
+    )
+
+
+def made_outcome(**changes):
+    return Outcome(
+        **{
+            "decision_id": "d-1",
+            "status": "answered",
+            "answer": "x",
+            "trace": (),
+            "cost": Cost(),
+            "steps": 1.0,
+            "stop_reason": "",
+            "error": None,
+            "run_by": "worker",
+            "made_by": {"arm": "single_step"},
+            "made_at": 1.0,
+        }
+        | changes
+    )
+
+
+def bits(value):
+    """A value with its floats as bits, so that -0.0 and 0.0 differ."""
+    return repr(value)
+
+
+@steady
+@given(decision=decisions())
+def test_decision_round_trip(decision):
+    """A decision comes back from its row with every float exact and every bit of its features."""
+    back = decision_value(decision_row(decision))
+    assert bits(replace(back, features=None)) == bits(replace(decision, features=None))
+    if decision.features is None:
+        assert back.features is None
+    else:
+        assert back.features.dtype == np.float32
+        assert back.features.tobytes() == decision.features.tobytes()
+
+
+@steady
+@given(outcome=outcomes)
+def test_outcome_round_trip(outcome):
+    """An outcome comes back from its row with its trace, cost and text exactly."""
+    assert bits(outcome_value(outcome_row(outcome))) == bits(outcome)
+
+
+def test_outcome_text_is_made_storable():
+    """NUL and lone surrogates, which models and arms may write, are replaced; a long stop reason is cut."""
+    made = Outcome(
+        decision_id="d",
+        status="answered",
+        answer="a\x00b",
+        trace=(Branch(rule="r", value="\ud800"),),
+        cost=Cost(),
+        steps=0.0,
+        stop_reason="x" * 100,
+        error="\udfff",
+        run_by="worker",
+        made_by={},
+        made_at=0.0,
+    )
+
+    row = outcome_row(made)
+
+    assert (row["answer"], row["error"], row["stop_reason"]) == ("a\ufffdb", "?", "x" * 64)
+    assert outcome_value(row).trace == (Branch(rule="r", value="?"),)
+
+
+@steady
+@given(feedback=feedbacks)
+def test_feedback_round_trip(feedback):
+    """A feedback comes back from its row exactly, and its row is not late."""
+    row = feedback_row(feedback)
+    assert bits(feedback_value(row)) == bits(feedback)
+    assert row["late"] is False
+
+
+@steady
+@given(trace=st.lists(events, max_size=6).map(tuple))
+def test_trace_round_trip(trace):
+    """A trace survives JSON: every event has a type and comes back as its own class."""
+    assert trace_value(json.loads(json.dumps(trace_json(trace)))) == trace
+
+
+@steady
+@given(decision=decisions(), reward=rewards, seq=counts, feedback_ids=st.lists(ids, max_size=3).map(tuple))
+def test_update_round_trip(decision, reward, seq, feedback_ids):
+    """An update comes back from its ledger row joined with what the decision saw."""
+    update = Update(
+        policy=decision.policy,
+        seq=seq,
+        decision_id=decision.id,
+        query=decision.query,
+        arm=decision.arm,
+        arms=decision.arms,
+        pmf=decision.pmf,
+        scores=decision.scores,
+        propensity=decision.propensity,
+        reward=reward,
+        feedback_ids=feedback_ids,
+        features=None,
+        made_at=decision.made_at,
+    )
+    kept = decision_value(decision_row(decision))
+    back = update_value(update_row(update, feedback_at=1.0), decision=kept)
+    assert bits(replace(back, features=None)) == bits(update)
+    assert (back.features is None) == (decision.features is None)
+    assert back.reward.clipped == reward.clipped
+
+
+def test_snapshot_round_trip():
+    """A snapshot's row gives back its identity and params."""
+    info = SnapshotInfo(
+        version="main-3-abc",
+        policy="main",
+        algorithm="mba",
+        params={"ridge": 0.1, "arm": None},
+        last_seq=3,
+        sha256="abc",
+        encoder_hash="e",
+        made_at=1.5,
+    )
+    assert snapshot_value(snapshot_row(info)) == info
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("decisions", decision_row(made_decision())),
+        ("outcomes", outcome_row(made_outcome())),
+        (
+            "feedback",
+            feedback_row(
+                Feedback(id="f-1", decision_id="d-1", kind="rating", value=1.0, source="human", received_at=1.0)
+            ),
+        ),
+    ],
+)
+def test_rows_have_the_columns_of_their_table(table, row):
+    """A row names columns of its table only, and every column that must be filled."""
+    columns = metadata.tables[table].columns
+    assert set(row) <= set(columns.keys())
+    needed = {c.name for c in columns if not c.nullable and c.default is None and c.server_default is None}
+    automatic = {c.name for c in columns if c.primary_key and c.autoincrement is True}
+    assert needed - automatic <= set(row)
+
+
+@steady
+@given(body=st.dictionaries(texts, json_values, max_size=5))
+def test_order_of_keys_does_not_change_a_hash(body):
+    """Two bodies with the same keys and values have one hash, in whatever order they came."""
+    assert body_hash(dict(reversed(body.items()))) == body_hash(body)
+    assert json.loads(canonical(body)) == body
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1}, {"a": 2}),
+        ({"a": 1}, {"a": "1"}),
+        ({"a": True}, {"a": 1}),
+        ({"a": None}, {}),
+        ({"a": ["x", "y"]}, {"a": ["y", "x"]}),
+        ({"a": 0.1}, {"a": 0.1 + 2**-55}),
+        ({"a": "é"}, {"a": "e\u0301"}),
+        ({"a": {"b": 1}}, {"a": {"c": 1}}),
+    ],
+)
+def test_other_bodies_have_other_hashes(one, other):
+    """Bodies that differ in value, type, order of a list or the last bit of a float have two hashes."""
+    assert body_hash(one) != body_hash(other)
+
+
+def test_lone_surrogate_can_be_hashed():
+    """Text that is no valid Unicode hashes, so that the edge can refuse it with a better word."""
+    assert body_hash({"text": "\ud800"}) != body_hash({"text": "\ud801"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": "Who?"},
+        {"context": {"a": 1}},
+        {"arms": ("b", "a")},
+        {"arms": None},
+        {"budget": Budget(rounds=3)},
+        {"tenant": "other"},
+    ],
+    ids=str,
+)
+def test_another_request_is_another_body(change):
+    """A request under a known id that differs in any part of the query is a conflict."""
+    ours = decision_row(made_decision())["body_hash"]
+    assert decision_row(made_decision(query=replace(QUERY, **change)))["body_hash"] != ours
+
+
+def test_route_and_answer_are_two_requests():
+    """The same query to decide only and to answer are two bodies."""
+    ours = decision_row(made_decision())["body_hash"]
+    assert decision_row(made_decision(run_by="caller"))["body_hash"] != ours
+
+
+def test_what_was_decided_is_not_in_the_body():
+    """Arm, pmf, facts, policy version and clock do not change the hash: a repeated request is a duplicate."""
+    decided = made_decision(arm="b", pmf=(0.1, 0.9), facts={"x": 1}, version="main-9-9", made_at=9.0, seed=7)
+    assert decision_row(decided)["body_hash"] == decision_row(made_decision())["body_hash"]
+
+
+@steady
+@given(feedback=feedbacks, other=feedbacks)
+def test_feedback_bodies(feedback, other):
+    """Feedback under one id is a duplicate if decision, kind, value and source agree, whenever it came."""
+    later = replace(feedback, received_at=1.0, id="another")
+    assert feedback_row(later)["body_hash"] == feedback_row(feedback)["body_hash"]
+    same = all(bits(getattr(feedback, key)) == bits(getattr(other, key)) for key in ("decision_id", "kind", "value"))
+    same = same and feedback.source == other.source
+    assert (feedback_row(feedback)["body_hash"] == feedback_row(other)["body_hash"]) == same
+
+
+@steady
+@given(outcome=outcomes)
+def test_outcome_bodies(outcome):
+    """The same outcome reported later is a duplicate; with one more step it is a conflict."""
+    ours = outcome_row(outcome)["body_hash"]
+    assert outcome_row(replace(outcome, made_at=0.0))["body_hash"] == ours
+    assert outcome_row(replace(outcome, steps=outcome.steps + 1.0 + outcome.steps))["body_hash"] != ours
+
+
+BUDGETS = {"none": Budget(), "two rounds": Budget(rounds=2), "all": Budget(rounds=1, passages=2, tokens=3, seconds=0.5)}
+
+
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS.keys())
+def test_hash_is_over_what_was_given(budget):
+    """A cap that was left out is not in the hash: a version that knows one cap less gives the same."""
+    given_ = {cap: value for cap, value in asdict(budget).items() if value is not None}
+    body = {"text": "who?", "context": {"a": 1, "b": "x"}, "arms": ["a", "b"], "tenant": "default", "run_by": "worker"}
+    query = replace(QUERY, budget=budget)
+    assert query_body(query, run_by="worker") == body | {"budget": given_}
+    assert decision_row(made_decision(query=query))["body_hash"] == body_hash(body | {"budget": given_})
+    assert body_hash(query_body(query, run_by="caller")) != body_hash(body | {"budget": given_})
+
+
+def test_cost_of_zero_is_not_in_the_hash():
+    """A cost that is zero is not in the hash: a version that knows one kind of cost less gives the same."""
+    outcome = made_outcome(cost=Cost(passages=3, seconds_total=0.5))
+    body = outcome_body(outcome)
+    assert body["cost"] == {"passages": 3, "seconds_total": 0.5}
+    assert outcome_row(outcome)["body_hash"] == body_hash(body)
+    assert outcome_row(replace(outcome, cost=Cost(passages=3, seconds_total=0.5, dollars=0.1)))[
+        "body_hash"
+    ] != body_hash(body)
+
+
+def test_what_made_the_outcome_is_in_its_body():
+    """Another version of the arm is another outcome."""
+    one, other = (outcome_row(made_outcome(made_by={"generator": name})) for name in ("small", "large"))
+    assert one["body_hash"] != other["body_hash"]
+
+
+def test_events_of_a_newer_version_are_kept():
+    """An event that this version does not know is read as a branch that holds it; a known one loses new keys only."""
+    strange = {"type": "reranked", "ids": ["a", "b"], "seconds": 0.5}
+    events = [{"type": "round", "number": 1, "depth": 3}, strange]
+    trace = trace_value(events)
+    assert trace == (Round(number=1), Branch(rule="unknown_event", value=canonical(strange)))
+    assert json.loads(trace[1].value) == strange
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_keys_of_a_newer_version_are_left_out(cut):
+    """Caps and costs that this version does not know do not keep a row from being read; missing ones are none."""
+    budget, cost = {"rounds": 2, "joules": 5.0}, {"passages": 3, "joules": 5.0}
+    if cut:
+        budget, cost = {"joules": 5.0}, {}
+    row = decision_row(made_decision()) | {"budget": json.dumps(budget)}
+    assert decision_value(row).query.budget == (Budget() if cut else Budget(rounds=2))
+    done = outcome_row(made_outcome()) | {"cost": json.dumps(cost)}
+    assert outcome_value(done).cost == (Cost() if cut else Cost(passages=3))

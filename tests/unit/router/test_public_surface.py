@@ -1,0 +1,212 @@
+"""What `import ragbandit` gives, and what it costs."""
+
+import json
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, fields, is_dataclass
+
+import pytest
+
+import ragbandit
+from ragbandit.router import errors, types
+from ragbandit.router.errors import RagBanditError
+
+#: the door: whoever adds a name adds it here
+PUBLIC = [
+    "ArmFailed",
+    "Budget",
+    "Client",
+    "ConfigError",
+    "Conflict",
+    "Cost",
+    "Counters",
+    "Decision",
+    "DecisionId",
+    "Feedback",
+    "FeedbackId",
+    "InvalidInput",
+    "NotFound",
+    "NotReady",
+    "Outcome",
+    "PolicyFault",
+    "Query",
+    "QueueError",
+    "RagBanditError",
+    "Receipt",
+    "Router",
+    "SnapshotError",
+    "StoreError",
+]
+HEAVY = {
+    "alembic",
+    "bm25s",
+    "fastapi",
+    "fsspec",
+    "onnx",
+    "pydantic",
+    "redis",
+    "rq",
+    "sqlalchemy",
+    "starlette",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "typer",
+    "uvicorn",
+    "yaml",
+}
+ERRORS = [getattr(errors, name) for name in errors.__all__]
+#: sees every file written, database opened, socket made and process begun while the import runs
+PROBE = """
+import json, sys, threading
+seen = []
+def hook(event, details):
+    writes = event == "open" and isinstance(details[1], str) and set(details[1]) & set("wax+")
+    cached = event == "open" and ".pyc" in str(details[0])
+    if (writes and not cached) or event.startswith(("socket.connect", "socket.bind", "sqlite3.", "subprocess.")):
+        seen.append(f"{event} {details[:2]!r}")
+sys.addaudithook(hook)
+import MODULE
+print(json.dumps({"modules": sorted({m.partition(".")[0] for m in sys.modules}), "seen": seen,
+                  "threads": threading.active_count()}))
+"""
+
+
+def imported(module):
+    """What a fresh process has loaded and done after importing a module."""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROBE.replace("MODULE", module)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return json.loads(run.stdout)
+
+
+def test_public_names():
+    """`ragbandit.__all__` is sorted and exactly the public names, and each of them is there."""
+    assert ragbandit.__all__ == PUBLIC == sorted(set(PUBLIC))
+    assert all(getattr(ragbandit, name) is not None for name in PUBLIC)
+
+
+def test_unknown_name():
+    """A name that is not there is an AttributeError that says so."""
+    with pytest.raises(AttributeError, match="no attribute 'Oracle'"):
+        _ = ragbandit.Oracle
+
+
+def test_import_router_is_light():
+    """`import ragbandit` loads no torch, database, Redis, HTTP or settings package, and does nothing (promise
+    9).
+    """
+    found = imported("ragbandit")
+    assert HEAVY & set(found["modules"]) == set()
+    assert "httpx" not in found["modules"]
+    assert found["seen"] == []
+    assert found["threads"] == 1
+
+
+def test_import_client_needs_httpx_alone():
+    """`import ragbandit.router.api.client` loads httpx and none of the heavy packages, and connects to nothing."""
+    found = imported("ragbandit.router.api.client")
+    assert HEAVY & set(found["modules"]) == set()
+    assert "httpx" in found["modules"]
+    assert found["seen"] == []
+    assert found["threads"] == 1
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "ragbandit.router.policies",
+        "ragbandit.router.learning.reward",
+        "ragbandit.router.offline.estimation",
+        "ragbandit.router.errors",
+    ],
+)
+def test_pure_parts_know_no_database_redis_or_http(module):
+    """Policies, reward, evaluation and errors load no database, Redis or HTTP package."""
+    found = imported(module)
+    assert {"sqlalchemy", "redis", "rq", "httpx", "fastapi", "torch"} & set(found["modules"]) == set()
+
+
+def test_errors_form_one_tree():
+    """Every error is a RagBanditError, and at most about ten classes are."""
+    assert all(issubclass(error, RagBanditError) for error in ERRORS)
+    assert errors.__all__ == sorted(errors.__all__)
+    assert len(ERRORS) <= 12
+
+
+def test_error_codes_are_unique():
+    """No two errors share a code, and every code is upper case: clients branch on it."""
+    codes = [error.code for error in ERRORS]
+    assert len(set(codes)) == len(codes)
+    assert all(code.isupper() and code.replace("_", "").isalpha() for code in codes)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+def test_docstring_is_the_default_message(error):
+    """An error raised without a message says its docstring."""
+    assert error.__doc__
+    assert str(error()) == error().message == error.__doc__
+    assert error("other").message == "other"
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+def test_status_fits_the_kind(error):
+    """An error is the caller's (4xx) or ours (5xx), as the tree in the docstring says."""
+    assert error.status in (404, 409, 422, 500, 503)
+    if error is not RagBanditError:
+        line = next(line for line in errors.__doc__.splitlines() if f"-- {error.__name__} " in line)
+        assert str(error.status) in line
+
+
+def test_error_text_has_field_and_remedy():
+    """The text of an error is "field: message (remedy)"."""
+    error = errors.InvalidInput("is empty", field="question", remedy="send text")
+    assert str(error) == "question: is empty (send text)"
+    assert str(errors.InvalidInput("is empty")) == "is empty"
+
+
+@pytest.mark.parametrize(
+    "value", [v for v in vars(types).values() if isinstance(v, type) and is_dataclass(v)], ids=lambda v: v.__name__
+)
+def test_values_are_frozen_keyword_only_and_slotted(value):
+    """Every domain value is a frozen, keyword-only, slotted dataclass."""
+    assert value.__dataclass_params__.frozen
+    assert all(field.kw_only for field in fields(value))
+    assert "__slots__" in vars(value)
+
+
+def test_values_cannot_be_changed():
+    """Setting a field of a value raises."""
+    with pytest.raises(FrozenInstanceError):
+        ragbandit.Query(text="who?").text = "other"
+
+
+def test_types_are_listed():
+    """`ragbandit.router.types.__all__` names constants, then the rest, each sorted, and every name is there."""
+    assert types.__all__ == sorted(types.__all__, key=lambda name: (not name.isupper(), name))
+    assert all(hasattr(types, name) for name in types.__all__)
+
+
+def test_costs_add_up():
+    """Two costs add field by field, and no cost is the neutral one."""
+    cost = ragbandit.Cost(passages=2, llm_calls=1, seconds_total=0.5)
+    assert cost + ragbandit.Cost() == cost
+    assert cost + cost == ragbandit.Cost(passages=4, llm_calls=2, seconds_total=1.0)
+
+
+def test_steps_are_rounds():
+    """The papers' Step counts the rounds of a trace and nothing else."""
+    trace = (types.Round(number=1), types.Branch(rule="x", value="y"), types.Round(number=2))
+    assert types.count_steps(trace) == 2
+    assert types.count_steps(()) == 0
+
+
+def test_counters_balance():
+    """Counters are balanced if the five places add up to decided; late feedback counts apart."""
+    whole = {"decided": 15, "learned": 5, "defaulted": 4, "waiting": 3, "closed": 2, "quarantined": 1}
+    assert ragbandit.Counters(**whole, feedback=9, late_feedback=9).balanced
+    assert not ragbandit.Counters(**whole | {"closed": 3}, feedback=0, late_feedback=0).balanced

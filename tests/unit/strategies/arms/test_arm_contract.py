@@ -1,0 +1,166 @@
+"""Every registered arm, with settings that are not its defaults, keeps the contract of arms."""
+
+from typing import get_args
+
+import pytest
+
+from ragbandit.router.types import Budget
+from ragbandit.strategies import ARMS, make_arms
+from ragbandit.strategies.base import Need
+from ragbandit.strategies.testing.arm_checks import ARM_CHECKS, generator, run
+from tests.unit.strategies.arms import test_dragin as test_strategies_dragin
+from tests.unit.strategies.arms import test_flare as test_strategies_flare
+from tests.unit.strategies.arms import test_seakr as test_strategies_seakr
+from tests.unit.strategies.arms import test_self_rag_trained as test_strategies_self_rag_trained
+
+#: for every arm a value other than the default for every param
+SETTINGS = {
+    "no_retrieval": [
+        {"preset": "gpt", "style": "reasoned", "max_tokens": 20, "templates": {"recall_reasoned": "[body]\n{question}"}}
+    ],
+    "single_step": [
+        {
+            "preset": "gpt",
+            "style": "reasoned",
+            "passages": 2,
+            "passage_words": 5,
+            "max_tokens": 20,
+            "templates": {"read_reasoned": "[body]\n{passages}{question}"},
+        },
+        {"preset": "flan"},
+    ],
+    "multi_step": [
+        {
+            "preset": "gpt",
+            "style": "reasoned",
+            "rounds": 2,
+            "passages_per_round": 1,
+            "passages": 2,
+            "keep": "latest",
+            "passage_words": 5,
+            "sentence_tokens": 7,
+            "max_tokens": 20,
+            "templates": {"read_reasoned": "[body]\n{passages}{question}"},
+        },
+        {"preset": "flan"},
+        {"passages": 1, "keep": "best"},
+    ],
+    "adaptive_note": [
+        {
+            "preset": "paper",
+            "style": "long",
+            "updates": 4,
+            "failures": 2,
+            "passages": 5,
+            "count_rejected": False,
+            "passages_per_round": 1,
+            "query_characters": 60,
+            "passage_words": 5,
+            "note_tokens": 20,
+            "question_tokens": 9,
+            "max_tokens": 20,
+            "templates": {"read_notes_long": "[body]\n{notes}{question}"},
+        },
+        {"preset": "paper"},
+    ],
+    **{
+        name: [
+            {
+                "preset": "paper",
+                "style": "long",
+                "passages": 2,
+                "passage_words": 5,
+                "note_tokens": 20,
+                "max_tokens": 20,
+                "templates": {name: "[body]\n{passages}{question}"},
+            }
+        ]
+        for name in ("chain_of_note", "self_refine", "self_rerank")
+    },
+    "react": [
+        {
+            "preset": "paper",
+            "unfinished": "thought",
+            "style": "reasoned",
+            "turns": 3,
+            "passages_per_search": 2,
+            "passages": 5,
+            "sentences": 1,
+            "passage_words": 5,
+            "turn_tokens": 40,
+            "max_tokens": 20,
+            "templates": {"read_reasoned": "[body]\n{passages}{question}"},
+        },
+        {"preset": "paper"},
+    ],
+    "self_rag": [
+        {
+            "preset": "paper",
+            "style": "reasoned",
+            "rewrites": 2,
+            "regenerations": 2,
+            "passages_per_round": 2,
+            "passages": 5,
+            "passage_words": 5,
+            "grade_tokens": 4,
+            "query_tokens": 20,
+            "max_tokens": 20,
+            "templates": {"read_reasoned": "[body]\n{passages}{question}"},
+        },
+        {},
+    ],
+    "rq_rag": [
+        {
+            "preset": "paper",
+            "style": "reasoned",
+            "tree": True,
+            "choose": "confidence",
+            "depth": 2,
+            "queries": 2,
+            "passages_per_query": 1,
+            "passages": 5,
+            "passage_words": 5,
+            "decide_tokens": 8,
+            "query_tokens": 20,
+            "max_tokens": 20,
+            "templates": {"read_reasoned": "[body]\n{passages}{question}"},
+        },
+        {"preset": "paper"},
+    ],
+    "dragin": [test_strategies_dragin.SETTINGS],
+    "flare": [test_strategies_flare.SETTINGS],
+    "seakr": [test_strategies_seakr.SETTINGS],
+    "self_rag_trained": [test_strategies_self_rag_trained.SETTINGS],
+}
+#: It asks a pipeline elsewhere, and neither retriever nor generator of ours: tests/unit/strategies/arms/test_http.py.
+ELSEWHERE = {"http"}
+CASES = [(name, settings) for name in sorted(set(ARMS) - ELSEWHERE) for settings in SETTINGS.get(name, [{}])]
+
+
+def make(name, settings):
+    return make_arms({name: settings}, capabilities=frozenset(get_args(Need)))[name]
+
+
+@pytest.mark.parametrize("check", ARM_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda value: value if isinstance(value, str) else "")
+def test_every_arm_keeps_the_contract(check, name, settings):
+    """The arm passes the check named in the test's id."""
+    check(lambda: make(name, settings))
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda value: value if isinstance(value, str) else "")
+def test_caps_on_rounds_and_passages_end_none_of_our_arms(name, settings):
+    """Each asks before it spends, and answers with what it has; so it does where every text makes it search."""
+    for allowed in (0, 1, 2):
+        for budget in (Budget(rounds=allowed), Budget(passages=allowed), Budget(rounds=allowed, passages=allowed)):
+            for text in (None, "Jaws was born somewhere. " * 3, "Jaws was born near " * 50, "Action 1: search[jaws]"):
+                outcome = run(make(name, settings), budget=budget, generator_=generator(text=text))
+                assert outcome.status == "answered", (outcome.stop_reason, outcome.error)
+
+
+@pytest.mark.parametrize("name", sorted(set(ARMS) - ELSEWHERE))
+def test_the_contract_runs_with_settings_that_are_not_defaults(name):
+    """Every param of every registered arm has a tested value other than its default."""
+    default, tested = make(name, {}).params, make(name, SETTINGS[name][0]).params
+
+    assert [param for param in default if default[param] == tested[param]] == []

@@ -1,0 +1,274 @@
+"""no_retrieval, single_step and multi_step, with a scripted model."""
+
+from dataclasses import replace
+
+import pytest
+
+from ragbandit.strategies.arms.multi_step import MultiStep
+from ragbandit.strategies.arms.single_step import NoRetrieval, SingleStep
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from tests.support.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
+
+
+def test_no_retrieval_asks_once_and_takes_no_step():
+    """no_retrieval makes one call, no search and zero steps, and gives the extracted answer."""
+    outcome = outcome_of(NoRetrieval(), ["So the answer is: Ohio.\nMore."])
+
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "answered", 0)
+    assert (outcome.cost.llm_calls, outcome.cost.retriever_calls, outcome.cost.passages) == (1, 0, 0)
+
+
+def test_single_step_searches_the_cleaned_question_and_reads():
+    """single_step searches without question words, shows what it found and takes one step."""
+    outcome = outcome_of(SingleStep(passages=2), ["Cincinnati"])
+
+    assert queries(outcome) == ["the maker of Jaws from?"]
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "answered", 1)
+    assert outcome.cost.passages == 2
+
+
+def test_an_answer_without_words_is_called_empty():
+    """A model that says nothing gives the answer "" with stop reason empty_answer, not an error."""
+    for arm in (NoRetrieval(), SingleStep()):
+        outcome = outcome_of(arm, ["  "])
+        assert (outcome.status, outcome.answer, outcome.stop_reason) == ("answered", "", "empty_answer")
+
+
+def test_a_question_of_question_words_skips_the_search():
+    """Where cleaning leaves nothing the search is skipped, the trace says so, and the round still counts."""
+    outcome = outcome_of(SingleStep(), ["x"], question="What is")
+
+    assert queries(outcome) == []
+    assert branches(outcome, "search_skipped") == ["the query is empty after cleaning"]
+    assert outcome.steps == 1
+
+
+def test_a_budget_without_rounds_or_passages_skips_the_search():
+    """single_step within a budget of no round or no passage answers without searching and says why."""
+    no_round = outcome_of(SingleStep(), ["x"], rounds=0)
+    no_passage = outcome_of(SingleStep(), ["x"], passages=0)
+
+    assert branches(no_round, "search_skipped") == ["the budget has no round"]
+    assert branches(no_passage, "search_skipped") == ["the budget has no passage"]
+    assert (no_round.steps, no_passage.steps) == (0, 1)
+    assert {no_round.cost.retriever_calls, no_passage.cost.retriever_calls} == {0}
+    assert (no_round.answer, no_passage.answer) == ("x", "x")
+
+
+def test_multi_step_searches_with_its_last_sentence():
+    """Round one searches the question, later rounds the last sentence; the reader answers from all passages."""
+    script = ["Spielberg made Jaws. He is old.", "Spielberg came from Cincinnati.", "Cincinnati lies in Ohio.", "Ohio"]
+    generator = ScriptedGenerator(script)
+
+    outcome = outcome_of(MultiStep(rounds=3, passages_per_round=1), generator)
+
+    assert queries(outcome) == ["the maker of Jaws from?", "Spielberg made Jaws.", "Spielberg came from Cincinnati."]
+    assert purposes(outcome) == ["think", "think", "think", "read"]
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "max_rounds", 3)
+    assert generator.prompts[2].prefix.endswith("Spielberg made Jaws. Spielberg came from Cincinnati.")
+    assert "came from Cincinnati. Cincinnati" not in generator.prompts[3].body
+    assert "Jaws was made by Spielberg." in generator.prompts[3].body
+
+
+def test_multi_step_stops_at_an_announced_answer():
+    """A sentence with "answer is" ends the chain; the reader's answer counts, not the chain's."""
+    outcome = outcome_of(MultiStep(), ["So the answer is: Toledo.", "Cincinnati"])
+
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "answer_found", 1)
+    assert branches(outcome, "chain_ended") == ["answer_found"]
+
+
+def test_multi_step_stops_at_an_empty_sentence():
+    """An empty sentence ends the chain, and the reader still answers."""
+    outcome = outcome_of(MultiStep(), ["Spielberg made Jaws.", "\n", "Ohio"])
+
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "empty_sentence", 2)
+
+
+def test_multi_step_stops_when_the_budget_has_no_more_rounds():
+    """The budget's rounds end the chain under a reason of their own."""
+    outcome = outcome_of(MultiStep(rounds=3, think="reasoned"), ["Spielberg made Jaws.", "Ohio"], rounds=1)
+
+    assert (outcome.status, outcome.stop_reason, outcome.steps) == ("answered", "budget_rounds", 1)
+
+
+class Endless(ScriptedGenerator):
+    """Heeds neither stop nor length: "shark" for ever where it is to think."""
+
+    async def complete(self, request):
+        done = await super().complete(request)
+        return replace(done, text="shark " * 150) if "passages say" in request.prompt.prefix else done
+
+
+def test_multi_step_reads_what_it_holds_when_its_thoughts_fill_the_context():
+    """A chain that leaves no room for its next prompt ends, and the reader answers from the passages."""
+    model = Endless({"passages say": "shark", "": "Ohio"}, context_tokens=200)
+    outcome = outcome_of(MultiStep(), model)
+
+    assert (outcome.status, outcome.answer, outcome.stop_reason) == ("answered", "Ohio", "thoughts_too_long")
+    assert branches(outcome, "chain_ended") == ["thoughts_too_long"]
+    assert purposes(outcome) == ["think", "read"]
+    assert "Jaws was made by Spielberg." in model.prompts[-1].body
+
+
+def test_multi_step_reasoning_searches_with_the_sentence_before():
+    """A sentence that only reasons is not searched for."""
+    outcome = outcome_of(MultiStep(rounds=2), ["So it must be Ohio.", "Hence Ohio.", "Ohio"])
+
+    assert queries(outcome) == ["the maker of Jaws from?"] * 2
+
+
+def test_multi_step_skips_what_it_holds_and_near_duplicates():
+    """Passages found again, near duplicates and those beyond the cap are skipped and written down."""
+    twin = Passage(id="twin", title="Jaws", text="Jaws was made by Spielberg!")
+    outcome = outcome_of(
+        MultiStep(rounds=2, passages_per_round=3, passages=2),
+        ["Jaws was made by Spielberg from Cincinnati.", "x", "Ohio"],
+        corpus=(JAWS, twin, MAN, TOWN),
+    )
+
+    skipped = branches(outcome, "passage_skipped")
+    assert "twin: near duplicate of jaws" in skipped
+    assert "jaws: held already" in skipped
+    assert outcome.cost.passages <= 2
+
+
+KEPT = "Jaws was made by Spielberg, surely?"
+#: searches that find jaws (five words in common), then man (one), then town (four)
+CHAIN = ["It came.", "Cincinnati lies in Ohio.", "x", "Ohio"]
+
+
+def shown_in(prompt):
+    return [passage.id for passage in (JAWS, MAN, TOWN) if passage.text in prompt.body]
+
+
+@pytest.mark.parametrize(
+    ("keep", "read", "evicted", "skipped"),
+    [
+        ("first", ["jaws", "man"], [], ["town: pool full at 2"]),
+        ("latest", ["man", "town"], ["jaws"], []),
+        ("best", ["jaws", "town"], ["man"], []),
+    ],
+)
+def test_multi_step_keeps_what_it_is_told_to(keep, read, evicted, skipped):
+    """A full pool of multi_step keeps the first, the latest or the best passages; the trace names those given up."""
+    generator = ScriptedGenerator(CHAIN)
+    arm = MultiStep(rounds=3, passages_per_round=1, passages=2, keep=keep)
+    outcome = outcome_of(arm, generator, question=KEPT)
+
+    assert [shown_in(prompt) for prompt in generator.prompts] == [["jaws"], ["jaws", "man"], read, read]
+    assert (branches(outcome, "passage_evicted"), branches(outcome, "passage_skipped")) == (evicted, skipped)
+    assert outcome.cost.passages == 2 + len(evicted)
+
+
+@pytest.mark.parametrize(
+    ("passages", "shown", "skipped"),
+    [
+        (1, [["jaws"]] * 5, ["man: the budget allows 1 passages", "town: the budget allows 1 passages"]),
+        (
+            2,
+            [["jaws"], ["jaws", "man"], ["jaws", "man"], ["jaws", "man"], ["jaws", "man"]],
+            ["town: the budget allows 2 passages"],
+        ),
+        (3, [["jaws"], ["jaws", "man"], ["man", "town"], ["jaws", "town"], ["jaws", "town"]], []),
+    ],
+)
+def test_the_budget_of_passages_holds_though_multi_step_gives_some_up(passages, shown, skipped):
+    """What was shown and given up since counts in the budget, and may come back; what would be too much is refused."""
+    generator = ScriptedGenerator([*CHAIN[:2], KEPT, "x", "Ohio"])
+    arm = MultiStep(rounds=4, passages_per_round=1, passages=2, keep="latest")
+    outcome = outcome_of(arm, generator, question=KEPT, passages=passages)
+
+    assert [shown_in(prompt) for prompt in generator.prompts] == shown
+    assert branches(outcome, "passage_skipped")[: len(skipped)] == skipped
+    assert outcome.cost.passages == passages
+
+
+def test_the_latest_search_keeps_its_own_best():
+    """Where a search would fill the pool of the latest passages more than once, its best hits stay."""
+    generator = ScriptedGenerator(["x", "Ohio"])
+    outcome = outcome_of(
+        MultiStep(rounds=1, passages_per_round=3, passages=1, keep="latest"),
+        generator,
+        question="Jaws was made by Spielberg from Cincinnati, surely?",
+    )
+
+    assert shown_in(generator.prompts[-1]) == ["jaws"]
+    assert branches(outcome, "passage_evicted") == []
+
+
+def test_the_draft_of_multi_step_survives_the_budget():
+    """When tokens run out in mid-chain, the answer is the latest sentence, or the chain's own answer if it has one."""
+    sentence = outcome_of(MultiStep(rounds=3, think="reasoned"), ["Spielberg made Jaws.", "x", "x", "x"], tokens=100)
+    announced = outcome_of(MultiStep(rounds=3, think="reasoned"), ["The answer is Ohio.", "x"], tokens=70)
+
+    assert (sentence.status, sentence.answer) == ("exhausted", "Spielberg made Jaws.")
+    assert (announced.status, announced.answer, announced.stop_reason) == ("exhausted", "Ohio", "budget_tokens")
+
+
+class Stalling(ScriptedGenerator):
+    """The last of its answers is cut short by the deadline."""
+
+    async def complete(self, request):
+        done = await super().complete(request)
+        return done if self._used < len(self._answers) else replace(done, finish="deadline")
+
+
+@pytest.mark.parametrize(
+    ("arm", "answers", "draft"),
+    [
+        (NoRetrieval(), ["In Ohio"], "In Ohio"),
+        (NoRetrieval(), ["So the answer is"], None),
+        (SingleStep(), [""], None),
+        (SingleStep(style="reasoned"), ["Jaws was made by"], None),
+        (SingleStep(style="reasoned"), ["Jaws. So the answer is: Ohio"], "Ohio"),
+        (MultiStep(), ["So the answer is: Toledo.", "Ohio"], "Ohio"),
+        (MultiStep(), ["So the answer is: Toledo.", " "], "Toledo"),
+        (MultiStep(style="reasoned"), ["So the answer is: Toledo.", "Jaws was made by"], "Toledo"),
+        (MultiStep(think="reasoned"), ["Jaws was made by"], None),
+    ],
+)
+def test_what_the_reader_had_written_at_the_deadline_is_the_draft(arm, answers, draft):
+    """A reader cut short leaves its text as the answer where it is one; else the earlier draft stays."""
+    outcome = outcome_of(arm, Stalling(answers), seconds=60)
+
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_seconds", draft)
+    assert purposes(outcome)[-1] in ("answer", "read", "think")
+    assert outcome.cost.llm_calls == len(answers)
+
+
+@pytest.mark.parametrize(
+    ("arm", "expected"),
+    [
+        (NoRetrieval(preset="flan"), {"style": "direct", "max_tokens": 200}),
+        (SingleStep(preset="flan"), {"style": "direct", "passages": 15}),
+        (SingleStep(preset="gpt"), {"style": "reasoned", "passages": 6}),
+        (SingleStep(preset="gpt", passages=4), {"style": "reasoned", "passages": 4}),
+    ],
+)
+def test_presets_give_the_numbers_of_the_paper(arm, expected):
+    """A preset sets Adaptive-RAG's numbers, and a value given beside it wins."""
+    assert {name: arm.params[name] for name in expected} == expected
+
+
+def test_params_cannot_be_changed():
+    """An arm's params are read-only."""
+    with pytest.raises(TypeError):
+        SingleStep().params["passages"] = 9
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        ("flan", ("direct", "reasoned", 10, 6, 15, 350, 200, 200)),
+        ("gpt", ("reasoned", "reasoned", 10, 3, 15, 350, 300, 300)),
+        ("small", ("direct", "quoted", 3, 2, 6, 350, 48, 32)),
+    ],
+)
+def test_presets_of_multi_step_are_whole(preset, expected):
+    """Every number of a preset of multi_step stands, not only the ones that are changed most."""
+    names = ("style", "think", "rounds", "passages_per_round", "passages", "passage_words", "sentence_tokens")
+    wanted = dict(zip((*names, "max_tokens"), expected, strict=True))
+
+    assert MultiStep(preset=preset).params == {"preset": preset, "keep": "first", "templates": {}, **wanted}

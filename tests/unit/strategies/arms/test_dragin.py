@@ -1,0 +1,300 @@
+"""dragin: entropy times attention decides about a search, with scripted entropies and attentions."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from ragbandit.strategies.arms.dragin import Dragin, attention_received, is_content, merge_words, sentence_spans
+from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
+from ragbandit.strategies.generators.token_details import Attention
+from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
+from tests.unit.strategies.arms.test_arms import branches, outcome_of, purposes, queries
+
+SETTINGS = {
+    "preset": "llama2_2wiki",
+    "theta": 0.2,
+    "query_words": 3,
+    "rounds": 1,
+    "sentences": 2,
+    "passages": 1,
+    "passage_words": 5,
+    "text_tokens": 30,
+    "max_tokens": 20,
+    "templates": {"conclude": "[body]\n{passages}{question}\n{thoughts}"},
+}
+PIECE = re.compile(r"\s*\S+")
+TEXT = "Spielberg came from Toledo. He"
+
+
+def telling(text, *, doubts=(), looks=(), keys=None):
+    """An answer whose tokens look at themselves, but for `looks`: (written word, key word, weight).
+
+    With every share equal, the value of a word is its entropy: 0.5, or what `doubts` says.
+    """
+    doubts = dict(doubts)
+
+    def answer(prompt):
+        read = PIECE.findall(f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}") if keys is None else keys
+        written = PIECE.findall(text)
+        names = [piece.strip() for piece in [*read, *written]]
+        weights = np.zeros((1, len(written), len(names)), dtype=np.float32)
+        for row in range(len(written)):
+            weights[0, row, len(read) + row] = 1.0
+            for word, key, weight in looks:
+                if written[row].strip() == word:
+                    weights[0, row, max(at for at, name in enumerate(names) if name == key)] += weight
+                    weights[0, row, len(read) + row] -= weight
+        entropy = tuple(doubts.get(piece.strip(), 0.5) for piece in written)
+        attention = Attention(weights=weights, keys=(*read, *written))
+        return Scripted(text=text, details={"entropy": entropy, "attention": attention})
+
+    return answer
+
+
+def model(*answers, **settings):
+    left = list(answers)
+
+    def answer(prompt):
+        said = left.pop(0)
+        return said(prompt) if callable(said) else said
+
+    return ScriptedGenerator(answer, capabilities={"completion", "stop", "entropy", "attention"}, **settings)
+
+
+def arm(**params):
+    return Dragin(**{"theta": 1.0, "sentences": 3, **params})
+
+
+@pytest.mark.parametrize("check", ARM_CHECKS, ids=lambda check: check.__name__)
+def test_dragin_keeps_the_contract(check):
+    """The arm passes the check named in the test's id."""
+    check(lambda: Dragin(**SETTINGS))
+
+
+def test_a_sure_text_is_accepted_whole_without_a_search():
+    """Where no word's value is above theta all sentences are kept, in no round at all."""
+    outcome = outcome_of(arm(), model(telling("Jaws is old. So the answer is: Ohio.")))
+
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "answer_found", 0)
+    assert purposes(outcome) == ["look_ahead"]
+
+
+def test_an_uncertain_word_is_searched_for_with_what_it_looked_at():
+    """The query holds the question's words that the hit looked at, in their order, and neither hit nor stop words."""
+    looks = [
+        ("Toledo.", "Jaws", 0.2),
+        ("Toledo.", "maker", 0.1),
+        ("Toledo.", "the", 0.1),
+        ("Toledo.", "Spielberg", 0.1),
+    ]
+    ahead = telling(TEXT, doubts={"Toledo.": 9.0}, looks=looks)
+    generator = model(ahead, "Spielberg came from Cincinnati. He was", telling("So the answer is: Ohio."))
+    outcome = outcome_of(arm(), generator)
+
+    assert branches(outcome, "uncertain_words") == ["Toledo."]
+    assert queries(outcome) == ["maker Jaws Spielberg"]
+    assert purposes(outcome) == ["look_ahead", "write", "look_ahead"]
+    assert "Jaws was made by Spielberg." in generator.prompts[1].body
+    assert "Jaws was made" not in generator.prompts[0].body + generator.prompts[2].body
+    assert generator.prompts[2].prefix == "Spielberg came from Cincinnati."
+    assert (outcome.answer, outcome.steps) == ("Ohio", 1)
+
+
+def test_the_query_keeps_the_words_looked_at_most():
+    """With room for one word the one with the most attention stays."""
+    looks = [("Toledo.", "Jaws", 0.1), ("Toledo.", "maker", 0.2)]
+    generator = model(telling(TEXT, doubts={"Toledo.": 9.0}, looks=looks), "It is so. x", "Ohio")
+
+    assert queries(outcome_of(arm(query_words=1, sentences=1), generator)) == ["maker"]
+
+
+def test_uncertain_words_are_not_searched_themselves():
+    """A hit that looked at another hit does not bring it into the query."""
+    looks = [("Toledo.", "Spielberg", 0.3), ("Toledo.", "maker", 0.2)]
+    ahead = telling(TEXT, doubts={"Toledo.": 9.0, "Spielberg": 9.0}, looks=looks)
+
+    assert queries(outcome_of(arm(sentences=1), model(ahead, "It is so.", "Ohio"))) == ["maker"]
+
+
+def test_a_mark_of_the_model_after_the_question_is_not_searched():
+    """A word of the question that runs into a control token of the prompt is cut at the question's end."""
+    keys = ["Where", " is", " Jaws", "?", "<|end|>", " So"]
+    generator = model(
+        telling("Toledo.", doubts={"Toledo.": 9.0}, looks=[("Toledo.", "Jaws", 0.3)], keys=keys), "It is so.", "Ohio"
+    )
+
+    assert queries(outcome_of(arm(sentences=1), generator, question="Where is Jaws?")) == ["Jaws?"]
+
+
+@pytest.mark.parametrize(("entropy", "searches"), [(1.0, 0), (1.01, 1)])
+def test_theta_is_a_threshold_with_its_value_outside(entropy, searches):
+    """A value of exactly theta does not trigger, a higher one does."""
+    ahead = telling(TEXT, doubts={"Toledo.": entropy})
+    outcome = outcome_of(arm(sentences=1), model(ahead, *["x"] * (1 + searches)))
+
+    assert len(queries(outcome)) == searches
+
+
+def test_a_stop_word_never_triggers():
+    """However uncertain, a stop word makes no search (the paper's indicator)."""
+    outcome = outcome_of(arm(sentences=1), model(telling(TEXT, doubts={"from": 99.0}), "Ohio"))
+
+    assert (queries(outcome), outcome.steps, outcome.answer) == ([], 0, "Ohio")
+
+
+def test_the_sentences_before_the_trigger_stay():
+    """Only the sentence with the uncertain word is written again, after those before it."""
+    ahead = telling("Jaws is old. " + TEXT, doubts={"Toledo.": 9.0}, looks=[("Toledo.", "maker", 0.2)])
+    generator = model(ahead, "He came from Ohio.", "Ohio")
+    outcome_of(arm(sentences=2), generator)
+
+    assert generator.prompts[1].prefix == "Jaws is old."
+    assert generator.prompts[2].prefix.startswith("Jaws is old. He came from Ohio. So")
+
+
+def test_an_answer_before_the_trigger_needs_no_search():
+    """A sentence that announces the answer ends the text before a later uncertain one is looked at."""
+    ahead = telling("So the answer is: Ohio. " + TEXT, doubts={"Toledo.": 9.0})
+    outcome = outcome_of(arm(), model(ahead))
+
+    assert (outcome.answer, outcome.stop_reason, queries(outcome)) == ("Ohio", "answer_found", [])
+
+
+def test_sentences_beyond_the_cap_do_not_trigger():
+    """A sentence that would be cut off anyway is no reason to search."""
+    ahead = telling("Jaws is old. " + TEXT, doubts={"Toledo.": 9.0})
+
+    assert queries(outcome_of(arm(sentences=1), model(ahead, "Ohio"))) == []
+
+
+@pytest.mark.parametrize("keys", [["no", " such", " question"], None])
+def test_a_query_of_nothing_falls_back_to_the_question(keys):
+    """Where the question is not among the tokens, or nothing was looked at, the question is searched and noted."""
+    ahead = telling("Toledo.", doubts={"Toledo.": 9.0}, keys=keys)
+    outcome = outcome_of(arm(sentences=1), model(ahead, "It is so.", "Ohio"))
+
+    assert queries(outcome) == ["the maker of Jaws from?"]
+    assert len(branches(outcome, "query_fallback")) == 1
+
+
+def test_the_text_ends_by_every_rule():
+    """An empty text, the model's own end and the cap on sentences each have a stop reason; the answer is asked."""
+    empty = outcome_of(arm(), model("", "Ohio"))
+    ended = outcome_of(arm(), model(telling("Jaws is old."), "Ohio"))
+    capped = outcome_of(arm(sentences=1), model(telling("Jaws is old. He"), "Ohio"))
+
+    assert [each.stop_reason for each in (empty, ended, capped)] == ["empty_text", "model_ended", "max_sentences"]
+    assert {each.answer for each in (empty, ended, capped)} == {"Ohio"}
+
+
+def test_nothing_written_after_a_search_ends_the_text():
+    """An empty sentence after the search is no growth: empty_text."""
+    outcome = outcome_of(arm(), model(telling("Toledo.", doubts={"Toledo.": 9.0}), "", "Ohio"))
+
+    assert (outcome.stop_reason, outcome.steps, outcome.answer) == ("empty_text", 1, "Ohio")
+
+
+def test_without_rounds_the_text_goes_on_without_searches():
+    """When no round is left an uncertain text is accepted, and the trace says so."""
+    outcome = outcome_of(arm(), model(telling("Toledo.", doubts={"Toledo.": 9.0}), "Ohio"), rounds=0)
+
+    assert (outcome.status, outcome.answer, outcome.steps) == ("answered", "Ohio", 0)
+    assert branches(outcome, "search_skipped") == ["no round is left"]
+
+
+def test_nothing_said_at_the_end_is_an_empty_answer():
+    """A model that says nothing gives "" with stop reason empty_answer."""
+    outcome = outcome_of(arm(), model("", ""))
+
+    assert (outcome.answer, outcome.stop_reason) == ("", "empty_answer")
+
+
+def test_the_draft_is_the_latest_sentence():
+    """A budget that ends before the answer leaves the latest sentence."""
+    outcome = outcome_of(arm(), model(telling("Jaws is old."), dollars=1.0), dollars=1.0)
+
+    assert (outcome.stop_reason, outcome.answer) == ("budget_dollars", "Jaws is old")
+
+
+@pytest.mark.parametrize("details", [{}, {"entropy": (1.0,), "attention": None}])
+def test_a_generator_that_tells_nothing_is_a_failure(details):
+    """Missing details fail the arm by name."""
+    outcome = outcome_of(arm(), model(Scripted(text="Toledo.", details=details)))
+
+    assert outcome.status == "failed"
+    assert "did not tell" in outcome.error
+
+
+def test_attention_of_the_wrong_shape_is_a_failure():
+    """Attention that does not go with the tokens written fails the arm and names the shapes."""
+    attention = Attention(weights=np.ones((1, 3, 4), dtype=np.float32) / 4, keys=("a", "b", "c", "d"))
+    outcome = outcome_of(
+        arm(), model(Scripted(text="Toledo.", details={"entropy": (1.0, 2.0), "attention": attention}))
+    )
+
+    assert outcome.status == "failed"
+    assert "(1, 3, 4) does not go with 2 tokens" in outcome.error
+
+
+def test_attention_received_is_the_highest_look_averaged_over_heads():
+    """Per written token the maximum over written tokens, without the prompt, then the mean over heads."""
+    weights = np.array(
+        [[[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]], [[0.9, 0.1, 0.0], [0.2, 0.6, 0.2]]], dtype=np.float32
+    )  # (2 heads, 2 written, 1 read + 2 written)
+
+    np.testing.assert_allclose(attention_received(Attention(weights=weights, keys=("p", "a", "b"))), [0.55, 0.45])
+
+
+def test_pieces_of_words_are_merged():
+    """Tokens without a space before them belong to the word before; a word knows its tokens and its place."""
+    words = merge_words(["Cin", "cin", "nati", " lies", " ", "in a", " b"])
+
+    assert [(word.text, word.tokens, word.begin) for word in words] == [
+        ("Cincinnati", (0, 1, 2), 0),
+        ("lies", (3,), 11),
+        ("in", (5,), 16),
+        ("a", (5,), 19),
+        ("b", (6,), 21),
+    ]
+
+
+@given(some.lists(some.text("ab \n.", min_size=1, max_size=4), max_size=10))
+def test_merged_words_are_those_of_the_joined_text(tokens):
+    """Merging gives the words of the joined text, each where it begins."""
+    text = "".join(tokens)
+    words = merge_words(tokens)
+
+    assert [word.text for word in words] == text.split()
+    assert all(text.startswith(word.text, word.begin) for word in words)
+
+
+@given(some.text("ab. !?\n", max_size=40))
+def test_sentences_lose_nothing_but_white_space(text):
+    """The spans of the sentences hold every character of the text that is not white space, in order."""
+    joined = "".join(text[begin:end] for begin, end in sentence_spans(text))
+
+    assert "".join(joined.split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("word", "content"),
+    [
+        ("Toledo.", True),
+        ("from", False),
+        ("The", False),
+        ("1975", True),
+        ("7", True),
+        ("x", False),
+        ("--", False),
+        ("", False),
+        ("Spielberg's", True),
+        ("it's", False),
+        ("北", True),
+    ],
+)
+def test_content_words_are_told_by_list_and_length(word, content):
+    """Stop words, single letters and punctuation have no content; names, numbers and other scripts have."""
+    assert is_content(word) is content

@@ -1,0 +1,241 @@
+"""flare: look ahead, search when unsure, with scripted log-probabilities."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from ragbandit.strategies.arms.flare import Flare, LatestPool, masked_query, tokens_between
+from ragbandit.strategies.base import Hit, Passage
+from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
+from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
+from tests.unit.strategies.arms.test_arms import branches, outcome_of, purposes, queries
+
+SETTINGS = {
+    "preset": "code",
+    "theta": 0.6,
+    "beta": 0.3,
+    "second_call": True,
+    "rounds": 2,
+    "sentences": 2,
+    "passages": 1,
+    "passage_words": 5,
+    "query_words": 4,
+    "sentence_tokens": 30,
+    "max_tokens": 20,
+    "templates": {"conclude": "[body]\n{passages}{question}\n{thoughts}"},
+}
+SURE = "Spielberg made Jaws. "
+ENDED = "So the answer is: Ohio."
+
+
+def said(text, *, unlikely=(), p=0.1):
+    """A text whose tokens are sure, but for the words named."""
+    pieces = re.findall(r"\s*\S+", text)
+    return Scripted(
+        text=text,
+        details={
+            "logprobs": tuple(
+                Token(text=piece, logprob=math.log(p if piece.strip() in unlikely else 0.9)) for piece in pieces
+            )
+        },
+    )
+
+
+def model(*answers):
+    return ScriptedGenerator(answers, capabilities={"completion", "stop", "logprobs"})
+
+
+def arm(**params):
+    return Flare(**{"theta": 0.8, "beta": 0.4, "sentences": 3, **params})
+
+
+@pytest.mark.parametrize("check", ARM_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("settings", [SETTINGS, {}])
+def test_flare_keeps_the_contract(check, settings):
+    """The arm passes the check named in the test's id."""
+    check(lambda: Flare(**settings))
+
+
+def test_a_sure_sentence_is_accepted_without_a_search():
+    """A look-ahead whose tokens are all above theta costs one call and no search beyond the first."""
+    outcome = outcome_of(arm(), model(said(f"{SURE}He"), said(ENDED)))
+
+    assert purposes(outcome) == ["look_ahead", "look_ahead"]
+    assert queries(outcome) == ["the maker of Jaws from?"]
+    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "answer_found", 1)
+
+
+def test_an_unsure_sentence_is_searched_for_without_its_unlikely_tokens():
+    """One token at theta or below makes a query of the sentence without tokens at beta or below; it is rewritten."""
+    ahead = said("Spielberg came from Toledo. He x", unlikely=["Toledo."])
+    outcome = outcome_of(arm(), model(ahead, said("Spielberg came from Cincinnati. He"), said(ENDED)))
+
+    assert queries(outcome)[1:] == ["Spielberg came from"]
+    assert purposes(outcome) == ["look_ahead", "write", "look_ahead"]
+    assert (outcome.answer, outcome.steps) == ("Ohio", 2)
+
+
+@pytest.mark.parametrize(("p", "searches"), [(0.5, 2), (0.51, 1)])
+def test_theta_is_a_threshold_with_its_value_inside(p, searches):
+    """A token exactly as likely as theta makes the arm search, a likelier one does not."""
+    ahead = said(f"{SURE}He", unlikely=["made"], p=p)
+    outcome = outcome_of(arm(theta=0.5, sentences=1), model(*[ahead] * searches, "Ohio"))
+
+    assert len(queries(outcome)) == searches
+
+
+def test_only_the_first_sentence_is_looked_at():
+    """An unlikely token of the second sentence is no reason to search."""
+    outcome = outcome_of(arm(sentences=1), model(said(f"{SURE}He was odd.", unlikely=["odd."]), "Ohio"))
+
+    assert len(queries(outcome)) == 1
+
+
+def test_white_space_is_kept_in_the_query_and_no_reason_to_search():
+    """A token of white space alone parts the words of a query, and its probability does not count."""
+    spaced = (Token(text="In", logprob=0.0), Token(text=" ", logprob=-9.0), Token(text="1975.", logprob=0.0))
+    ahead = Scripted(text="In 1975.", details={"logprobs": spaced})
+    always = outcome_of(arm(theta=0.0, sentences=1), model(ahead, said("In 1975. x"), "Ohio"))
+
+    assert queries(always)[1:] == ["In 1975."]
+    assert len(queries(outcome_of(arm(sentences=1), model(ahead, "Ohio")))) == 1
+
+
+def test_theta_of_zero_always_searches():
+    """With theta 0 even a certain sentence is searched for, as in the authors' code."""
+    outcome = outcome_of(arm(theta=0.0, sentences=1), model(said(f"{SURE}He"), said(f"{SURE}He"), "Ohio"))
+
+    assert queries(outcome)[1:] == ["Spielberg made Jaws."]
+
+
+def test_a_fully_masked_sentence_falls_back_to_the_question():
+    """Where every token is masked the question is searched again, and the trace says so."""
+    ahead = said("Toledo. He", unlikely=["Toledo.", "He"])
+    outcome = outcome_of(arm(sentences=1), model(ahead, said(SURE), "Ohio"))
+
+    assert queries(outcome) == ["the maker of Jaws from?"] * 2
+    assert len(branches(outcome, "query_fallback")) == 1
+
+
+def test_the_passages_of_a_search_replace_those_before():
+    """The second writing sees the passages of the second search only; the cost counts all that were shown."""
+    generator = model(said("Cincinnati, Ohio, surely. He", unlikely=["surely."]), said(SURE), "Ohio")
+    outcome = outcome_of(arm(sentences=1, passages=1), generator)
+
+    assert "Jaws was made by Spielberg." in generator.prompts[0].body
+    assert "Jaws was made by Spielberg." not in generator.prompts[1].body
+    assert "Cincinnati lies in Ohio." in generator.prompts[1].body
+    assert outcome.cost.passages == 2
+
+
+def test_the_code_preset_writes_a_sure_sentence_twice():
+    """With second_call a confident look-ahead is written again without a search."""
+    outcome = outcome_of(Flare(preset="code", sentences=1), model(said(f"{SURE}He"), said(f"{SURE}He"), "Ohio"))
+
+    assert purposes(outcome) == ["look_ahead", "write", "conclude"]
+    assert len(queries(outcome)) == 1
+
+
+def test_the_text_ends_by_every_rule():
+    """An empty sentence, the model's own end and the cap on sentences each have a stop reason; the answer is asked."""
+    empty = outcome_of(arm(), model(said(""), "Ohio"))
+    ended = outcome_of(arm(), model(said("Spielberg made Jaws."), "Ohio"))
+    capped = outcome_of(arm(sentences=2), model(said(f"{SURE}He"), said(f"{SURE}He"), "Ohio"))
+
+    assert [each.stop_reason for each in (empty, ended, capped)] == ["empty_sentence", "model_ended", "max_sentences"]
+    assert {each.answer for each in (empty, ended, capped)} == {"Ohio"}
+    assert purposes(capped)[-1] == "conclude"
+
+
+def test_without_rounds_the_text_goes_on_without_searches():
+    """When no round is left an unsure look-ahead is accepted, and the trace says so."""
+    unsure = said("Toledo. He", unlikely=["Toledo."])
+    outcome = outcome_of(arm(sentences=1), model(unsure, "Ohio"), rounds=1)
+
+    assert (outcome.status, outcome.answer, outcome.steps) == ("answered", "Ohio", 1)
+    assert branches(outcome, "search_skipped") == ["no round is left"]
+
+
+def test_nothing_said_at_the_end_is_an_empty_answer():
+    """A model that announces nothing and concludes nothing gives "" with stop reason empty_answer."""
+    outcome = outcome_of(arm(), model(said(""), ""))
+
+    assert (outcome.answer, outcome.stop_reason) == ("", "empty_answer")
+
+
+def test_the_draft_is_the_latest_sentence():
+    """A budget that ends in mid-text leaves the latest sentence as the answer."""
+    generator = ScriptedGenerator(
+        [said(f"{SURE}He"), said(f"{SURE}He")], capabilities={"completion", "stop", "logprobs"}, dollars=1.0
+    )
+    outcome = outcome_of(arm(), generator, dollars=1.0)
+
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == (
+        "exhausted",
+        "budget_dollars",
+        "Spielberg made Jaws",
+    )
+
+
+def test_a_generator_that_tells_nothing_is_a_failure():
+    """A text without log-probabilities fails the arm by name, it is not taken for a sure one."""
+    outcome = outcome_of(arm(), model("Spielberg made Jaws."))
+
+    assert outcome.status == "failed"
+    assert "log-probabilities" in outcome.error
+
+
+def test_tokens_that_do_not_spell_the_text_are_noted():
+    """Details of another text are counted in the trace as parse_failed."""
+    wrong = Scripted(text="Spielberg made Jaws.", details={"logprobs": (Token(text="What", logprob=0.0),)})
+
+    assert branches(outcome_of(arm(), model(wrong, "Ohio")), "parse_failed") == ["the tokens do not spell the text"]
+
+
+@given(some.lists(some.tuples(some.text("ab .", min_size=1, max_size=4), some.floats(0.01, 1.0)), max_size=8))
+def test_a_query_never_holds_a_masked_token(pairs):
+    """Masking with beta 1 leaves nothing; with beta 0 it leaves every word of the tokens."""
+    tokens = [Token(text=text, logprob=math.log(p)) for text, p in pairs]
+    whole = " ".join("".join(text for text, _ in pairs).split())
+
+    assert masked_query(tokens, beta=1.0) == ""
+    assert masked_query(tokens, beta=0.0) == (whole if re.search(r"\w", whole) else "")
+
+
+@given(some.lists(some.text("ab ", min_size=1, max_size=3), max_size=8), some.integers(0, 20), some.integers(0, 20))
+def test_tokens_between_are_those_with_a_character_there(texts, begin, end):
+    """A token is found if and only if one of its characters stands in the span."""
+    tokens, place, expected = [Token(text=text, logprob=0.0) for text in texts], 0, []
+    for token in tokens:
+        if any(begin <= place + at < end for at in range(len(token.text))):
+            expected.append(token)
+        place += len(token.text)
+
+    assert tokens_between(tokens, begin=begin, end=end) == tuple(expected)
+
+
+def test_the_pool_of_the_latest_search_counts_all_it_showed():
+    """New passages replace the old, fewer than the budget's distinct ones; a search without any leaves the old."""
+    one, two, three = (Hit(passage=Passage(id=i, title=i, text=i * 9), score=1.0) for i in "abc")
+    pool = LatestPool(cap=2, distinct=2)
+    pool.add([one])
+    pool.note_shown(pool.passages)
+
+    assert pool.add([two, three]).skipped == (("c", "the budget allows 2 passages"),)
+    assert [each.id for each in pool.passages] == ["b"]
+    assert pool.note_shown(pool.passages) == 2
+    assert pool.add([three]).added == ()
+    assert [each.id for each in pool.passages] == ["b"]
+    assert pool.add([one]).added == ("a",)
+
+
+def test_the_budget_of_passages_holds_over_all_searches():
+    """Replacing passages does not show more distinct ones than the budget allows."""
+    ahead = said("Cincinnati, Ohio, surely. He", unlikely=["surely."])
+    outcome = outcome_of(arm(sentences=1, passages=1), model(ahead, said(SURE), "Ohio"), passages=1)
+
+    assert outcome.cost.passages == 1

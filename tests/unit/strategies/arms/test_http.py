@@ -1,0 +1,394 @@
+"""The arm behind a URL, against a real server on loopback that misbehaves as told."""
+
+import asyncio
+import json
+import os
+import threading
+import time
+from contextlib import suppress
+from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.types import Budget, CallFailed, Cost, DecisionId, Query
+from ragbandit.strategies.arms import http as remote
+from ragbandit.strategies.arms.http import Http
+from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.runner import run_strategy
+
+GOOD = {"answer": "Bram Stoker", "steps": 2, "stop_reason": "sure", "cost": {"llm_calls": 3, "dollars": 0.02}}
+
+
+class Pipeline:
+    """A server that gives these replies in turn: (status, headers, body), bytes as they are, or seconds to wait."""
+
+    def __init__(self, *replies):
+        self.replies, self.asked, self.headers = list(replies), [], []
+        pipeline = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                pipeline.headers.append(dict(self.headers))
+                pipeline.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                status, headers, body = pipeline.replies.pop(0)
+                if isinstance(body, float):
+                    time.sleep(body)
+                    body = GOOD
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(data)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                with suppress(BrokenPipeError, ConnectionResetError):  # who asked has read enough
+                    self.wfile.write(data)
+
+            def log_message(self, *_words):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/answer"
+
+    def __enter__(self):
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_error):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def ok(body):
+    return 200, {}, body
+
+
+def run(url, *, budget=None, **params):
+    return asyncio.run(
+        run_strategy(
+            Http(name="mine", url=url, **params),
+            query=Query(id=DecisionId("d1"), text="Who wrote Dracula?", context={"lang": "en"}, tenant="acme"),
+            budget=budget or Budget(),
+            retriever=MemoryRetriever([]),
+            generator=ScriptedGenerator([]),
+        )
+    )
+
+
+def failures(outcome):
+    return [event for event in outcome.trace if isinstance(event, CallFailed)]
+
+
+def test_answer_with_its_cost():
+    """The reply's answer, steps, stop reason and cost become the outcome's; the total is measured here."""
+    with Pipeline(ok(GOOD)) as pipeline:
+        outcome = run(pipeline.url, budget=Budget(rounds=4, seconds=30.0))
+    assert (outcome.status, outcome.answer, outcome.stop_reason, outcome.steps) == (
+        "answered",
+        "Bram Stoker",
+        "sure",
+        2,
+    )
+    assert (outcome.cost.llm_calls, outcome.cost.dollars) == (3, 0.02)
+    assert outcome.cost.seconds_total > 0.0
+    (asked,) = pipeline.asked
+    assert (asked["question"], asked["decision_id"]) == ("Who wrote Dracula?", "d1")
+    assert (asked["context"], asked["tenant"]) == ({"lang": "en"}, "acme")
+    assert asked["budget"]["rounds"] == 4
+    assert 0.0 < asked["budget"]["seconds"] <= 30.0
+    assert pipeline.headers[0]["Idempotency-Key"] == "d1"
+
+
+def test_answer_alone_is_enough():
+    """Nothing but the answer must be told."""
+    with Pipeline(ok({"answer": "x"})) as pipeline:
+        outcome = run(pipeline.url)
+    assert (outcome.stop_reason, outcome.steps, outcome.cost.llm_calls) == ("answered", 0, 0)
+
+
+@pytest.mark.parametrize("status", [200, 201, 202])
+def test_any_success_with_a_body_is_a_reply(status):
+    """A pipeline that creates or accepts answers as well as one that is merely content."""
+    with Pipeline((status, {}, GOOD)) as pipeline:
+        assert run(pipeline.url).answer == "Bram Stoker"
+
+
+@pytest.mark.parametrize("status", [200, 204])
+def test_a_success_without_a_body_is_a_failure(status):
+    """Nothing is no answer: the error says so, once, and what a reply looks like."""
+    with Pipeline((status, {}, b"")) as pipeline:
+        outcome = run(pipeline.url)
+    assert outcome.status == "failed"
+    assert (
+        outcome.error
+        == f'{pipeline.url} gave no JSON: it replied {status} without a body (reply with {{"answer": "..."}})'
+    )
+
+
+@pytest.mark.parametrize(
+    ("cap", "reply"),
+    [
+        ("rounds", {"steps": 3}),
+        ("passages", {"cost": {"passages": 3}}),
+        ("tokens", {"cost": {"prompt_tokens": 2, "completion_tokens": 1}}),
+        ("dollars", {"cost": {"dollars": 2.5}}),
+    ],
+)
+def test_a_reply_that_overran_a_cap_is_exhausted(cap, reply):
+    """What a pipeline says it spent is held against the budget after the fact; the answer is kept, and the cost."""
+    with Pipeline(*[ok({"answer": "x", **reply})] * 2) as pipeline:
+        over, within = (run(pipeline.url, budget=Budget(**{cap: most})) for most in (2, 3))
+    assert (over.status, over.stop_reason, over.answer) == ("exhausted", f"budget_{cap}", "x")
+    assert (within.status, within.stop_reason, within.answer) == ("answered", "answered", "x")
+    assert (over.cost.passages, over.cost.prompt_tokens, over.cost.dollars, over.steps) == (
+        within.cost.passages,
+        within.cost.prompt_tokens,
+        within.cost.dollars,
+        within.steps,
+    )
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_a_reply_that_is_too_large_is_not_read_to_its_end(status):
+    """A body beyond `max_bytes` is a failure at once that names the param, whatever was replied."""
+    endless = b'{"answer": "' + b"x" * 50_000_000
+    with Pipeline((status, {"Content-Length": "900000000"}, endless)) as pipeline:
+        began = time.monotonic()
+        outcome = run(pipeline.url, max_bytes=1000)
+        assert time.monotonic() - began < 5.0
+    assert (outcome.status, len(pipeline.asked)) == ("failed", 1)
+    assert outcome.error.startswith("arms.mine.max_bytes: ")
+    assert f"{pipeline.url} replied more than 1000 bytes" in outcome.error
+
+
+def test_a_reply_of_just_max_bytes_is_read():
+    """The limit is the largest body that is taken."""
+    body = json.dumps(GOOD).encode()
+    with Pipeline(*[ok(body)] * 2) as pipeline:
+        assert run(pipeline.url, max_bytes=len(body)).status == "answered"
+        assert run(pipeline.url, max_bytes=len(body) - 1).status == "failed"
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_tries_again(status):
+    """A server that is busy or broken is asked again, after the pause that it asks for; the failure is in the trace."""
+    with Pipeline((status, {"Retry-After": "0.05"}, {}), ok(GOOD)) as pipeline:
+        outcome = run(pipeline.url)
+    assert outcome.status == "answered"
+    assert len(pipeline.asked) == 2
+    (failure,) = failures(outcome)
+    assert str(status) in failure.error
+
+
+def test_gives_up(monkeypatch):
+    """After its tries the arm fails, with every one of them in the trace and a reason that names the URL."""
+    monkeypatch.setattr(remote, "_PAUSE_S", 0.01)
+    with Pipeline(*[(503, {}, {"detail": "the index\nis gone" + " now" * 100})] * 3) as pipeline:
+        outcome = run(pipeline.url, retries=2)
+    assert (outcome.status, len(pipeline.asked), len(failures(outcome))) == ("failed", 3, 3)
+    assert outcome.error.count(pipeline.url) == 1
+    assert "it replied 503: " in outcome.error
+    assert "the index" in outcome.error
+    assert len(outcome.error) < 400
+    assert outcome.error.endswith("(see the pipeline's own log)")
+
+
+def test_server_is_down(monkeypatch):
+    """A refused connection is tried again, then a failure."""
+    monkeypatch.setattr(remote, "_PAUSE_S", 0.01)
+    outcome = run("http://127.0.0.1:9/answer", retries=1)
+    assert (outcome.status, len(failures(outcome))) == ("failed", 2)
+    assert "http://127.0.0.1:9/answer cannot be asked: it cannot be reached (" in outcome.error
+    assert outcome.error.endswith("(start the pipeline, or mend arms.mine.url)")
+
+
+def test_a_broken_connection_says_so(monkeypatch):
+    """A server that hangs up in the midst of a reply is no missing one: the remedy is another."""
+    monkeypatch.setattr(remote, "_PAUSE_S", 0.01)
+    with Pipeline(*[(200, {"Content-Length": "500"}, b"{")] * 2) as pipeline:
+        outcome = run(pipeline.url, retries=1)
+    assert (outcome.status, len(pipeline.asked)) == ("failed", 2)
+    assert "RemoteProtocolError: " in outcome.error
+    assert outcome.error.endswith("(see the pipeline's own log)")
+
+
+def test_other_replies_are_not_tried_again():
+    """A refusal that will not get better is a failure at once, and says what was replied."""
+    with Pipeline((404, {}, {"detail": "no such route"})) as pipeline:
+        outcome = run(pipeline.url)
+    assert (outcome.status, len(pipeline.asked)) == ("failed", 1)
+    assert "404" in outcome.error
+    assert "no such route" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (b"not json", "no JSON"),
+        (["answer"], "answer"),
+        ({"steps": 1}, "answer"),
+        ({"answer": "x", "steps": -1}, "steps"),
+        ({"answer": "x", "steps": 1.5}, "steps"),
+        ({"answer": "x", "steps": 10_000}, "steps"),
+        ({"answer": "x", "steps": True}, "steps"),
+        ({"answer": "x", "stop_reason": 3}, "stop_reason"),
+        ({"answer": "x", "cost": []}, "cost"),
+        ({"answer": "x", "cost": {"tokens": 3}}, "cost.tokens"),
+        ({"answer": "x", "cost": {"llm_calls": 0.5}}, "cost.llm_calls"),
+        (b'{"answer": "x", "cost": {"dollars": NaN}}', "cost.dollars"),
+        ({"answer": "x", "cost": {"dollars": -1}}, "cost.dollars"),
+        ({"answer": "x", "cost": {"seconds_total": 1}}, "cost.seconds_total"),
+    ],
+)
+def test_bad_replies_name_the_field(body, name):
+    """A reply that cannot be used is a failure that names the field, and costs nothing but time."""
+    with Pipeline(ok(body)) as pipeline:
+        outcome = run(pipeline.url)
+    assert outcome.status == "failed"
+    assert name in outcome.error
+    assert (outcome.cost.llm_calls, outcome.cost.dollars) == (0, 0.0)
+
+
+def test_seconds_are_a_limit():
+    """A slow pipeline ends the arm when its seconds are over, also in the pause between tries."""
+    with Pipeline(ok(2.0), ok(GOOD)) as pipeline:
+        began = time.monotonic()
+        outcome = run(pipeline.url, budget=Budget(seconds=0.2))
+        assert time.monotonic() - began < 1.5
+    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+    with Pipeline((503, {"Retry-After": "20"}, {}), ok(GOOD)) as pipeline:
+        began = time.monotonic()
+        outcome = run(pipeline.url, budget=Budget(seconds=0.5))
+        assert time.monotonic() - began < 1.5
+    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+
+
+def test_own_timeout_is_tried_again():
+    """A try that takes longer than the param is broken off, and the next one may answer."""
+    with Pipeline(ok(1.0), ok(GOOD)) as pipeline:
+        outcome = run(pipeline.url, timeout_s=0.2)
+    assert outcome.status == "answered"
+    assert len(failures(outcome)) == 1
+
+
+def test_secrets_come_from_the_environment(monkeypatch):
+    """A header's value is read from the named variable, and is not among the params that every outcome keeps."""
+    monkeypatch.setenv("MY_TOKEN", "s3cret")
+    with Pipeline(ok(GOOD)) as pipeline:
+        outcome = run(pipeline.url, headers_env={"Authorization": "MY_TOKEN"})
+    assert pipeline.headers[0]["Authorization"] == "s3cret"
+    assert "s3cret" not in json.dumps(outcome.made_by)
+
+
+@pytest.mark.parametrize(
+    ("params", "where"),
+    [
+        ({}, "arms.mine.url"),
+        ({"url": "localhost:9"}, "arms.mine.url"),
+        ({"url": "ftp://localhost/x"}, "arms.mine.url"),
+        ({"url": "http://"}, "arms.mine.url"),
+        ({"url": "http:///answer"}, "arms.mine.url"),
+        ({"url": "http://:80/answer"}, "arms.mine.url"),
+        ({"url": "http://localhost:99999/x"}, "arms.mine.url"),
+        ({"url": "http://localhost:0/x"}, "arms.mine.url"),
+        ({"url": "http://localhost:port/x"}, "arms.mine.url"),
+        ({"url": "http://[::1/x"}, "arms.mine.url"),
+        ({"url": "http://a b/x"}, "arms.mine.url"),
+        ({"url": "http://a\x00b/x"}, "arms.mine.url"),
+        ({"url": "http://x", "max_bytes": 0}, "arms.mine.max_bytes"),
+        ({"url": "http://x", "headers_env": {"A": "NOT_THERE"}}, "arms.mine.headers_env.A"),
+        ({"url": "http://x", "retries": -1}, "arms.mine.retries"),
+    ],
+)
+def test_wrong_settings_are_refused(params, where):
+    """No URL, no variable, a number out of range: refused at the start, by name."""
+    with pytest.raises(ConfigError) as caught:
+        Http(name="mine", **params)
+    assert caught.value.field == where
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("status", [200, 401, 500])
+def test_secrets_that_a_refusal_repeats_are_in_no_error(status, monkeypatch):
+    """A body that says back what the headers held is shown without it, the token of a bearer alone included."""
+    monkeypatch.setenv("MY_TOKEN", "Bearer s3cretvalue")
+    with Pipeline((status, {}, b"Bearer s3cretvalue is wrong, or s3cretvalue is")) as pipeline:
+        outcome = run(pipeline.url, retries=0, headers_env={"Authorization": "MY_TOKEN"})
+    assert f"it replied {status}: [key] is wrong, or [key] is" in outcome.error
+    assert "s3cret" not in repr(outcome)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"answer": "a", "steps": "Bearer topsecretkey123"},
+        {"answer": "a", "cost": {"Bearer topsecretkey123": 1}},
+        {"answer": "a", "cost": {"x" * 190 + "topsecretkey123": 1}},
+        {"answer": "a", "stop_reason": ["topsecretkey123"]},
+        {"answer": {"headers": {"x" * 50: "topsecretkey123"}}},
+        ["topsecretkey123"],
+        {"answer": "a", "steps": "session=c00kievalue"},
+        b"no JSON: c00kievalue",
+        {"answer": "a", "steps": "zzq\"wwv's\\kkj"},
+        b'no JSON: {"x-quoted": "zzq\\"wwv\'s\\\\kkj"}',
+    ],
+)
+def test_secrets_that_a_wrong_reply_repeats_are_in_no_error(body, monkeypatch):
+    """A field of the wrong type, a name that is none, a piece of a cookie, an escaped value: each is shown without."""
+    monkeypatch.setenv("MY_TOKEN", "Bearer topsecretkey123")
+    monkeypatch.setenv("MY_COOKIE", "session=c00kievalue; other=x")
+    monkeypatch.setenv("MY_QUOTED", "zzq\"wwv's\\kkj")
+    headers = {"Authorization": "MY_TOKEN", "Cookie": "MY_COOKIE", "X-Quoted": "MY_QUOTED"}
+    with Pipeline(ok(body)) as pipeline:
+        outcome = run(pipeline.url, headers_env=headers)
+    assert outcome.status == "failed"
+    assert "[key]" in outcome.error or "x" * 50 in outcome.error
+    assert not any(piece in repr(outcome) for piece in ("topsec", "c00kie", "zzq", "wwv", "kkj"))
+    assert len(outcome.error) < 500
+
+
+@pytest.mark.parametrize("error", [httpx.LocalProtocolError, httpx.ConnectError])
+def test_secrets_that_a_transports_error_repeats_are_in_no_error(error, monkeypatch):
+    """What ends a try is kept in the trace: without the headers' values."""
+
+    async def broken(*_given, **_named):
+        raise error("Illegal header value b'Bearer topsecretkey123'")
+
+    monkeypatch.setenv("MY_TOKEN", "Bearer topsecretkey123")
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", broken)
+    outcome = run("http://localhost:9/x", retries=0, headers_env={"Authorization": "MY_TOKEN"})
+    assert len(failures(outcome)) == 1
+    assert "Illegal header value b'[key]'" in outcome.error
+    assert "topsecret" not in repr(outcome)
+
+
+@pytest.mark.parametrize("value", ["Bearer topsecret\n", " topsecret", "top\nsecret", "töpsecret", "topsecret\x00"])
+def test_a_secret_that_no_header_can_carry_is_refused(value, monkeypatch):
+    """Refused at the start, by the names of the header and of the variable, and not shown."""
+    monkeypatch.setattr(os, "environ", {**os.environ, "SECRET_H": value})  # a real one holds no zero byte
+    with pytest.raises(ConfigError, match="SECRET_H holds a line break") as caught:
+        Http(name="mine", url="http://x", headers_env={"authorization": "SECRET_H"})
+    assert caught.value.field == "arms.mine.headers_env.authorization"
+    assert caught.value.remedy
+    assert "secret" not in str(caught.value)
+
+
+def test_secrets_of_the_url_are_in_no_error():
+    """Errors are kept and shown to callers: they name the address without user, password and query."""
+    with Pipeline((404, {}, {})) as pipeline:
+        url = pipeline.url.replace("127", "me:s3cret@127") + "?key=s3cret"
+        outcome = run(url)
+    assert pipeline.url in outcome.error
+    assert "s3cret" not in outcome.error
+
+
+@pytest.mark.parametrize("url", ["http://x", "https://rag.internal:8443/answer?k=v", "http://[::1]:80/x", "HTTP://X/"])
+def test_urls_that_are_right_are_taken(url):
+    """Hosts by name and by address, ports, paths and queries are left as they are."""
+    assert Http(name="mine", url=url).params["url"] == url
+
+
+def test_every_cost_can_be_told():
+    """The fields of a reply's cost are those of Cost but the total."""
+    assert {*remote._COUNTS, *remote._AMOUNTS, "seconds_total"} == {each.name for each in fields(Cost)}

@@ -1,0 +1,653 @@
+"""Many texts at once on tiny random models, against transformers' own generate one at a time."""
+
+import asyncio
+import functools
+import gc
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.strategies.base import Prompt, Request, Sampling
+from ragbandit.strategies.generators import kv_cache as row_cache
+from ragbandit.strategies.generators.continuous_batching import pace_on
+from ragbandit.strategies.generators.local import LocalGenerator
+from ragbandit.strategies.generators.sampling import Taken, picked, pieces
+from tests.support.tiny_models import tiny_writer
+
+#: as on a processor, and as on a graphics card with little memory, in small
+ONE_BY_ONE = {"free": 1, "chunk": 7, "together": 1, "room": None}
+TOGETHER = {"free": 2, "chunk": 16, "together": 64, "room": 400}
+#: beginnings of prompts, so that some are alike
+SHARED = [f"w{(7 * place) % 61}" for place in range(50)]
+LONGEST = 12
+
+
+@functools.cache
+def writer(architecture, *, rows=4, prefix_mb=1.0, pace="one"):
+    made = LocalGenerator(
+        tiny_writer(architecture), device="cpu", precision="float32", threads=1, max_batch=rows, prefix_mb=prefix_mb
+    )
+    made._engine.pace = replace(made._engine.pace, **(ONE_BY_ONE if pace == "one" else TOGETHER))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Growth and reuse happen within a few tokens."""
+    monkeypatch.setattr(row_cache, "_BLOCK", 16)
+    monkeypatch.setattr(row_cache, "_LEAST_SHARED", 4)
+    monkeypatch.setattr("ragbandit.strategies.generators.local._TAIL", 0)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """(texts, tokens) of every step of a model, in order."""
+    seen = []
+
+    def watch(generator):
+        forward = generator._model.forward
+
+        def watched(**inputs):
+            seen.append(tuple(inputs["input_ids"].shape))
+            return forward(**inputs)
+
+        monkeypatch.setattr(generator._model, "forward", watched)
+        return seen
+
+    return watch
+
+
+def asked(words, *, max_tokens=LONGEST, **options):
+    return Request(prompt=Prompt(instructions="", body=" ".join(words)), max_tokens=max_tokens, **options)
+
+
+async def answered(generator, requests, *, waits=None, cancelled=None):
+    """What each call gives, None for those that were cancelled after so many seconds."""
+
+    async def call(number, request):
+        await asyncio.sleep(waits[number] if waits else 0)
+        task = asyncio.create_task(generator.complete(request))
+        if cancelled and cancelled[number] is not None:
+            await asyncio.sleep(cancelled[number])
+            task.cancel()
+        return (await asyncio.gather(task, return_exceptions=True))[0]
+
+    found = await asyncio.gather(*(call(number, request) for number, request in enumerate(requests)))
+    return [None if isinstance(each, asyncio.CancelledError) else each for each in found]
+
+
+def together(generator, requests, **options):
+    return asyncio.run(answered(generator, requests, **options))
+
+
+@functools.cache
+def theirs(architecture, words):
+    """The tokens that transformers' generate writes after these words."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = _reference(architecture, AutoModelForCausalLM, AutoTokenizer)
+    ids = torch.tensor([tokenizer(" ".join(words))["input_ids"]])
+    written = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=LONGEST, do_sample=False)
+    return written[0, ids.shape[1] :].tolist(), tokenizer
+
+
+@functools.cache
+def _reference(architecture, models, tokenizers):
+    folder = tiny_writer(architecture)
+    return models.from_pretrained(folder), tokenizers.from_pretrained(folder)
+
+
+def expected(architecture, request):
+    """(text, tokens, why it ends) of the call, from what transformers writes."""
+    words = tuple(request.prompt.body.split())
+    tokens, tokenizer = theirs(architecture, words)
+    for count in range(1, request.max_tokens + 1):
+        if tokens[count - 1] == tokenizer.eos_token_id:
+            return tokenizer.decode(tokens[: count - 1], skip_special_tokens=True), count, "stop"
+        text = tokenizer.decode(tokens[:count], skip_special_tokens=True)
+        at = min((text.find(stop) for stop in request.stop if stop in text), default=None)
+        if at is not None:
+            return text[:at], count, "stop"
+    return text, request.max_tokens, "length"
+
+
+calls = st.builds(
+    lambda shared, own, **options: asked((*SHARED[:shared], *(f"w{number}" for number in own)), **options),
+    shared=st.integers(0, 45),
+    own=st.lists(st.integers(0, 79), min_size=1, max_size=5),
+    max_tokens=st.integers(1, LONGEST),
+    stop=st.lists(st.integers(0, 79).map("w{}".format), max_size=20).map(tuple),
+)
+moments = st.sampled_from([0, 0, 0.002, 0.01])
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "stablelm", "mistral"])
+@pytest.mark.parametrize("pace", ["one", "together"])
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(data=st.data(), requests=st.lists(calls, min_size=1, max_size=9))
+def test_a_text_is_the_same_alone_and_among_others(architecture, pace, data, requests):
+    """Whatever comes, goes and is cancelled beside it, a greedy text is what transformers writes for it alone."""
+    count = len(requests)
+    waits = data.draw(st.lists(moments, min_size=count, max_size=count))
+    cancelled = data.draw(st.lists(st.sampled_from([None, None, None, 0, 0.005]), min_size=count, max_size=count))
+    found = together(writer(architecture, pace=pace), requests, waits=waits, cancelled=cancelled)
+    for request, done, cut in zip(requests, found, cancelled, strict=True):
+        if done is None:
+            assert cut is not None
+            continue
+        assert (done.text, done.completion_tokens, done.finish) == expected(architecture, request)
+        assert done.prompt_tokens == len(request.prompt.body.split())
+
+
+@pytest.mark.parametrize("pace", ["one", "together"])
+def test_what_is_told_is_the_same_among_others(pace):
+    """Log-probabilities, entropies, attention and states of a text do not depend on the texts beside it."""
+    want = frozenset({"logprobs", "entropy", "attention", "hidden_states"})
+    requests = [asked(SHARED[start : 2 * start + 3], want=want if start % 2 else frozenset()) for start in range(8)]
+    alone = [together(writer("llama", prefix_mb=0), [request])[0] for request in requests]
+    for one, among in zip(alone, together(writer("llama", pace=pace), requests), strict=True):
+        assert set(one.details) == set(among.details)
+        assert one.text == among.text
+        for name in one.details:
+            told, other = _numbers(one.details[name]), _numbers(among.details[name])
+            assert told.shape == other.shape
+            assert np.allclose(told, other, atol=1e-4), name
+
+
+def _numbers(told):
+    if hasattr(told, "weights"):
+        return told.weights
+    if isinstance(told, tuple) and hasattr(told[0], "others"):
+        return np.array([[token.logprob, *token.others.values()] for token in told])
+    return np.array(told)
+
+
+def test_a_drawn_text_is_the_same_among_others():
+    """A seed gives its text whatever else is being drawn, and other seeds give others."""
+    how = [
+        Sampling(temperature=2.0, seed=seed, top_p=0.9 if seed % 2 else 1.0, top_k=5 * (seed % 3)) for seed in range(8)
+    ]
+    requests = [asked(SHARED[:9], sampling=each) for each in how]
+    alone = [together(writer("llama"), [request])[0] for request in requests]
+    assert together(writer("llama"), requests) == alone
+    assert len({done.text for done in alone}) > 4
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": 0.0},
+        {"temperature": np.nan},
+        {"temperature": np.inf},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_k": -1},
+    ],
+)
+def test_a_way_to_draw_has_its_ranges(wrong):
+    """A temperature, top_p or top_k that no distribution follows is InvalidInput, which names it."""
+    with pytest.raises(InvalidInput) as caught:
+        Sampling(**({"temperature": 1.0, "seed": 1} | wrong))
+    assert caught.value.field == f"sampling.{next(iter(wrong))}"
+
+
+@pytest.mark.parametrize("least", [{"temperature": 1e-40}, {"temperature": 1e-46}, {"top_p": 5e-324}])
+def test_the_least_numbers_draw_the_likeliest(least):
+    """Numbers that single precision does not know give the greedy text, and disturb nobody beside."""
+    request = asked(SHARED[:9])
+    drawn = asked(SHARED[:9], sampling=Sampling(**({"temperature": 1.0, "seed": 1} | least)))
+    found = together(writer("llama"), [request, drawn, asked(SHARED[:5])])
+    assert [done.text for done in found[:2]] == [expected("llama", request)[0]] * 2
+    assert found[2].text == expected("llama", asked(SHARED[:5]))[0]
+
+
+def test_numbers_that_are_none_still_give_a_token():
+    """Logits without a number anywhere do not reach beyond the vocabulary."""
+    import torch
+
+    taken = Taken(want=frozenset(), sampling=Sampling(temperature=1.0, seed=1, top_p=0.5), special={})
+    picked(torch, torch.full((1, 7), torch.nan), texts=[taken])
+    assert 0 <= taken.tokens[0] < 7
+
+
+def test_the_draws_follow_the_distribution():
+    """Over many seeds, first tokens come as often as their probabilities say."""
+    generator = writer("llama", rows=16)
+    told = together(generator, [asked(["w5"], max_tokens=1, want=frozenset({"logprobs"}))])[0]
+    best = told.details["logprobs"][0]
+    requests = [asked(["w5"], max_tokens=1, sampling=Sampling(temperature=1.0, seed=seed)) for seed in range(400)]
+    drawn = [done.text for done in together(generator, requests)]
+    likely = {best.text: best.logprob} | dict(best.others)
+    for word, logprob in likely.items():
+        share = np.exp(logprob)
+        assert abs(drawn.count(word.strip()) / 400 - share) < 4 * np.sqrt(share * (1 - share) / 400)
+
+
+def test_texts_share_their_steps(steps):
+    """Four texts of ten tokens take about ten steps together, and no step carries more rows than there are."""
+    generator = writer("llama", prefix_mb=0)
+    seen = steps(generator)
+    requests = [asked([f"w{number}"], max_tokens=10, stop=()) for number in range(6)]
+    lengths = [done.completion_tokens for done in together(generator, requests)]
+    assert max(texts for texts, _ in seen) == 4
+    assert len(seen) < sum(lengths) * 0.6
+
+
+def test_what_is_known_is_not_read_again(steps):
+    """A prompt that begins like an earlier one has only its own tokens read, and is counted whole."""
+    generator = writer("llama", pace="together", prefix_mb=2.0)
+    together(generator, [asked(SHARED[:40], max_tokens=1)])
+    seen = steps(generator)
+    done = together(generator, [asked([*SHARED[:36], "w70", "w71"], max_tokens=1)])[0]
+    assert (seen, done.prompt_tokens) == ([(1, 2)], 38)
+    assert (
+        done.text == together(writer("llama", prefix_mb=0), [asked([*SHARED[:36], "w70", "w71"], max_tokens=1)])[0].text
+    )
+
+
+def test_a_text_under_way_is_known_too(steps):
+    """A prompt takes its beginning from a text that is still being written."""
+    generator = writer("llama", prefix_mb=3.0)
+    seen = steps(generator)
+    together(generator, [asked(SHARED[:30]), asked([*SHARED[:30], "w70"])])
+    assert sum(tokens for texts, tokens in seen if texts == 1 and tokens > 1) == 30
+
+
+def test_without_memory_nothing_is_kept(steps):
+    """With prefix_mb=0 the same prompt is read twice."""
+    generator = writer("llama", prefix_mb=0)
+    seen = steps(generator)
+    for _ in range(2):
+        together(generator, [asked(SHARED[:14], max_tokens=1)])
+    assert seen == [(1, 7)] * 4
+
+
+def test_the_kept_texts_stay_within_their_memory():
+    """What was not used for longest is forgotten, and the bytes kept never exceed the limit."""
+    shape = row_cache.KeyShape(layers=1, heads=1, key_width=2, value_width=2, window=None)
+    cache = row_cache.RowCache(shape, device="cpu", dtype=_float32(), most_rows=1, room=None)
+    cache.append()
+    texts = [np.full(10, number, dtype=np.int64) for number in range(3)]
+    kept = row_cache.Prefixes(limit=2 * 10 * 16, bytes_per_token=16)
+
+    def known(text):
+        return kept.best(np.append(text, 99)) is not None
+
+    for text in texts[:2]:
+        cache._grow(rows=1, tokens=10)
+        cache.lengths[0] = 10
+        kept.keep(text, cache=cache, row=0)
+    assert known(texts[0])
+    kept.keep(texts[2], cache=cache, row=0)
+    assert [known(text) for text in texts] == [True, False, True]
+    assert kept._size <= 2 * 10 * 16
+
+
+def _float32():
+    import torch
+
+    return torch.float32
+
+
+def test_a_failure_is_of_its_step_only(monkeypatch):
+    """A prompt that cannot be read fails alone: the text being written beside it is not disturbed."""
+    generator = writer("llama", rows=3)
+    forward = generator._model.forward
+
+    def broken(**inputs):
+        if 70 in inputs["input_ids"]:
+            raise RuntimeError("out of memory")
+        return forward(**inputs)
+
+    fine, bad = asked(SHARED[:9]), asked(["w68", "w1"])
+    monkeypatch.setattr(generator._model, "forward", broken)
+    done, failed, after = together(generator, [fine, bad, asked(SHARED[3:9])])
+    assert isinstance(failed, ArmFailed)
+    assert (done.text, done.completion_tokens, done.finish) == expected("llama", fine)
+    assert after.text == expected("llama", asked(SHARED[3:9]))[0]
+
+
+def test_a_fault_between_steps_leaves_nobody_waiting(monkeypatch):
+    """Whatever breaks, those under way and those who wait are told, and later calls are served."""
+    generator = writer("gpt2", rows=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(generator._engine, "_admit", lambda: [][0])
+        failed = together(generator, [asked(["w1"]), asked(["w2"]), asked(["w3"])])
+    assert all(isinstance(each, ArmFailed) for each in failed)
+    assert together(generator, [asked(["w1"])])[0].text == expected("gpt2", asked(["w1"]))[0]
+
+
+def fresh(architecture="gpt2", *, rows=4, **options):
+    """A generator of a test's own, to be broken."""
+    return LocalGenerator(
+        tiny_writer(architecture), device="cpu", precision="float32", threads=1, max_batch=rows, **options
+    )
+
+
+async def soon(generator, requests):
+    """What each call gives; TimeoutError for those that wait for ever."""
+    calls = [asyncio.wait_for(generator.complete(request), 5) for request in requests]
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def settle(generator):
+    """Wait until the engine has nothing to do: callers are told of a failure before it clears up."""
+    while generator._engine._serving:
+        time.sleep(0.001)
+
+
+def fails(*_, **__):
+    raise RuntimeError("for good")
+
+
+def test_a_failure_for_good_closes_the_engine(monkeypatch, caplog):
+    """Where nothing can be cleared up, those who wait are told, later calls too, and the log says why."""
+    generator = fresh(rows=2)
+    monkeypatch.setattr(generator._engine, "_admit", lambda: [][0])
+    monkeypatch.setattr(generator._cache, "clear", fails)
+    assert all(isinstance(each, ArmFailed) for each in asyncio.run(soon(generator, [asked(["w1"])] * 3)))
+    settle(generator)
+    later = asyncio.run(soon(generator, [asked(["w1"])]))[0]
+    assert isinstance(later, ArmFailed)
+    assert "it failed: for good" in str(later)
+    assert "could not be cleared up" in caplog.text
+
+
+def test_a_failure_amid_clearing_up_leaves_nobody_waiting(monkeypatch):
+    """Rows that cannot be freed after a failed step cost their texts, not their callers' time."""
+    generator = fresh(rows=4)
+    generator._ends = frozenset()
+    forward, swap, swaps = generator._model.forward, generator._cache.swap, []
+
+    def broken(**inputs):
+        if inputs["input_ids"].shape[0] == 4:
+            monkeypatch.setattr(generator._cache, "swap", swap_once)
+            raise RuntimeError("out of memory")
+        return forward(**inputs)
+
+    def swap_once(one, other):
+        swaps.append(one)
+        if len(swaps) == 2:
+            raise RuntimeError("cannot copy")
+        swap(one, other)
+
+    monkeypatch.setattr(generator._model, "forward", broken)
+    found = asyncio.run(soon(generator, [asked([f"w{number}"], max_tokens=60) for number in range(4)]))
+    assert all(isinstance(each, ArmFailed) for each in found)
+    settle(generator)
+    assert len(swaps) == 2
+    assert asyncio.run(soon(generator, [asked(["w3"])]))[0].text == expected("gpt2", asked(["w3"]))[0]
+
+
+def test_memory_too_short_to_keep_a_prefix_costs_no_text(monkeypatch, caplog):
+    """A text that was written is answered though what was read of it cannot be kept."""
+    generator = fresh()
+    monkeypatch.setattr(generator._engine._prefixes, "keep", fails)
+    done = together(generator, [asked(SHARED[:20])])[0]
+    assert done.text == expected("gpt2", asked(SHARED[:20]))[0]
+    assert "cannot be kept: for good" in caplog.text
+
+
+def test_a_failure_that_nobody_waits_for_is_no_news(monkeypatch):
+    """A step that fails after its caller was cancelled leaves no exception unheard of."""
+    generator, complaints = fresh(), []
+
+    def slow(**_):
+        time.sleep(0.1)
+        raise RuntimeError("out of memory")
+
+    async def cancelled_amid():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        task = asyncio.create_task(generator.complete(asked(["w1"])))
+        await asyncio.sleep(0.03)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.sleep(0.3)
+        del task
+        gc.collect()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(generator._model, "forward", slow)
+    asyncio.run(cancelled_amid())
+    assert complaints == []
+
+
+def test_an_ending_interpreter_is_not_kept(monkeypatch):
+    """Once the thread takes no more work, texts under way end at the next token, and later calls are ArmFailed."""
+    generator = fresh()
+    generator._ends = frozenset()
+    engine, forward, count = generator._engine, generator._model.forward, []
+
+    def counted(**inputs):
+        count.append(1)
+        if len(count) == 5:
+            monkeypatch.setattr(engine._thread, "submit", fails)
+        return forward(**inputs)
+
+    monkeypatch.setattr(generator._model, "forward", counted)
+    found = asyncio.run(soon(generator, [asked(["w1"], max_tokens=100)] * 2))
+    assert all(isinstance(each, ArmFailed) for each in found)
+    assert len(count) < 10
+    with pytest.raises(ArmFailed, match="thread has ended"):
+        asyncio.run(generator.complete(asked(["w1"])))
+
+
+def test_a_text_gone_wrong_poisons_no_other(monkeypatch):
+    """Keys and values that are no numbers leave their row with their text."""
+    generator = fresh(prefix_mb=0)
+    forward = generator._model.forward
+
+    def poisoned(**inputs):
+        output = forward(**inputs)
+        if 70 in inputs["input_ids"]:
+            generator._cache._values[:, 0] = np.nan
+        return output
+
+    monkeypatch.setattr(generator._model, "forward", poisoned)
+    together(generator, [asked(["w68", "w1"], max_tokens=2)])
+    assert together(generator, [asked(["w3"])])[0].text == expected("gpt2", asked(["w3"]))[0]
+
+
+def test_a_swap_leaves_nothing_beyond_a_text():
+    """Rows that are exchanged hold their texts and zeros, however long the other was."""
+    cache = small_cache(rows=2)
+    cache.lengths = [0, 0]
+    cache._grow(rows=2, tokens=16)
+    cache._values[:, 0, :, :10], cache._values[:, 1, :, :3] = 1.0, 2.0
+    cache.lengths = [10, 3]
+    cache.swap(0, 1)
+    assert cache._values[0, :, 0, :, 0].sum(-1).tolist() == [6.0, 10.0]
+    cache.empty(1)
+    cache.swap(0, 1)
+    assert (cache.lengths, cache._values.sum().item()) == ([0, 3], 12.0)
+
+
+def small_cache(*, rows, room=None):
+    shape = row_cache.KeyShape(layers=1, heads=1, key_width=2, value_width=2, window=None)
+    return row_cache.RowCache(shape, device="cpu", dtype=_float32(), most_rows=rows, room=room)
+
+
+@pytest.mark.parametrize(("room", "rows", "size"), [(100, 1, (1, 96)), (400, 1, (4, 96)), (200, 2, (2, 96))])
+def test_rows_keep_to_their_room(room, rows, size):
+    """Rows are made in fours where they fit, and one by one where they do not."""
+    cache = small_cache(rows=64, room=room)
+    cache._grow(rows=rows, tokens=90)
+    assert (cache._keys.shape[1], cache._keys.shape[3]) == size
+
+
+@pytest.mark.parametrize(("room", "given_back"), [(2000, False), (200, True), (None, False)])
+def test_much_memory_is_given_back_at_rest(room, given_back):
+    """When no text is under way, a cache that fills much of its room is emptied, and a small one is not."""
+    generator = fresh(prefix_mb=0)
+    generator._cache._room = room
+    for _ in range(2):
+        together(generator, [asked(["w3", "w4"])])
+    asyncio.run(generator.close())
+    generator._engine._thread.shutdown(wait=True)
+    assert (generator._cache._keys.numel() == 0) == given_back
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="Linux alone says how much memory is free")
+def test_a_processor_has_a_room():
+    """The tokens under way are bounded by the memory that is free, less what prefixes may take."""
+    paces = [pace_on("cpu", rows=4, bytes_per_token=1000, less=less) for less in (0, 2**20, 2**50)]
+    assert paces[0].room > paces[2].room == 0
+
+
+def test_a_free_row_does_not_wait_for_more_for_long(steps):
+    """Beside long texts a newcomer gets the one free row after a few steps, though reading waits for several."""
+    generator = fresh(rows=4, prefix_mb=0)
+    generator._ends = frozenset()
+    generator._engine.pace = replace(generator._engine.pace, **TOGETHER | {"room": None})
+    seen = steps(generator)
+
+    async def newcomer():
+        long = [asyncio.create_task(generator.complete(asked([f"w{n}"], max_tokens=300))) for n in range(3)]
+        while len(seen) < 3:
+            await asyncio.sleep(0.001)
+        before = len(seen)
+        await generator.complete(asked(["w5"], max_tokens=2))
+        waited = len(seen) - before
+        for task in long:
+            task.cancel()
+        await asyncio.gather(*long, return_exceptions=True)
+        return waited
+
+    assert asyncio.run(newcomer()) < 40
+
+
+def test_a_prompt_is_read_in_small_pieces_near_a_deadline(monkeypatch, steps):
+    """A prompt whose reading takes longer than there is time is not read in one piece."""
+    generator = fresh(prefix_mb=0)
+    forward = generator._model.forward
+
+    def slow(**inputs):
+        time.sleep(0.01 * inputs["input_ids"].numel())
+        return forward(**inputs)
+
+    monkeypatch.setattr(generator._model, "forward", slow)
+    seen = steps(generator)
+    done = together(generator, [asked([f"w{n % 70}" for n in range(200)], deadline=time.monotonic() + 0.3)])[0]
+    assert done.finish == "deadline"
+    assert max(tokens for _, tokens in seen) <= 30
+    assert together(generator, [asked(SHARED, max_tokens=1)])[0].prompt_tokens == 50
+    assert seen[-1] == (1, 50)
+
+
+def test_a_late_text_is_told_of_no_more(steps):
+    """After the deadline no pass is spent on attention and states."""
+    generator = fresh(prefix_mb=0)
+    generator._ends = frozenset()
+    seen = steps(generator)
+    want = frozenset({"attention", "hidden_states", "logprobs"})
+    done = together(generator, [asked(["w1"], max_tokens=400, want=want, deadline=time.monotonic() + 0.1)])[0]
+    assert (done.finish, done.details) == ("deadline", {})
+    assert all(tokens == 1 for _, tokens in seen)
+
+
+def test_a_trained_token_may_be_a_stop_string():
+    """A special token that is left in the text ends it where it is a stop string."""
+    generator = fresh("llama", trained_tokens=["</s>"])
+    generator._ends = frozenset()
+    generator._model.lm_head.weight.data[0] += 0.05  # </s> is likely among the first tokens
+    want = frozenset({"trained_tokens"})
+    free, stopped = together(
+        generator, [asked(SHARED[:9], max_tokens=60, want=want, stop=stop) for stop in ((), ("</s>",))]
+    )
+    assert stopped.finish == "stop"
+    assert stopped.completion_tokens < 60
+    assert stopped.text == free.text[: free.text.index("</s>")]
+
+
+def test_no_tokens_are_no_text():
+    """A call for no token is answered without the model."""
+    done = together(writer("llama"), [asked(["w1"], max_tokens=0)])[0]
+    assert (done.text, done.prompt_tokens, done.completion_tokens, done.finish) == ("", 0, 0, "length")
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.text(alphabet="aé€😀 \ufffd", max_size=12), st.data())
+def test_pieces_join_to_the_text(text, data):
+    """Whatever bytes tokens cut letters at, every piece is what its token adds to all before it."""
+    content = text.encode()
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(content)))))
+    bounds = [0, *cuts, len(content)]
+    tokens = [content[begin:end] for begin, end in pairwise(bounds)]
+
+    def decoded(some):
+        return b"".join(some).decode("utf-8", "replace")
+
+    whole = [decoded(tokens[:count]).rstrip("\ufffd") for count in range(len(tokens) + 1)]
+    assert pieces(tokens, text=decoded) == [after[len(before) :] for before, after in pairwise(whole)]
+
+
+def test_a_deadline_ends_its_own_row(monkeypatch):
+    """A text whose time is over comes back as far as it is, and those beside it go on."""
+    generator = writer("gpt2", rows=3)
+    forward = generator._model.forward
+
+    def slow(**inputs):
+        time.sleep(0.03)
+        return forward(**inputs)
+
+    monkeypatch.setattr(generator._model, "forward", slow)
+    late = asked(["w3", "w4"], deadline=time.monotonic() + 0.15)
+    cut, whole = together(generator, [late, asked(["w3", "w4"])])
+    assert cut.finish == "deadline"
+    assert whole.text.startswith(cut.text)
+    assert (whole.text, whole.completion_tokens, whole.finish) == expected("gpt2", asked(["w3", "w4"]))
+
+
+def test_closing_lets_texts_end():
+    """What was taken on before close is answered; later calls are ArmFailed."""
+    generator = LocalGenerator(tiny_writer("gpt2"), device="cpu", precision="float32", threads=1, max_batch=1)
+
+    async def close_amid():
+        tasks = [asyncio.create_task(generator.complete(asked(["w3"]))) for _ in range(3)]
+        await asyncio.sleep(0)
+        await generator.close()
+        return await asyncio.gather(*tasks)
+
+    assert {done.text for done in asyncio.run(close_amid())} == {expected("gpt2", asked(["w3"]))[0]}
+    with pytest.raises(ArmFailed, match="cannot be asked"):
+        asyncio.run(generator.complete(asked(["w3"])))
+
+
+def test_a_window_bounds_the_context(caplog):
+    """A model that looks back over 64 tokens gets no longer texts, and the log says so."""
+    made = LocalGenerator(tiny_writer("mistral"), device="cpu", precision="float32", threads=1)
+    assert made.context_tokens == 64
+    assert "looks back over 64 tokens" in caplog.text
+    with pytest.raises(ArmFailed, match="exceeds 64"):
+        asyncio.run(made.complete(asked(SHARED[:50], max_tokens=20)))
+
+
+def test_two_sets_of_positions_bound_the_context(caplog):
+    """A model that turns positions otherwise in long texts gets none of them: its neighbours would be turned so too."""
+    made = LocalGenerator(tiny_writer("phi3"), device="cpu", precision="float32", threads=1)
+    assert made.context_tokens == 48
+    assert "one set of positions for 48 tokens" in caplog.text
+    requests = [asked(SHARED[:36]), asked(["w3", "w4"])]
+    assert [done.text for done in together(made, requests)] == [expected("phi3", each)[0] for each in requests]
+
+
+@pytest.mark.parametrize("architecture", ["mamba", "jamba", "bloom", "gpt_neo"])
+def test_a_model_unfit_for_rows_is_refused(architecture):
+    """A model that keeps more than keys and values, or passes over positions, is a ConfigError that says why."""
+    with pytest.raises(ConfigError, match="cannot carry this model") as caught:
+        LocalGenerator(tiny_writer(architecture), device="cpu", precision="float32", threads=1)
+    assert caught.value.field == "generator.model"
+
+
+def test_an_empty_prompt_fails():
+    """A prompt without a token cannot be continued."""
+    with pytest.raises(ArmFailed, match="empty"):
+        asyncio.run(writer("llama").complete(asked([])))

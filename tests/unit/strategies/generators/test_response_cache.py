@@ -1,0 +1,221 @@
+import asyncio
+import dataclasses
+import json
+import os
+import stat
+import time
+
+import numpy as np
+import pytest
+
+from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
+from ragbandit.strategies.arms.single_step import NoRetrieval
+from ragbandit.strategies.base import Completion, Generator, OutOfBudget, Prompt, Request, Sampling
+from ragbandit.strategies.generators.response_cache import CachedGenerator, request_key
+from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.run import Run
+from ragbandit.strategies.runner import run_strategy
+
+PROMPT = Prompt(instructions="Be short.", body="Where is the ferry?")
+REQUEST = Request(prompt=PROMPT, max_tokens=8)
+
+
+def complete(generator, request=REQUEST):
+    return asyncio.run(generator.complete(request))
+
+
+def files(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_second_time_nobody_is_asked(tmp_path):
+    """The same request is answered from the folder, by another process too, with text, tokens and price."""
+    first = ScriptedGenerator(["In the harbour."], dollars=0.25, seconds=0.05)
+    made = complete(CachedGenerator(first, folder=tmp_path / "answers"))
+    kept = complete(CachedGenerator(ScriptedGenerator([]), folder=tmp_path / "answers"))
+    assert made.seconds is None
+    assert kept.seconds >= 0.05
+    assert dataclasses.replace(kept, seconds=None) == made
+    assert kept.dollars == 0.25
+
+
+def test_it_is_the_generator_it_wraps(tmp_path):
+    """Name, capabilities, size and count are those of the generator, and closing reaches it."""
+    inner = ScriptedGenerator(["x"], name="inner", capabilities={"completion", "entropy"}, context_tokens=77)
+    cached = CachedGenerator(inner, folder=tmp_path)
+    assert isinstance(cached, Generator)
+    assert (cached.name, cached.capabilities, cached.context_tokens) == ("inner", {"completion", "entropy"}, 77)
+    assert cached.count_tokens(PROMPT) == inner.count_tokens(PROMPT)
+    asyncio.run(cached.close())
+    assert inner.closed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt": dataclasses.replace(PROMPT, instructions="Be long.")},
+        {"prompt": dataclasses.replace(PROMPT, body="Where?")},
+        {"prompt": dataclasses.replace(PROMPT, prefix="In")},
+        {"max_tokens": 9},
+        {"stop": ("\n",)},
+        {"want": frozenset({"logprobs"})},
+        {"sampling": Sampling(temperature=0.5, seed=1)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_part_of_a_request_counts(change):
+    """A request that differs in anything but its deadline has another key."""
+    key = request_key(REQUEST, generator="a", version="")
+    assert key != request_key(dataclasses.replace(REQUEST, **change), generator="a", version="")
+    assert key == request_key(dataclasses.replace(REQUEST, deadline=5.0), generator="a", version="")
+
+
+def test_seed_generator_and_version_count():
+    """Another seed, generator or version has another key."""
+    sampled = [dataclasses.replace(REQUEST, sampling=Sampling(temperature=0.5, seed=seed)) for seed in (1, 2)]
+    keys = {request_key(each, generator="a", version="") for each in (REQUEST, *sampled)}
+    keys |= {request_key(REQUEST, generator="b", version=""), request_key(REQUEST, generator="a", version="2")}
+    assert len(keys) == 5
+
+
+def test_logprobs_and_entropy_are_kept(tmp_path):
+    """Tokens with their log-probabilities and entropies come back as they were."""
+    told = {"logprobs": (Token(text="In", logprob=-0.5, others={"At": -1.5}),), "entropy": (0.25,)}
+    inner = ScriptedGenerator(["In"], capabilities={"completion", "logprobs", "entropy"}, details=told)
+    cached = CachedGenerator(inner, folder=tmp_path)
+    wanting = dataclasses.replace(REQUEST, want=frozenset(told))
+    assert complete(cached, wanting).details == told
+    assert complete(cached, wanting).details == told
+    assert len(inner.requests) == 1
+
+
+def test_arrays_are_not_kept(tmp_path):
+    """A call that wants hidden states is made every time."""
+    inner = ScriptedGenerator(
+        {"": "x"}, capabilities={"completion", "hidden_states"}, details={"hidden_states": np.zeros((2, 3))}
+    )
+    cached = CachedGenerator(inner, folder=tmp_path)
+    for _ in range(2):
+        complete(cached, dataclasses.replace(REQUEST, want=frozenset({"hidden_states"})))
+    assert len(inner.requests) == 2
+    assert files(tmp_path) == []
+
+
+def test_half_an_answer_is_not_kept(tmp_path):
+    """What the deadline cut short is not kept, and neither is a failure."""
+    inner = ScriptedGenerator({"": "one two"}, seconds=5, fail_at=[2])
+    cached = CachedGenerator(inner, folder=tmp_path)
+    late = complete(cached, dataclasses.replace(REQUEST, deadline=time.monotonic() + 0.05))
+    assert late.finish == "deadline"
+    with pytest.raises(ArmFailed):
+        complete(cached, dataclasses.replace(REQUEST, deadline=time.monotonic() + 0.05))
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("broken", ["", "{", "[]", '{"text": "x"}', '{"details": {}, "colour": 1}', "\udcff"])
+def test_a_broken_file_is_made_anew(broken, tmp_path, caplog):
+    """A file that is no answer is told of in the log, and replaced by a good one."""
+    cached = CachedGenerator(ScriptedGenerator({"": "In the harbour."}), folder=tmp_path)
+    complete(cached)
+    (file,) = files(tmp_path)
+    file.write_bytes(broken.encode("utf-8", "surrogateescape"))
+    assert complete(cached).seconds is None
+    assert "made anew" in caplog.text
+    assert complete(cached).text == "In the harbour."
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, caplog):
+    """Where nothing can be kept, the answer comes all the same, and the log says so."""
+    folder = tmp_path / "answers"
+    cached = CachedGenerator(ScriptedGenerator({"": "x"}), folder=folder)
+    key = request_key(REQUEST, generator="scripted", version="")
+    (folder / key[:2]).write_text("in the way")
+    assert complete(cached).text == "x"
+    assert "not cached" in caplog.text
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    """A folder below a file is refused at the start."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        CachedGenerator(ScriptedGenerator([]), folder=tmp_path / "file" / "answers")
+    assert caught.value.field == "generator.cache"
+
+
+def test_questions_are_not_written(tmp_path):
+    """The folder holds answers, readable by their owner alone, and no questions; nothing is left beside them."""
+    complete(CachedGenerator(ScriptedGenerator(["In the harbour."]), folder=tmp_path / "answers"))
+    (file,) = files(tmp_path)
+    assert "ferry" not in file.read_text()
+    assert json.loads(file.read_text())["text"] == "In the harbour."
+    if os.name == "posix":
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_equal_requests_at_once(tmp_path):
+    """Many writers of one answer leave one whole file."""
+    cached = CachedGenerator(ScriptedGenerator({"": "In the harbour."}), folder=tmp_path)
+
+    async def many():
+        return await asyncio.gather(*(cached.complete(REQUEST) for _ in range(20)))
+
+    assert {done.text for done in asyncio.run(many())} == {"In the harbour."}
+    assert len(files(tmp_path)) == 1
+
+
+def outcome(generator, *, seconds=None):
+    query = Query(text="Where is the ferry?", id=DecisionId("d1"))
+    return asyncio.run(
+        run_strategy(
+            NoRetrieval(),
+            query=query,
+            budget=Budget(seconds=seconds),
+            retriever=MemoryRetriever([]),
+            generator=generator,
+        )
+    )
+
+
+def test_costs_stay_true(tmp_path):
+    """An outcome from the cache has the tokens, dollars and seconds of the first call, and the trace shows the hit."""
+    inner = ScriptedGenerator(["In the harbour."], seconds=0.6, dollars=0.5)
+    first = outcome(CachedGenerator(inner, folder=tmp_path))
+    began = time.monotonic()
+    second = outcome(CachedGenerator(inner, folder=tmp_path))
+    assert time.monotonic() - began < 0.5
+    for term in ("llm_calls", "prompt_tokens", "completion_tokens", "dollars"):
+        assert getattr(second.cost, term) == getattr(first.cost, term)
+    assert second.cost.seconds_generate == pytest.approx(first.cost.seconds_generate, abs=0.2)
+    assert second.cost.seconds_total >= 0.6
+    assert [type(event) for event in first.trace] == [Generated]
+    assert [type(event) for event in second.trace] == [Branch, Generated]
+    assert second.trace[0].rule == "response_cached"
+
+
+def test_a_kept_answer_may_come_too_late(tmp_path):
+    """An answer that took longer than the budget has is as late from the cache as it was without."""
+    outcome(CachedGenerator(ScriptedGenerator(["In the harbour."], seconds=0.4), folder=tmp_path))
+    late = outcome(CachedGenerator(ScriptedGenerator([]), folder=tmp_path), seconds=0.2)
+    assert (late.status, late.stop_reason) == ("exhausted", "budget_seconds")
+    assert late.cost.seconds_total >= 0.4
+
+
+def test_the_clock_goes_on_for_a_kept_answer():
+    """The Run's deadline moves as if a kept answer had been waited for, and the next call finds the time gone."""
+
+    class Kept(ScriptedGenerator):
+        async def complete(self, request):
+            return Completion(text="x", prompt_tokens=1, completion_tokens=1, finish="stop", seconds=6.0)
+
+    run = Run(query=Query(text="?"), retriever=MemoryRetriever([]), generator=Kept([]), budget=Budget(seconds=10.0))
+
+    async def twice():
+        await run.complete(PROMPT, purpose="answer", max_tokens=4)
+        with pytest.raises(OutOfBudget):
+            await run.complete(PROMPT, purpose="answer", max_tokens=4)
+
+    asyncio.run(twice())
+    assert run.cost.seconds_generate == 12.0
+    assert not any(isinstance(event, CallFailed) for event in run.trace)

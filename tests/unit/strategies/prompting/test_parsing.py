@@ -1,0 +1,195 @@
+"""JSON, labels, yes and no, out of whatever a model wrote."""
+
+import json
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ragbandit.strategies.prompting.parsing import (
+    parsed_items,
+    parsed_json,
+    parsed_label,
+    parsed_numbered_labels,
+    parsed_yes_no,
+)
+
+LABELS = ("useful", "useless")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(),
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(), inside, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(st.text(), VALUES, max_size=4)
+#: texts that look like what the parsers look for
+NOISE = st.text() | st.text(alphabet="{}[]\"'\\,:;.0123 \n-*/trueflsyno")
+
+
+@given(OBJECTS, NOISE.filter(lambda text: "{" not in text), NOISE)
+def test_an_object_is_found_between_any_texts(value, before, after):
+    """An object comes back as it was, whatever stands before it without a brace and whatever follows."""
+    assert parsed_json(before + json.dumps(value) + after) == value
+
+
+def in_python(value, *, single):
+    """A string in single or double quotes, anything else as Python writes it."""
+    if not isinstance(value, str):
+        return repr(value)
+    if not single:
+        return json.dumps(value)
+    inside = json.dumps(value)[1:-1].replace('\\"', '"').replace("'", "\\'")
+    return f"'{inside}'"
+
+
+@given(
+    st.dictionaries(st.text(), st.none() | st.booleans() | st.integers(-99, 99) | st.text(), max_size=4), st.booleans()
+)
+@example({"it's": 'a "quoted" {brace}, ', "b": "True, }"}, True)
+@example({"it's": 'a "quoted" {brace}, ', "b": "True, }"}, False)
+def test_an_object_in_the_words_of_python_is_found(value, single):
+    """Strings in either quotes beside True, False, None and a last comma are read as if they were JSON."""
+    pairs = [[in_python(each, single=single) for each in pair] for pair in value.items()]
+    inside = ", ".join(f"{key}: {each}" for key, each in pairs)
+    assert parsed_json("{" + inside + (",}" if value else "}")) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Sure! ```json\n{'status': True, 'why': 'it\\'s \"more\"',}\n```", {"status": True, "why": 'it\'s "more"'}),
+        ('{idea} {"a": "two\nlines"}', {"a": "two\nlines"}),
+        ('{"a": {"b": 1}, "cut', {"b": 1}),
+        ('{"a": 1} {"a": 2}', {"a": 1}),
+        ('["a", 1]', None),
+        ("status: true", None),
+        ("{" * 3000, None),
+        ('{"a":' * 3000, None),
+        ('{"a": ' + "9" * 5000 + "}", None),
+        ("{x " * 50 + '{"a": 1}', None),
+    ],
+)
+def test_what_counts_as_an_object(text, value):
+    """Fences, quotes of Python and line breaks are forgiven; arrays, bare words and torn objects are none."""
+    assert parsed_json(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("**Useful.**", "useful"),
+        ("USELESS, since it is not useful", "useless"),
+        ("not useful", None),
+        ("It isn\u2019t very useful. So: useless", "useless"),
+        ("knot useful", "useful"),
+        ("useful or useless?", None),
+        ("useful/useless: useless", "useless"),
+        ("useful, useless", "useful"),
+        ("usefulness, unuseful", None),
+        ("", None),
+    ],
+)
+def test_the_first_label_that_is_meant_counts(text, label):
+    """Case and dress are passed over; denied labels, offered choices and parts of words are not given."""
+    assert parsed_label(text, labels=LABELS) == label
+
+
+def test_the_longer_of_overlapping_labels_is_meant():
+    """A label of two words wins over the one that it contains, with any white space between its words."""
+    labels = ("supported", "partly supported", "not supported")
+
+    assert parsed_label("It is Partly\n supported.", labels=labels) == "partly supported"
+    assert parsed_label("not supported", labels=labels) == "not supported"
+    assert parsed_label("supported", labels=labels) == "supported"
+    assert parsed_label("supported", labels=()) is None
+    assert parsed_label("supported", labels=("", " ")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Yes.", True),
+        (" true}", True),
+        ("No, yes would be wrong", False),
+        ("The answer is FALSE", False),
+        ("yes or no", None),
+        ("not true", None),
+        ("None of them", None),
+        ("", None),
+    ],
+)
+def test_yes_and_no_in_words(text, said):
+    """Yes and true mean True, no and false False; what says neither, or both, gives None."""
+    assert parsed_yes_no(text) is said
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("1. useful\n2. useless, old\n3) Useful", {1: "useful", 2: "useless", 3: "useful"}),
+        ("Passage 1: useful, relevant\nPassage [2]: useless", {1: "useful", 2: "useless"}),
+        ("1: useful, 2: useless; 3 - useful", {1: "useful", 2: "useless", 3: "useful"}),
+        ('{"1": "useful", "2": "useless"}', {1: "useful", 2: "useless"}),
+        ("- [1] Jaws: useful\n- **2** useless", {1: "useful", 2: "useless"}),
+        ("Passage 1 is useful. Passage 2 is useless.", {1: "useful", 2: "useless"}),
+        ("1. It has 3 cats, 2 dogs: useful", {1: "useful"}),
+        ("2. See vol. 3) which is useful", {2: "useful"}),
+        ("1. useful\n1. useless\n0. useful\n4. useful", {1: "useful"}),
+        ("1975 was useful\n3.5 million useful", {}),
+        ("useful", {}),
+        ("", {}),
+    ],
+)
+def test_numbered_labels(text, labels):
+    """Every usual way to number a line is read; numbers of prose, out of range or given twice are not."""
+    assert parsed_numbered_labels(text, labels=LABELS, count=3) == labels
+
+
+@given(
+    st.lists(st.sampled_from(LABELS), max_size=30), st.sampled_from(["{}. {}", "[{}] {}", "Passage {}: {}", "{}) {}"])
+)
+def test_a_numbered_list_comes_back_whole(labels, form):
+    """A list of one label a line gives every label under its number."""
+    text = "\n".join(form.format(number, label) for number, label in enumerate(labels, start=1))
+
+    assert parsed_numbered_labels(text, labels=LABELS, count=len(labels)) == dict(enumerate(labels, start=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("1. Who made Jaws?\n2) Where is he from?\n3. More?", ("Who made Jaws?", "Where is he from?")),
+        ("- Who?\n\n* who?\n\u2022 Where?", ("Who?", "Where?")),
+        ("Question 1: Who?\n**Question 2:** Where?", ("Who?", "Where?")),
+        ("1975 films\n19:30 trains", ("1975 films", "19:30 trains")),
+        ("Sure, two questions:\n1. Who?\n2. Where?", ("Who?", "Where?")),
+        (" \n-\n", ()),
+    ],
+)
+def test_items_lose_their_bullets(text, items):
+    """The first items of a list come without bullets and numbers, each once; numbers that belong to them stay."""
+    assert parsed_items(text, most=2) == items
+
+
+@given(NOISE)
+@example("\x00{'\\")
+@example("yes\u0130 ye\u017f u\u017feful")
+def test_any_text_is_taken(text):
+    """No text makes a parser raise, and what it gives is of the kind it promises."""
+    assert isinstance(parsed_json(text), dict | None)
+    assert parsed_label(text, labels=LABELS) in (None, *LABELS)
+    assert parsed_yes_no(text) in (None, True, False)
+    assert set(parsed_numbered_labels(text, labels=LABELS, count=2)) <= {1, 2}
+    assert all(item and item in text for item in parsed_items(text, most=3))
+
+
+@pytest.mark.parametrize("text", ["{'", '{"', ",", "1, ", "useful or ", "not useful ", "- ", "\\'"])
+def test_endless_text_takes_no_endless_time(text):
+    """A text of 20,000 repetitions is read within seconds, whatever is repeated."""
+    began = time.perf_counter()
+    for parse in (parsed_json, parsed_yes_no):
+        parse(text * 20_000)
+    parsed_numbered_labels(text * 20_000, labels=LABELS, count=3)
+    parsed_items(text * 20_000, most=3)
+
+    assert time.perf_counter() - began < 8

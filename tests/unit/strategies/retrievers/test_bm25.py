@@ -1,0 +1,277 @@
+"""The BM25 index on disk, over a small corpus."""
+
+import asyncio
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.strategies.base import Passage, Retriever
+from ragbandit.strategies.retrievers.bm25 import FORMAT, Bm25Retriever, build_index, read_corpus
+
+ROWS = [
+    Passage(id="a", title="Vistula", text="The longest river in Poland."),
+    Passage(id="b", title="Warsaw", text="The city stands on the Vistula, a river."),
+    Passage(id="c", title="Warsaw", text="The city stands on the Vistula, a river."),
+    Passage(id="d", title="", text="Joan's running shoes 😀 北京"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    build_index(ROWS, tmp_path / "index")
+    return tmp_path / "index"
+
+
+def search(folder, query, *, k=3):
+    retriever = folder if isinstance(folder, Bm25Retriever) else Bm25Retriever(folder)
+    return asyncio.run(retriever.search(query, k=k))
+
+
+def ids(hits):
+    return [hit.passage.id for hit in hits]
+
+
+def test_scores_of_title_and_text_are_added(folder):
+    """A word in title and text scores the sum of both fields' BM25 (Lucene's formula, k1 1.2, b 0.75)."""
+
+    def bm25(*, frequency, length, average, found):
+        inverse = math.log(1 + (4 - found + 0.5) / (found + 0.5))
+        return inverse * frequency / (frequency + 1.2 * (1 - 0.75 + 0.75 * length / average))
+
+    # Terms after stop words: titles 1, 1, 1, 0; texts 3 (longest river poland), 4, 4, 4 (joan run shoe 北 京 is 5).
+    in_title = bm25(frequency=1, length=1, average=3 / 4, found=1)
+    in_text = bm25(frequency=1, length=4, average=16 / 4, found=2)
+
+    hits = search(folder, "vistula")
+
+    assert ids(hits) == ["a", "b", "c"]
+    assert hits[0].score == pytest.approx(in_title, rel=1e-5)
+    assert hits[1].score == pytest.approx(in_text, rel=1e-5)
+    both = search(folder, "warsaw city")
+    assert both[0].score > hits[1].score
+
+
+def test_equal_scores_come_in_the_order_of_the_corpus(folder):
+    """Ties are broken by position, also where k cuts through them."""
+    assert ids(search(folder, "Warsaw", k=1)) == ["b"]
+    assert ids(search(folder, "Warsaw", k=2)) == ["b", "c"]
+
+
+def test_words_are_matched_by_stem_without_case_and_possessive(folder):
+    """Searching "JOAN runs" finds "Joan's running"; stop words alone find nothing."""
+    assert ids(search(folder, "JOAN runs")) == ["d"]
+    assert search(folder, "the of and") == ()
+
+
+@pytest.mark.parametrize("query", ["", "   ", "zzz qqq", "👍👍", "?!", "\x00", "the"])
+def test_a_query_without_a_known_word_finds_nothing(folder, query):
+    """Empty, unknown, punctuation and emoji queries give ()."""
+    assert search(folder, query) == ()
+
+
+def test_foreign_and_very_long_queries_work(folder):
+    """Chinese characters are found one by one, and ten thousand words are a query like any other."""
+    assert ids(search(folder, "北")) == ["d"]
+    assert ids(search(folder, "vistula river " * 5000, k=1)) == ["a"]
+
+
+def test_k_limits_and_may_exceed_the_corpus(folder):
+    """At most k hits come back; a k beyond the corpus is fine and a k below one finds nothing."""
+    assert len(search(folder, "river", k=2)) == 2
+    assert len(search(folder, "river", k=100)) == 3
+    assert search(folder, "river", k=0) == ()
+
+
+def test_passages_come_back_as_they_went_in(folder):
+    """The index opens without the corpus and returns titles and texts unchanged."""
+    assert [hit.passage for hit in search(folder, "Joan")] == [ROWS[3]]
+
+
+def test_an_index_is_mapped_and_not_read(folder):
+    """The arrays of both fields stay in their files, so that several processes share the pages."""
+    fields = Bm25Retriever(folder)._indices
+
+    assert len(fields) == 2
+    assert all(isinstance(each.scores[part], np.memmap) for each in fields for part in ("data", "indices", "indptr"))
+
+
+def test_searches_may_run_at_the_same_time(folder):
+    """Concurrent searches give what single ones give."""
+    retriever = Bm25Retriever(folder)
+    queries = ["vistula", "warsaw city", "joan runs", "river"] * 10
+
+    async def together():
+        return await asyncio.gather(*(retriever.search(query, k=3) for query in queries))
+
+    assert asyncio.run(together()) == [search(retriever, query) for query in queries]
+
+
+def test_the_index_says_what_it_is(folder):
+    """index.json holds format, number of passages, sha256, time and settings; building again gives the same sha256."""
+    meta = json.loads((folder / "index.json").read_text())
+    again = build_index(ROWS, folder)
+
+    assert (meta["format"], meta["passages"]) == (FORMAT, 4)
+    assert meta["settings"]["k1"] == 1.2
+    assert meta["created_at"] > 1.7e9
+    assert again["sha256"] == meta["sha256"]
+    assert Bm25Retriever(folder).meta == again
+
+
+def test_the_name_tells_the_corpus(folder, tmp_path):
+    """The retriever is called "bm25:" and the start of the corpus' sha256, the same for the same passages."""
+    other = build_index(ROWS[:2], tmp_path / "other")
+    again = build_index(ROWS, tmp_path / "again")
+
+    name = Bm25Retriever(folder).name
+    assert name == f"bm25:{again['sha256'][:12]}" == Bm25Retriever(tmp_path / "again").name
+    assert Bm25Retriever(tmp_path / "other").name == f"bm25:{other['sha256'][:12]}" != name
+
+
+def test_it_keeps_the_protocol_of_retrievers(folder):
+    """It is a Retriever, and may be closed twice."""
+    retriever = Bm25Retriever(folder)
+    asyncio.run(retriever.close())
+    asyncio.run(retriever.close())
+
+    assert isinstance(retriever, Retriever)
+
+
+def test_a_corpus_without_any_title_can_be_searched(tmp_path):
+    """A field in which no passage has a word is left out."""
+    build_index([Passage(id="a", title="", text="only text")], tmp_path / "i")
+
+    assert ids(search(tmp_path / "i", "text")) == ["a"]
+    assert not (tmp_path / "i" / "title").exists()
+
+
+def test_nothing_is_printed(folder, capfd):
+    """Building and searching write no progress bar."""
+    build_index(ROWS, folder)
+    search(folder, "river")
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_is_told_every_thousand_and_at_the_end(tmp_path):
+    """The progress function gets the number of passages read."""
+    told = []
+    build_index((Passage(id=str(n), title="t", text="x y") for n in range(2500)), tmp_path / "i", progress=told.append)
+
+    assert told == [1000, 2000, 2500]
+
+
+def test_a_missing_index_names_path_and_command(tmp_path):
+    """Opening a folder without an index says where it looked and how to build one."""
+    with pytest.raises(ConfigError, match=r"nowhere holds no index .*ragbandit index build .*nowhere"):
+        Bm25Retriever(tmp_path / "nowhere")
+
+
+def test_a_fault_names_the_setting(tmp_path):
+    """What is wrong with an index is said under retriever.index, the setting that chose it."""
+    (tmp_path / "thesis.txt").write_text("precious")
+    for act in (lambda: Bm25Retriever(tmp_path), lambda: build_index(ROWS, tmp_path)):
+        with pytest.raises(ConfigError) as caught:
+            act()
+        assert caught.value.field == "retriever.index"
+
+
+def test_another_format_names_the_command(folder):
+    """An index of another format version is refused with the command that rebuilds it."""
+    meta = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps({**meta, "format": 99}))
+
+    with pytest.raises(ConfigError, match=r"has format 99, and this version reads 1 .*ragbandit index build"):
+        Bm25Retriever(folder)
+
+
+@pytest.mark.parametrize("damage", ["passages.jsonl", "offsets.npy", "text/indptr.csc.index.npy", "index.json"])
+def test_a_damaged_index_is_refused_when_opened(folder, damage):
+    """A file cut short or emptied is found at opening, not at the first search."""
+    path = folder / damage
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    with pytest.raises(ConfigError, match="damaged"):
+        Bm25Retriever(folder)
+
+
+def test_a_failed_build_leaves_the_old_index(folder):
+    """If building breaks, the index that was there still answers and no folder is left behind."""
+    with pytest.raises(InvalidInput, match="passage 2: 'x' was used before"):
+        build_index([Passage(id="x", title="", text="new"), Passage(id="x", title="", text="new")], folder)
+
+    assert ids(search(folder, "vistula", k=1)) == ["a"]
+    assert [path.name for path in folder.parent.iterdir()] == ["index"]
+
+
+def test_a_killed_build_leaves_no_index(tmp_path):
+    """A process killed in mid-build leaves nothing under the index's name."""
+    code = (
+        "import os, sys; from ragbandit.strategies.base import Passage\n"
+        "from ragbandit.strategies.retrievers.bm25 import build_index\n"
+        "def rows():\n"
+        "    yield Passage(id='a', title='t', text='x')\n"
+        "    os._exit(9)\n"
+        f"build_index(rows(), {str(tmp_path / 'i')!r})"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    assert not (tmp_path / "i").exists()
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path):
+    """build_index does not replace a folder that is no index."""
+    (tmp_path / "thesis.txt").write_text("precious")
+
+    with pytest.raises(ConfigError, match="is no index"):
+        build_index(ROWS, tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
+
+
+def test_an_empty_corpus_is_refused(tmp_path):
+    """No passage, no index."""
+    with pytest.raises(InvalidInput, match="no passage"):
+        build_index([], tmp_path / "i")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "b", "text": ', "corpus: line 3 is not JSON"),
+        ("[1]", "corpus: line 3 is no object"),
+        ('{"id": "b", "title": "t"}', "text: line 3: 'text' is missing"),
+        ('{"id": "b", "text": "  "}', "text: line 3: 'text' is '  '"),
+        ('{"text": "t"}', "id: line 3: 'id' is missing"),
+        ('{"id": 7, "text": "t"}', "id: line 3: 'id' is 7"),
+        ('{"id": "b", "text": "t", "title": null}', "title: line 3: 'title' is None"),
+    ],
+)
+def test_a_broken_row_names_line_and_field(tmp_path, line, message):
+    """A row that cannot be used is an error with its line number and field; blank lines are counted but fine."""
+    file = tmp_path / "corpus.jsonl"
+    file.write_text('{"id": "a", "text": "good", "source": "x"}\n\n' + line + "\n", encoding="utf-8")
+    rows = read_corpus(file)
+
+    assert next(rows) == Passage(id="a", title="", text="good")
+    with pytest.raises(InvalidInput, match=message):
+        next(rows)
+
+
+def test_a_repeated_id_in_a_file_names_its_line(tmp_path):
+    """A duplicate id names the line on which it came again."""
+    file = tmp_path / "corpus.jsonl"
+    file.write_text('{"id": "a", "text": "x"}\n\n{"id": "a", "text": "y"}\n', encoding="utf-8")
+
+    with pytest.raises(InvalidInput, match="line 3: 'a' was used before, on line 1"):
+        build_index(read_corpus(file), tmp_path / "i")
+
+
+def test_a_missing_corpus_is_named():
+    """A corpus file that is not there is an error with its path."""
+    with pytest.raises(InvalidInput, match=r"/no/such\.jsonl"):
+        next(read_corpus("/no/such.jsonl"))

@@ -1,0 +1,237 @@
+"""Reading a corpus: JSONL of any editor, Parquet, folders of documents. More of JSONL is in test_strategies_bm25."""
+
+import json
+import os
+
+import pytest
+
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.retrievers.corpus import count_rows, needed, read_corpus
+
+
+def write_parquet(path, columns):
+    table = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(table.table(columns), path)
+    return path
+
+
+def test_parquet_gives_what_jsonl_gives(tmp_path):
+    """Columns id, title and text are read, others passed over; a title that is null or missing is ""."""
+    rows = {"id": ["a", "b"], "title": ["One", None], "text": ["first", "second 北京"], "source": [1, 2]}
+    file = write_parquet(tmp_path / "corpus.parquet", rows)
+
+    assert list(read_corpus(file)) == [
+        Passage(id="a", title="One", text="first"),
+        Passage(id="b", title="", text="second 北京"),
+    ]
+    assert count_rows(file) is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"id": ["a", "a"], "text": ["x", "y"]}, "row 2: 'a' was used before, on row 1"),
+        ({"id": ["a"]}, "row 1: 'text' is missing"),
+        ({"id": [1], "text": ["x"]}, "row 1: 'id' is 1"),
+    ],
+)
+def test_parquet_faults_name_the_row(tmp_path, columns, message):
+    """An id used twice, a missing text and an id that is no string are errors with the row."""
+    with pytest.raises(InvalidInput, match=message):
+        list(read_corpus(write_parquet(tmp_path / "corpus.parquet", columns)))
+
+
+def test_what_is_no_parquet_is_said(tmp_path):
+    """A file with the name only cannot be read."""
+    pytest.importorskip("pyarrow")
+    (tmp_path / "corpus.parquet").write_text("no")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        list(read_corpus(tmp_path / "corpus.parquet"))
+
+
+def test_a_missing_package_is_named_with_its_extra():
+    """The remedy is the command that installs it."""
+    with pytest.raises(ConfigError, match=r"no_such_package is missing.*ragbandit\[documents\]"):
+        needed("no_such_package.part", extra="documents")
+
+
+def write_rows(path, *rows, before=b""):
+    path.write_bytes(before + b"".join(row + b"\n" for row in rows))
+    return path
+
+
+def test_a_byte_order_mark_is_no_part_of_the_corpus(tmp_path):
+    """With it the same passages are read; a mark on a later line is not JSON, as it is nowhere else."""
+    row = b'{"id": "a", "text": "x"}'
+    mark = b"\xef\xbb\xbf"
+
+    assert list(read_corpus(write_rows(tmp_path / "c.jsonl", row, before=mark))) == [
+        Passage(id="a", title="", text="x")
+    ]
+    with pytest.raises(InvalidInput, match="line 2 is not JSON"):
+        list(read_corpus(write_rows(tmp_path / "d.jsonl", row, mark + row)))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"id": "b", "text": "caf\xe9"}', "line 5001 is not UTF-8: its byte 25 is 0xe9"),
+        ('{"id": "b", "text": "x"}'.encode("utf-16"), "line 5001 is not UTF-8: its byte 1 is 0xff"),
+        (b"[" * 100_000, "line 5001 is not JSON"),
+        (b'{"id": ' + b"1" * 5000 + b"}", "line 5001 is not JSON"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(tmp_path, line, message):
+    """Bytes of another encoding, and JSON beyond what Python reads, are found far behind any buffer."""
+    rows = [json.dumps({"id": f"a{number}", "text": "x"}).encode() for number in range(5000)]
+
+    with pytest.raises(InvalidInput, match=message):
+        list(read_corpus(write_rows(tmp_path / "c.jsonl", *rows, line)))
+
+
+def documents(folder, **files):
+    for package in ("semantic_text_splitter", "bs4", "pypdf"):
+        pytest.importorskip(package, reason="pip install 'ragbandit[documents]'")
+    for name, content in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def pdf(text, title=None):
+    """A PDF of one page, written by hand: its objects, and a table of where each begins."""
+    stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode()
+    bodies = [
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>",
+        b"<</Length %d>>stream\n%s\nendstream" % (len(stream), stream),
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+    ]
+    told = b""
+    if title is not None:
+        bodies.append(f"<</Title({title})>>".encode())
+        told = b"/Info 6 0 R"
+    out, places = b"%PDF-1.4\n", []
+    for number, body in enumerate(bodies, start=1):
+        places.append(len(out))
+        out += b"%d 0 obj%s\nendobj\n" % (number, body)
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    size = len(bodies) + 1
+    head = b"xref\n0 %d\n0000000000 65535 f \n" % size
+    return out + head + table + b"trailer<</Size %d/Root 1 0 R%s>>\nstartxref\n%d\n%%%%EOF" % (size, told, len(out))
+
+
+def test_a_folder_gives_the_passages_of_its_documents(tmp_path, caplog):
+    """Text, Markdown, HTML and PDF are read in the order of their paths; what is left out is in the log."""
+    page = "<html><head><title>Rivers</title><style>p {}</style></head><body><p>The Vistula</p><p>is long.</p></body>"
+    folder = documents(
+        tmp_path, a_txt="Warsaw stands.", b__c_html=page, d_md="# City\n\nParis.", e_pdf=pdf("Hello river"), f_png=b"1"
+    )
+
+    with caplog.at_level("WARNING", logger="ragbandit.documents"):
+        found = list(read_corpus(folder))
+
+    assert [(row.id, row.title, row.text) for row in found] == [
+        ("a.txt#1", "a", "Warsaw stands."),
+        ("b/c.html#1", "Rivers", "The Vistula\nis long."),
+        ("d.md#1", "City", "# City\n\nParis."),
+        ("e.pdf#1", "e", "Hello river"),
+    ]
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["f.png is left out"]
+    assert count_rows(folder) is None
+
+
+def test_long_documents_are_cut_without_losing_a_word(tmp_path):
+    """No passage is longer than 800 characters, and together they hold every word in order."""
+    text = "\n\n".join(" ".join(f"word{number}x{n}" for n in range(60)) + "." for number in range(30))
+    found = list(read_corpus(documents(tmp_path, long_txt=text)))
+
+    assert len(found) > 10
+    assert max(len(row.text) for row in found) <= 800
+    assert " ".join(row.text for row in found).split() == text.split()
+    assert [row.id for row in found][:2] == ["long.txt#1", "long.txt#2"]
+
+
+@pytest.mark.parametrize(
+    ("markdown", "title", "text"),
+    [
+        ("---\ntitle: A  town\ntags: [x]\n---\n# City\n\nParis.", "A town", "# City\n\nParis."),
+        ("\ufeff---\r\ntitle: 1984\r\n---\r\nParis.", "1984", "Paris."),
+        ("---\ndate: 2024-05-01\n...\n# City\n\nParis.", "City", "# City\n\nParis."),
+        ("---\ntitle: [a, b]\n---\nParis.", "d", "Paris."),
+        ("---\n---\nParis.", "d", "Paris."),
+        # no front matter: YAML that is none, text between two rules, also if it reads as a mapping, a blank line before
+        # it, a rule that nothing ends, a rule further down
+        ("---\ntitle: a: b\n---\n\n# City", "City", "---\ntitle: a: b\n---\n\n# City"),
+        ("---\nParis.\n\n---\n\nRome.", "d", "---\nParis.\n\n---\n\nRome."),
+        ("---\nNote: read this.\n\n---\n\nRome.", "d", "---\nNote: read this.\n\n---\n\nRome."),
+        ("---\n  \ntitle: x\n---\nRome.", "d", "---\n  \ntitle: x\n---\nRome."),
+        ("---\ntitle: Paris", "d", "---\ntitle: Paris"),
+        ("Paris.\n\n---\ntitle: x\n---", "d", "Paris.\n\n---\ntitle: x\n---"),
+        # headings: under a fence, by underlining, with markup, of the second level, empty, in a quotation
+        ("```\n# make\n```\n\n# City", "City", "```\n# make\n```\n\n# City"),
+        ("Big\ncity\n===\n\nParis.", "Big city", "Big\ncity\n===\n\nParis."),
+        ("# The *big* `city` [of](x) <b>light</b> #", "The big city of light", None),
+        ("## Part\n\nParis.", "d", "## Part\n\nParis."),
+        ("#\n\n# City", "City", "#\n\n# City"),
+        ("> # Said\n\n# City", "City", None),
+    ],
+)
+def test_markdown_has_its_own_title(tmp_path, markdown, title, text):
+    """The front matter's, else the first heading of the first level, else the file's name; front matter is no text."""
+    (row,) = read_corpus(documents(tmp_path, d_md=markdown))
+
+    assert row.title == title
+    assert row.text == (markdown if text is None else text)
+
+
+@pytest.mark.parametrize(("given", "title"), [("Two rivers", "Two rivers"), ("", "e"), ("  ", "e"), (None, "e")])
+def test_a_pdf_has_the_title_that_it_says(tmp_path, given, title):
+    """A title that is empty is none."""
+    (row,) = read_corpus(documents(tmp_path, e_pdf=pdf("Hello river", title=given)))
+
+    assert (row.title, row.text) == (title, "Hello river")
+
+
+def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
+    """A broken PDF, another encoding, another kind, an empty file and links to nowhere: the others are read."""
+    folder = documents(
+        tmp_path / "docs",
+        a_pdf=b"no pdf",
+        b_txt=b"caf\xe9",
+        c_docx=b"PK",
+        d_txt=" ",
+        e_md="---\ntitle: x\n---\n",
+        z_txt="Warsaw stands.",
+    )
+    (folder / "f.txt").symlink_to("nowhere")
+    (tmp_path / "more").mkdir()
+    (folder / "g").symlink_to(tmp_path / "more")
+    os.mkfifo(folder / "h.txt")
+    left = {}
+    found = list(read_corpus(folder, leave_out=left.__setitem__))
+
+    assert [row.id for row in found] == ["z.txt#1"]
+    assert left == {
+        "a.pdf": left["a.pdf"],
+        "b.txt": "it is not UTF-8: 'utf-8' codec can't decode byte 0xe9 in position 3: unexpected end of data",
+        "c.docx": "not one of .txt, .md, .html, .htm, .pdf",
+        "d.txt": "it holds no text",
+        "e.md": "it holds no text",
+        "f.txt": "it is no file, or a link to none",
+        "g": "a link to a folder is not followed",
+        "h.txt": "it is no file, or a link to none",
+    }
+    assert left["a.pdf"].startswith("it cannot be read: PdfStreamError")
+    caplog.clear()
+    assert list(read_corpus(folder)) == found
+    assert [record.args[0] for record in caplog.records if record.name == "ragbandit.documents"] == sorted(left)
+
+
+def test_a_folder_of_which_nothing_is_left_is_an_error(tmp_path):
+    """There is nothing to index, whatever the reason."""
+    with pytest.raises(InvalidInput, match="holds no document"):
+        list(read_corpus(documents(tmp_path, a_txt="  ", b_pdf=b"no pdf")))

@@ -1,0 +1,338 @@
+"""The cross-encoder: real tiny models, and scores made with transformers alone, one pair at a time."""
+
+import asyncio
+import json
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging
+
+from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.strategies.base import Hit, Passage
+from ragbandit.strategies.retrievers import cross_encoder
+from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
+from tests.support.tiny_models import PAIR_MODELS, PAIR_TOKENS, tiny_cross_encoder
+
+QUERY = "who wrote dracula ?"
+TEXTS = [
+    "Bram Stoker wrote Dracula in 1897.",
+    "",
+    "Paris is the capital of France. " * 40,
+    "北京 is in 上海 😀",
+    "the river",
+    "   \n\t ",
+    "zyx" * 60,
+    "dracula dracula",
+    "a city " * 9,
+]
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """No bar of transformers is drawn over the tests."""
+    logging.disable_progress_bar()
+    yield
+    logging.enable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return CrossEncoder(tiny_cross_encoder(), name="tiny")
+
+
+def hits(*texts):
+    return tuple(Hit(passage=Passage(id=str(n), title="", text=text), score=-n) for n, text in enumerate(texts))
+
+
+def alone(folder, query, texts, *, tokens=PAIR_TOKENS):
+    """The model's output for each pair by itself, cut as the authors of cross-encoders cut it."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    outputs = []
+    for text in texts:
+        with torch.inference_mode():
+            read = tokenizer([query], [text], truncation=True, max_length=tokens, return_tensors="pt")
+            outputs.append(model(**read).logits.item())
+    return outputs
+
+
+@pytest.mark.parametrize("at_once", [1, 100, 100_000])
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("architecture", PAIR_MODELS)
+def test_scores_are_those_of_each_pair_alone(architecture, told, at_once, monkeypatch):
+    """Batches and padding change no score, whatever the model's kind of positions and whoever knows their number."""
+    monkeypatch.setattr(cross_encoder, "_AT_ONCE", at_once)
+    monkeypatch.setattr(cross_encoder, "_READ", 4)
+    folder = tiny_cross_encoder(architecture, told=told)
+    scores = CrossEncoder(folder).score(QUERY, TEXTS)
+
+    # Nothing tells how much of a text XLNet reads.
+    expected = alone(folder, QUERY, TEXTS, tokens=512 if architecture == "xlnet" and not told else PAIR_TOKENS)
+    assert scores.tolist() == pytest.approx(expected, abs=1e-5)
+    assert np.ptp(expected) > 0.5
+
+
+def test_hits_come_best_first_with_the_models_output(encoder):
+    """The order and the scores are those of each pair alone; a title is read on a line before the text."""
+    given = tuple(Hit(passage=Passage(id=text, title="City", text=text), score=1.0) for text in TEXTS if text.strip())
+    ranked = asyncio.run(encoder(QUERY, given))
+
+    expected = alone(tiny_cross_encoder(), QUERY, [f"City\n{hit.passage.text}" for hit in given])
+    best = sorted(zip(expected, given, strict=True), key=lambda pair: -pair[0])
+    assert [hit.passage for hit in ranked] == [hit.passage for _, hit in best]
+    assert [hit.score for hit in ranked] == pytest.approx([score for score, _ in best], abs=1e-5)
+    assert all(type(hit.score) is float for hit in ranked)
+
+
+def test_equal_scores_keep_the_order_given(encoder):
+    """The same text under four ids stays in the order in which the retriever had it."""
+    ranked = asyncio.run(encoder(QUERY, hits("the river", "the river", "the river", "the river")))
+
+    assert [hit.passage.id for hit in ranked] == ["0", "1", "2", "3"]
+
+
+def test_no_hits_give_none(encoder):
+    """Nothing to rerank is nothing, and no call to the model."""
+    assert asyncio.run(encoder(QUERY, ())) == ()
+
+
+@pytest.mark.parametrize("query", ["", "dracula " * 20, "dracula " * 200, "北京 " * 200, "😀" * 300, "who" * 900])
+@pytest.mark.parametrize("architecture", ["bert", "distilbert"])
+def test_a_question_longer_than_the_model_is_cut(query, architecture):
+    """Of question and passage the longer is cut, so that passages still differ; a short passage is read whole."""
+    folder, texts = tiny_cross_encoder(architecture), ["the river", "who wrote the film", "paris is the capital " * 90]
+    scores = CrossEncoder(folder).score(query, texts)
+
+    assert scores.tolist() == pytest.approx(alone(folder, query, texts), abs=1e-5)
+    assert len(set(np.round(scores, 4).tolist())) == 3
+
+
+def test_texts_of_any_length_cost_what_the_model_reads(encoder):
+    """A question and passages of 100,000 characters are read in the time of short ones, not of their product."""
+    began = time.monotonic()
+    scores = encoder.score(
+        "vistula river " * 7_000, ["paris is the capital " * 5_000, "北京上海" * 25_000, " " * 99_990]
+    )
+
+    assert time.monotonic() - began < 5
+    assert scores[:2].tolist() == pytest.approx(
+        alone(tiny_cross_encoder(), "vistula river " * 40, ["paris is the capital " * 40, "北京上海" * 40]), abs=1e-5
+    )
+
+
+def test_what_stands_behind_blanks_is_read(encoder):
+    """Cutting by characters before tokens goes on until the model is full."""
+    texts = [" " * 5_000 + "the river", " " * 5_000 + "who wrote"]
+
+    assert encoder.score(QUERY, texts).tolist() == pytest.approx(
+        encoder.score(QUERY, ["the river", "who wrote"]).tolist(), abs=1e-5
+    )
+
+
+def test_half_a_surrogate_pair_is_a_question_mark(encoder):
+    """What cannot be encoded is replaced, in the question and in the passage."""
+    broken, mended = encoder.score("dracula \ud800", ["river \udfff"]), encoder.score("dracula ?", ["river ?"])
+
+    assert broken.tolist() == mended.tolist()
+
+
+def test_threads_do_not_disturb_each_other(encoder):
+    """Scores asked for from eight threads at once are those of one."""
+    queries = ["who", "dracula", "what is the capital of paris ?", "北京"] * 8
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda query: encoder.score(query, TEXTS).tolist(), queries))
+
+    assert together == [encoder.score(query, TEXTS).tolist() for query in queries]
+
+
+@pytest.fixture
+def done(encoder, monkeypatch):
+    """An event without which the model does not score."""
+    done, real = threading.Event(), encoder._forward
+
+    def waiting(rows):
+        assert done.wait(10)
+        return real(rows)
+
+    monkeypatch.setattr(encoder, "_forward", waiting)
+    return done
+
+
+def test_the_event_loop_goes_on_meanwhile(encoder, done):
+    """The model waits for something that only the loop can do."""
+
+    async def both():
+        ranking = asyncio.create_task(encoder(QUERY, hits("the river")))
+        await asyncio.sleep(0.01)
+        done.set()
+        return await ranking
+
+    assert len(asyncio.run(both())) == 1
+
+
+def test_waiting_for_its_turn_takes_no_thread_of_the_loop(encoder, done):
+    """However many questions wait to be reranked, names are looked up and whatever else the loop's threads do."""
+
+    async def many():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        rankings = [asyncio.create_task(encoder(QUERY, hits("the river"))) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.to_thread(len, "free")
+        finally:
+            done.set()
+        return await asyncio.gather(*rankings)
+
+    assert len(asyncio.run(many())) == 4
+
+
+def test_what_nobody_waits_for_is_not_computed(encoder, monkeypatch):
+    """A caller that gives up has the batch under way finished and no other."""
+    monkeypatch.setattr(cross_encoder, "_AT_ONCE", 1)
+    batches, begun, given_up, real = [], threading.Event(), threading.Event(), encoder._forward
+
+    def slow(rows):
+        batches.append(rows)
+        begun.set()
+        assert given_up.wait(10)
+        return real(rows)
+
+    monkeypatch.setattr(encoder, "_forward", slow)
+
+    async def give_up():
+        ranking = asyncio.create_task(encoder(QUERY, hits(*TEXTS)))
+        await asyncio.to_thread(begun.wait, 10)
+        ranking.cancel()
+        await asyncio.sleep(0.01)
+        given_up.set()
+        with pytest.raises(asyncio.CancelledError):
+            await ranking
+
+    asyncio.run(give_up())
+    with encoder._lock:
+        assert len(batches) == 1
+
+
+def test_a_model_that_fails_is_a_failed_arm(encoder, monkeypatch):
+    """What the model raises is told as ArmFailed, with the reranker's name."""
+
+    def broken(**_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(encoder, "_model", broken)
+    with pytest.raises(ArmFailed, match=r"tiny:\w{12} cannot score: out of memory"):
+        asyncio.run(encoder(QUERY, hits("the river")))
+
+
+def test_the_name_tells_the_weights(encoder):
+    """The given name, or the folder's, stands before the start of a hash that other weights do not share."""
+    folder = tiny_cross_encoder(seed=1)
+    unnamed, named = CrossEncoder(folder).name, CrossEncoder(folder, name="tiny").name
+
+    assert named.startswith("tiny:")
+    assert len(named) == len("tiny:") + 12
+    assert unnamed == named.replace("tiny", Path(folder).name)
+    assert named != encoder.name
+
+
+# ------------------------------------------------------------------------------------------------- what is refused
+
+
+def no_config(folder):
+    (folder / "config.json").unlink()
+
+
+def no_weights(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def pickled_weights(folder):
+    state = {name: torch.from_numpy(array) for name, array in load_file(folder / "model.safetensors").items()}
+    torch.save(state, folder / "pytorch_model.bin")
+    no_weights(folder)
+
+
+def torn_weights(folder):
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def no_head(folder):
+    state = load_file(folder / "model.safetensors")
+    rest = {name: array for name, array in state.items() if not name.startswith("classifier")}
+    save_file(rest, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def other_shapes(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 64}))
+
+
+def torn_tokenizer(folder):
+    (folder / "tokenizer.json").write_text("{")
+
+
+def no_padding(folder):
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    del config["pad_token"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (no_config, "cannot be used"),
+        (no_weights, "cannot be used"),
+        (pickled_weights, "cannot be used"),
+        (torn_weights, "cannot be used"),
+        (no_head, "has no weights for classifier.bias, which would be random"),
+        (other_shapes, "cannot be used"),
+        (torn_tokenizer, "cannot be used"),
+        (no_padding, "cannot be used"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_folder_that_is_no_cross_encoder_is_refused(damage, words, tmp_path):
+    """What lacks a part, would be random, or is pickled is a ConfigError of the setting."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_cross_encoder(), folder)
+    CrossEncoder(folder)
+    damage(folder)
+    with pytest.raises(ConfigError, match=words) as caught:
+        CrossEncoder(folder)
+
+    assert caught.value.field == "retriever.rerank"
+    assert str(folder) in str(caught.value)
+
+
+def test_a_model_with_several_outputs_is_refused():
+    """A classifier of two classes gives no order."""
+    with pytest.raises(ConfigError, match="has 2 outputs, and a cross-encoder that ranks has one") as caught:
+        CrossEncoder(tiny_cross_encoder(outputs=2))
+
+    assert caught.value.field == "retriever.rerank"
+
+
+def test_code_in_the_folder_is_not_run(tmp_path, monkeypatch):
+    """A model that brings its own code is refused, and nobody is asked whether to run it."""
+    folder, asked = tmp_path / "model", []
+    shutil.copytree(tiny_cross_encoder(), folder)
+    config = json.loads((folder / "config.json").read_text())
+    mapping = {"AutoConfig": "mine.Config", "AutoModelForSequenceClassification": "mine.Model"}
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "mine", "auto_map": mapping}))
+    (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    monkeypatch.setattr("builtins.input", lambda *words: asked.append(words) or "y")
+
+    with pytest.raises(ConfigError, match="cannot be used"):
+        CrossEncoder(folder)
+    assert asked == []
+    assert not (tmp_path / "ran").exists()

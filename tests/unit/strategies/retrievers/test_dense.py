@@ -1,0 +1,236 @@
+"""The index of vectors on disk, with a tiny encoder."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.retrievers import dense
+from ragbandit.strategies.retrievers.bm25 import Bm25Retriever
+from ragbandit.strategies.retrievers.bm25 import build_index as build_bm25
+from ragbandit.strategies.retrievers.dense import DenseRetriever, build_index
+from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+from tests.support.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from tests.support.tiny_models import WIDTH, tiny_encoder
+
+ROWS = [
+    Passage(id="film", title="", text="who is the director of the film ?"),
+    Passage(id="birth", title="", text="where born"),
+    Passage(id="river", title="", text="what river is in paris"),
+    Passage(id="again", title="", text="where born"),
+]
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return SentenceEncoder(tiny_encoder(), name="tiny")
+
+
+def ids(hits):
+    return [hit.passage.id for hit in hits]
+
+
+@pytest.mark.parametrize("check", RETRIEVER_CHECKS, ids=lambda check: check.__name__)
+def test_contract(check, encoder, tmp_path_factory):
+    """The index of vectors keeps the contract of retrievers."""
+
+    def make(passages):
+        folder = tmp_path_factory.mktemp("indexes") / "dense"
+        build_index(passages, folder, encoder=encoder)
+        return DenseRetriever(folder, encoder=encoder)
+
+    check(make)
+
+
+@pytest.mark.parametrize("block", [1, 3, 100])
+def test_search_is_exact(encoder, tmp_path, monkeypatch, block):
+    """Order and scores are those of all cosines, whatever the block; equal ones come in the order indexed."""
+    monkeypatch.setattr(dense, "_BLOCK", block)
+    build_index(ROWS, tmp_path / "i", encoder=encoder)
+    query = "where is paris"
+
+    hits = found(DenseRetriever(tmp_path / "i", encoder=encoder), query, k=4)[0]
+
+    cosines = encoder.encode([row.text for row in ROWS]) @ encoder.encode([query])[0]
+    best = sorted(range(4), key=lambda place: (-round(float(cosines[place]), 3), place))
+    assert ids(hits) == [ROWS[place].id for place in best]
+    assert [hit.score for hit in hits] == pytest.approx([float(cosines[place]) for place in best], abs=2e-3)
+    assert ids(hits).index("again") == ids(hits).index("birth") + 1
+
+
+def test_a_build_that_was_cut_off_goes_on(encoder, tmp_path, monkeypatch):
+    """Only what was not encoded is encoded, and the result is that of one go, byte for byte."""
+    monkeypatch.setattr(dense, "_BATCH", 1)
+    encoded = []
+
+    class Counting(SentenceEncoder):
+        def encode(self, texts, **options):
+            encoded.extend(texts)
+            return super().encode(texts, **options)
+
+    counting = Counting(tiny_encoder(), name="tiny")
+
+    def broken():
+        yield from ROWS[:3]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_index(broken(), tmp_path / "i", encoder=counting)
+    with pytest.raises(ConfigError, match="holds no index"):
+        DenseRetriever(tmp_path / "i", encoder=encoder)
+    done = []
+    meta = build_index(ROWS, tmp_path / "i", encoder=counting, progress=done.append)
+    whole = build_index(ROWS, tmp_path / "whole", encoder=encoder)
+
+    assert encoded == [row.text for row in ROWS]
+    assert done[-1] == 4
+    assert {**meta, "created_at": 0} == {**whole, "created_at": 0}
+    for file in ("vectors.float16", "passages.jsonl", "offsets.npy"):
+        assert (tmp_path / "i" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    assert sorted(path.name for path in (tmp_path / "i").iterdir()) == sorted(
+        ["index.json", "vectors.float16", "passages.jsonl", "offsets.npy"]
+    )
+
+
+def test_a_half_built_index_is_kept_as_far_as_the_corpus_is_the_same(encoder, tmp_path, monkeypatch):
+    """From the first other passage on, everything is encoded anew; so it is with another encoder."""
+    monkeypatch.setattr(dense, "_BATCH", 1)
+
+    def broken():
+        yield from ROWS[:3]
+        raise KeyboardInterrupt
+
+    changed = [ROWS[0], Passage(id="birth", title="", text="capital of paris"), *ROWS[2:]]
+    for name, second in (("i", encoder), ("j", SentenceEncoder(tiny_encoder(1), name="other"))):
+        with pytest.raises(KeyboardInterrupt):
+            build_index(broken(), tmp_path / name, encoder=encoder)
+        build_index(changed, tmp_path / name, encoder=second)
+        build_index(changed, tmp_path / f"{name}-whole", encoder=second)
+        for file in ("vectors.float16", "passages.jsonl"):
+            assert (tmp_path / name / file).read_bytes() == (tmp_path / f"{name}-whole" / file).read_bytes()
+
+
+def test_half_a_vector_and_half_a_line_are_forgotten(encoder, tmp_path):
+    """A machine that stopped in mid-write leaves no trace in the result."""
+    build_index(ROWS, tmp_path / "whole", encoder=encoder)
+    building = tmp_path / ".i.building"
+    shutil.copytree(tmp_path / "whole", building)
+    settings = {"format": dense.FORMAT, "model": encoder.name, "width": encoder.width}
+    (building / "building.json").write_text(json.dumps(settings))
+    for file, lost in (("vectors.float16", 5 * WIDTH), ("passages.jsonl", 3)):
+        data = (building / file).read_bytes()
+        (building / file).write_bytes(data[:-lost])
+
+    build_index(ROWS, tmp_path / "i", encoder=encoder)
+
+    for file in ("vectors.float16", "passages.jsonl"):
+        assert (tmp_path / "i" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_the_index_says_what_it_is(encoder, tmp_path):
+    """Its sha256 is that of the same corpus under bm25; the name begins with "dense:" and holds its start."""
+    meta = build_index(ROWS, tmp_path / "i", encoder=encoder)
+
+    assert meta["sha256"] == build_bm25(ROWS, tmp_path / "words")["sha256"]
+    assert (meta["format"], meta["passages"], meta["width"]) == (dense.FORMAT, 4, WIDTH)
+    retriever = DenseRetriever(tmp_path / "i", encoder=encoder)
+    assert (retriever.meta, len(retriever)) == (meta, 4)
+    assert retriever.name == f"dense:{str(meta['sha256'])[:12]}"
+
+
+def test_another_encoder_or_another_index_is_refused(encoder, tmp_path):
+    """Vectors of another model, and the folder of another retriever, are not searched."""
+    build_index(ROWS, tmp_path / "i", encoder=encoder)
+    build_bm25(ROWS, tmp_path / "words")
+
+    with pytest.raises(ConfigError, match="holds vectors of 'tiny:"):
+        DenseRetriever(tmp_path / "i", encoder=SentenceEncoder(tiny_encoder(1), name="tiny"))
+    with pytest.raises(ConfigError, match="has format 1"):
+        DenseRetriever(tmp_path / "words", encoder=encoder)
+    with pytest.raises(ConfigError, match="has format 'dense-1'"):
+        Bm25Retriever(tmp_path / "i")
+
+
+def test_damage_and_foreign_folders_are_refused(encoder, tmp_path):
+    """A short file is damage with the command to build anew; a folder with other things in it is left alone."""
+    build_index(ROWS, tmp_path / "i", encoder=encoder)
+    vectors = tmp_path / "i" / "vectors.float16"
+    vectors.write_bytes(vectors.read_bytes()[:-2])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+
+    with pytest.raises(ConfigError, match=r"is damaged.*ragbandit index build --retriever dense"):
+        DenseRetriever(tmp_path / "i", encoder=encoder)
+    with pytest.raises(ConfigError, match="is no index"):
+        build_index(ROWS, tmp_path / "other", encoder=encoder)
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["mine.txt"]
+
+
+def test_what_cannot_be_indexed_is_refused(encoder, tmp_path):
+    """No passage and an id twice are errors of the input, and no index is left."""
+    with pytest.raises(InvalidInput, match="there is no passage"):
+        build_index([], tmp_path / "i", encoder=encoder)
+    with pytest.raises(InvalidInput, match="passage 3: 'film' was used before"):
+        build_index([*ROWS[:2], ROWS[0]], tmp_path / "i", encoder=encoder)
+    assert not (tmp_path / "i").exists()
+
+
+def test_building_again_replaces_the_index(encoder, tmp_path):
+    """A second build over the same folder leaves the new passages only."""
+    build_index(ROWS, tmp_path / "i", encoder=encoder)
+    build_index(ROWS[1:2], tmp_path / "i", encoder=encoder)
+
+    assert ids(found(DenseRetriever(tmp_path / "i", encoder=encoder), "where", k=9)[0]) == ["birth"]
+
+
+def test_an_encoder_that_breaks_fails_the_arm(encoder, tmp_path):
+    """What torch raises is ArmFailed."""
+    build_index(PASSAGES, tmp_path / "i", encoder=encoder)
+    broken = SentenceEncoder(tiny_encoder(), name="tiny")
+
+    def out_of_memory(**_):
+        raise RuntimeError("out of memory")
+
+    broken._model = out_of_memory
+
+    with pytest.raises(ArmFailed, match="out of memory"):
+        asyncio.run(DenseRetriever(tmp_path / "i", encoder=broken).search("river", k=1))
+
+
+def test_vectors_have_length_one_and_do_not_depend_on_the_batch(encoder):
+    """Texts of unlike length, in any batch, give the vectors that they give alone."""
+    texts = ["where", "who is the director of the film ?", "", "paris " * 500]
+
+    together = encoder.encode(texts, batch=2)
+
+    assert together.shape == (4, WIDTH)
+    assert np.linalg.norm(together, axis=1) == pytest.approx(np.ones(4), abs=1e-5)
+    assert together == pytest.approx(np.concatenate([encoder.encode([text]) for text in texts]), abs=1e-5)
+
+
+def with_pooling(folder, settings):
+    shutil.copytree(tiny_encoder(), folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "modules.json").write_text(
+        json.dumps([{"path": "", "type": "m.Transformer"}, {"path": "1_Pooling", "type": "m.Pooling"}])
+    )
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_the_folder_says_how_vectors_are_pooled(encoder, tmp_path):
+    """Mean over the tokens by default, the first token where the folder says so, and nothing else."""
+    mean = SentenceEncoder(with_pooling(tmp_path / "mean", {"pooling_mode_mean_tokens": True}))
+    first = SentenceEncoder(with_pooling(tmp_path / "first", {"pooling_mode_cls_token": True}))
+
+    assert mean.encode(["where born"]) == pytest.approx(encoder.encode(["where born"]))
+    assert first.encode(["where born"]) != pytest.approx(encoder.encode(["where born"]))
+    with pytest.raises(ConfigError, match="pooling_mode_max_tokens"):
+        SentenceEncoder(with_pooling(tmp_path / "max", {"pooling_mode_max_tokens": True}))
+    with pytest.raises(ConfigError, match=r"retriever\.model"):
+        SentenceEncoder(Path(tmp_path / "none"))

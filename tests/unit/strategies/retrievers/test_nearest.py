@@ -1,0 +1,94 @@
+"""The graph of faiss beside the vectors of a dense index."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.strategies.retrievers.dense import DenseRetriever, build_index
+from ragbandit.strategies.retrievers.nearest import GRAPH, NearGraph, write_graph
+from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+from tests.support.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from tests.support.tiny_models import tiny_encoder
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return SentenceEncoder(tiny_encoder(), name="tiny")
+
+
+def directions(count, *, width=16, seed=3):
+    """Random vectors of length 1."""
+    drawn = np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
+    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float16)
+
+
+@pytest.mark.parametrize("check", RETRIEVER_CHECKS, ids=lambda check: check.__name__)
+def test_contract(check, encoder, tmp_path_factory):
+    """An index that is searched by its graph keeps the contract of retrievers."""
+
+    def make(passages):
+        folder = tmp_path_factory.mktemp("indexes") / "dense"
+        build_index(passages, folder, encoder=encoder, search_by="faiss")
+        return DenseRetriever(folder, encoder=encoder, search_by="faiss")
+
+    check(make)
+
+
+def test_the_graph_finds_nearly_all_of_the_nearest(tmp_path):
+    """Of the ten nearest by all cosines the candidates hold at least 98 of 100, over thousands of vectors."""
+    vectors, queries = directions(4_000), directions(100, seed=4).astype(np.float32)
+    write_graph(vectors, tmp_path / GRAPH)
+    graph = NearGraph(tmp_path / GRAPH, passages=4_000, width=16)
+
+    shares = []
+    for query in queries:
+        nearest = np.argsort(-(vectors.astype(np.float32) @ query))[:10]
+        places = graph.near(query, k=10)
+        assert np.all(np.diff(places) > 0)
+        shares.append(np.isin(nearest, places).mean())
+    assert np.mean(shares) >= 0.98
+    assert np.isin(np.arange(4_000), graph.near(queries[0], k=5_000)).mean() > 0.9
+
+
+def test_scores_are_those_of_the_exact_search(encoder, tmp_path):
+    """Both ways give the same hits with the same scores where the candidates are all there; the names differ."""
+    build_index(PASSAGES, tmp_path / "i", encoder=encoder, search_by="faiss")
+    exact = DenseRetriever(tmp_path / "i", encoder=encoder)
+    graph = DenseRetriever(tmp_path / "i", encoder=encoder, search_by="faiss")
+    ours, theirs = found(graph, "which river", k=9)[0], found(exact, "which river", k=9)[0]
+
+    assert [hit.passage.id for hit in ours] == [hit.passage.id for hit in theirs]
+    assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], abs=1e-5)
+    assert (graph.name, exact.name) == (f"dense-faiss:{exact.name[6:]}", f"dense:{graph.name[12:]}")
+    assert exact.meta["search_by"] == "faiss"
+
+
+def test_an_index_without_a_graph_is_not_searched_by_one(encoder, tmp_path):
+    """It is refused with the command that builds it anew, and a damaged or strange graph is damage."""
+    build_index(PASSAGES, tmp_path / "i", encoder=encoder)
+    with pytest.raises(ConfigError, match=r"has no graph of faiss.*ragbandit index build --retriever dense"):
+        DenseRetriever(tmp_path / "i", encoder=encoder, search_by="faiss")
+
+    build_index(PASSAGES, tmp_path / "j", encoder=encoder, search_by="faiss")
+    write_graph(directions(3), tmp_path / "j" / GRAPH)
+    with pytest.raises(ConfigError, match="do not belong together"):
+        DenseRetriever(tmp_path / "j", encoder=encoder, search_by="faiss")
+    (tmp_path / "j" / GRAPH).write_bytes(b"no graph")
+    with pytest.raises(ConfigError, match="is damaged"):
+        DenseRetriever(tmp_path / "j", encoder=encoder, search_by="faiss")
+    assert found(DenseRetriever(tmp_path / "j", encoder=encoder), "river", k=1)[0]
+
+
+def test_a_missing_package_is_named_before_anything_is_encoded(encoder, tmp_path, monkeypatch):
+    """Without faiss the error names the extra, when building and when opening; the exact search needs none."""
+    build_index(PASSAGES, tmp_path / "i", encoder=encoder, search_by="faiss")
+    monkeypatch.setitem(sys.modules, "faiss", None)
+
+    with pytest.raises(ConfigError, match=r"package faiss is missing.*pip install 'ragbandit\[faiss\]'"):
+        build_index(iter(lambda: pytest.fail("read"), None), tmp_path / "j", encoder=encoder, search_by="faiss")
+    with pytest.raises(ConfigError, match=r"ragbandit\[faiss\]"):
+        DenseRetriever(tmp_path / "i", encoder=encoder, search_by="faiss")
+    assert found(DenseRetriever(tmp_path / "i", encoder=encoder), "river", k=1)[0]
+    assert not (tmp_path / "j").exists()

@@ -1,0 +1,684 @@
+"""From an arm's run to an Outcome."""
+
+import asyncio
+import logging
+import re
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import replace
+from importlib import import_module
+from types import MappingProxyType
+from typing import get_args
+
+import pytest
+
+from ragbandit.router.errors import ArmFailed, InvalidInput
+from ragbandit.router.types import (
+    MAX_TEXT,
+    Budget,
+    CallFailed,
+    DecisionId,
+    Generated,
+    Query,
+    Retrieved,
+    Round,
+    count_steps,
+)
+from ragbandit.strategies import ARMS, make_arms
+from ragbandit.strategies.base import (
+    Answer,
+    Completion,
+    Generator,
+    Need,
+    OutOfBudget,
+    Passage,
+    Prompt,
+    Request,
+    Retriever,
+)
+from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.prompting.prompts import load_templates
+from ragbandit.strategies.run import Run
+from ragbandit.strategies.runner import made_by, run_strategy
+
+
+class Arm:
+    """Two rounds, one search and one call, then whatever the test wants."""
+
+    name = "arm"
+    needs = frozenset()
+    params = MappingProxyType({})
+
+    def __init__(self, end):
+        self._end = end
+
+    async def answer(self, question, *, run):
+        run.begin_round(cap=2)
+        await run.search(question, k=1)
+        run.begin_round(cap=2)
+        await run.complete(Prompt(instructions="", body="two words"), purpose="p", max_tokens=3)
+        run.draft = "draft"
+        return await self._end()
+
+
+def run(end, **budget):
+    return asyncio.run(
+        run_strategy(
+            Arm(end),
+            query=Query(id=DecisionId("d7"), text="q", context={"lang": "en"}, tenant="acme"),
+            budget=Budget(**budget),
+            retriever=MemoryRetriever([]),
+            generator=ScriptedGenerator({"": "one"}),
+        )
+    )
+
+
+def raising(error):
+    async def end():
+        raise error
+
+    return end
+
+
+async def good():
+    return Answer(text="yes", stop_reason="rule")
+
+
+def test_a_normal_end_is_answered():
+    """The Outcome carries the arm's answer and rule, the decision's id and the true account."""
+    before = time.time()
+    outcome = run(good)
+
+    assert (outcome.decision_id, outcome.status, outcome.answer) == ("d7", "answered", "yes")
+    assert (outcome.stop_reason, outcome.error, outcome.run_by) == ("rule", None, "worker")
+    assert outcome.steps == count_steps(outcome.trace) == 2
+    assert (outcome.cost.llm_calls, outcome.cost.retriever_calls) == (1, 1)
+    assert (outcome.cost.prompt_tokens, outcome.cost.completion_tokens) == (2, 1)
+    assert outcome.cost.seconds_total > 0
+    assert before <= outcome.made_at <= time.time()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ArmFailed("no luck", field="question", remedy="try again"), "question: no luck (try again)"),
+        (ValueError("bad"), "ValueError: bad"),
+        (TimeoutError("socket"), "TimeoutError: socket"),
+        (KeyError("k"), "KeyError: 'k'"),
+    ],
+)
+def test_any_exception_is_a_failed_outcome_with_its_cost(error, message):
+    """Whatever the arm raises becomes status failed with its message, no answer, and the cost and steps so far."""
+    outcome = run(raising(error), seconds=60)
+
+    assert (outcome.status, outcome.answer, outcome.stop_reason, outcome.error) == ("failed", None, "error", message)
+    assert (outcome.cost.llm_calls, outcome.steps) == (1, 2)
+
+
+def test_an_unexpected_exception_is_logged_with_its_traceback(caplog):
+    """A bug in an arm leaves its traceback in the log; a failure that was foreseen does not."""
+    with caplog.at_level(logging.ERROR):
+        run(raising(ArmFailed("foreseen")))
+        assert caplog.records == []
+        run(raising(ZeroDivisionError("bug")))
+
+    assert caplog.records[0].exc_info
+    assert caplog.records[0].action == "arm_failed"
+
+
+def test_an_arm_that_returns_something_else_has_failed():
+    """Only an Answer is an answer."""
+
+    async def text():
+        return "just text"
+
+    assert "returned 'just text'" in run(text).error
+
+
+def test_an_arm_that_hangs_outside_any_call_is_cut_off():
+    """Seconds are enforced over the whole arm; the draft is the answer."""
+
+    async def hang():
+        await asyncio.sleep(60)
+
+    began = time.monotonic()
+    outcome = run(hang, seconds=0.02)
+
+    assert (outcome.status, outcome.answer, outcome.stop_reason) == ("exhausted", "draft", "budget_seconds")
+    assert time.monotonic() - began < 2
+
+
+def test_a_budget_of_no_seconds_is_used_up_at_once():
+    """With zero seconds nothing is searched or generated."""
+    outcome = run(good, seconds=0)
+
+    assert (outcome.status, outcome.answer) == ("exhausted", None)
+    assert (outcome.cost.llm_calls, outcome.cost.retriever_calls) == (0, 0)
+
+
+def test_a_slow_retriever_is_cut_off():
+    """A search beyond the seconds ends as exhausted, and the search is in the cost."""
+    outcome = asyncio.run(
+        run_strategy(
+            Arm(good),
+            query=Query(id=DecisionId("d"), text="q", context={"lang": "en"}, tenant="acme"),
+            budget=Budget(seconds=0.02),
+            retriever=MemoryRetriever([], seconds=30),
+            generator=ScriptedGenerator([]),
+        )
+    )
+
+    assert (outcome.stop_reason, outcome.cost.retriever_calls, outcome.cost.llm_calls) == ("budget_seconds", 1, 0)
+
+
+def test_a_timeout_of_the_retriever_itself_is_a_failure():
+    """A retriever that raises TimeoutError within the budget has failed; the budget did not run out."""
+
+    class Unreachable(MemoryRetriever):
+        async def search(self, query, *, k):
+            raise TimeoutError("no server")
+
+    outcome = asyncio.run(
+        run_strategy(
+            Arm(good),
+            query=Query(id=DecisionId("d"), text="q", context={"lang": "en"}, tenant="acme"),
+            budget=Budget(seconds=30),
+            retriever=Unreachable([]),
+            generator=ScriptedGenerator([]),
+        )
+    )
+
+    assert (outcome.status, outcome.error) == ("failed", "TimeoutError: no server")
+
+
+async def outcome_of(arm, *, retriever=None, generator=None, query=None, **budget):
+    return await run_strategy(
+        arm,
+        query=query or Query(id=DecisionId("d"), text="q"),
+        budget=Budget(**budget),
+        retriever=retriever or MemoryRetriever([]),
+        generator=generator or ScriptedGenerator({"": "one"}),
+    )
+
+
+class Own(Arm):
+    """Whatever the test wants, with the run at hand."""
+
+    async def answer(self, question, *, run):
+        return await self._end(run)
+
+
+def test_an_arm_sees_the_whole_query():
+    """Context, tenant, id and the budget as asked for reach the arm; the caps in force are another thing."""
+    asked = Query(id=DecisionId("d9"), text="q", context={"lang": "en"}, tenant="acme", budget=Budget(tokens=9))
+    seen = []
+
+    async def look(run):
+        seen.extend([run.query, run.budget])
+        return Answer(text="x", stop_reason="x")
+
+    outcome = asyncio.run(outcome_of(Own(look), query=asked, tokens=5))
+    assert seen == [asked, Budget(tokens=5)]
+    assert outcome.decision_id == "d9"
+
+
+def test_a_query_without_an_id_is_refused():
+    """An outcome belongs to a decision: a query that names none cannot be run."""
+    with pytest.raises(InvalidInput, match="no id"):
+        asyncio.run(outcome_of(Arm(good), query=Query(text="q")))
+
+
+def test_the_outcome_says_what_made_it():
+    """Class, params, generator, retriever and the caps in force tell two versions of an arm apart."""
+    assert run(good, tokens=50, seconds=60.0).made_by == {
+        "arm": f"{__name__}:Arm",
+        "params": {},
+        "generator": "scripted",
+        "retriever": "memory",
+        "budget": {"tokens": 50, "seconds": 60.0},
+    }
+
+
+@pytest.mark.parametrize("name", sorted(ARMS.keys() - {"http"}))
+def test_what_made_an_outcome_includes_the_texts_of_every_template(name, monkeypatch):
+    """An edit in any one of the templates that an arm loads makes it another version; the same texts do not."""
+
+    def digest(edited=""):
+        def load(wanted, **given):
+            loaded.update(wanted)
+            found = dict(load_templates(wanted, **given))
+            return found | {each: replace(found[each], body="edited") for each in wanted if each == edited}
+
+        monkeypatch.setattr(import_module(ARMS[name].partition(":")[0]), "load_templates", load)
+        (arm,) = make_arms({name: {}}, capabilities=frozenset(get_args(Need))).values()
+        parts = {"retriever": MemoryRetriever([]), "generator": ScriptedGenerator([])}
+        return made_by(arm, budget=Budget(), **parts)["templates"]
+
+    loaded = set()
+    first = digest()
+    assert re.fullmatch("[0-9a-f]{12}", first)
+    assert digest() == first
+    assert len({first, *map(digest, sorted(loaded))}) == 1 + len(loaded) > 1
+
+
+def test_a_long_stop_reason_is_cut():
+    """An arm's own stop reason is kept up to 64 characters."""
+
+    async def end():
+        return Answer(text="x", stop_reason="r" * 100)
+
+    assert run(end).stop_reason == "r" * 64
+
+
+def test_a_failed_call_of_the_model_counts_without_tokens():
+    """A call that raises is a call and its seconds, no tokens, and a CallFailed with its purpose and message."""
+    outcome = asyncio.run(outcome_of(Arm(good), generator=ScriptedGenerator(["x"], seconds=0.01, fail_at=[1])))
+
+    assert (outcome.cost.llm_calls, outcome.cost.prompt_tokens, outcome.cost.completion_tokens) == (1, 0, 0)
+    assert outcome.cost.seconds_generate >= 0.01
+    failed = outcome.trace[-1]
+    assert isinstance(failed, CallFailed)
+    assert (failed.purpose, failed.error) == ("p", "the script fails at call 1")
+    assert failed.seconds == outcome.cost.seconds_generate
+
+
+def test_a_failed_search_is_in_the_trace():
+    """A search that raises is counted, and the trace says CallFailed instead of Retrieved."""
+    outcome = asyncio.run(outcome_of(Arm(good), retriever=MemoryRetriever([], fail_at=[1])))
+
+    assert (outcome.cost.retriever_calls, outcome.status) == (1, "failed")
+    assert [type(event) for event in outcome.trace[1:]] == [CallFailed]
+    assert (outcome.trace[1].purpose, outcome.trace[1].error) == ("search", "the retriever fails at search 1")
+
+
+def test_a_search_cut_off_by_the_budget_is_in_the_trace():
+    """A search that the seconds ended is a CallFailed that says so."""
+    outcome = asyncio.run(outcome_of(Arm(good), retriever=MemoryRetriever([], seconds=30), seconds=0.02))
+
+    assert (outcome.status, outcome.cost.retriever_calls) == ("exhausted", 1)
+    assert outcome.trace[-1].error == "the budget of seconds ran out"
+
+
+def test_a_call_that_hangs_is_counted_and_in_the_trace():
+    """A model that heeds no deadline is cut off: one call, no tokens, and a CallFailed that says so."""
+
+    class Hanging(ScriptedGenerator):
+        async def complete(self, request):
+            await asyncio.sleep(60)
+
+    outcome = asyncio.run(outcome_of(Arm(good), generator=Hanging([]), seconds=0.02))
+
+    assert (outcome.stop_reason, outcome.cost.llm_calls, outcome.cost.prompt_tokens) == ("budget_seconds", 1, 0)
+    assert outcome.trace[-1].error.startswith("cut off")
+
+
+def test_a_call_that_never_began_read_nothing():
+    """Where the deadline passed in the generator's queue, the tokens are those that it says were read: none."""
+
+    class Queueing(ScriptedGenerator):
+        async def complete(self, request):
+            return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="deadline")
+
+    outcome = asyncio.run(outcome_of(Arm(good), generator=Queueing([]), seconds=60))
+
+    assert (outcome.stop_reason, outcome.cost.llm_calls, outcome.cost.prompt_tokens) == ("budget_seconds", 1, 0)
+    assert [type(event) for event in outcome.trace if isinstance(event, Generated | Retrieved)] == [
+        Retrieved,
+        Generated,
+    ]
+
+
+def test_a_partial_text_does_not_outlive_the_next_call():
+    """What the deadline cut short is in run.partial until the next call begins."""
+
+    class Once(ScriptedGenerator):
+        async def complete(self, request):
+            done = await super().complete(request)
+            return replace(done, finish="deadline") if len(self.requests) == 1 else done
+
+    prompt, seen = Prompt(instructions="", body="b"), []
+
+    async def twice(run):
+        with pytest.raises(OutOfBudget):
+            await run.complete(prompt, purpose="p", max_tokens=3)
+        seen.append(run.partial)
+        await run.complete(prompt, purpose="p", max_tokens=3)
+        seen.append(run.partial)
+        return Answer(text="x", stop_reason="x")
+
+    asyncio.run(outcome_of(Own(twice), generator=Once(["one", "two"])))
+    assert seen == ["one", ""]
+
+
+def test_details_come_back_with_the_completion():
+    """What a call wants beyond the text is in the Completion's details, and nothing else is."""
+    generator = ScriptedGenerator(["a"], capabilities=["completion", "logprobs"], details={"logprobs": [-0.5]})
+    seen = []
+
+    async def look(run):
+        done = await run.complete(
+            Prompt(instructions="", body="b"), purpose="p", max_tokens=3, want=frozenset({"logprobs"})
+        )
+        seen.append(done.details)
+        return Answer(text=done.text, stop_reason="x")
+
+    assert asyncio.run(outcome_of(Own(look), generator=generator)).answer == "a"
+    assert seen == [{"logprobs": [-0.5]}]
+
+
+def test_wanting_what_the_generator_does_not_offer_fails_before_the_call():
+    """A need that was not declared is found at the call, which is not made."""
+
+    async def look(run):
+        await run.complete(Prompt(instructions="", body="b"), purpose="p", max_tokens=3, want=frozenset({"entropy"}))
+
+    outcome = asyncio.run(outcome_of(Own(look)))
+    assert "wants entropy, which scripted does not offer" in outcome.error
+    assert outcome.cost.llm_calls == 0
+
+
+def test_the_scripted_generator_writes_half_until_the_deadline():
+    """A scripted answer that takes too long comes back half, with finish="deadline"."""
+    generator = ScriptedGenerator(["one two three four"], seconds=30)
+    request = Request(prompt=Prompt(instructions="", body="b"), max_tokens=9, deadline=time.monotonic() + 0.01)
+    done = asyncio.run(generator.complete(request))
+
+    assert (done.text, done.completion_tokens, done.finish) == ("one two", 2, "deadline")
+
+
+def test_our_doubles_keep_the_protocols():
+    """The scripted generator and the list of passages are a Generator and a Retriever, closing included."""
+    generator, retriever = ScriptedGenerator([]), MemoryRetriever([])
+    for part in (generator, retriever):
+        asyncio.run(part.close())
+        asyncio.run(part.close())
+
+    assert isinstance(generator, Generator)
+    assert isinstance(retriever, Retriever)
+    assert generator.closed
+    assert retriever.closed
+    assert generator.capabilities is ScriptedGenerator.capabilities
+
+
+# ------------------------------------------------------------------------------------------ stopping
+
+
+def stopping(arm, *, after_s=0.02, **parts):
+    """The arm's outcome if another thread completes its `stop` so soon."""
+    stop = Future()
+    timer = threading.Timer(after_s, stop.set_result, args=(None,))
+    timer.start()
+    try:
+        return asyncio.run(
+            run_strategy(
+                arm,
+                query=Query(id=DecisionId("d7"), text="q"),
+                budget=Budget(),
+                retriever=MemoryRetriever([]),
+                generator=ScriptedGenerator({"": "one"}, **parts),
+                stop=stop,
+            )
+        )
+    finally:
+        timer.join()
+
+
+def test_a_stopped_arm_is_cancelled_with_what_it_cost():
+    """`stop` cuts a call off: failed as cancelled, the calls made are in the cost and the one cut off in the trace."""
+    outcome = stopping(Arm(good), seconds=30.0)
+
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "cancelled", None)
+    assert outcome.error == "cancelled by the caller"
+    assert [type(event) for event in outcome.trace] == [Round, Retrieved, Round, CallFailed]
+    assert (outcome.cost.retriever_calls, outcome.cost.llm_calls) == (1, 1)
+    assert 0 < outcome.cost.seconds_generate <= outcome.cost.seconds_total < 10
+
+
+def test_a_stop_that_comes_too_late_changes_nothing():
+    """An arm that ends before its `stop` is done is answered."""
+    assert stopping(Arm(good), after_s=0.2).status == "answered"
+
+
+def test_an_arm_that_is_stopped_before_it_begins_calls_nobody():
+    """With `stop` done already the arm ends at its first wait."""
+    stop = Future()
+    stop.set_result(None)
+    generator = ScriptedGenerator({"": "one"})
+    retriever = MemoryRetriever([], seconds=0.01)
+    outcome = asyncio.run(
+        run_strategy(
+            Arm(good),
+            query=Query(id=DecisionId("d7"), text="q"),
+            budget=Budget(),
+            retriever=retriever,
+            generator=generator,
+            stop=stop,
+        )
+    )
+    assert (outcome.stop_reason, generator.requests) == ("cancelled", [])
+
+
+def test_an_arm_whose_seconds_ran_out_is_not_cancelled():
+    """The budget's end is no cancellation, though a `stop` was given."""
+
+    async def hang():
+        await asyncio.sleep(60)
+
+    outcome = asyncio.run(
+        run_strategy(
+            Arm(hang),
+            query=Query(id=DecisionId("d7"), text="q"),
+            budget=Budget(seconds=0.05),
+            retriever=MemoryRetriever([]),
+            generator=ScriptedGenerator({"": "one"}),
+            stop=Future(),
+        )
+    )
+    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_cancellation_from_outside_passes_through(asked):
+    """Whoever cancels the task of a run, as a worker does that ends, gets CancelledError, also after a `stop`."""
+
+    async def hang():
+        await asyncio.sleep(60)
+
+    async def cut_off():
+        stop = Future()
+        work = asyncio.create_task(
+            run_strategy(
+                Arm(hang),
+                query=Query(id=DecisionId("d7"), text="q"),
+                budget=Budget(),
+                retriever=MemoryRetriever([]),
+                generator=ScriptedGenerator({"": "one"}),
+                stop=stop,
+            )
+        )
+        await asyncio.sleep(0.02)
+        work.cancel()
+        if asked:
+            stop.set_result(None)
+        await work
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cut_off())
+
+
+# ------------------------------------------------------------------------------------------ rounds and passages
+
+PROMPT = Prompt(instructions="", body="b")
+TITLES = ("one", "two", "three")
+
+
+def caps_run(act, *, generator=None, **budget):
+    """The outcome of an arm that does `act` and then answers, over three passages that "the" finds."""
+
+    async def end(run):
+        await act(run)
+        return Answer(text="yes", stop_reason="rule")
+
+    corpus = MemoryRetriever([Passage(id=each, title=each, text=f"the {each}") for each in TITLES])
+    return asyncio.run(outcome_of(Own(end), retriever=corpus, generator=generator, **budget))
+
+
+async def searching(run):
+    for _ in range(50):
+        run.begin_round(cap=100)
+        await run.search("the", k=1)
+
+
+async def thinking(run):
+    for _ in range(50):
+        run.draft = "draft"
+        run.begin_round(cap=100)
+        await run.complete(PROMPT, purpose="p", max_tokens=3)
+
+
+@pytest.mark.parametrize(("rounds", "found"), [(0, 0), (2, 2), (50, 50)])
+def test_an_arm_that_goes_on_searching_is_ended_by_its_rounds(rounds, found):
+    """Searches after the refused round are not made: no search is had without a step."""
+    outcome = caps_run(searching, rounds=rounds)
+
+    assert (outcome.steps, outcome.cost.retriever_calls) == (found, found)
+    ended = ("answered", "rule") if rounds == 50 else ("exhausted", "budget_rounds")
+    assert (outcome.status, outcome.stop_reason) == ended
+
+
+def test_an_arm_that_asks_for_rounds_again_and_again_is_ended_by_its_rounds():
+    """Where the budget has refused a round, another one may not be asked for; the draft is the answer."""
+    outcome = caps_run(thinking, rounds=2)
+
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_rounds", "draft")
+    assert (outcome.steps, outcome.cost.llm_calls) == (2, 3)
+
+
+def test_an_arm_that_was_refused_a_round_may_read_and_answer():
+    """The first refusal is an answer to a question: what was found may still be read, as often as the arm likes."""
+
+    async def reading(run):
+        said = [run.begin_round(cap=9), run.rounds_over, run.begin_round(cap=9), run.rounds_over]
+        for _ in range(3):
+            await run.complete(PROMPT, purpose="p", max_tokens=3)
+        seen.append(said)
+
+    seen = []
+    outcome = caps_run(reading, rounds=1)
+    assert seen == [[True, False, False, True]]
+    assert (outcome.status, outcome.steps, outcome.cost.llm_calls) == ("answered", 1, 3)
+
+
+def test_the_cap_of_the_arm_may_be_asked_for_again():
+    """A refusal by the arm's own cap stays one, ends nothing, and gives way to a higher cap."""
+
+    async def asking(run):
+        seen.extend([*(run.begin_round(cap=1) for _ in range(4)), run.rounds_over, run.begin_round(cap=2)])
+        await run.search("the", k=1)
+
+    for budget in ({}, {"rounds": 9}):
+        seen = []
+        outcome = caps_run(asking, **budget)
+        assert seen == [True, False, False, False, False, True]
+        assert (outcome.status, outcome.steps) == ("answered", 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"), [((), "outside any round (call run.begin_round first)"), ((1, 1), "its own cap refused")]
+)
+def test_a_search_without_a_round_is_a_failure(asked, message):
+    """A search before the first round, or in one that the arm's own cap refused, would be one that no step pays for."""
+
+    async def cheating(run):
+        for cap in asked:
+            run.begin_round(cap=cap)
+        await run.search("the", k=1)
+
+    outcome = caps_run(cheating)
+    assert (outcome.status, outcome.cost.retriever_calls) == ("failed", 0)
+    assert message in outcome.error
+
+
+@pytest.mark.parametrize(("shown", "status", "reason"), [(2, "answered", "rule"), (3, "exhausted", "budget_passages")])
+def test_an_arm_that_shows_too_much_is_ended_by_its_passages(shown, status, reason):
+    """More passages than the budget allows are in the cost, as they were shown, and end the arm."""
+
+    async def showing(run):
+        run.show(1)
+        run.show(shown)
+
+    outcome = caps_run(showing, passages=2)
+    assert (outcome.status, outcome.stop_reason, outcome.cost.passages) == (status, reason, shown)
+
+
+# ------------------------------------------------------------------------------------------ late, and too long
+
+
+def blocking(seconds):
+    async def block():
+        time.sleep(seconds)  # it does not await: nobody can cut it off
+        return Answer(text="late", stop_reason="rule")
+
+    return block
+
+
+def test_an_arm_that_blocked_past_its_seconds_is_exhausted(caplog):
+    """What it brings is kept as the answer of an arm that its seconds ended, and the log names the arm."""
+    outcome = run(blocking(0.4), seconds=0.1)
+
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_seconds", "late")
+    (line,) = caplog.records
+    assert (line.levelname, line.action, line.arm) == ("WARNING", "arm_late", "arm")
+    assert line.late_s >= 0.25
+    assert "must await" in line.message
+
+
+@pytest.mark.parametrize("budget", [{}, {"seconds": 0.2}])
+def test_an_arm_that_is_a_little_late_is_answered(budget, caplog):
+    """An arm has the same grace for its end as its calls; without seconds none is late."""
+    outcome = run(blocking(0.25), **budget)
+
+    assert (outcome.status, outcome.answer, caplog.records) == ("answered", "late", [])
+
+
+@pytest.mark.parametrize(("characters", "status"), [(MAX_TEXT, "answered"), (MAX_TEXT + 1, "failed")])
+def test_an_answer_that_is_too_long_is_a_failure(characters, status):
+    """As many characters are kept as callers may send, and more are none of an answer."""
+
+    async def much():
+        return Answer(text="x" * characters, stop_reason="rule")
+
+    outcome = run(much)
+    assert outcome.status == status
+    if status == "failed":
+        assert (outcome.answer, outcome.stop_reason) == (None, "error")
+        assert outcome.error == "the answer of the arm arm has 100001 characters (answer with at most 100000)"
+
+
+def test_a_draft_that_is_too_long_and_an_endless_message_are_not_kept():
+    """Neither what an exhausted arm leaves nor what a raised one says fills the store."""
+
+    async def much(run):
+        run.draft = "x" * (MAX_TEXT + 1)
+        raise OutOfBudget("tokens")
+
+    outcome = asyncio.run(outcome_of(Own(much)))
+    assert (outcome.status, outcome.answer) == ("failed", None)
+    assert "100001 characters" in outcome.error
+    assert len(run(raising(ValueError("x" * 10 * MAX_TEXT))).error) == MAX_TEXT
+
+
+@pytest.mark.parametrize(("tokens", "cut"), [(4, ["p"]), (40, [])])
+def test_an_answer_that_the_tokens_cut_says_so(tokens, cut):
+    """A text that ends where the budget's tokens ended leaves a branch in the trace; one that had room leaves none."""
+
+    async def written():
+        generator = ScriptedGenerator(["one two three four five six"])
+        given = Run(
+            query=Query(text="q"), retriever=MemoryRetriever([]), generator=generator, budget=Budget(tokens=tokens)
+        )
+        await given.complete(Prompt(instructions="", body="b"), purpose="p", max_tokens=30)
+        return [event.value for event in given.trace if getattr(event, "rule", "") == "cut_by_budget_tokens"]
+
+    assert asyncio.run(written()) == cut

@@ -1,0 +1,115 @@
+"""docs/strategies.md is held to the code: every arm is in its table, and its examples run."""
+
+import asyncio
+import re
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.types import Budget, DecisionId, Query
+from ragbandit.strategies import ARMS, make_arms
+from ragbandit.strategies.arms.http import Http
+from ragbandit.strategies.base import Need, Passage
+from ragbandit.strategies.entry_points import GROUP
+from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.prompting.prompts import load_template
+from ragbandit.strategies.runner import run_strategy
+from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
+from tests.support.installed_packages import install  # noqa: F401 - a fixture
+
+PAGE = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text(encoding="utf-8")
+
+
+def test_every_arm_is_in_the_table():
+    """The table names every registered arm, and no other."""
+    rows = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `")]
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(ARMS)
+
+
+def test_needs_are_those_of_the_arms():
+    """Beyond plain text, an arm needs what its line says."""
+    for line in PAGE.splitlines():
+        if not line.startswith("| `") or "`rq_rag`" in line or "`http`" in line:
+            continue
+        names, said = line.split("|")[1], line.split("|")[4]
+        for name in re.findall(r"`(\w+)`", names):
+            module, _, kind = ARMS[name].partition(":")
+            needs = getattr(__import__(module, fromlist=[kind]), kind).needs
+            assert needs - {"completion", "stop"} == set(re.findall(r"`(\w+)`", said)), name
+
+
+def test_presets_are_those_of_the_arms():
+    """The presets of an arm's line, and no others but the defaults, can be given to it."""
+    rows = [line.split("|") for line in PAGE.splitlines() if line.startswith("| `")]
+    said = {name: set(re.findall(r"`(\w+)`", row[5])) for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    assert said.pop("http") == set()
+    for name, presets in said.items():
+        for preset in presets:
+            arms = make_arms({name: {"preset": preset}}, capabilities=frozenset(get_args(Need)))
+            assert arms[name].params["preset"] == preset
+        with pytest.raises(ConfigError) as caught:
+            make_arms({name: {"preset": "none"}}, capabilities=frozenset(get_args(Need)))
+        assert set(re.findall(r"'(\w+)'", caught.value.remedy)) == {"small", *presets}, name
+
+
+def test_the_template_is_one():
+    """The page's template can stand in for ours, and every section that the page names is in it."""
+    text = textwrap.dedent(re.search(r"\n\n((?: {4}.*\n)+ {4}\[prefix\]\n.*\n)", PAGE)[1])
+    template = load_template("read_direct", overrides={"read_direct": text})
+
+    assert template.demonstrations == ("Question: Who painted Guernica?\nAnswer: Pablo Picasso",)
+    assert template.passage == "{number}. {title}: {text}"
+    assert (template.instructions, template.prefix) == ("Answer with the name alone.", "Answer:")
+
+
+def test_params_of_http_that_the_page_names_are_there():
+    """Limits, tries and headers are called as the page calls them."""
+    (line,) = [each for each in PAGE.split("\n\n") if each.startswith("`http` posts")]
+    named = {"timeout_s", "max_bytes", "retries", "headers_env"}
+    assert {each for each in named if f"`{each}" in line} == named <= set(Http(name="x", url="http://x").params)
+
+
+@pytest.mark.parametrize("check", ARM_CHECKS, ids=lambda check: check.__name__)
+def test_the_example_keeps_the_contract(check, tmp_path, monkeypatch):
+    """The page's own test passes with the page's own class, check by check."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    (tmp_path / "my_arms.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_arms", raising=False)
+    found = {}
+    exec(textwrap.dedent(re.search(r"\n\n( {4}import pytest\n.*?\n)\n\S", PAGE, flags=re.DOTALL)[1]), found)
+
+    assert found["ARM_CHECKS"] is ARM_CHECKS
+    found["test_curt"](check)
+    del sys.modules["my_arms"]
+
+
+@pytest.mark.parametrize("way", ["class", "entry point"])
+def test_the_example_is_an_arm(way, tmp_path, monkeypatch, install):  # noqa: F811 - the fixture
+    """The class on the page is short, comes in by its import path and by the page's entry point, and answers."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    (project,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(code.strip().splitlines()) < 25
+    if way == "class":
+        (tmp_path / "my_arms.py").write_text(code)
+        monkeypatch.syspath_prepend(tmp_path)
+        params = {"class": "my_arms:Curt", "words": 2}
+    else:
+        install("my-arms", tomllib.loads(project)["project"]["entry-points"][GROUP], code=code)
+        params = {"words": 2}
+    arm = make_arms({"curt": params}, capabilities=frozenset({"completion", "stop"}))["curt"]
+    outcome = asyncio.run(
+        run_strategy(
+            arm,
+            query=Query(id=DecisionId("d1"), text="Who wrote Dracula?"),
+            budget=Budget(),
+            retriever=MemoryRetriever([Passage(id="p", title="Dracula", text="Dracula is by Bram Stoker.")]),
+            generator=ScriptedGenerator({"2 words": "Bram Stoker"}),
+        )
+    )
+    assert (outcome.status, outcome.answer, outcome.steps) == ("answered", "Bram Stoker", 1)

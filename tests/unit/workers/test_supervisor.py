@@ -1,0 +1,291 @@
+"""How `ragbandit up` ends its children: real processes, told together, told twice, and killed at last."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from ragbandit.router.config.loading import load
+from ragbandit.workers import supervisor
+from ragbandit.workers.supervisor import Child, Supervisor, end
+
+#: notes when it is told to end, and ends when it was told so often (0: never)
+CODE = """
+import signal, sys, time
+often, notes = int(sys.argv[1]), open(sys.argv[2], "a", buffering=1)
+def told(*_):
+    told.times += 1
+    print(time.monotonic(), file=notes)
+told.times = 0
+signal.signal(signal.SIGTERM, told)
+print("ready", flush=True)
+while told.times != often or not often:
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def make_child(tmp_path):
+    """A function that starts a child which ends when it was told so often, and gives it."""
+    made = []
+
+    def start(often):
+        child = Child(f"answer-{len(made)}", arguments=[], log_folder=tmp_path)
+        child.log_file.touch()
+        child.process = subprocess.Popen(
+            [sys.executable, "-c", CODE, str(often), str(child.log_file)], stdout=subprocess.PIPE
+        )
+        made.append(child)
+        assert child.process.stdout.readline() == b"ready\n"
+        return child
+
+    yield start
+    for child in made:
+        child.process.kill()
+        child.process.wait(10)
+        child.process.stdout.close()
+
+
+def told(child):
+    return [float(line) for line in child.log_file.read_text().split()]
+
+
+def test_children_are_told_at_once_and_twice(make_child, caplog):
+    """All are told together; who is still there is told again, and killed if that does not help either."""
+    children = [make_child(often) for often in (0, 2, 1)]
+    began = time.monotonic()
+    end(children, drain_s=0.4, cut_off_s=0.6)
+    assert 1.0 <= time.monotonic() - began < 5.0
+    assert [child.process.returncode for child in children] == [-9, 0, 0]
+    assert [len(told(child)) for child in children] == [2, 2, 1]
+    assert max(told(child)[0] for child in children) - began < 0.3
+    assert [record.child for record in caplog.records] == ["answer-0"]
+
+
+def test_children_that_end_are_not_waited_for(make_child):
+    """When all have ended nobody waits any longer, and children that never started are no trouble."""
+    children = [make_child(1), make_child(1)]
+    began = time.monotonic()
+    end([*children, Child("late", arguments=[], log_folder=children[0].log_file.parent)], drain_s=20, cut_off_s=20)
+    assert time.monotonic() - began < 5
+    assert [child.process.returncode for child in children] == [0, 0]
+
+
+def test_a_renewed_child_is_told_once(make_child):
+    """A child that is being renewed is not told a second time, by a second renewal or an end, before its time is up."""
+    child = make_child(2)
+    child.renew()
+    give_up = time.monotonic() + 10
+    while not told(child):  # signals that come together are one
+        assert time.monotonic() < give_up
+    child.renew()
+    time.sleep(0.1)
+    end([child], drain_s=0.3, cut_off_s=5.0)
+    first, second = told(child)
+    assert second - first > 0.35
+    assert child.process.returncode == 0
+
+
+# ------------------------------------------------------------------------------------------ children that die
+
+
+def put_up(folder, monkeypatch, script):
+    """A child whose processes are this shell script; the first one runs."""
+    file = folder / "program"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(file))
+    child = Child("answer-1", arguments=[], log_folder=folder)
+    child.log_file.write_text("ERROR of yesterday\n")
+    child.start()
+    return child
+
+
+def die(child, caplog, *, until):
+    """Until so much has been said of its deaths; all pauses are over at once."""
+    while len(caplog.records) < until:
+        child.process.wait(10)
+        child._due = min(child._due, time.monotonic())
+        child.tend()
+    child.process.wait(10)
+
+
+def test_a_death_says_where_and_why(tmp_path, monkeypatch, caplog):
+    """The line on a child that died names its log and the last line in it, of this life and not of an earlier one."""
+    script = f"cd {tmp_path}; [ -e told ] && exit 3; touch told; echo loading; echo generator.model: gone; echo; exit 2"
+    die(put_up(tmp_path, monkeypatch, script), caplog, until=2)
+    one, two = caplog.records
+    assert (one.getMessage(), one.levelname, one.child, one.code) == ("died", "WARNING", "answer-1", 2)
+    assert (one.log, one.reason) == (str(tmp_path / "answer-1.log"), "generator.model: gone")
+    assert (two.code, two.reason) == (3, "it has logged nothing")
+
+
+def test_a_child_that_does_not_stay_up_is_said_plainly(tmp_path, monkeypatch, caplog):
+    """The third death in a row is an error with file and reason; after a long life the count begins anew."""
+    child = put_up(tmp_path, monkeypatch, "echo no key; exit 2")
+    die(child, caplog, until=4)
+    monkeypatch.setattr(supervisor, "STEADY_S", -1.0)
+    die(child, caplog, until=5)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "ERROR", "WARNING", "WARNING"]
+    assert caplog.records[2].getMessage() == f"cannot start or stay up; see {child.log_file}: no key"
+    assert child._deaths == 1
+
+
+def test_the_end_of_a_long_log_is_enough(tmp_path):
+    """Of a log of any size the end is read, and of a line of any length the beginning is shown."""
+    child = Child("answer-1", arguments=[], log_folder=tmp_path)
+    child.log_file.write_bytes(b"x" * 5_000_000 + b"\n\xff " + b"y" * 1000 + b"\n")
+    assert child.last_line() == "\ufffd " + "y" * 498
+
+
+# ------------------------------------------------------------------------------------------ what was accepted
+
+
+@pytest.fixture
+def make_supervisor(tmp_path, monkeypatch):
+    """A function that makes a Supervisor of a file's text, none of whose children run; it has handed its file on."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(text, **environ):
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        if text is not None:
+            (tmp_path / "config.yaml").write_text(text)
+        made = Supervisor(load(None))
+        made._hand_on(made._tree)
+        return made
+
+    return make
+
+
+ACCEPTED = ".ragbandit/accepted.yaml"
+TEXT = "generator: {name: scripted}\narms: {no_retrieval: , single_step: {passages: 3}}\n"
+
+
+def test_children_read_what_was_accepted(make_supervisor, tmp_path):
+    """Every child is given a copy of the file, for its owner's eyes, that gives the same settings as the file."""
+    made = make_supervisor(TEXT)
+    assert {tuple(child.arguments[-2:]) for child in made.children} == {("--config", ACCEPTED)}
+    assert load(ACCEPTED).settings == load("config.yaml").settings == made.settings
+    assert (tmp_path / ACCEPTED).stat().st_mode & 0o777 == 0o600
+    assert str(tmp_path / "config.yaml") in (tmp_path / ACCEPTED).read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "word"),
+    [
+        ("日本 😀", "日本 😀"),
+        ('"\\x85"', "\x85"),
+        ('"\\u2028\\r\\n"', "\u2028\r\n"),
+        ('"\\ud83d"', "\ud83d"),
+        ("'no'", "no"),
+        ("'='", "="),
+        ("1e3", "1e3"),
+        ("'2026-11-20'", "2026-11-20"),
+    ],
+)
+def test_every_word_of_the_file_survives(make_supervisor, written, word):
+    """Whatever letters a setting has, the children read what the file says."""
+    made = make_supervisor(f"generator: {{name: scripted, script: {{'': {written}}}}}")
+    assert load(ACCEPTED).settings == made.settings
+    assert made.settings.generator.script == {"": word}
+
+
+def test_secrets_of_the_environment_stay_there(make_supervisor, tmp_path):
+    """Without a file the copy says nothing; what the environment says reaches the children by the environment."""
+    environ = {"REDIS_URL": "redis://:hunter2@host/0", "RAGBANDIT_GENERATOR__NAME": "scripted"}
+    made = make_supervisor(None, **environ)
+    assert yaml.safe_load((tmp_path / ACCEPTED).read_text()) == {}
+    assert load(ACCEPTED).settings == made.settings
+    assert made.settings.redis_url == environ["REDIS_URL"]
+
+
+def test_a_file_that_came_later_is_named(make_supervisor, tmp_path):
+    """Who started without a file and sent a signal when there was one finds its name in the copy."""
+    made = make_supervisor(None, RAGBANDIT_GENERATOR__NAME="scripted")
+    assert "from no file" in (tmp_path / ACCEPTED).read_text().splitlines()[0]
+    (tmp_path / "config.yaml").write_text("arms: {no_retrieval: }\n")
+    made.reload()
+    assert str(tmp_path / "config.yaml") in (tmp_path / ACCEPTED).read_text().splitlines()[0]
+    assert set(load(ACCEPTED).settings.arms) == {"no_retrieval"}
+
+
+def test_a_redis_that_died_is_said_with_its_log(make_supervisor, tmp_path, caplog):
+    """The private Redis is started again, and the line on its death names its log too."""
+    made = make_supervisor(TEXT)
+    made.redis.start()
+    try:
+        os.kill(made.redis.pid, signal.SIGKILL)
+        made.redis._process.wait(10)
+        made._tend()
+        assert made.redis.pid is not None
+    finally:
+        made.redis.stop()
+    (record,) = caplog.records
+    assert (record.child, record.log) == ("redis", str(tmp_path / ".ragbandit" / "redis.log"))
+    assert "accept connections" in record.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "arms: [",
+        "arms: {no_retrieval: , single_stepp: }\n",
+        "generator: {name: scripted}\narms: {self_rag_trained: }\n",
+        "arms: {no_retrieval: }\npolicy: {name: fixed, params: {arm: 3}}\nlearning: {wait_s: -1.0}\n",
+    ],
+)
+def test_a_bad_file_is_not_handed_on(make_supervisor, tmp_path, caplog, text):
+    """A file that cannot be used changes neither the settings nor what children start with, and its fault is said."""
+    made = make_supervisor(TEXT)
+    before = (tmp_path / ACCEPTED).read_bytes()
+    (tmp_path / "config.yaml").write_text(text)
+    made.reload()
+    assert (tmp_path / ACCEPTED).read_bytes() == before
+    assert set(made.settings.arms) == {"no_retrieval", "single_step"}
+    assert caplog.records[-1].getMessage() == "arms not taken over"
+    assert caplog.records[-1].levelname == "ERROR"
+
+
+def test_good_arms_are_handed_on_and_told(make_supervisor, caplog):
+    """The arms of a good file are taken over, which is said; a later restart finds them whatever the file says then."""
+    made = make_supervisor(TEXT)
+    with caplog.at_level(logging.INFO, logger="ragbandit"):
+        for text, arms in (
+            ("generator: {name: scripted}\narms: {multi_step: {rounds: 2}}\n", {"multi_step": {"rounds": 2}}),
+            ("generator: {name: scripted}\n", {"no_retrieval": {}, "single_step": {}, "multi_step": {}}),
+        ):
+            with open("config.yaml", "w") as file:
+                file.write(text)
+            made.reload()
+            assert made.settings.arms == load(ACCEPTED).settings.arms == arms
+            assert caplog.records[-1].getMessage() == "arms taken over"
+            assert caplog.records[-1].arms == ", ".join(arms)
+
+
+def test_what_is_no_arm_waits_for_a_restart(make_supervisor, caplog):
+    """Other settings that were changed with the arms reach no child before `up` is started again, and are named."""
+    made = make_supervisor(TEXT)
+    with open("config.yaml", "w") as file:
+        file.write("generator: {name: local}\nserver: {port: 8999}\npolicy: {name: uniform}\narms: {no_retrieval: }\n")
+    made.reload()
+    accepted = load(ACCEPTED).settings
+    assert accepted == made.settings
+    assert set(accepted.arms) == {"no_retrieval"}
+    assert (accepted.generator.name, accepted.server.port, accepted.policy.name) == ("scripted", 8100, "mba")
+    (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.changed == "policy, generator, server"
+
+
+def test_the_file_that_was_read_is_read_again(make_supervisor, tmp_path):
+    """A file that the environment names is read again too, and not one that lies in the folder."""
+    (tmp_path / "mine.yaml").write_text(TEXT)
+    made = make_supervisor("arms: {multi_step: }\n", RAGBANDIT_CONFIG="mine.yaml")
+    (tmp_path / "mine.yaml").write_text("generator: {name: scripted}\narms: {no_retrieval: }\n")
+    made.reload()
+    assert set(made.settings.arms) == {"no_retrieval"}

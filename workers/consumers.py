@@ -1,0 +1,189 @@
+"""The threads that take jobs: one RQ worker each, so that one process works on several questions at once."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+from rq import Queue, SimpleWorker
+from rq.exceptions import DequeueTimeout
+from rq.job import Job
+from rq.timeouts import BaseDeathPenalty
+
+from ragbandit.router.jobs.queue import ANSWER_JOB, LEARN_JOB
+from ragbandit.workers import tasks
+
+if TYPE_CHECKING:
+    import redis
+
+__all__ = ["JOBS", "LOOK_S", "REPLY_S", "Signals", "Takers"]
+
+log = logging.getLogger("ragbandit.worker")
+
+#: job name -> its function
+JOBS: Mapping[str, Callable[..., object]] = MappingProxyType({ANSWER_JOB: tasks.answer, LEARN_JOB: tasks.learn})
+#: between two attempts to reach Redis, seconds
+REDIS_PAUSE_S = 0.5
+#: Redis is given up when a reply is so late, whole seconds
+REPLY_S = 2
+#: how often a thread that has no job looks whether to end, whole seconds
+LOOK_S = 1
+#: RQ waits for a job so much shorter than its workers' time to live
+RQ_SPARE_S = 15
+#: a second signal within that long is the first one again, sent to the whole group of processes
+SAME_SIGNAL_S = 1.0
+#: threads whose runs were cut off get that long to say so to RQ
+FAREWELL_S = 2.0
+
+
+class _NoLimit(BaseDeathPenalty):  # type: ignore[misc] # RQ has no types
+    """RQ's time limit for a job is a signal, which a thread cannot have. Our jobs have limits of their own."""
+
+    def setup_death_penalty(self) -> None:
+        pass
+
+    def cancel_death_penalty(self) -> None:
+        pass
+
+
+class _Job(Job):  # type: ignore[misc] # RQ has no types
+    """A job whose function is looked up in our table of job names; RQ would import its name as a path."""
+
+    @property
+    def func(self) -> Callable[..., object]:
+        """The function of this job's name; raises KeyError for a name that no release of ours has queued."""
+        return JOBS[self.func_name]
+
+
+class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
+    """RQ's worker for a thread: it neither forks nor has signals, and between two jobs it sees that it should end."""
+
+    death_penalty_class = _NoLimit
+
+    def __init__(self, queue: str, *, client: "redis.Redis", stopping: threading.Event) -> None:
+        super().__init__(
+            [Queue(queue, connection=client, job_class=_Job)],
+            connection=client,
+            job_class=_Job,
+            worker_ttl=LOOK_S + RQ_SPARE_S,
+        )
+        self._stopping = stopping
+
+    @property
+    def connection_timeout(self) -> int:
+        """Seconds to wait for any reply, the one that no job has come among them; RQ's own is 10 s more than that."""
+        return LOOK_S + REPLY_S
+
+    def _install_signal_handlers(self) -> None:
+        """The main thread has them."""
+
+    def subscribe(self) -> None:
+        """Nobody sends RQ's commands to our workers."""
+
+    def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
+        """The next job; None to end: in a burst for want of jobs, when told to, and when Redis is gone."""
+        del max_idle_time
+        while not self._stopping.is_set():
+            try:
+                self.heartbeat()
+                if self.should_run_maintenance_tasks:
+                    self.run_maintenance_tasks()
+                found = Queue.dequeue_any(self.queues, timeout, connection=self.connection, job_class=_Job)
+                if found is not None:
+                    found[0].redis_server_version = self.get_redis_server_version()
+                return found
+            except DequeueTimeout:
+                continue
+            except RedisError:
+                return None  # whoever started this worker tries again, and says so
+        return None
+
+
+class Takers:
+    """Threads that take jobs from queues until told to stop, or until a queue is empty.
+
+    connect: makes a client of Redis; every thread has one of its own. stopping: set by `stop`.
+    """
+
+    def __init__(self, connect: "Callable[[], redis.Redis]", *, stopping: threading.Event) -> None:
+        self._connect = connect
+        self._stopping = stopping
+        self._threads: list[threading.Thread] = []
+
+    def start(self, queue: str, *, threads: int, burst: bool = False) -> None:
+        """Take jobs from this queue in so many threads; with burst each ends when it finds the queue empty."""
+        for number in range(1, threads + 1):
+            take = partial(self._take, queue, burst=burst)
+            thread = threading.Thread(target=take, name=f"{queue}-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Take nothing new; what was taken is finished."""
+        self._stopping.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until all threads have ended, for timeout_s at most; whether they have."""
+        give_up = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(None if give_up is None else max(0.0, give_up - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def wait_for_signal(self, asked: "Signals", *, cut_off: Callable[[], None]) -> None:
+        """Until all threads have ended. The first signal stops them, a second one also calls cut_off."""
+        while not self.wait(0.1):
+            if asked.first:
+                self.stop()
+            if asked.second:
+                log.warning("told again: what runs is cut off", extra={"action": "cut_off"})
+                give_up = time.monotonic() + FAREWELL_S
+                cut_off()
+                while not self.wait(0.1) and time.monotonic() < give_up:
+                    cut_off()  # a thread may have begun something just then
+                return
+
+    def _take(self, queue: str, *, burst: bool) -> None:
+        """RQ's worker gives up when Redis goes; this process has models loaded, and waits for it."""
+        client, gone = self._connect(), False
+        try:
+            while not self._stopping.is_set():
+                try:
+                    worker = _Worker(queue, client=client, stopping=self._stopping)
+                    gone = False
+                    worker.work(burst=burst, logging_level="WARNING")
+                    if burst:
+                        return
+                except RedisError as error:
+                    if not gone:  # said once for an outage
+                        log.warning("Redis is gone: trying again", extra={"action": "redis", "reason": str(error)})
+                    gone = True
+                except Exception:
+                    log.exception("a thread of this worker failed, and begins again", extra={"action": "thread"})
+                self._stopping.wait(REDIS_PAUSE_S)
+        finally:
+            client.close()
+
+
+class Signals:
+    """SIGINT and SIGTERM as they come in, from now on. Only the main thread may make this."""
+
+    def __init__(self) -> None:
+        self._came: list[float] = []
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # No more than this: whatever takes a lock could wait for the very thread that the signal interrupted.
+            signal.signal(number, lambda *_: self._came.append(time.monotonic()))
+
+    @property
+    def first(self) -> bool:
+        """One came."""
+        return bool(self._came)
+
+    @property
+    def second(self) -> bool:
+        """Another one came that is not the same sent twice."""
+        return bool(self._came) and self._came[-1] - self._came[0] > SAME_SIGNAL_S

@@ -1,0 +1,1 @@
+"""Evaluation: `ragbandit evaluate` runs arms on labelled questions and judges their answers."""

@@ -1,0 +1,157 @@
+"""The answers of an evaluation, kept in a file that is only ever appended to: one JSON object a line.
+
+A line is there as soon as its answer is, so that an evaluation that was cut short goes on where it stopped. A line
+without its end, which a killed process may leave, is no answer and is cut off when the file is opened again.
+"""
+
+import fcntl
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.offline.logs.files import parsed
+from ragbandit.router.types import Cost, Json, Outcome, OutcomeStatus
+
+__all__ = ["Answers", "Kept", "key_of"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """One answer of one arm to one question, with what it took. Who judges it looks at it again each time."""
+
+    #: see `key_of`
+    key: str
+    arm: str
+    question: str
+    status: OutcomeStatus
+    answer: str | None
+    stop_reason: str
+    error: str | None
+    #: the papers' Step
+    steps: float
+    cost: Cost
+    made_by: Mapping[str, Json]
+    #: seconds since the epoch
+    made_at: float
+
+
+def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str) -> str:
+    """What tells one piece of work from another: 64 hexadecimal digits over question, arm, what made it, and version.
+
+    `version` is that of the generator, see ragbandit.workers.process.generator_version.
+    """
+    said = json.dumps([question, arm, made_by, version], sort_keys=True, default=str)
+    return sha256(said.encode()).hexdigest()
+
+
+class Answers:
+    """The file, open for one process at a time. Use it as a context manager.
+
+    Raises InvalidInput for a file with answers unless `resume`, and for a line that is no answer; ConfigError where
+    another process writes to it.
+    """
+
+    def __init__(self, file: Path, *, resume: bool) -> None:
+        self.file = file
+        self._resume = resume
+        self._found: dict[str, Kept] = {}
+        self._stream: BinaryIO | None = None
+
+    def __enter__(self) -> "Answers":
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = self.file.open("a+b")
+        except OSError as error:
+            raise _unusable(self.file, fault=f"cannot be opened: {error.strerror}") from error
+        try:
+            self._lock()
+            self._read()
+        except BaseException:
+            self._stream.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._stream is not None
+        self._stream.close()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._found
+
+    def __getitem__(self, key: str) -> Kept:
+        return self._found[key]
+
+    def forget_failed(self) -> None:
+        """Take answers that failed for missing. Their lines stay in the file: of one key the last line counts."""
+        self._found = {key: kept for key, kept in self._found.items() if kept.status != "failed"}
+
+    def add(self, outcome: Outcome, *, key: str, arm: str, question: str) -> None:
+        """Keep the answer; it is with the operating system when this returns."""
+        assert self._stream is not None
+        kept = Kept(
+            key=key,
+            arm=arm,
+            question=question,
+            status=outcome.status,
+            answer=outcome.answer,
+            stop_reason=outcome.stop_reason,
+            error=outcome.error,
+            steps=outcome.steps,
+            cost=outcome.cost,
+            made_by=outcome.made_by,
+            made_at=outcome.made_at,
+        )
+        try:
+            self._stream.write(json.dumps(asdict(kept), default=str).encode() + b"\n")
+            self._stream.flush()
+        except OSError as error:
+            raise _unusable(self.file, fault=f"cannot be written: {error.strerror}") from error
+        self._found[key] = kept
+
+    def _lock(self) -> None:
+        assert self._stream is not None
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                "another evaluation writes its answers there",
+                field=str(self.file),
+                remedy="wait for it, or name another file with --answers",
+            ) from error
+
+    def _read(self) -> None:
+        assert self._stream is not None
+        self._stream.seek(0)
+        whole = 0
+        for number, line in enumerate(self._stream, start=1):
+            if not line.endswith(b"\n"):
+                break
+            whole += len(line)
+            kept = _kept(line, where=f"{self.file}:{number}")
+            self._found[kept.key] = kept
+        if self._found and not self._resume:
+            raise InvalidInput(
+                f"holds {len(self._found)} answers",
+                field=str(self.file),
+                remedy="give --resume to go on with them, or another file with --answers",
+            )
+        self._stream.truncate(whole)
+
+
+def _kept(line: bytes, *, where: str) -> Kept:
+    try:
+        found: dict[str, Any] = parsed(line)
+        return Kept(**{**found, "cost": Cost(**found["cost"])})
+    except (InvalidInput, KeyError, TypeError) as error:
+        raise _unusable(Path(where), fault="is no answer of an evaluation") from error
+
+
+def _unusable(file: Path, *, fault: str) -> InvalidInput:
+    return InvalidInput(fault, field=str(file), remedy="take the line out, or name another file with --answers")

@@ -1,0 +1,409 @@
+"""`ragbandit evaluate`: run arms on labelled questions, keep every answer, judge them, write the routing table."""
+
+import asyncio
+import difflib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+from rich.markup import escape
+
+from ragbandit.router.cli.service import ConfigOption, JsonOption, errors, failing_well, printable
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.offline.logs.files import new_lines
+from ragbandit.router.offline.logs.jsonl import line_of
+from ragbandit.router.offline.simulation.report import bars
+from ragbandit.router.serving.bootstrap import make_encoder
+from ragbandit.router.serving.validation import capped
+from ragbandit.router.types import Budget, DecisionId, Query
+from ragbandit.strategies import known_arms, make_arms
+from ragbandit.strategies.base import Generator, Need, Retriever, Strategy
+from ragbandit.strategies.runner import made_by, run_strategy
+from ragbandit.workers.evaluation.answers import Answers, Kept, key_of
+from ragbandit.workers.evaluation.judging import (
+    CRUD,
+    FAMILY_NAMES,
+    Answered,
+    Asked,
+    Evaluated,
+    Judgements,
+    check_family,
+    evaluated,
+    judgements,
+    log_records,
+    table_records,
+)
+from ragbandit.workers.evaluation.questions import read_asked
+from ragbandit.workers.evaluation.quiz import quizzed_answers
+from ragbandit.workers.evaluation.ragquesteval import Judge, chinese_words, judge_templates
+from ragbandit.workers.evaluation.report import show
+from ragbandit.workers.process import (
+    arm_params,
+    generator_version,
+    index_folder,
+    make_generator,
+    make_retriever,
+    offered,
+)
+
+__all__ = ["Bench", "Work", "add_evaluate_verb", "asked_arms"]
+
+#: the shell's code for a command that ctrl-C ended
+INTERRUPTED = 130
+#: the word for every arm
+ALL = "all"
+#: so many failures without an answer before them, and the arm is named while the others go on
+EARLY = 5
+
+
+def add_evaluate_verb(app: typer.Typer) -> None:
+    """Put the verb on the command."""
+
+    @app.command(name="evaluate")
+    def evaluate(
+        *,
+        questions: Annotated[Path, typer.Option(help="JSONL: question and answers, a list; id, dataset, hops")],
+        strategy: Annotated[list[str], typer.Option(help="NAME[,NAME...] or all; may be repeated")],
+        corpus: Annotated[Path | None, typer.Option(help="JSONL or Parquet to search in; indexed once")] = None,
+        index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
+        family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(FAMILY_NAMES)}")] = "ours",
+        judge: Annotated[
+            str | None,
+            typer.Option(help="of family crud: configuration whose model and prompts judge; default: --config"),
+        ] = None,
+        limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
+        concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
+        answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
+        resume: Annotated[bool, typer.Option("--resume", help="go on with the answers that are there")] = False,
+        retry_failed: Annotated[
+            bool, typer.Option("--retry-failed", help="as --resume, and ask again where the answer failed")
+        ] = False,
+        table: Annotated[Path | None, typer.Option(help="write what `simulate` and `train` read")] = None,
+        log: Annotated[Path | None, typer.Option(help="write what `import` reads, to start a policy warm")] = None,
+        config: ConfigOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        """Run strategies on labelled questions: quality, steps, time, tokens and price of each.
+
+        Exit 0: judged. 1: written and judged, but every answer of some strategy failed, or was not judged. 2: what was
+        asked for cannot be done. 130: Ctrl-C.
+        """
+        with failing_well():
+            settings = configuration.load(config).settings
+            judging = _judging(settings, family=family, judge=judge)
+            settings = _searching(settings, corpus=corpus, index=index)
+            rows = read_asked(questions, family=family, limit=limit)
+            arms, lacking = asked_arms(strategy, settings=settings)
+            if len(arms) < 2 and (table or log):
+                raise InvalidInput(
+                    "one strategy gives nothing to route", field="strategy", remedy="name two, or leave out the table"
+                )
+            _tell_lacking(lacking)
+            file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
+            with Answers(file, resume=resume or retry_failed) as kept:
+                if retry_failed:
+                    kept.forget_failed()
+                answered = _run(rows, arms=arms, settings=settings, answers=kept, concurrency=concurrency)
+                judged_by = None if judging is None else judging()
+                judged_as = (
+                    judgements(rows, answered=answered, family=family)
+                    if judged_by is None
+                    else _quiz(rows, answered=answered, judge=judged_by, answers=kept, concurrency=concurrency)
+                )
+            found = evaluated(rows, answered=answered, judged_as=judged_as)
+            if table is not None:
+                _write(table, table_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward))
+            if log is not None:
+                records = log_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward)
+                _write(log, _encoded(records, asked=rows, settings=settings))
+            show(found, file=file, judge=None if judged_by is None else judged_by.model.name, as_json=as_json)
+            _tell_lost(found)
+
+
+def _judging(settings: Settings, *, family: str, judge: str | None) -> Callable[[], Judge] | None:
+    """What loads the judge of family "crud", behind a cache; None for a family that needs no judge.
+
+    Its prompts are read at once: what is wrong with them is said before anything is answered. The environment sets
+    our generator and prompts, and not those of another configuration.
+    """
+    check_family(family)
+    if family != CRUD:
+        if judge is not None:
+            raise InvalidInput(f"family {family} has no judge", field="judge", remedy="leave it out")
+        return None
+    chinese_words()  # only to have it checked
+    chosen = settings if judge is None else configuration.load(judge, environ={}).settings
+    templates = judge_templates(chosen.judge.templates)
+    cache = chosen.generator.cache or str(Path(settings.data_dir) / "cache" / "judge")
+    generator = chosen.generator.model_copy(update={"cache": cache})
+    return lambda: Judge(model=_loaded(generator, what="judge"), templates=templates)
+
+
+def _searching(settings: Settings, *, corpus: Path | None, index: str | None) -> Settings:
+    """The settings with the index that was asked for."""
+    if corpus is not None and index is not None:
+        raise InvalidInput("--corpus and --index exclude each other", field="index", remedy="give one of them")
+    name = index if corpus is None else _indexed(corpus, settings=settings)
+    if name is None:
+        return settings
+    return settings.model_copy(update={"retriever": settings.retriever.model_copy(update={"index": name})})
+
+
+def _indexed(corpus: Path, *, settings: Settings) -> str:
+    """The name of the corpus's index, built if nobody has built it before from the same bytes."""
+    from ragbandit.strategies.retrievers.bm25 import build_index, read_corpus
+
+    if corpus.is_dir():
+        raise InvalidInput(
+            f"{corpus} is a folder",
+            field="corpus",
+            remedy=f"index it: ragbandit index build --corpus {corpus} --index NAME, then give --index NAME",
+        )
+    try:
+        with corpus.open("rb") as file:
+            name = f"corpus-{file_digest(file, 'sha256').hexdigest()[:12]}"
+    except OSError as error:
+        raise InvalidInput(
+            f"{corpus} cannot be read: {error.strerror}", field="corpus", remedy="name a file"
+        ) from error
+    folder = index_folder(settings, name=name)
+    if not folder.exists():
+        build_index(read_corpus(corpus), folder)
+    return name
+
+
+def asked_arms(asked: Sequence[str], *, settings: Settings) -> tuple[dict[str, Strategy], dict[str, str]]:
+    """The arms to run, and of "all" those that cannot be run with the reason, both by name.
+
+    An arm of the configuration has its params from there, another one has its defaults. "all" is every arm of
+    ours, of installed packages and of the configuration. Raises ConfigError for an arm that is named and cannot be
+    run, beside "all" too, and InvalidInput for one that nobody knows.
+    """
+    names = list(dict.fromkeys(name.strip() for words in asked for name in words.split(",") if name.strip()))
+    known: dict[str, dict[str, object]] = {name: {} for name in known_arms()} | arm_params(settings)
+    _check_known(names, known=known, settings=settings)
+    capabilities = offered(settings.generator)
+    named = {name: known[name] for name in names if name != ALL}
+    made = make_arms(named, capabilities=capabilities) if named else {}
+    arms = {str(name): arm for name, arm in made.items()}
+    lacking: dict[str, str] = {}
+    for name, params in known.items() if ALL in names else ():
+        if name in arms:
+            continue
+        try:
+            arm = next(iter(make_arms({name: params}, capabilities=frozenset(get_args(Need))).values()))
+        except ConfigError as error:
+            lacking[name] = str(error)
+            continue
+        if unmet := sorted(arm.needs - capabilities):
+            lacking[name] = f"the generator lacks {', '.join(unmet)}"
+        else:
+            arms[name] = arm
+    return arms, lacking
+
+
+def _check_known(names: Sequence[str], *, known: Iterable[str], settings: Settings) -> None:
+    """Raises InvalidInput with what is known, names like the unknown one first."""
+    every = [*sorted(known), ALL]
+    if not names:
+        raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(every)}")
+    for name in names:
+        if name in every:
+            continue
+        if name in settings.arms:
+            raise InvalidInput(f"{name!r} is run by its caller", field="strategy", remedy="name an arm of our workers")
+        close = difflib.get_close_matches(name, every)
+        first = [*close, *(one for one in every if one not in close)]
+        raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=f"known: {', '.join(first)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """One arm on one question."""
+
+    key: str
+    arm: str
+    question: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """What the arms are run with."""
+
+    arms: Mapping[str, Strategy]
+    retriever: Retriever
+    generator: Generator
+    #: of the generator, see ragbandit.workers.process.generator_version
+    version: str
+    #: caps on every answer
+    budget: Budget
+
+    def work(self, asked: Sequence[Asked]) -> list[Work]:
+        """Every arm on every question, question by question: what is cut short has whole questions, but for one."""
+        parts = {"budget": self.budget, "retriever": self.retriever, "generator": self.generator}
+        making = {name: made_by(arm, **parts) for name, arm in self.arms.items()}  # type: ignore[arg-type]
+        return [
+            Work(
+                key=key_of(row.question, arm=name, made_by=making[name], version=self.version),
+                arm=name,
+                question=row.question,
+            )
+            for row in asked
+            for name in self.arms
+        ]
+
+    async def answer(
+        self, work: Iterable[Work], *, answers: Answers, concurrency: int, done: Callable[[Kept], None]
+    ) -> None:
+        """Do the work, at most `concurrency` at a time, and keep each answer as it comes. A failing arm is an answer.
+
+        What is under way when this is cancelled is lost, and nothing else. Closes generator and retriever.
+        """
+        left = iter(work)
+
+        async def take() -> None:
+            for each in left:
+                query = Query(id=DecisionId(each.key), text=each.question)
+                outcome = await run_strategy(
+                    self.arms[each.arm],
+                    query=query,
+                    budget=self.budget,
+                    retriever=self.retriever,
+                    generator=self.generator,
+                )
+                answers.add(outcome, key=each.key, arm=each.arm, question=each.question)
+                done(answers[each.key])
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(concurrency):
+                    group.create_task(take())
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from several
+        finally:
+            await self.generator.close()
+            await self.retriever.close()
+
+
+def _run(
+    asked: Sequence[Asked], *, arms: Mapping[str, Strategy], settings: Settings, answers: Answers, concurrency: int
+) -> Answered:
+    """Answers per arm in the order of the questions. Ctrl-C ends the command; what was answered is kept."""
+    bench = Bench(
+        arms=arms,
+        retriever=make_retriever(settings),
+        generator=_loaded(settings.generator, what="model"),
+        version=generator_version(settings.generator),
+        budget=capped(Budget(), limits=settings.budget),
+    )
+    work = bench.work(asked)
+    todo = list({each.key: each for each in work if each.key not in answers}.values())
+    fine = {each.arm for each in work if each.key in answers and answers[each.key].status != "failed"}
+    count, warn = itertools.count(1), _warner(fine)
+    with bars(errors) as progress, _interruptible(answers):
+
+        def done(kept: Kept) -> None:
+            progress("answers", next(count), len(todo))
+            warn(kept)
+
+        asyncio.run(bench.answer(todo, answers=answers, concurrency=concurrency, done=done))
+    return {name: [answers[each.key] for each in work if each.arm == name] for name in arms}
+
+
+def _warner(fine: set[str]) -> Callable[[Kept], None]:
+    """Says it of an arm, once, that its first answers have all failed: hours of an outage need not be waited for.
+
+    fine: the arms that have answered before.
+    """
+    failed = Counter[str]()
+
+    def warn(kept: Kept) -> None:
+        if kept.status != "failed":
+            fine.add(kept.arm)
+        elif kept.arm not in fine:
+            failed[kept.arm] += 1
+            if failed[kept.arm] == EARLY:
+                said = f"the first {EARLY} answers of {kept.arm} failed; Ctrl-C stops. {kept.error or kept.stop_reason}"
+                errors.print(printable(said), style="red", soft_wrap=True, highlight=False, markup=False)
+
+    return warn
+
+
+def _loaded(settings: GeneratorSettings, *, what: str) -> Generator:
+    with errors.status(f"loading the {what}"):
+        return make_generator(settings)
+
+
+def _quiz(
+    asked: Sequence[Asked], *, answered: Answered, judge: Judge, answers: Answers, concurrency: int
+) -> Judgements:
+    """Judgements by the judge. Ctrl-C ends the command; what was judged is in the judge's cache."""
+    count = itertools.count(1)
+    with bars(errors) as progress, _interruptible(answers):
+        return asyncio.run(
+            quizzed_answers(
+                asked,
+                answered=answered,
+                judge=judge,
+                concurrency=concurrency,
+                done=lambda: progress("judged", next(count), len(asked)),
+            )
+        )
+
+
+@contextmanager
+def _interruptible(answers: Answers) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        file = escape(str(answers.file))
+        errors.print(f"stopped; {file} keeps what was answered: go on with --resume", soft_wrap=True, highlight=False)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _encoded(
+    records: Iterable[Mapping[str, Any]], *, asked: Sequence[Asked], settings: Settings
+) -> Iterator[Mapping[str, Any]]:
+    """The records with the features by which a policy learns from them."""
+    encoder = make_encoder(settings.encoder)
+    texts = [row.question for row in asked]
+    features = embedded(texts, encoder=encoder, folder=Path(settings.data_dir) / "cache" / "features")
+    known = dict(zip(texts, features, strict=True))
+    for record in records:
+        yield {**record, "encoder_hash": encoder.hash, "features": known[record["text"]]}
+
+
+def _write(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """The records as JSONL, whole or not at all."""
+    with new_lines(path) as out:
+        for record in records:
+            out.write(line_of(dict(record)) + b"\n")
+
+
+def _tell_lacking(lacking: Mapping[str, str]) -> None:
+    for name, reason in lacking.items():
+        errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
+
+
+def _tell_lost(found: Sequence[Evaluated]) -> None:
+    """Ends the command with 1 where some strategy has no figure but zeros: what comes after it must not learn them."""
+    failed = [row.strategy for row in found if len(row.failures) == row.questions]
+    unjudged = [row.strategy for row in found if len(row.unjudged) == row.questions]
+    for names, fault in (
+        (failed, "failed and counts as wrong; when its cause is mended, --retry-failed asks again"),
+        (unjudged, "could not be judged and counts as wrong; the same command with --resume judges again"),
+    ):
+        if names:
+            said = f"every answer of {', '.join(names)} {fault}"
+            errors.print(printable(said), style="red", soft_wrap=True, highlight=False, markup=False)
+    if failed or unjudged:
+        raise typer.Exit(1)

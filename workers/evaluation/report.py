@@ -1,0 +1,75 @@
+"""What `evaluate` prints at its end: a line per arm, and what failed."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table as Printed
+
+from ragbandit.router.cli.service import console, print_json, printable
+from ragbandit.workers.evaluation.judging import Evaluated, Mean
+
+__all__ = ["show"]
+
+#: failures that are described; all are counted
+MOST_NAMED = 20
+#: as the papers head their columns
+_HEADS = {
+    "exact_match": "EM",
+    "f1": "F1",
+    "accuracy": "Acc",
+    "str_em": "str-em",
+    "str_hit": "str-hit",
+    "answered": "Q-R",
+    "word_precision": "T-P",
+    "word_recall": "T-R",
+    "word_f1": "T-F1",
+}
+
+
+def show(found: Sequence[Evaluated], *, file: Path, judge: str | None, as_json: bool) -> None:
+    """The table, what failed and where the answers lie; or the same as JSON. judge: the name of its model."""
+    if as_json:
+        print_json([row.as_json() for row in found])
+        return
+    measures = list(found[0].quality)
+    heads = [*(f"{_HEADS[name]} %" for name in measures), "Step", "Time", "s"]
+    table = Printed("strategy", *heads, "prompt", "written", "dollars", "failed")
+    for column in table.columns:
+        column.justify, column.no_wrap = "right", True
+    table.columns[0].justify = "left"
+    for row in found:
+        table.add_row(
+            escape(row.strategy),
+            *(_said(row.quality[name], scale=100.0, digits=1) for name in measures),
+            *(_said(mean) for mean in (row.steps, row.time, row.seconds)),
+            *(_said(mean, digits=0) for mean in (row.prompt_tokens, row.completion_tokens)),
+            _said(row.dollars, digits=5),
+            str(len(row.failures)),
+        )
+    table.caption = f"{found[0].questions} questions; mean ± standard error; failures count as wrong"
+    if judge is not None:
+        table.caption += f"; judged by {escape(judge)}"
+    wide = Measurement.get(console, console.options.update(width=1000), table).maximum
+    Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
+    _list("failed", {row.strategy: row.failures for row in found})
+    _list("not judged", {row.strategy: row.unjudged for row in found})
+    console.print(f"answers: {escape(str(file))}", soft_wrap=True, highlight=False)
+
+
+def _list(what: str, faults: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """The first of them, and how many more."""
+    named = [f"{strategy} {identity}: {error}" for strategy, listed in faults.items() for identity, error in listed]
+    for line in named[:MOST_NAMED]:
+        console.print(printable(f"{what}: {escape(line)}"), soft_wrap=True, highlight=False)
+    if len(named) > MOST_NAMED:
+        console.print(f"{what}: {len(named) - MOST_NAMED} more, see --json", highlight=False)
+
+
+def _said(mean: Mean | None, *, scale: float = 1.0, digits: int = 2) -> str:
+    if mean is None:
+        return "-"
+    value = f"{scale * mean.value:.{digits}f}"
+    return value if mean.error is None else f"{value} ± {scale * mean.error:.{digits}f}"

@@ -1,0 +1,1 @@
+"""Wiring: settings become generators, retrievers and arms."""

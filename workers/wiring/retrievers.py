@@ -1,0 +1,304 @@
+"""The retrievers that can be configured: how each is opened, built and described, and what reranks its hits."""
+
+import asyncio
+import functools
+import importlib.util
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.weights import at_hand, resolve
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.types import Json
+from ragbandit.strategies.base import Hit, Passage, Retriever
+from ragbandit.strategies.entry_points import import_class
+from ragbandit.strategies.outbound.addresses import shown_address
+from ragbandit.strategies.retrievers.hybrid import HybridRetriever
+from ragbandit.strategies.retrievers.reranking import RerankedRetriever, Reranker
+
+if TYPE_CHECKING:
+    from elasticsearch import Elasticsearch
+
+    from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+
+__all__ = [
+    "RETRIEVERS",
+    "Kind",
+    "check_reranker",
+    "index_folder",
+    "kind_of",
+    "make_retriever",
+    "search_once",
+    "with_choice",
+]
+
+#: the setting, for messages
+_RERANK = "retriever.rerank"
+
+#: the passages, anew at every call; a number of passages done -> None
+Rows = Callable[[], Iterable[Passage]]
+Progress = Callable[[int], None]
+Facts = dict[str, Json]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """What can be done with one kind of retriever. All raise ConfigError where its settings are wrong."""
+
+    open: Callable[[Settings], Retriever]
+    #: returns what `info` returns
+    build: Callable[[Settings, Rows, Progress], Facts]
+    #: where it lies and what it says of itself
+    info: Callable[[Settings], Facts]
+
+
+def make_retriever(settings: Settings) -> Retriever:
+    """The configured retriever, opened, its hits reranked if that is set.
+
+    Raises ConfigError if it is unknown or its index is missing, or if the reranker cannot be made.
+    """
+    chosen, retriever = settings.retriever, kind_of(settings).open(settings)
+    if chosen.rerank is None:
+        return retriever
+    rerank = _own_reranker(chosen.rerank) if ":" in chosen.rerank else _cross_encoder(chosen.rerank)
+    return RerankedRetriever(retriever, rerank=rerank, depth=chosen.rerank_depth)
+
+
+def check_reranker(settings: Settings) -> None:
+    """Refuse a reranker that cannot be imported, or whose weights are not to be found; none is made.
+
+    Nothing is fetched, and nothing is said of weights where the packages for them are missing. Raises ConfigError.
+    """
+    rerank = settings.retriever.rerank
+    if rerank is None:
+        return
+    if ":" in rerank:
+        import_class(rerank, where=_RERANK)
+    elif importlib.util.find_spec("transformers") is not None:
+        at_hand(rerank, setting=_RERANK)
+
+
+def _own_reranker(path: str) -> Reranker:
+    factory = import_class(path, where=_RERANK)
+    try:
+        made = factory()
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a class of others does when it is made
+        fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
+        raise ConfigError(fault, field=_RERANK, remedy="it is called without arguments") from error
+    name, close = getattr(made, "name", None), getattr(made, "close", None)
+    faults = [] if isinstance(name, str) and name else ["has no name"]
+    if not inspect.iscoroutinefunction(getattr(type(made), "__call__", None)):  # noqa: B004 - not whether, but which
+        faults.append("has no `async def __call__`")
+    if close is not None and not inspect.iscoroutinefunction(close):
+        faults.append("has a close that is not async")
+    if faults:
+        remedy = "follow ragbandit.strategies.retrievers.reranking.Reranker"
+        raise ConfigError(f"{path!r} {', '.join(faults)}", field=_RERANK, remedy=remedy)
+    return cast(Reranker, made)
+
+
+def _cross_encoder(model: str) -> Reranker:
+    try:
+        from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
+    except ImportError as error:
+        raise ConfigError(f"a package is missing: {error}", remedy="pip install 'ragbandit[models]'") from error
+    return CrossEncoder(resolve(model, setting=_RERANK).folder, name=_short(model))
+
+
+def _short(model: str) -> str:
+    """A hub name as it is, and of a path the last part."""
+    return Path(model).name if Path(model).exists() else model
+
+
+def kind_of(settings: Settings) -> Kind:
+    """Raises ConfigError, listing the known ones, for an unknown retriever."""
+    kind = RETRIEVERS.get(settings.retriever.name)
+    if kind is None:
+        known = ", ".join(sorted(RETRIEVERS))
+        raise ConfigError(f"{settings.retriever.name!r} is unknown", field="retriever.name", remedy=f"known: {known}")
+    return kind
+
+
+def with_choice(settings: Settings, *, retriever: str | None = None, index: str | None = None) -> Settings:
+    """The settings with another retriever, another index, or both."""
+    chosen = {key: value for key, value in (("name", retriever), ("index", index)) if value}
+    return settings.model_copy(update={"retriever": settings.retriever.model_copy(update=chosen)})
+
+
+def index_folder(settings: Settings, *, name: str | None = None) -> Path:
+    """Where an index of words lies: the configured one, or another by name or absolute path."""
+    given = Path(name or settings.retriever.index)
+    return given if given.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / given
+
+
+def _dense_folder(settings: Settings) -> Path:
+    folder = index_folder(settings)
+    return folder if folder.name.endswith("-dense") else folder.with_name(f"{folder.name}-dense")
+
+
+def _open_bm25(settings: Settings) -> Retriever:
+    from ragbandit.strategies.retrievers.bm25 import (
+        Bm25Retriever,  # bm25s and its numbers are loaded by whoever searches
+    )
+
+    return Bm25Retriever(index_folder(settings))
+
+
+def _build_bm25(settings: Settings, rows: Rows, progress: Progress) -> Facts:
+    from ragbandit.strategies.retrievers.bm25 import build_index
+
+    folder = index_folder(settings)
+    return {"folder": str(folder), **build_index(rows(), folder, progress=progress)}
+
+
+def _info_bm25(settings: Settings) -> Facts:
+    from ragbandit.strategies.retrievers.bm25 import read_meta
+
+    return {"folder": str(index_folder(settings)), **read_meta(index_folder(settings))}
+
+
+def _encoder(settings: Settings) -> "SentenceEncoder":
+    return _loaded_encoder(settings.retriever.model)
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded_encoder(model: str) -> "SentenceEncoder":
+    """One for both halves of a hybrid."""
+    try:
+        from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+    except ImportError as error:
+        raise ConfigError(f"a package is missing: {error}", remedy="pip install 'ragbandit[models]'") from error
+    weights = resolve(model, setting="retriever.model")
+    return SentenceEncoder(weights.folder, name=_short(model))
+
+
+def _open_dense(settings: Settings) -> Retriever:
+    encoder = _encoder(settings)
+    from ragbandit.strategies.retrievers.dense import DenseRetriever
+
+    return DenseRetriever(_dense_folder(settings), encoder=encoder, search_by=settings.retriever.search_by)
+
+
+def _build_dense(settings: Settings, rows: Rows, progress: Progress) -> Facts:
+    encoder = _encoder(settings)
+    from ragbandit.strategies.retrievers.dense import build_index
+
+    folder, search_by = _dense_folder(settings), settings.retriever.search_by
+    facts = build_index(rows(), folder, encoder=encoder, search_by=search_by, progress=progress)
+    return {"folder": str(folder), **facts}
+
+
+def _info_dense(settings: Settings) -> Facts:
+    _check_models()
+    from ragbandit.strategies.retrievers.dense import read_meta
+
+    return {"folder": str(_dense_folder(settings)), **read_meta(_dense_folder(settings))}
+
+
+def _check_models() -> None:
+    try:
+        import torch  # noqa: F401 - asked before a module that cannot do without it
+    except ImportError as error:
+        raise ConfigError(f"a package is missing: {error}", remedy="pip install 'ragbandit[models]'") from error
+
+
+def _api_key(settings: Settings) -> str | None:
+    return os.environ.get(settings.retriever.api_key_env) or None
+
+
+def _elasticsearch(settings: Settings) -> "Elasticsearch":
+    """A client for building and describing."""
+    try:
+        from ragbandit.strategies.retrievers.elasticsearch import connect
+    except ImportError as error:
+        raise ConfigError(f"a package is missing: {error}", remedy="pip install 'ragbandit[elasticsearch]'") from error
+    return connect(settings.retriever.url, api_key=_api_key(settings))
+
+
+def _open_elasticsearch(settings: Settings) -> Retriever:
+    _elasticsearch(settings).close()
+    from ragbandit.strategies.retrievers.elasticsearch import ElasticsearchRetriever, Search
+
+    chosen = settings.retriever
+
+    def opened(search: Search) -> Retriever:
+        return ElasticsearchRetriever(
+            chosen.url,
+            index=chosen.index,
+            search=search,
+            encoder=_encoder(settings) if search == "meaning" else None,
+            api_key=_api_key(settings),
+            timeout_s=chosen.timeout_s,
+        )
+
+    if chosen.search == "both":
+        return HybridRetriever(opened("words"), second=opened("meaning"))
+    return opened(chosen.search)
+
+
+def _build_elasticsearch(settings: Settings, rows: Rows, progress: Progress) -> Facts:
+    with _elasticsearch(settings) as client:
+        from ragbandit.strategies.retrievers.elasticsearch import build_index
+
+        chosen = settings.retriever
+        encoder = None if chosen.search == "words" else _encoder(settings)
+        facts = build_index(rows(), client=client, index=chosen.index, encoder=encoder, progress=progress)
+    return {"url": shown_address(chosen.url), "index": chosen.index, **facts}
+
+
+def _info_elasticsearch(settings: Settings) -> Facts:
+    with _elasticsearch(settings) as client:
+        from ragbandit.strategies.retrievers.elasticsearch import read_meta
+
+        facts = read_meta(client, index=settings.retriever.index)
+    return {"url": shown_address(settings.retriever.url), "index": settings.retriever.index, **facts}
+
+
+def _halves(settings: Settings) -> tuple[Settings, Settings]:
+    chosen = settings.retriever
+    if chosen.first == chosen.second:
+        raise ConfigError(f"both are {chosen.first!r}", field="retriever.second", remedy="name another")
+    return with_choice(settings, retriever=chosen.first), with_choice(settings, retriever=chosen.second)
+
+
+def _open_hybrid(settings: Settings) -> Retriever:
+    first, second = _halves(settings)
+    return HybridRetriever(kind_of(first).open(first), second=kind_of(second).open(second))
+
+
+def _build_hybrid(settings: Settings, rows: Rows, progress: Progress) -> Facts:
+    return {half.retriever.name: kind_of(half).build(half, rows, progress) for half in _halves(settings)}
+
+
+def _info_hybrid(settings: Settings) -> Facts:
+    return {half.retriever.name: kind_of(half).info(half) for half in _halves(settings)}
+
+
+#: retriever.name -> what can be done with it
+RETRIEVERS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "bm25": Kind(open=_open_bm25, build=_build_bm25, info=_info_bm25),
+        "dense": Kind(open=_open_dense, build=_build_dense, info=_info_dense),
+        "elasticsearch": Kind(open=_open_elasticsearch, build=_build_elasticsearch, info=_info_elasticsearch),
+        "hybrid": Kind(open=_open_hybrid, build=_build_hybrid, info=_info_hybrid),
+    }
+)
+
+
+def search_once(retriever: Retriever, *, query: str, k: int) -> tuple[Hit, ...]:
+    """One search from outside an event loop; the retriever is closed after it."""
+
+    async def ask() -> tuple[Hit, ...]:
+        try:
+            return await retriever.search(query, k=k)
+        finally:
+            await retriever.close()
+
+    return asyncio.run(ask())

@@ -25,10 +25,11 @@ from benchmarks.figures import Figure, print_figures
 from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.types import Budget, DecisionId, Json, Query
-from ragbandit.strategies import ARMS, make_arms
-from ragbandit.strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever, Strategy
+from ragbandit.strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever
 from ragbandit.strategies.generators.token_details import Attention, Token
+from ragbandit.strategies.registry import ARMS, make_arms
 from ragbandit.strategies.retrievers.corpus import read_corpus
+from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.process import make_generator
 

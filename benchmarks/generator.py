@@ -15,10 +15,10 @@ from pathlib import Path
 from benchmarks.figures import Figure, print_figures
 from ragbandit.router.encoders.weights import DEFAULT_GENERATOR, resolve
 from ragbandit.router.types import Budget, DecisionId, Query
-from ragbandit.strategies import make_arms
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.runner import run_strategy

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.router.types import ArmName, Cost, Json
+from ragbandit.router.types import Cost
 
 if TYPE_CHECKING:
-    from ragbandit.strategies.run import Run
+    pass
 
 __all__ = [
-    "Answer",
     "CallBroke",
     "Completion",
     "Generator",
@@ -32,7 +31,6 @@ __all__ = [
     "Request",
     "Retriever",
     "Sampling",
-    "Strategy",
     "error_text",
 ]
 
@@ -117,15 +115,6 @@ class Completion:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """What an arm returns when it ends by itself."""
-
-    text: str
-    #: the rule that ended it, for example "answer_found" or "max_rounds"
-    stop_reason: str
-
-
 class OutOfBudget(Exception):
     """A cap of the budget was reached in mid-run. `cap` names it; the runner makes an Outcome of it."""
 
@@ -198,22 +187,6 @@ class Generator(Protocol):
 
     async def close(self) -> None:
         """Give back connections and threads, when no call is under way. A second time does nothing."""
-        ...
-
-
-class Strategy(Protocol):
-    """One way of answering. Made once per process; `answer` is called for many questions at a time."""
-
-    name: ArmName
-    needs: frozenset[Need]
-    #: the settings it was made with, after defaults
-    params: Mapping[str, Json]
-
-    async def answer(self, question: str, *, run: "Run") -> Answer:
-        """Answer one question with what `run` offers.
-
-        OutOfBudget and ArmFailed pass through: the runner turns them into Outcomes with the cost so far.
-        """
         ...
 
 

@@ -2,11 +2,24 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from ragbandit.router.errors import ArmFailed
-from ragbandit.router.types import Branch, Budget, CallFailed, Cost, Generated, Query, Retrieved, Round, TraceEvent
+from ragbandit.router.types import (
+    ArmName,
+    Branch,
+    Budget,
+    CallFailed,
+    Cost,
+    Generated,
+    Json,
+    Query,
+    Retrieved,
+    Round,
+    TraceEvent,
+)
 from ragbandit.strategies.base import (
     CallBroke,
     Completion,
@@ -21,7 +34,7 @@ from ragbandit.strategies.base import (
     error_text,
 )
 
-__all__ = ["Run"]
+__all__ = ["Answer", "Run", "Strategy"]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -231,3 +244,28 @@ class Run:
     def _check_time(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise OutOfBudget("seconds")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What an arm returns when it ends by itself."""
+
+    text: str
+    #: the rule that ended it, for example "answer_found" or "max_rounds"
+    stop_reason: str
+
+
+class Strategy(Protocol):
+    """One way of answering. Made once per process; `answer` is called for many questions at a time."""
+
+    name: ArmName
+    needs: frozenset[Need]
+    #: the settings it was made with, after defaults
+    params: Mapping[str, Json]
+
+    async def answer(self, question: str, *, run: "Run") -> Answer:
+        """Answer one question with what `run` offers.
+
+        OutOfBudget and ArmFailed pass through: the runner turns them into Outcomes with the cost so far.
+        """
+        ...

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 
 from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.router.types import CANCELLED, MAX_TEXT, Budget, Json, Outcome, OutcomeStatus, Query, count_steps
-from ragbandit.strategies.base import Answer, Generator, OutOfBudget, QuestionTooLong, Retriever, Strategy, error_text
+from ragbandit.strategies.base import Generator, OutOfBudget, QuestionTooLong, Retriever, error_text
 from ragbandit.strategies.prompting.prompts import templates_digest
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run, Strategy
 
 __all__ = ["CANCELLED_ERROR", "GRACE_SECONDS", "STOP_REASON_LENGTH", "made_by", "run_strategy"]
 
@@ -108,7 +108,7 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
             ):
                 raise ArmFailed(
                     f"the arm {strategy.name} returned {answer!r:.200}",
-                    remedy="return a ragbandit.strategies.base.Answer of two strings",
+                    remedy="return a ragbandit.strategies.run.Answer of two strings",
                 )
         if run.deadline is not None and (late := time.monotonic() - run.deadline) > GRACE_SECONDS:
             # It was not cut off above: nobody could while the event loop stood still, or it would not be cut off.

@@ -21,13 +21,13 @@ from ragbandit.router.serving.bootstrap import check_policy, make_learner, open_
 from ragbandit.router.storage.decisions import Store
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
-from ragbandit.strategies import make_arms
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import tasks
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, Signals, Takers
 from ragbandit.workers.event_loop import LoopThread

@@ -23,7 +23,8 @@ from ragbandit.router.serving.validation import capped, unrun_outcome
 from ragbandit.router.storage.decisions import Store
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import CANCELLED, ArmName, Decision, DecisionId, Json, Outcome, PolicyLabel
-from ragbandit.strategies.base import Generator, Retriever, Strategy
+from ragbandit.strategies.base import Generator, Retriever
+from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import CANCELLED_ERROR, made_by, run_strategy
 from ragbandit.workers.active_runs import Running
 from ragbandit.workers.event_loop import CLOSE_S, LoopThread

@@ -14,11 +14,11 @@ from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.arms.flare import LatestPool, conclude
 from ragbandit.strategies.arms.single_step import gather, partial_kept, stop_reason
-from ragbandit.strategies.base import Answer, Completion, Need
+from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.token_details import Attention
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
 from ragbandit.strategies.prompting.prompts import ask, load_templates
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["Dragin", "DraginParams", "Word", "attention_received", "is_content", "merge_words", "sentence_spans"]
 

@@ -12,7 +12,7 @@ from ragbandit.router.errors import ArmFailed
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.arms.single_step import gather, partial_kept, stop_reason
-from ragbandit.strategies.base import Answer, Completion, Hit, Need
+from ragbandit.strategies.base import Completion, Hit, Need
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
@@ -23,7 +23,7 @@ from ragbandit.strategies.prompting.passages import (
     has_answer,
 )
 from ragbandit.strategies.prompting.prompts import Template, ask, load_templates
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 __all__ = [
     "Flare",

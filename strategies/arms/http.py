@@ -30,10 +30,10 @@ from pydantic import Field
 from ragbandit.router.errors import ArmFailed, ConfigError
 from ragbandit.router.types import ArmName, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.base import Answer, Need, OutOfBudget, error_text
+from ragbandit.strategies.base import Need, OutOfBudget, error_text
 from ragbandit.strategies.outbound.addresses import check_address, shown_address
 from ragbandit.strategies.outbound.redaction import check_header_value, without_keys
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["Http", "HttpParams"]
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.arms.single_step import Style, gather, partial_kept, read, stop_reason
-from ragbandit.strategies.base import Answer, Need, PromptTooLong
+from ragbandit.strategies.base import Need, PromptTooLong
 from ragbandit.strategies.prompting.passages import (
     CapPolicy,
     PassagePool,
@@ -22,7 +22,7 @@ from ragbandit.strategies.prompting.passages import (
     last_query,
 )
 from ragbandit.strategies.prompting.prompts import ask, load_templates
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["MultiStep", "MultiStepParams"]
 

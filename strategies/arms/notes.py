@@ -14,11 +14,11 @@ from pydantic import Field
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.arms.single_step import gather_once, stop_reason
-from ragbandit.strategies.base import Answer, Need, OutOfBudget, Passage
+from ragbandit.strategies.base import Need, OutOfBudget, Passage
 from ragbandit.strategies.prompting.parsing import parsed_numbered_labels
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Template, ask, load_templates
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 __all__ = [
     "AnswerStyle",

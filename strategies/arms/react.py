@@ -11,10 +11,10 @@ from ragbandit.router.errors import ArmFailed
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.arms.single_step import Style, find, gather_once, read, stop_reason
-from ragbandit.strategies.base import Answer, Completion, Need
+from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
 from ragbandit.strategies.prompting.prompts import Template, ask, fit, load_templates
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["Action", "React", "ReactParams", "parsed_action"]
 

@@ -12,12 +12,12 @@ from pydantic import Field
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.arms.single_step import Style, find, partial_kept, read, stop_reason
-from ragbandit.strategies.base import Answer, Completion, Need, Passage
+from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.parsing import parsed_label
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
 from ragbandit.strategies.prompting.prompts import ask, load_templates
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["PathAnswer", "RqRag", "RqRagParams", "chosen_answer", "mean_logprob", "parsed_queries"]
 

@@ -16,10 +16,10 @@ from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read
 from ragbandit.strategies.arms.dragin import is_content, merge_words
 from ragbandit.strategies.arms.flare import LatestPool, sentence_tokens
 from ragbandit.strategies.arms.single_step import gather, gather_once, read, stop_reason, together
-from ragbandit.strategies.base import Answer, Completion, Need, Passage, Prompt, Sampling
+from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
 from ragbandit.strategies.prompting.prompts import Template, load_templates, shown_prompt
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["Seakr", "SeakrParams", "uncertainty"]
 

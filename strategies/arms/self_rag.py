@@ -9,11 +9,11 @@ from pydantic import Field
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.arms.single_step import Style, gather, read, stop_reason
-from ragbandit.strategies.base import Answer, Hit, Need, Passage
+from ragbandit.strategies.base import Hit, Need, Passage
 from ragbandit.strategies.prompting.parsing import parsed_yes_no
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
 from ragbandit.strategies.prompting.prompts import ask, load_templates
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["SelfRag", "SelfRagParams"]
 

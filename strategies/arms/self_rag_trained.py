@@ -13,11 +13,11 @@ from ragbandit.router.errors import ArmFailed
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.arms.single_step import gather_once, stop_reason, together
-from ragbandit.strategies.base import Answer, Completion, Need, OutOfBudget, Passage
+from ragbandit.strategies.base import Completion, Need, OutOfBudget, Passage
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
 from ragbandit.strategies.prompting.prompts import ask, load_templates
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["SelfRagTrained", "SelfRagTrainedParams", "share"]
 

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from ragbandit.router.types import ArmName, Json, Retrieved
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.base import Answer, Need, OutOfBudget, Passage
+from ragbandit.strategies.base import Need, OutOfBudget, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Template, ask, load_templates
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 __all__ = [
     "NoRetrieval",

@@ -25,7 +25,7 @@ from ragbandit.router.types import (
     Retrieved,
     Round,
 )
-from ragbandit.strategies.base import Generator, Need, Passage, Prompt, Retriever, Strategy
+from ragbandit.strategies.base import Generator, Need, Passage, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import (
     HangingGenerator,
     LateGenerator,
@@ -34,6 +34,7 @@ from ragbandit.strategies.generators.scripted import (
     ScriptedGenerator,
     telling,
 )
+from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import run_strategy
 
 __all__ = ["ARM_CHECKS"]

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ragbandit.strategies.entry_points import GROUP, installed
+from ragbandit.strategies.registry import GROUP, installed
 
 __all__ = ["install"]
 

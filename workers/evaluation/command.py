@@ -25,8 +25,9 @@ from ragbandit.router.offline.simulation.report import bars
 from ragbandit.router.serving.bootstrap import make_encoder
 from ragbandit.router.serving.validation import capped
 from ragbandit.router.types import Budget, DecisionId, Query
-from ragbandit.strategies import known_arms, make_arms
-from ragbandit.strategies.base import Generator, Need, Retriever, Strategy
+from ragbandit.strategies.base import Generator, Need, Retriever
+from ragbandit.strategies.registry import known_arms, make_arms
+from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by, run_strategy
 from ragbandit.workers.evaluation.answers import Answers, Kept, key_of
 from ragbandit.workers.evaluation.judging import (

@@ -16,8 +16,8 @@ from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
-from ragbandit.strategies.entry_points import import_class
 from ragbandit.strategies.outbound.addresses import shown_address
+from ragbandit.strategies.registry import import_class
 from ragbandit.strategies.retrievers.hybrid import HybridRetriever
 from ragbandit.strategies.retrievers.reranking import RerankedRetriever, Reranker
 

@@ -21,9 +21,10 @@ from ragbandit.router.errors import ArmFailed, InvalidInput
 from ragbandit.router.offline.logs import Defaults, read_rows
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.types import Budget
-from ragbandit.strategies import make_arms
-from ragbandit.strategies.base import Answer, Hit, Passage
+from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.registry import make_arms
+from ragbandit.strategies.run import Answer
 from ragbandit.workers.evaluation.answers import Answers
 from ragbandit.workers.evaluation.command import Bench, add_evaluate_verb
 from ragbandit.workers.evaluation.judging import Asked

@@ -14,7 +14,8 @@ from examples.handbook.command import read_questions
 from examples.handbook.side_by_side import KINDS, by_kind, ended, kinds_table, main_table, print_wide, sampled
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.simulation.table import read_table
-from ragbandit.strategies import ARMS, Answer, Prompt, Request
+from ragbandit.strategies import Answer, Prompt, Request
+from ragbandit.strategies.registry import ARMS
 
 README = Path(__file__).parents[3] / "README.md"
 QUESTIONS = read_questions()

@@ -8,8 +8,9 @@ import pytest
 
 from ragbandit import strategies
 from ragbandit.router.errors import ConfigError
-from ragbandit.strategies import ARMS, Answer, make_arms
+from ragbandit.strategies import Answer
 from ragbandit.strategies.base import Need
+from ragbandit.strategies.registry import ARMS, make_arms
 
 EVERYTHING = frozenset(get_args(Need))
 
@@ -137,7 +138,7 @@ def test_one_of_our_arms_can_be_had_twice():
         ({"own": {"class": here("Nobody")}}, "arms.own.class", ["Nobody"]),
         ({"own": {"class": ".relative:Arm"}}, "arms.own.class", ["'.relative:Arm' cannot be imported: TypeError"]),
         ({"own": {"class": here("OwnArm"), "volume": 3}}, "arms.own", ["'volume': 3", "keywords"]),
-        ({"own": {"class": here("SyncArm")}}, "arms.own", ["async def answer", "ragbandit.strategies.base.Strategy"]),
+        ({"own": {"class": here("SyncArm")}}, "arms.own", ["async def answer", "ragbandit.strategies.run.Strategy"]),
         ({"own": {"class": here("NamelessArm")}}, "arms.own", ["has no name"]),
         ({"own": {"class": here("StubbornArm")}}, "arms.own", ["calls itself 'mine'"]),
         ({"own": {"class": here("StrangeArm")}}, "arms.own", ["telepathy", "known: completion"]),

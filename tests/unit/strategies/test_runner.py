@@ -25,21 +25,11 @@ from ragbandit.router.types import (
     Round,
     count_steps,
 )
-from ragbandit.strategies import ARMS, make_arms
-from ragbandit.strategies.base import (
-    Answer,
-    Completion,
-    Generator,
-    Need,
-    OutOfBudget,
-    Passage,
-    Prompt,
-    Request,
-    Retriever,
-)
+from ragbandit.strategies.base import Completion, Generator, Need, OutOfBudget, Passage, Prompt, Request, Retriever
 from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_templates
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.registry import ARMS, make_arms
+from ragbandit.strategies.run import Answer, Run
 from ragbandit.strategies.runner import made_by, run_strategy
 
 

@@ -25,9 +25,9 @@ from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import Store
 from ragbandit.router.storage.tables import outcomes
 from ragbandit.router.types import CallFailed, Cost, Decision, DecisionId, Query
-from ragbandit.strategies import make_arms
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import tasks
 from ragbandit.workers.active_runs import Running
 from ragbandit.workers.consumers import Signals

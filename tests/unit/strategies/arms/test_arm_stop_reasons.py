@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.strategies import ARMS
+from ragbandit.strategies.registry import ARMS
 
 
 @cache

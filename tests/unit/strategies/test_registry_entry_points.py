@@ -8,10 +8,9 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
-from ragbandit.strategies import ARMS, known_arms, make_arms
 from ragbandit.strategies.arms.single_step import SingleStep
 from ragbandit.strategies.base import Need
-from ragbandit.strategies.entry_points import installed
+from ragbandit.strategies.registry import ARMS, installed, known_arms, make_arms
 from ragbandit.workers.evaluation.command import asked_arms
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 

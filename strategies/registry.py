@@ -1,0 +1,206 @@
+"""Registry of arms: ours by name, those of installed packages by entry point, any class by its import path."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.types import ArmName
+from ragbandit.strategies.base import Need
+from ragbandit.strategies.run import Strategy
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["ARMS", "GROUP", "import_class", "installed", "known_arms", "load", "make_arms"]
+
+GROUP = "ragbandit.strategies"
+
+
+def import_class(path: object, *, where: str) -> Any:
+    """What "package.module:Class" names.
+
+    Raises ConfigError, with field `where`, for what is no such path, or if it cannot be imported.
+    """
+    module, colon, attribute = path.partition(":") if isinstance(path, str) else ("", "", "")
+    if not (module and colon and attribute):
+        raise ConfigError(f"{path!r} is no import path", field=where, remedy='write it as "package.module:Class"')
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:  # whatever a module of others does when it is imported
+        raise ConfigError(
+            f"{path!r} cannot be imported: {type(error).__name__}: {error}",
+            field=where,
+            remedy="mend it, install it, or put it on PYTHONPATH",
+        ) from error
+
+
+@functools.cache
+def installed() -> Mapping[str, tuple["EntryPoint", ...]]:
+    """Arm name -> the entry points that claim it, one unless packages clash; looked up once per process."""
+    from importlib.metadata import entry_points  # reads every installed package's metadata: not at import
+
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for each in sorted(entry_points(group=GROUP), key=lambda point: (point.name, _package(point))):
+        found[each.name] = (*found.get(each.name, ()), each)
+    return MappingProxyType(found)
+
+
+def load(name: str, *, ours: bool) -> Any:
+    """The class that an installed package offers under this name; None if there is none.
+
+    ours: we have an arm of that name ourselves. Raises ConfigError with field "arms.<name>" where more than one package
+    claims the name, ours being one, or where the class cannot be imported.
+    """
+    claims = installed().get(name, ())
+    packages = [*(["ragbandit"] if ours else []), *map(_package, claims)]
+    if not claims:
+        return None
+    if len(packages) > 1:
+        raise ConfigError(
+            f"{name!r} is claimed by the packages {', '.join(packages)}",
+            field=f"arms.{name}",
+            remedy='take one out, or say which is meant with class: "package.module:Class"',
+        )
+    try:
+        return claims[0].load()
+    except Exception as error:  # whatever a package of others does when it is imported
+        raise ConfigError(
+            f"{claims[0].value!r} of the package {packages[0]} cannot be imported: {type(error).__name__}: {error}",
+            field=f"arms.{name}",
+            remedy="mend or remove the package",
+        ) from error
+
+
+def _package(point: "EntryPoint") -> str:
+    return "an unnamed package" if point.dist is None else point.dist.name
+
+
+#: our arms: name -> class; imported when made, so that `import ragbandit.strategies` stays light
+ARMS: Mapping[str, str] = MappingProxyType(
+    {
+        "adaptive_note": "ragbandit.strategies.arms.adaptive_note:AdaptiveNote",
+        "chain_of_note": "ragbandit.strategies.arms.notes:ChainOfNote",
+        "dragin": "ragbandit.strategies.arms.dragin:Dragin",
+        "flare": "ragbandit.strategies.arms.flare:Flare",
+        "http": "ragbandit.strategies.arms.http:Http",
+        "multi_step": "ragbandit.strategies.arms.multi_step:MultiStep",
+        "no_retrieval": "ragbandit.strategies.arms.single_step:NoRetrieval",
+        "react": "ragbandit.strategies.arms.react:React",
+        "rq_rag": "ragbandit.strategies.arms.rq_rag:RqRag",
+        "seakr": "ragbandit.strategies.arms.seakr:Seakr",
+        "self_rag": "ragbandit.strategies.arms.self_rag:SelfRag",
+        "self_rag_trained": "ragbandit.strategies.arms.self_rag_trained:SelfRagTrained",
+        "self_refine": "ragbandit.strategies.arms.notes:SelfRefine",
+        "self_rerank": "ragbandit.strategies.arms.notes:SelfRerank",
+        "single_step": "ragbandit.strategies.arms.single_step:SingleStep",
+    }
+)
+
+#: what would meet a need: said to whoever configured an arm that the generator cannot serve
+_MET_BY: Mapping[Need, str] = MappingProxyType(
+    {
+        "completion": "any generator",
+        "stop": "any generator of ours, or an OpenAI-compatible server",
+        "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), and say so with "
+        "generator.openai.logprobs: true",
+        "entropy": "a local model",
+        "attention": "a local model loaded with eager attention",
+        "hidden_states": "a local model",
+        "trained_tokens": "a local model trained for this arm, with its tokens named in generator.trained_tokens",
+    }
+)
+
+
+def known_arms() -> tuple[str, ...]:
+    """The names that need no class: ours and those of installed packages, sorted."""
+    return tuple(sorted({*ARMS, *installed()}))
+
+
+def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: frozenset[Need]) -> dict[ArmName, Strategy]:
+    """The configured arms, in the order of the configuration; `capabilities` are those of the generator.
+
+    Raises ConfigError, with field "arms", "arms.<name>" or "arms.<name>.<param>", for an empty configuration, an
+    unknown arm or param, a value of the wrong type or range, a class that cannot be used, or an unmet need.
+    """
+    if not config:
+        raise ConfigError("no arm is configured", field="arms", remedy=f"known: {', '.join(known_arms())}")
+    arms: dict[ArmName, Strategy] = {}
+    for name, params in config.items():
+        arm = _make(name, params=params)
+        _check_needs(arm, name=name, capabilities=capabilities)
+        arms[ArmName(name)] = arm
+    return arms
+
+
+def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
+    if params is not None and not isinstance(params, Mapping):
+        raise ConfigError(f"{params!r} is no mapping", field=f"arms.{name}", remedy="give params by name, or {}")
+    # An arm without params is written `single_step:` in YAML, which reads as None.
+    given = {str(key): value for key, value in (params or {}).items()}
+    factory = _class_of(name, path=given.pop("class", None))
+    shown = f"{factory.__module__}:{factory.__qualname__}" if hasattr(factory, "__qualname__") else repr(factory)
+    try:
+        arm = factory(name=name, **given)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{shown} cannot be made with {given!r}: {error}",
+            field=f"arms.{name}",
+            remedy="it is called with name= and the params as keywords",
+        ) from error
+    return _checked(arm, name=name, path=shown)
+
+
+def _class_of(name: str, *, path: object) -> Any:
+    """The class that the param names, else the installed one of that name, else ours."""
+    if path is not None:
+        return import_class(path, where=f"arms.{name}.class")
+    factory = load(name, ours=name in ARMS)
+    if factory is not None:
+        return factory
+    if name in ARMS:
+        return import_class(ARMS[name], where=f"arms.{name}.class")
+    alike = difflib.get_close_matches(name, known_arms())
+    meant = f"did you mean {' or '.join(alike)}? " if alike else ""
+    raise ConfigError(
+        f"{name!r} is not an arm we know",
+        field=f"arms.{name}",
+        remedy=f'{meant}known: {", ".join(known_arms())}; for your own give class: "package.module:Class"',
+    )
+
+
+def _checked(arm: Any, *, name: str, path: str) -> Strategy:
+    faults = [f"has no {each}" for each in ("name", "needs", "params") if not hasattr(arm, each)]
+    if not inspect.iscoroutinefunction(getattr(arm, "answer", None)):
+        faults.append("has no `async def answer`")
+    if not faults and arm.name != name:
+        faults.append(f"calls itself {arm.name!r}")
+    if faults:
+        raise ConfigError(
+            f"{path} {', '.join(faults)}", field=f"arms.{name}", remedy="follow ragbandit.strategies.run.Strategy"
+        )
+    return cast(Strategy, arm)
+
+
+def _check_needs(arm: Strategy, *, name: str, capabilities: frozenset[Need]) -> None:
+    unknown = sorted(set(arm.needs) - set(get_args(Need)))
+    if unknown:
+        raise ConfigError(
+            f"needs {', '.join(unknown)}, unknown words",
+            field=f"arms.{name}",
+            remedy=f"known: {', '.join(get_args(Need))}",
+        )
+    unmet = sorted(arm.needs - capabilities)
+    if unmet:
+        offered = ", ".join(sorted(capabilities)) or "nothing"
+        raise ConfigError(
+            f"needs {', '.join(unmet)}, and the generator offers {offered}",
+            field=f"arms.{name}",
+            remedy="; ".join(f"{need}: use {_MET_BY[need]}" for need in unmet) + "; or take the arm out",
+        )

@@ -31,7 +31,7 @@ from ragbandit.strategies.registry import ARMS, make_arms
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.workers.process import make_generator
+from ragbandit.workers.wiring.generators import make_generator
 
 HANDBOOK = Path(__file__).parents[1] / "examples" / "handbook"
 #: milliseconds of an arm's own per round at most: the promise

@@ -36,9 +36,9 @@ from ragbandit.router.offline.simulation.process_pool import cores
 from ragbandit.router.offline.simulation.run import Learning, Run, World
 from ragbandit.router.offline.simulation.table import Matrix, Table, read_table
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import FeatureRows, with_floor
+from ragbandit.router.policies.draw import with_floor
 from ragbandit.router.serving.bootstrap import make_encoder
-from ragbandit.router.types import ArmName, Json, TableRow
+from ragbandit.router.types import ArmName, FeatureRows, Json, TableRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

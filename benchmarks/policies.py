@@ -16,7 +16,7 @@ from benchmarks.figures import Figure, print_figures, timed
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.simulation import Simulated, simulate
 from ragbandit.router.offline.simulation.process_pool import cores
-from ragbandit.router.offline.simulation.report import print_report
+from ragbandit.router.offline.simulation.report import print_training
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.serving.bootstrap import make_encoder
@@ -50,7 +50,7 @@ def main() -> None:
             )
 
         seconds = timed(work)
-    print_report(rows, console=Console(width=130), by_dataset=False)
+    print_training(rows, console=Console(width=130), by_dataset=False)
     print_figures(
         f"policies on {len(table.rows):,} questions, {TOTAL:,} in the denominator ({seconds:.0f} s, encoding included)",
         [

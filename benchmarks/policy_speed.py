@@ -19,8 +19,9 @@ from benchmarks.figures import Figure, print_figures, timed
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import FeatureRows, Policy, apply, draw, newcomers, pmf_of_one, seed_of
-from ragbandit.router.types import ArmName, DecisionId, Json, PolicyLabel, Query, Reward, Update
+from ragbandit.router.policies.base import Policy, apply, pmf_of_one
+from ragbandit.router.policies.draw import draw, newcomers, seed_of
+from ragbandit.router.types import ArmName, DecisionId, FeatureRows, Json, PolicyLabel, Query, Reward, Update
 
 #: registry name -> params, of the policies that decide without a transformer or a language model
 DECIDING: Mapping[str, Mapping[str, Json]] = {

@@ -21,18 +21,18 @@ from rich.table import Table as Printed
 
 from ragbandit import Router
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.distilbert import Encoder, HashingEncoder
+from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.jobs.queue import MemoryJobs
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import Held, Plan, asked_candidates, held, judge, prepared
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.table import Table, read_table
-from ragbandit.router.policies.base import FeatureRows
 from ragbandit.router.serving.bootstrap import make_encoder
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.storage.database import Database, migrate
 from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.types import ArmName, DecisionId, PolicyLabel, Query, TableRow
+from ragbandit.router.types import ArmName, DecisionId, FeatureRows, PolicyLabel, Query, TableRow
 
 __all__ = ["Judged", "judged", "lived", "made_table", "main"]
 

@@ -6,13 +6,17 @@ yet; every cost is a count or a number of seconds, so that any price can be put 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Final, Literal, NewType
+from typing import TYPE_CHECKING, Final, Literal, NewType
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    pass
+
 __all__ = [
     "CANCELLED",
+    "COST_TERMS",
     "IMPORTED",
     "MAX_TEXT",
     "Aggregate",
@@ -24,6 +28,7 @@ __all__ = [
     "Counters",
     "Decision",
     "DecisionId",
+    "FeatureRows",
     "Features",
     "Feedback",
     "FeedbackId",
@@ -362,3 +367,11 @@ class Counters:
     def balanced(self) -> bool:
         """Every decision is in exactly one place."""
         return self.decided == self.learned + self.defaulted + self.waiting + self.closed + self.quarantined
+
+
+#: What a cost may be made of: fields of Cost, and the papers' Step.
+COST_TERMS = ("steps", *(field.name for field in fields(Cost)))
+
+
+#: n embedded questions, shape (n, d), float32
+FeatureRows = npt.NDArray[np.float32]

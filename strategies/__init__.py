@@ -3,9 +3,9 @@
     arms = make_arms({"no_retrieval": {}, "single_step": {"passages": 5}}, capabilities=generator.capabilities)
 
 A key is the name of an arm. Its params say how it is made; the param `class` names the class as "package.module:Class",
-which is how your own arm comes in, or one of ours under a second name and with other settings:
+which is how your own arm comes in, or names one of ours, which then comes under a second name and with other settings:
 
-    {"wide_step": {"class": "ragbandit.strategies.arms.single_step:SingleStep", "passages": 10}}
+    {"wide_step": {"class": "single_step", "passages": 10}}
 
 An installed package brings arms under names of its own, by entry points of the group "ragbandit.strategies".
 A class is called with name=<key> and the other params as keywords, and must follow `strategies.base.Strategy`.
@@ -22,7 +22,7 @@ from ragbandit.strategies.run import Answer, Run, Strategy
 from ragbandit.strategies.runner import run_strategy
 
 if TYPE_CHECKING:
-    from ragbandit.strategies.arms.single_step import gather, read
+    from ragbandit.strategies.arm_parts.steps import gather, read
 
 __all__ = [
     "ARMS",
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 #: parts of our arms that yours may use; they bring pydantic
-_LAZY = {"gather": "ragbandit.strategies.arms.single_step", "read": "ragbandit.strategies.arms.single_step"}
+_LAZY = {"gather": "ragbandit.strategies.arm_parts.steps", "read": "ragbandit.strategies.arm_parts.steps"}
 
 
 def __getattr__(name: str) -> object:

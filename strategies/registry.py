@@ -16,7 +16,17 @@ from ragbandit.strategies.run import Strategy
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["ARMS", "GROUP", "import_class", "installed", "known_arms", "load", "make_arms"]
+__all__ = [
+    "ARMS",
+    "GROUP",
+    "PATHS_OF_0_1",
+    "import_class",
+    "installed",
+    "known_arms",
+    "load",
+    "make_arms",
+    "registered_name",
+]
 
 GROUP = "ragbandit.strategies"
 
@@ -84,20 +94,41 @@ def _package(point: "EntryPoint") -> str:
 ARMS: Mapping[str, str] = MappingProxyType(
     {
         "adaptive_note": "ragbandit.strategies.arms.adaptive_note:AdaptiveNote",
-        "chain_of_note": "ragbandit.strategies.arms.notes:ChainOfNote",
+        "chain_of_note": "ragbandit.strategies.arms.chain_of_note:ChainOfNote",
         "dragin": "ragbandit.strategies.arms.dragin:Dragin",
         "flare": "ragbandit.strategies.arms.flare:Flare",
         "http": "ragbandit.strategies.arms.http:Http",
         "multi_step": "ragbandit.strategies.arms.multi_step:MultiStep",
-        "no_retrieval": "ragbandit.strategies.arms.single_step:NoRetrieval",
+        "no_retrieval": "ragbandit.strategies.arms.no_retrieval:NoRetrieval",
         "react": "ragbandit.strategies.arms.react:React",
         "rq_rag": "ragbandit.strategies.arms.rq_rag:RqRag",
         "seakr": "ragbandit.strategies.arms.seakr:Seakr",
         "self_rag": "ragbandit.strategies.arms.self_rag:SelfRag",
         "self_rag_trained": "ragbandit.strategies.arms.self_rag_trained:SelfRagTrained",
-        "self_refine": "ragbandit.strategies.arms.notes:SelfRefine",
-        "self_rerank": "ragbandit.strategies.arms.notes:SelfRerank",
+        "self_refine": "ragbandit.strategies.arms.self_refine:SelfRefine",
+        "self_rerank": "ragbandit.strategies.arms.self_rerank:SelfRerank",
         "single_step": "ragbandit.strategies.arms.single_step:SingleStep",
+    }
+)
+
+#: our arms by the class path that release 0.1 had: configurations and recorded outcomes bear these paths
+PATHS_OF_0_1: Mapping[str, str] = MappingProxyType(
+    {
+        "strategies.adaptive_note:AdaptiveNote": "adaptive_note",
+        "strategies.notes:ChainOfNote": "chain_of_note",
+        "strategies.dragin:Dragin": "dragin",
+        "strategies.flare:Flare": "flare",
+        "strategies.remote:Http": "http",
+        "strategies.ircot:MultiStep": "multi_step",
+        "strategies.basic:NoRetrieval": "no_retrieval",
+        "strategies.react:React": "react",
+        "strategies.rq_rag:RqRag": "rq_rag",
+        "strategies.seakr:Seakr": "seakr",
+        "strategies.self_rag:SelfRag": "self_rag",
+        "strategies.self_rag_trained:SelfRagTrained": "self_rag_trained",
+        "strategies.notes:SelfRefine": "self_refine",
+        "strategies.notes:SelfRerank": "self_rerank",
+        "strategies.basic:SingleStep": "single_step",
     }
 )
 
@@ -114,6 +145,12 @@ _MET_BY: Mapping[Need, str] = MappingProxyType(
         "trained_tokens": "a local model trained for this arm, with its tokens named in generator.trained_tokens",
     }
 )
+
+
+def registered_name(kind: type) -> str:
+    """What a class is recorded as: one of ours by its registered name, any other as "package.module:Class"."""
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    return next((name for name, ours in ARMS.items() if ours == path), path)
 
 
 def known_arms() -> tuple[str, ...]:
@@ -160,7 +197,8 @@ def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
 def _class_of(name: str, *, path: object) -> Any:
     """The class that the param names, else the installed one of that name, else ours."""
     if path is not None:
-        return import_class(path, where=f"arms.{name}.class")
+        ours = PATHS_OF_0_1.get(str(path), str(path))
+        return import_class(ARMS.get(ours, path), where=f"arms.{name}.class")
     factory = load(name, ours=name in ARMS)
     if factory is not None:
         return factory

@@ -12,6 +12,7 @@ from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.router.types import CANCELLED, MAX_TEXT, Budget, Json, Outcome, OutcomeStatus, Query, count_steps
 from ragbandit.strategies.base import Generator, OutOfBudget, QuestionTooLong, Retriever, error_text
 from ragbandit.strategies.prompting.prompts import templates_digest
+from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Answer, Run, Strategy
 
 __all__ = ["CANCELLED_ERROR", "GRACE_SECONDS", "STOP_REASON_LENGTH", "made_by", "run_strategy"]
@@ -83,12 +84,13 @@ async def run_strategy(
 def made_by(strategy: Strategy, *, budget: Budget, retriever: Retriever, generator: Generator) -> Mapping[str, Json]:
     """What tells two versions of an arm apart, as plain JSON values: `Outcome.made_by`.
 
-    "arm": "module:Class"; "params"; of an arm with templates "templates", a digest of their texts, so that an edited
-    file is another version; the names of "generator" and "retriever"; "budget": the caps in force, by name.
+    "arm": the registered name of one of ours, else "module:Class"; "params"; of an arm with templates "templates", a
+    digest of their texts, so that an edited file is another version; the names of "generator" and "retriever";
+    "budget": the caps in force, by name.
     """
     kind, digest = type(strategy), templates_digest(strategy)
     return {
-        "arm": f"{kind.__module__}:{kind.__qualname__}",
+        "arm": registered_name(kind),
         "params": dict(strategy.params),
         **({} if digest is None else {"templates": digest}),
         "generator": generator.name,

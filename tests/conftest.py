@@ -30,7 +30,8 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import policy_sha256
 from ragbandit.router.learning.status import counters
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy, apply, choose, seed_of
+from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback, made_outcome, new_id
 from ragbandit.router.storage.database import Database, migrate

@@ -9,18 +9,23 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ragbandit.router.cli.console import ConfigOption, failing_well
 from ragbandit.router.cli.logs import add_log_verbs
 from ragbandit.router.cli.replay import add_replay_verb
-from ragbandit.router.cli.service import ConfigOption, add_verbs, failing_well
+from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.cli.simulate import add_offline_verbs
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
-from ragbandit.router.serving.bootstrap import check_policy, open_database
+from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.serving.bootstrap import open_database
 from ragbandit.workers.evaluation.command import add_evaluate_verb
 from ragbandit.workers.evaluation.ragquesteval import judge_templates
 from ragbandit.workers.index import index
-from ragbandit.workers.process import QUEUES, check_arms, check_generator, make_retriever, run_worker, set_up_log
+from ragbandit.workers.log_setup import set_up_log
+from ragbandit.workers.process import QUEUES, make_retriever, run_worker
+from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.generators import check_generator
 
 __all__ = ["app", "main"]
 

@@ -26,7 +26,7 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ragbandit-loop", daemon=True)
         self._lock = threading.Lock()
-        self._awaited: set[Future[Any]] = set()
+        self.awaited: set[Future[Any]] = set()
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Reply], *, timeout_s: float | None = None) -> Reply:
@@ -36,7 +36,7 @@ class LoopThread:
         """
         with self._lock:  # from its first step on `interrupt` must find it
             waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
-            self._awaited.add(waiting)
+            self.awaited.add(waiting)
         try:
             return waiting.result(timeout_s)
         except BaseException:
@@ -44,7 +44,7 @@ class LoopThread:
             raise
         finally:
             with self._lock:
-                self._awaited.discard(waiting)
+                self.awaited.discard(waiting)
 
     def answers(self, *, within_s: float) -> bool:
         """Whether the loop gets to anything within that long; False where code that does not await blocks it."""
@@ -63,7 +63,7 @@ class LoopThread:
     def interrupt(self) -> None:
         """Cancel every coroutine that somebody waits for in `run`; they raise CancelledError there."""
         with self._lock:
-            awaited = list(self._awaited)
+            awaited = list(self.awaited)
         for waiting in awaited:
             waiting.cancel()
 

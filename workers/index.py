@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ragbandit.router.cli.service import ConfigOption, JsonOption, errors, failing_well, print_json, printable
+from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, print_json, printable
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.base import Passage

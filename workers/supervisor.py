@@ -29,10 +29,11 @@ from ragbandit.router.api.client import Client
 from ragbandit.router.config.loading import Loaded, load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, NotReady, RagBanditError
-from ragbandit.router.jobs.redis_server import PARENT_VARIABLE, RedisServer
-from ragbandit.router.serving.bootstrap import check_policy
+from ragbandit.router.jobs.processes import PARENT_VARIABLE
+from ragbandit.router.jobs.redis_server import RedisServer
+from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.storage.files import put
-from ragbandit.workers.process import check_arms
+from ragbandit.workers.wiring.arms import check_arms
 
 __all__ = ["Child", "Supervisor", "end"]
 

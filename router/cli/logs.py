@@ -13,15 +13,15 @@ from rich.markup import escape
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from ragbandit.router.cli.arguments import asked_time
-from ragbandit.router.cli.service import ConfigOption, JsonOption, console, errors, failing_well, ledger_of, print_json
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, failing_well, print_json
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput, NotFound, RagBanditError
 from ragbandit.router.learning.status import check_registered
 from ragbandit.router.offline.logs import FORMATS, BadRow, Defaults, Logged, format_of, read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import Taken, ledger_rows, take_in
-from ragbandit.router.offline.simulation.report import bars
-from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.serving.bootstrap import ledger_of, open_database
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 

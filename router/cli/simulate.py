@@ -6,17 +6,18 @@ from typing import Annotated
 import typer
 
 from ragbandit.router.cli.arguments import asked_line, asked_policies, asked_weights
-from ragbandit.router.cli.service import ConfigOption, JsonOption, console, errors, failing_well, print_json
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, failing_well, print_json
+from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.train import add_train
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.frontier_plot import check_plot
 from ragbandit.router.offline.simulation.process_pool import cores
-from ragbandit.router.offline.simulation.report import bars, draw_plot, print_report
+from ragbandit.router.offline.simulation.report import draw_plot, print_training
 from ragbandit.router.offline.simulation.table import read_table
-from ragbandit.router.offline.training import asked_params, read_questions, train
-from ragbandit.router.offline.training import print_report as print_training
-from ragbandit.router.serving.bootstrap import check_fallback, make_encoder
+from ragbandit.router.policies.checks import check_fallback
+from ragbandit.router.serving.bootstrap import make_encoder
 
 __all__ = ["add_offline_verbs"]
 
@@ -24,7 +25,7 @@ __all__ = ["add_offline_verbs"]
 def add_offline_verbs(app: typer.Typer) -> None:
     """Put the offline verbs on the command."""
     _add_simulate(app)
-    _add_train(app)
+    add_train(app)
 
 
 def _add_simulate(app: typer.Typer) -> None:
@@ -80,36 +81,6 @@ def _add_simulate(app: typer.Typer) -> None:
             if as_json:
                 print_json([row.as_json() for row in rows])
             else:
-                print_report(rows, console=console, by_dataset=by_dataset)
+                print_training(rows, console=console, by_dataset=by_dataset)
             if plot is not None:  # last: a figure that cannot be written must not cost the table
                 draw_plot(rows, path=plot)
-
-
-def _add_train(app: typer.Typer) -> None:
-    @app.command(name="train")
-    def train_(
-        *,
-        policy: Annotated[str, typer.Option(help="adaptive_rag or multi_label")],
-        table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
-        out: Annotated[Path, typer.Option(help="the folder to write; not there yet, or empty")],
-        questions: Annotated[
-            Path | None, typer.Option(help="JSONL: question and hops, for labels by inductive bias")
-        ] = None,
-        params: Annotated[str, typer.Option(help='of the policy, as JSON: {"seed": 1}')] = "{}",
-        epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
-        as_json: JsonOption = False,
-    ) -> None:
-        """Train a policy on a full-information table, for the param `trained`."""
-        with failing_well():
-            asked = asked_params(params) | ({} if epochs is None else {"epochs": epochs})
-            rows = list(read_table(table).rows)
-            if questions is not None:
-                rows += read_questions(questions, known=rows)
-            with bars(errors) as show:
-                report = train(
-                    policy, params=asked, rows=rows, out=out, progress=lambda done, total: show("batches", done, total)
-                )
-            if as_json:
-                print_json(report)
-            else:
-                print_training(report, console=console)

@@ -10,22 +10,22 @@ import hashlib
 import itertools
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ragbandit.router.encoders.hashing import refuse_string
 from ragbandit.router.encoders.projection import LEAST, RECIPE, Projection, fitted, references
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.errors import ConfigError
 from ragbandit.router.storage.files import kept
 
-__all__ = ["DistilBertEncoder", "Encoder", "HashingEncoder"]
+__all__ = ["DistilBertEncoder"]
 
 log = logging.getLogger("ragbandit.encoder")
 
@@ -36,48 +36,6 @@ Device = Literal["auto", "cpu", "cuda"]
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
 # A token is rarely longer than this many characters; more text than that is cut before the tokenizer reads it.
 _CHARACTERS_PER_TOKEN: Final = 32
-
-
-class Encoder(Protocol):
-    """Turns questions into vectors."""
-
-    #: d
-    dimension: int
-    #: sha256 over weights, tokenizer, pooling and precision: two encoders with one hash give the same features
-    hash: str
-    #: where the weights came from, for the log
-    source: str
-
-    def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Shape (n, d), float32. Safe to call from several threads. Empty input gives shape (0, d)."""
-        ...
-
-
-class HashingEncoder:
-    """Counts of hashed words with random signs, of mean square one: no model, no torch. For tests and trials.
-
-    Questions that share words are near each other; nothing else about meaning is in it.
-    """
-
-    def __init__(self, dimension: int = 32) -> None:
-        if dimension < 1:
-            raise ConfigError("must be at least 1", field="encoder.dimension", remedy="use 32 or more")
-        self.dimension = dimension
-        self.source = "hashed words"
-        self.hash = hashlib.sha256(f"hashed words v1, {dimension}".encode()).hexdigest()
-
-    def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Shape (n, d). A text without a word gives a row of zeros."""
-        _refuse_string(texts)
-        found = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        for row, text in zip(found, texts, strict=True):
-            for word in re.findall(r"\w+", text.casefold()):
-                number = int.from_bytes(hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest())
-                row[(number >> 1) % self.dimension] += 1.0 if number & 1 else -1.0
-            length = float(np.sqrt(np.mean(row**2)))
-            if length > 0:
-                row /= length
-        return found
 
 
 class DistilBertEncoder:
@@ -135,7 +93,7 @@ class DistilBertEncoder:
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Shape (n, d). A row does not depend on the other texts beyond rounding; mean square near 1 per entry."""
-        _refuse_string(texts)
+        refuse_string(texts)
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
         return self._projection.apply(self._states(texts), texts=texts, dimension=self.dimension)
@@ -192,8 +150,3 @@ def _load_tokenizer(folder: Path, *, max_tokens: int) -> tuple[Any, str]:
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length=max_tokens)
     return tokenizer, hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-
-
-def _refuse_string(texts: Sequence[str]) -> None:
-    if isinstance(texts, str):
-        raise InvalidInput("a list of texts is wanted, not one string", field="texts")

@@ -13,9 +13,9 @@ import numpy as np
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from ragbandit.router.encoders.distilbert import Encoder
-from ragbandit.router.policies.base import FeatureRows
+from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.storage.files import put
+from ragbandit.router.types import FeatureRows
 
 __all__ = ["embedded"]
 

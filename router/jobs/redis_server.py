@@ -1,13 +1,10 @@
 """The private redis-server of the embedded default: no port, a socket that follows from data_dir."""
 
-import ctypes
 import hashlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,29 +13,10 @@ from redis.exceptions import RedisError
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, QueueError
+from ragbandit.router.jobs.processes import end_with_parent
 from ragbandit.router.jobs.queue import connect
 
-__all__ = ["PARENT_VARIABLE", "RedisServer", "die_with_parent", "end_with_parent", "redis_runs", "redis_url"]
-
-#: set by `ragbandit up` for its children; outside the prefix, since it is no setting
-PARENT_VARIABLE = "_RAGBANDIT_PARENT"
-
-
-def die_with_parent() -> None:
-    """On Linux, a child of `ragbandit up` is told to end when the supervisor is gone, however it went."""
-    parent = os.environ.get(PARENT_VARIABLE)
-    if parent is None or not sys.platform.startswith("linux"):
-        return
-    end_with_parent()
-    if os.getppid() != int(parent):  # it died before we asked
-        raise SystemExit(0)
-
-
-def end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the parent dies."""
-    if sys.platform.startswith("linux"):
-        parent_death_signal = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+__all__ = ["RedisServer", "redis_runs", "redis_url"]
 
 
 def redis_url(settings: Settings) -> str:

@@ -16,7 +16,8 @@ from sqlalchemy import func, select
 from ragbandit.router.errors import RagBanditError, SnapshotError, StoreError
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import RAISED, Drawn, Policy, PolicyOutput, apply, choose, draw, pmf_of_one, seed_of
+from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one
+from ragbandit.router.policies.draw import RAISED, Drawn, choose, draw, seed_of
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.rows import decision_value, snapshot_value
 from ragbandit.router.storage.tables import decisions, outcomes, snapshots
@@ -165,7 +166,11 @@ def draw_fault(decision: Decision) -> str | None:
 
 def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: Verdict) -> SnapshotInfo | None:
     """The newest snapshot, its sha256 taken from the policy that its files restore."""
-    newest = ledger.latest_snapshots(limit=1, policy=serving)
+    newest = ledger.latest_snapshots(
+        limit=1,
+        algorithm=None if serving is None else serving.algorithm,
+        params=None if serving is None else serving.params,
+    )
     if not newest:
         return None
     info = newest[0]

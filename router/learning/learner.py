@@ -12,21 +12,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-
-import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import Conflict, InvalidInput, NotReady, SnapshotError
-from ragbandit.router.learning.reward import default_reward, explicit_reward
+from ragbandit.router.errors import Conflict, NotReady, SnapshotError
+from ragbandit.router.learning.examples import Lesson, judge, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledger import Closure, Entry, Joined, Ledger
 from ragbandit.router.storage.rows import canonical
-from ragbandit.router.types import Decision, Feedback, PolicyLabel, Reward, SnapshotInfo, Update
+from ragbandit.router.types import SnapshotInfo, Update
 
-__all__ = ["Learner", "Lesson", "judge", "made_update"]
+__all__ = ["Learner"]
 
 log = logging.getLogger("ragbandit.learner")
 
@@ -35,93 +32,6 @@ DRAIN_S = 20.0
 #: A snapshot that takes long (a fine-tuned model has hundreds of megabytes) is followed by this many times as long
 #: without one, DRAIN_S at most, so that learning and serving get most of the machine.
 PUBLISH_SHARE = 4.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lesson:
-    """A joined decision that can be learned: its reward and the feedback that made it."""
-
-    reward: Reward
-    feedback: tuple[Feedback, ...]
-
-
-def judge(
-    joined: Joined,
-    *,
-    settings: Settings,
-    needs_features: bool,
-    encoder_hash: str,
-    now: float,
-    width: int | None = None,
-) -> Lesson | Closure | None:
-    """What is to be done with a waiting decision: learn it, close it, quarantine it, or None to wait on.
-
-    width: the number of features of what was learned before; None while nothing was.
-    """
-    learning = settings.learning
-    decision, outcome = joined.decision, joined.outcome
-    key = decision.id
-    if needs_features and decision.encoder_hash != encoder_hash:
-        return Closure(decision_id=key, state="closed", reason="made with another encoder")
-    due = decision.made_at + learning.wait_s
-    expired = now >= decision.made_at + learning.wait_s + learning.expire_s
-    alone = decision.run_by == "caller"  # a raw reward needs no outcome where no worker will bring one
-    usable = [f for f in joined.feedback if outcome is not None or (alone and f.kind == "reward")]
-    in_time = [f for f in usable if f.received_at <= due]
-    usable = in_time if learning.wait_s > 0 else usable[:1]
-    if not (expired or (usable and learning.wait_s == 0) or (learning.wait_s > 0 and now >= due)):
-        return None
-    if not usable:
-        if outcome is None and not expired and (not alone or joined.feedback):
-            return None  # the outcome may still come
-        if outcome is None and joined.feedback:
-            return Closure(decision_id=key, state="closed", reason="feedback without outcome")
-        if learning.default_reward is None:
-            return Closure(decision_id=key, state="closed", reason="no feedback in time")
-    try:
-        if usable:
-            reward = explicit_reward(usable, outcome=outcome, settings=settings.reward, how=learning.aggregate)
-        else:
-            assert learning.default_reward is not None
-            reward = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
-        _validate(joined, needs_features=needs_features, width=width)
-    except InvalidInput as error:
-        return Closure(decision_id=key, state="quarantined", reason=error.message, field=error.field)
-    return Lesson(reward=reward, feedback=tuple(usable))
-
-
-def _validate(joined: Joined, *, needs_features: bool, width: int | None) -> None:
-    """What no policy may be fed. Raises InvalidInput naming the field."""
-    decision = joined.decision
-    if not (math.isfinite(decision.propensity) and 0.0 < decision.propensity <= 1.0):
-        raise InvalidInput(f"propensity {decision.propensity} is outside (0, 1]", field="propensity")
-    if decision.arm not in decision.arms:
-        raise InvalidInput(f"arm {decision.arm!r} is not among {decision.arms}", field="arm")
-    if not decision.query.text.strip():
-        raise InvalidInput("the question has no text", field="text")
-    if needs_features and (decision.features is None or not np.isfinite(decision.features).all()):
-        raise InvalidInput("features are missing or not finite", field="features")
-    if needs_features and width is not None and decision.features is not None and decision.features.size != width:
-        raise InvalidInput(f"{decision.features.size} features, not {width}", field="features")
-
-
-def made_update(decision: Decision, lesson: Lesson, *, label: PolicyLabel, seq: int, now: float) -> Update:
-    """The ledger's row for a lesson."""
-    return Update(
-        policy=label,
-        seq=seq,
-        decision_id=decision.id,
-        query=decision.query,
-        arm=decision.arm,
-        arms=decision.arms,
-        pmf=decision.pmf,
-        scores=decision.scores,
-        propensity=decision.propensity,
-        reward=lesson.reward,
-        feedback_ids=tuple(f.id for f in lesson.feedback),
-        features=decision.features,
-        made_at=now,
-    )
 
 
 class Learner:
@@ -168,7 +78,9 @@ class Learner:
         fresh = self._check_routers()
         self._policy, self.last_seq = fresh, 0
         end = self.ledger.last_seq()
-        for info in self.ledger.latest_snapshots(limit=5, policy=fresh, encoder_hash=self._encoder_hash):
+        for info in self.ledger.latest_snapshots(
+            limit=5, algorithm=fresh.algorithm, params=fresh.params, encoder_hash=self._encoder_hash
+        ):
             if info.last_seq > end:
                 continue
             try:
@@ -336,7 +248,12 @@ class Learner:
             self.policy, label=self.ledger.label, last_seq=self.last_seq, encoder_hash=self._encoder_hash, now=now
         )
         kept = self.settings.learning.snapshots_kept
-        newest = self.ledger.latest_snapshots(limit=kept + 1, policy=self.policy, encoder_hash=self._encoder_hash)
+        newest = self.ledger.latest_snapshots(
+            limit=kept + 1,
+            algorithm=self.policy.algorithm,
+            params=self.policy.params,
+            encoder_hash=self._encoder_hash,
+        )
         if newest and newest[0].version == info.version and self._is_whole(info.version):
             return None
         self.files.write(info, tensors, described)

@@ -6,18 +6,16 @@ taken. Quality and cost stay apart in the result, so that lambda can be changed 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.answer_metrics import containment, exact_match, f1, normalise
-from ragbandit.router.types import Aggregate, Cost, Feedback, Outcome, Reward
+from ragbandit.router.types import Aggregate, Feedback, Outcome, Reward
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings
 
 __all__ = [
-    "COST_TERMS",
     "aggregate",
     "containment",
     "cost_of",
@@ -29,8 +27,6 @@ __all__ = [
     "quality_of",
 ]
 
-#: What a cost may be made of: fields of Cost, and the papers' Step.
-COST_TERMS = ("steps", *(field.name for field in fields(Cost)))
 
 _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 

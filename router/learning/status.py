@@ -71,7 +71,16 @@ def status(ledger: Ledger, *, serving: Policy | None, wait_s: float, now: float)
     What was imported and has no policy is not behind.
     """
     last_seq = ledger.last_seq()
-    newest = next(iter(ledger.latest_snapshots(limit=1, policy=serving)), None)
+    newest = next(
+        iter(
+            ledger.latest_snapshots(
+                limit=1,
+                algorithm=None if serving is None else serving.algorithm,
+                params=None if serving is None else serving.params,
+            )
+        ),
+        None,
+    )
     answered = or_(waiting.c.has_outcome, and_(waiting.c.run_by == "caller", waiting.c.has_reward))
     with ledger.database.read() as connection:
         oldest = connection.execute(

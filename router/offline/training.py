@@ -10,17 +10,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as Printed
-
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.finetuned.checkpoint import free_folder
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
 from ragbandit.router.types import Json, TableRow
 
-__all__ = ["asked_params", "print_report", "read_questions", "train", "trainable"]
+__all__ = ["read_questions", "train", "trainable"]
 
 
 def trainable() -> list[str]:
@@ -60,34 +56,6 @@ def train(
     assert isinstance(made, TableClassifier)
     report = made.fit(rows, progress=progress)
     return report | {"folder": str(target), "sha256": made.save(target)}
-
-
-def asked_params(text: str) -> dict[str, Json]:
-    """The policy's params from the command line. Raises InvalidInput."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidInput(f"is not JSON: {error}", field="params", remedy="""for example '{"seed": 1}'""") from error
-    if not isinstance(found, dict):
-        raise InvalidInput(f"is a {type(found).__name__}", field="params", remedy="""for example '{"seed": 1}'""")
-    return found
-
-
-def print_report(report: Mapping[str, Any], *, console: Console) -> None:
-    """A line per epoch, then what was used and what to do with it."""
-    table = Printed("epoch", "loss", "held-out loss", "held-out accuracy", "")
-    for number, line in enumerate(report["epochs"], start=1):
-        held = (f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}") if "accuracy" in line else ("", "")
-        table.add_row(str(number), f"{line['loss']:.3f}", *held, "kept" if number == report["best_epoch"] else "")
-    console.print(table)
-    labels = ", ".join(f"{arm} {count}" for arm, count in report["labels"].items())
-    console.print(
-        f"{report['used']} of {report['rows']} rows had a label ({report['inductive']} by their hops), "
-        f"{report['validation_rows']} of them were held out; labels: {escape(labels)}",
-        soft_wrap=True,
-        highlight=False,
-    )
-    console.print(f"set policy.params.trained to {escape(report['folder'])}", soft_wrap=True, highlight=False)
 
 
 def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:

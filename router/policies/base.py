@@ -6,52 +6,35 @@ decision is made or made again: live, in `verify --deep`, in `simulate`. Anybody
 step again.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import PolicyFault, SnapshotError
-from ragbandit.router.types import ArmName, Features, Json, Query, Reward, TableRow, Update
+from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Reward, TableRow, Update
 
 __all__ = [
-    "RAISED",
     "Arrays",
-    "Drawn",
-    "FeatureRows",
     "Policy",
     "PolicyNeed",
     "PolicyOutput",
     "TableTrained",
     "apply",
-    "choose",
     "counted_state",
-    "draw",
     "epsilon_greedy",
-    "gate",
     "heads_of",
-    "newcomers",
     "pmf_of_one",
     "restored_counts",
-    "seed_of",
     "tally",
-    "with_floor",
 ]
 
 #: What a policy must be given: the shared encoder's embedding, or the raw text (it has its own way to read it).
 PolicyNeed = Literal["features", "text"]
-#: n embedded questions, shape (n, d), float32
-FeatureRows = npt.NDArray[np.float32]
 Arrays = dict[str, npt.NDArray[np.generic]]
-
-#: where a decision's facts keep the raised floors of its draw: arm -> floor
-RAISED: Final = "data_floor"
-#: the arm that plays where the settings name none
-_FALLBACK: Final = "single_step"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,20 +48,6 @@ class PolicyOutput:
     #: both here, as lists aligned with the arms, with the weight between them: {"quality": [...], "cost": [...],
     #: "weight": 0.05}, scores = quality - weight * cost. From these rows any other weight can be tried on the log.
     facts: Mapping[str, Json] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Drawn:
-    """The arm that one question got, and all that was in the draw."""
-
-    #: place of the arm among the offered ones
-    index: int
-    #: probability of every offered arm, after the floor
-    pmf: tuple[float, ...]
-    scores: tuple[float, ...] | None = None
-    facts: Mapping[str, Json] = field(default_factory=dict)
-    #: why the fallback's pmf was drawn from; None when it was the policy's own
-    fault: str | None = None
 
 
 class Policy(Protocol):
@@ -151,24 +120,6 @@ class TableTrained(Protocol):
         ...
 
 
-def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
-    """The pmf, normalised exactly, or PolicyFault if it is not a pmf over these arms."""
-    pmf = tuple(float(p) for p in output.pmf)
-    if len(pmf) != len(arms):
-        raise PolicyFault(f"pmf has {len(pmf)} entries for {len(arms)} arms")
-    if not all(math.isfinite(p) and p >= 0.0 for p in pmf):
-        raise PolicyFault(f"pmf has an entry that is negative or not finite: {pmf}")
-    total = math.fsum(pmf)
-    # 1e-6 lets float32 policies through; what passes is normalised, so that the log sums to 1 in float64.
-    if abs(total - 1.0) > 1e-6:
-        raise PolicyFault(f"pmf sums to {total!r}, not 1")
-    if output.scores is not None and len(output.scores) != len(arms):
-        raise PolicyFault(f"{len(output.scores)} scores for {len(arms)} arms")
-    if output.scores is not None and not all(math.isfinite(s) for s in output.scores):
-        raise PolicyFault(f"a score is not finite: {output.scores}")
-    return tuple(p / total for p in pmf)
-
-
 def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
     """The policy's word on one question; features of shape (d,)."""
     rows = None if features is None else features[None, :]
@@ -182,85 +133,6 @@ def apply(policy: Policy, update: Update) -> bool:
     except PolicyFault:
         return False
     return True
-
-
-def with_floor(
-    pmf: Sequence[float], *, floor: float, raised: Mapping[ArmName, float] | None = None, arms: Sequence[ArmName] = ()
-) -> tuple[float, ...]:
-    """Mix so that no arm falls below its floor: p'_i = f_i + (1 - sum f) p_i, with f_i = floor unless it is raised.
-
-    Every arm keeps the chance that off-policy evaluation needs; importance weights stay below 1/floor. Where the raised
-    floors do not fit beside the others, what they ask for above `floor` is cut in one proportion; where K arms cannot
-    all have `floor`, the pmf becomes uniform.
-    """
-    count = len(pmf)
-    floor = min(floor, 1.0 / count)
-    room = 1.0 - count * floor
-    if not raised:
-        return tuple(floor + room * p for p in pmf)
-    more = [max(0.0, raised.get(arm, 0.0) - floor) for arm in arms]
-    wanted = math.fsum(more)
-    scale = 1.0 if wanted <= room else room / wanted
-    left = max(0.0, room - scale * wanted)
-    return tuple(floor + scale * m + left * p for m, p in zip(more, pmf, strict=True))
-
-
-def seed_of(decision_id: str) -> int:
-    """The 64-bit seed of a decision's draw: the first eight bytes of the sha256 of its id, big-endian."""
-    return int.from_bytes(hashlib.sha256(decision_id.encode()).digest()[:8], "big")
-
-
-def choose(pmf: Sequence[float], *, seed: int) -> int:
-    """The index drawn from pmf by the seed: inverse transform of u = (seed's top 53 bits) / 2**53, left to right."""
-    u = (seed >> 11) * 2.0**-53
-    edge = 0.0
-    for index, p in enumerate(pmf):
-        edge += p
-        if u < edge:
-            return index
-    # Rounding left the last edge just below u: the last arm that can be drawn at all takes the sliver.
-    return max(i for i, p in enumerate(pmf) if p > 0.0)
-
-
-def draw(
-    output: PolicyOutput | Exception,
-    *,
-    arms: Sequence[ArmName],
-    floor: float,
-    fallback: str | None,
-    seed: int,
-    raised: Mapping[ArmName, float] | None = None,
-) -> Drawn:
-    """Gate, floor, draw: the whole way from a policy's word on a question to the arm it gets.
-
-    raised: the arms whose floor is higher, with that floor; it goes into the facts, so that the row tells it.
-    Where the policy raised, or what it said fails the gate, the fallback arm (None: single_step; the first one where
-    that is not offered) has all the probability but the floor, and the fault says why.
-    """
-    scores: tuple[float, ...] | None = None
-    facts: dict[str, Json] = {}
-    fault: str | None = None
-    try:
-        if isinstance(output, Exception):
-            raise output
-        pmf, scores, facts = gate(output, arms=arms), output.scores, dict(output.facts)
-    except Exception as error:  # a policy must never cost a caller the answer
-        fault = str(error) if isinstance(error, PolicyFault) else f"{type(error).__name__}: {error}"
-        wanted = _FALLBACK if fallback is None else fallback
-        played = wanted if wanted in arms else arms[0]
-        pmf = tuple(float(arm == played) for arm in arms)
-    pmf = with_floor(pmf, floor=floor, raised=raised, arms=arms)
-    if raised:
-        facts[RAISED] = dict(raised)
-    scores = None if scores is None else tuple(scores)
-    return Drawn(index=choose(pmf, seed=seed), pmf=pmf, scores=scores, facts=facts, fault=fault)
-
-
-def newcomers(
-    seen: Mapping[ArmName, int], *, arms: Sequence[ArmName], share: float, outcomes: int
-) -> dict[ArmName, float]:
-    """The arms of which the policy has learned fewer than `outcomes` outcomes, each with its data floor, `share`."""
-    return {arm: share for arm in arms if share > 0.0 and seen.get(arm, 0) < outcomes}
 
 
 def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, ...]:

@@ -33,7 +33,6 @@ import numpy as np
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
-    FeatureRows,
     Policy,
     PolicyNeed,
     PolicyOutput,
@@ -45,7 +44,7 @@ from ragbandit.router.policies.base import (
     tally,
 )
 from ragbandit.router.policies.params import check_number, check_positive, check_text, refused
-from ragbandit.router.types import ArmName, Json, Query, Update
+from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["Budget"]
 

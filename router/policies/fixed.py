@@ -3,17 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from ragbandit.router.policies.base import (
-    Arrays,
-    FeatureRows,
-    PolicyNeed,
-    PolicyOutput,
-    counted_state,
-    restored_counts,
-    tally,
-)
+from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.params import check_arm
-from ragbandit.router.types import ArmName, Json, Query, Update
+from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["Fixed", "Uniform"]
 

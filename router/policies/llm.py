@@ -21,18 +21,10 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from ragbandit.router.errors import ConfigError
-from ragbandit.router.policies.base import (
-    Arrays,
-    FeatureRows,
-    PolicyNeed,
-    PolicyOutput,
-    counted_state,
-    restored_counts,
-    tally,
-)
+from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.llm_client import Answer, LlmSelector
 from ragbandit.router.policies.params import check_arm, check_number, check_positive, check_text, check_whole, refused
-from ragbandit.router.types import ArmName, Json, Query, Update
+from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["DESCRIPTIONS", "Llm"]
 

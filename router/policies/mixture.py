@@ -6,17 +6,9 @@ A router that spends as much as always-single and always-multi mixed at random, 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from ragbandit.router.policies.base import (
-    Arrays,
-    FeatureRows,
-    PolicyNeed,
-    PolicyOutput,
-    counted_state,
-    restored_counts,
-    tally,
-)
+from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.params import check_arm, check_number, refused
-from ragbandit.router.types import ArmName, Json, Query, Update
+from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["Mixture"]
 

@@ -35,17 +35,9 @@ from typing import ClassVar
 import numpy as np
 
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
-from ragbandit.router.policies.base import (
-    Arrays,
-    FeatureRows,
-    PolicyNeed,
-    PolicyOutput,
-    counted_state,
-    restored_counts,
-    tally,
-)
+from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.params import check_arm, check_number, check_text, is_number, refused
-from ragbandit.router.types import ArmName, Json, Query, Update
+from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["Popularity", "Table"]
 

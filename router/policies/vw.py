@@ -32,17 +32,16 @@ import numpy as np
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
-    FeatureRows,
     PolicyNeed,
     PolicyOutput,
     counted_state,
     epsilon_greedy,
     restored_counts,
     tally,
-    with_floor,
 )
+from ragbandit.router.policies.draw import with_floor
 from ragbandit.router.policies.params import check_number, check_whole, check_word, refused
-from ragbandit.router.types import ArmName, Features, Json, Query, Update
+from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
 
 __all__ = ["VowpalWabbit"]
 

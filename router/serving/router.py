@@ -17,16 +17,18 @@ from typing import TypeVar
 
 from ragbandit.router.config.loading import load, with_arms
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.distilbert import Encoder
+from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.errors import NotReady, SnapshotError, StoreError
+from ragbandit.router.jobs.listener import Listener
 from ragbandit.router.jobs.notifier import Bell
-from ragbandit.router.jobs.queue import Jobs, Listener, RedisJobs
+from ragbandit.router.jobs.queue import Jobs, RedisJobs
 from ragbandit.router.learning import status as insights
 from ragbandit.router.learning.audit import Verdict, verify
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving import cancellation as cancellations
-from ragbandit.router.serving.bootstrap import check_policy, make_encoder, make_jobs, make_learner, open_database
+from ragbandit.router.serving.bootstrap import make_encoder, make_jobs, make_learner, open_database
 from ragbandit.router.serving.micro_batching import Grouped
 from ragbandit.router.serving.pending_answers import Waiters
 from ragbandit.router.serving.service import RouteService, Serving
@@ -336,7 +338,12 @@ class Router:
 
     def _snapshots(self, *, limit: int) -> list[SnapshotInfo]:
         """The newest snapshots that this router may serve."""
-        return self.ledger.latest_snapshots(limit=limit, policy=self._fresh, encoder_hash=self._learned_with)
+        return self.ledger.latest_snapshots(
+            limit=limit,
+            algorithm=self._fresh.algorithm,
+            params=self._fresh.params,
+            encoder_hash=self._learned_with,
+        )
 
     def _first(self) -> Serving:
         """The newest usable snapshot; on a new ledger, the policy that has learned nothing, made known."""

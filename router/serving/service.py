@@ -2,23 +2,23 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.distilbert import Encoder
-from ragbandit.router.errors import PolicyFault
-from ragbandit.router.policies.base import FeatureRows, Policy, PolicyOutput, draw, newcomers, seed_of
+from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies.draw import made_decision, outputs_of
 from ragbandit.router.serving.arm_health import Watch
 from ragbandit.router.serving.circuit_breaker import LEFT_OUT, ArmHealth, Offer
 from ragbandit.router.serving.micro_batching import Grouped
 from ragbandit.router.serving.validation import checked_query, new_id
 from ragbandit.router.storage.decisions import Store, settle
 from ragbandit.router.storage.rows import body_hash, query_body
-from ragbandit.router.types import ArmName, Decision, Features, PolicyLabel, Query, RunBy
+from ragbandit.router.types import ArmName, Decision, Query, RunBy
 
-__all__ = ["RouteService", "Serving", "made_decision", "outputs_of"]
+__all__ = ["RouteService", "Serving"]
 
 log = logging.getLogger("ragbandit.service")
 
@@ -179,68 +179,6 @@ class RouteService:
             return False
         self._said[what] = time.monotonic()
         return True
-
-
-def outputs_of(
-    policy: Policy, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[tuple[ArmName, ...]]
-) -> list[PolicyOutput | Exception]:
-    """The policy's word on each question; where the group breaks it, each question for itself."""
-    try:
-        outputs: list[PolicyOutput | Exception] = list(policy.pmf(queries, features=features, arms=arms))
-        if len(outputs) != len(queries):
-            raise PolicyFault(f"{len(outputs)} outputs for {len(queries)} questions")
-        return outputs
-    except Exception as error:  # a policy must never cost a caller the answer
-        if len(queries) == 1:
-            return [error]
-    found: list[PolicyOutput | Exception] = []
-    for index, query in enumerate(queries):
-        row = None if features is None else features[index : index + 1]
-        found += outputs_of(policy, [query], features=row, arms=[arms[index]])
-    return found
-
-
-def made_decision(
-    query: Query,
-    *,
-    run_by: RunBy,
-    output: PolicyOutput | Exception,
-    arms: tuple[ArmName, ...],
-    features: Features | None,
-    settings: Settings,
-    seen: Mapping[ArmName, int],
-    version: str,
-    encoder_hash: str,
-    now: float,
-) -> Decision:
-    """The decision that follows from a policy's word on a query with an id. `simulate` makes its decisions here too.
-
-    seen: the outcomes of each arm that the policy has learned, for the data floor.
-    """
-    assert query.id is not None
-    seed, policy = seed_of(query.id), settings.policy
-    raised = newcomers(seen, arms=arms, share=policy.newcomer_share, outcomes=policy.newcomer_outcomes)
-    drawn = draw(output, arms=arms, floor=policy.floor, fallback=policy.fallback, seed=seed, raised=raised)
-    return Decision(
-        id=query.id,
-        query=query,
-        arm=arms[drawn.index],
-        arms=arms,
-        pmf=drawn.pmf,
-        propensity=drawn.pmf[drawn.index],
-        scores=drawn.scores,
-        policy=PolicyLabel(settings.policy.label),
-        version=version,
-        encoder_hash=encoder_hash,
-        seed=seed,
-        floor=settings.policy.floor,
-        explored=drawn.pmf[drawn.index] < max(drawn.pmf),
-        fault=drawn.fault,
-        facts=drawn.facts,
-        run_by=run_by,
-        features=features,
-        made_at=now,
-    )
 
 
 def _body_hash(asked: Asked) -> str:

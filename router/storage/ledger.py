@@ -4,7 +4,7 @@ The ledger is append-only and gapless. Every append says where it believes the l
 has been there, the append is refused and nothing of it is kept.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,6 @@ from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, 
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.errors import Conflict, StoreError
-from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import insert_new, readable
 from ragbandit.router.storage.rows import (
@@ -38,7 +37,7 @@ from ragbandit.router.storage.tables import (
     updates,
     waiting,
 )
-from ragbandit.router.types import Decision, DecisionId, Feedback, Outcome, PolicyLabel, SnapshotInfo, Update
+from ragbandit.router.types import Decision, DecisionId, Feedback, Json, Outcome, PolicyLabel, SnapshotInfo, Update
 
 __all__ = ["Closure", "Entry", "Joined", "Ledger"]
 
@@ -226,13 +225,19 @@ class Ledger:
             insert_new(connection, snapshots, [snapshot_row(info)], key="version")
 
     def latest_snapshots(
-        self, *, limit: int, policy: Policy | None = None, encoder_hash: str | None = None
+        self,
+        *,
+        limit: int,
+        algorithm: str | None = None,
+        params: Mapping[str, Json] | None = None,
+        encoder_hash: str | None = None,
     ) -> list[SnapshotInfo]:
-        """The newest snapshots of this ledger, newest first; only those of this policy's algorithm and params."""
+        """The newest snapshots of this ledger, newest first; only those of the algorithm, params and encoder given."""
         query = select(snapshots).where(snapshots.c.policy == self.label)
-        if policy is not None:
-            params = canonical(dict(policy.params))
-            query = query.where(snapshots.c.algorithm == policy.algorithm, snapshots.c.params == params)
+        if algorithm is not None:
+            query = query.where(snapshots.c.algorithm == algorithm)
+        if params is not None:
+            query = query.where(snapshots.c.params == canonical(dict(params)))
         if encoder_hash is not None:
             query = query.where(snapshots.c.encoder_hash == encoder_hash)
         with self.database.read() as connection:

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arms.notes import AnswerStyle, answer_from, one_line
-from ragbandit.strategies.arms.single_step import gather, stop_reason
+from ragbandit.strategies.arm_parts.steps import gather, stop_reason
+from ragbandit.strategies.arm_parts.two_stages import AnswerStyle, answer_from, one_line
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.prompting.parsing import parsed_items, parsed_json, parsed_yes_no
 from ragbandit.strategies.prompting.passages import PassagePool

@@ -1,6 +1,5 @@
 """DRAGIN: search where an uncertain word matters for what follows, with the words looked at there (Su et al. 2024)."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, cast
@@ -11,31 +10,18 @@ from pydantic import Field
 
 from ragbandit.router.errors import ArmFailed
 from ragbandit.router.types import ArmName, Json
+from ragbandit.strategies.arm_parts.lookahead import LatestPool, conclude
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arms.flare import LatestPool, conclude
-from ragbandit.strategies.arms.single_step import gather, partial_kept, stop_reason
+from ragbandit.strategies.arm_parts.steps import gather, partial_kept, stop_reason
+from ragbandit.strategies.arm_parts.tokens import Word, is_content, merge_words
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.token_details import Attention
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
 from ragbandit.strategies.prompting.prompts import ask, load_templates
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["Dragin", "DraginParams", "Word", "attention_received", "is_content", "merge_words", "sentence_spans"]
+__all__ = ["Dragin", "DraginParams", "attention_received", "sentence_spans"]
 
-#: words without content of their own: articles, pronouns, prepositions, conjunctions, auxiliaries, plain adverbs
-_LITTLE_WORDS = (
-    "a an the this that these those i me my mine we us our ours you your yours he him his she her hers it its they "
-    "them their theirs who whom whose which what where when why how myself yourself himself herself itself "
-    "themselves of in on at by for from to into onto over under with without within about above below between "
-    "through during before after against among across around as per via than like off out up down and or nor but "
-    "if then else so because while until although though since whether both either neither not no yes is am are "
-    "was were be been being do does did done doing have has had having can could may might must shall should will "
-    "would there here also too very just only even ever never always again already still yet thus hence therefore "
-    "however all any each every few more most other others some such own same both much many"
-)
-_STOP_WORDS = frozenset(_LITTLE_WORDS.split())
-_LETTER = re.compile(r"\w")
-_PIECE = re.compile(r"\s+|\S+")
 
 Floats = npt.NDArray[np.float64]
 
@@ -84,18 +70,6 @@ class DraginParams(ArmParams):
             "text_tokens": 100,
         },
     }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Word:
-    """A word of a text that came in tokens."""
-
-    #: without white space around it
-    text: str
-    #: positions of its tokens, in order
-    tokens: tuple[int, ...]
-    #: where it begins in the joined text, white space passed over
-    begin: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -277,37 +251,6 @@ def _values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floa
     doubts = np.array([entropy[list(word.tokens)].mean() for word in words], dtype=np.float64)
     total = shares.sum()
     return shares / total * doubts * len(words) if total > 0 else np.zeros(len(words))
-
-
-def merge_words(tokens: Sequence[str]) -> list[Word]:
-    """Words, between white space, out of tokens; a token that holds parts of two words belongs to both."""
-    words: list[Word] = []
-    places: list[int] = []
-    text, begin, place = "", 0, 0
-    for number, token in enumerate(tokens):
-        for piece in _PIECE.findall(token):
-            if piece.isspace():
-                if text:
-                    words.append(Word(text=text, tokens=tuple(places), begin=begin))
-                text, places = "", []
-            else:
-                begin = begin if text else place
-                text += piece
-                places.append(number)
-            place += len(piece)
-    return [*words, Word(text=text, tokens=tuple(places), begin=begin)] if text else words
-
-
-def is_content(word: str) -> bool:
-    """True for a word that says something: no stop word, with a digit, or at least two letters.
-
-    The paper asks a part-of-speech tagger (nouns, verbs, adjectives, names, numbers); this rule needs no model.
-    Punctuation around the word is passed over; words of scripts without spaces count as content.
-    """
-    bare = word.strip(" \t\n.,;:!?\"'()[]{}<>*_`").lower().removesuffix("'s")
-    if not _LETTER.search(bare) or bare in _STOP_WORDS:
-        return False
-    return len(bare) > 1 or bare.isdigit() or not bare.isascii()
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:

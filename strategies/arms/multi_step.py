@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arms.single_step import Style, gather, partial_kept, read, stop_reason
+from ragbandit.strategies.arm_parts.steps import Style, gather, partial_kept, read, stop_reason
 from ragbandit.strategies.base import Need, PromptTooLong
 from ragbandit.strategies.prompting.passages import (
     CapPolicy,

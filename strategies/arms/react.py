@@ -10,7 +10,7 @@ from pydantic import Field
 from ragbandit.router.errors import ArmFailed
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arms.single_step import Style, find, gather_once, read, stop_reason
+from ragbandit.strategies.arm_parts.steps import Style, find, gather_once, read, stop_reason
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
 from ragbandit.strategies.prompting.prompts import Template, ask, fit, load_templates

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arms.single_step import Style, find, partial_kept, read, stop_reason
+from ragbandit.strategies.arm_parts.steps import Style, find, partial_kept, read, stop_reason
 from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.parsing import parsed_label

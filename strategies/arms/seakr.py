@@ -12,10 +12,10 @@ from pydantic import Field
 
 from ragbandit.router.errors import ArmFailed
 from ragbandit.router.types import ArmName, Json
+from ragbandit.strategies.arm_parts.lookahead import LatestPool, sentence_tokens
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arms.dragin import is_content, merge_words
-from ragbandit.strategies.arms.flare import LatestPool, sentence_tokens
-from ragbandit.strategies.arms.single_step import gather, gather_once, read, stop_reason, together
+from ragbandit.strategies.arm_parts.steps import gather, gather_once, read, stop_reason, together
+from ragbandit.strategies.arm_parts.tokens import is_content, merge_words
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
 from ragbandit.strategies.prompting.prompts import Template, load_templates, shown_prompt

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arms.single_step import Style, gather, read, stop_reason
+from ragbandit.strategies.arm_parts.steps import Style, gather, read, stop_reason
 from ragbandit.strategies.base import Hit, Need, Passage
 from ragbandit.strategies.prompting.parsing import parsed_yes_no
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer

@@ -12,7 +12,7 @@ from pydantic import Field
 from ragbandit.router.errors import ArmFailed
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arms.single_step import gather_once, stop_reason, together
+from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason, together
 from ragbandit.strategies.base import Completion, Need, OutOfBudget, Passage
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer

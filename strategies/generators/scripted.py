@@ -10,22 +10,15 @@ that a list of answers is used up in the order of the calls.
 """
 
 import asyncio
-import math
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
-
-import numpy as np
+from dataclasses import dataclass, field
+from typing import Literal
 
 from ragbandit.router.errors import ArmFailed
-from ragbandit.strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever
-from ragbandit.strategies.generators.token_details import Attention, Token
+from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 
-__all__ = ["HangingGenerator", "LateGenerator", "MemoryRetriever", "Scripted", "ScriptedGenerator", "telling"]
-
-_WORD = re.compile(r"\w+")
+__all__ = ["Scripted", "ScriptedGenerator"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,98 +132,3 @@ class ScriptedGenerator(Generator):
             raise ArmFailed(f"the script has only {len(self._answers)} answers")
         self._used += 1
         return self._answers[self._used - 1]
-
-
-class HangingGenerator(ScriptedGenerator):
-    """Never answers and heeds no deadline."""
-
-    async def complete(self, request: Request) -> Completion:  # noqa: ARG002 the signature of every Generator
-        """Sleep for an hour."""
-        await asyncio.sleep(3600)
-        raise AssertionError("never reached")
-
-
-class LateGenerator(ScriptedGenerator):
-    """Says these texts, the last one again and again; the deadline passes in call `calls`, when all is written."""
-
-    def __init__(self, *texts: str, calls: int | None = None) -> None:
-        super().__init__(self._next, capabilities=get_args(Need))
-        self._texts = texts
-        self._calls = calls
-
-    def _next(self, prompt: Prompt) -> Scripted:
-        return telling(prompt, text=self._texts[min(len(self.requests), len(self._texts)) - 1])
-
-    async def complete(self, request: Request) -> Completion:
-        """The text, whole, and in call `calls` as if time had run out with its last word."""
-        done = await super().complete(request)
-        return replace(done, finish="deadline") if len(self.requests) == self._calls else done
-
-
-def telling(prompt: Prompt, *, text: str) -> Scripted:
-    """The text, with plausible details for every need: some tokens are sure, some are not."""
-    pieces = tuple(re.findall(r"\s*\S+|\s+$", text))
-    keys = tuple(re.findall(r"\s*\S+", f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}")) + pieces
-    logprobs = [math.log((0.95, 0.5, 0.1)[place % 3]) for place in range(len(pieces))]
-    weights = np.random.default_rng(len(text)).random((2, len(pieces), len(keys)), dtype=np.float32)
-    groups = [
-        ["[Retrieval]", "[No Retrieval]"],
-        ["[Relevant]", "[Irrelevant]"],
-        ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"],
-        [f"[Utility:{level}]" for level in range(1, 6)],
-    ]
-    trained = {name: -1.0 - place for group in groups for place, name in enumerate(group)}
-    return Scripted(
-        text=text,
-        details={
-            "logprobs": tuple(Token(text=piece, logprob=p) for piece, p in zip(pieces, logprobs, strict=True)),
-            "entropy": tuple(-p for p in logprobs),
-            "attention": Attention(weights=weights / weights.sum(axis=-1, keepdims=True), keys=keys),
-            "hidden_states": np.full((5, 8), len(text), dtype=np.float32) + np.arange(8, dtype=np.float32),
-            "trained_tokens": (trained,) * len(pieces),
-        },
-    )
-
-
-class MemoryRetriever(Retriever):
-    """Finds passages in a list; the score is the number of distinct words shared with title and text.
-
-    Ties go to the earlier passage; a passage that shares no word is not found. seconds: how long every search
-    takes. fail_at: the searches, counted from 1, that raise ArmFailed. `queries` holds every query seen. `closed`:
-    whether close was called.
-    """
-
-    def __init__(
-        self,
-        passages: Iterable[Passage],
-        *,
-        name: str = "memory",
-        seconds: float = 0.0,
-        fail_at: Iterable[int] = (),
-    ) -> None:
-        self.name = name
-        self.queries: list[str] = []
-        self.closed = False
-        self._passages = [(passage, _words(f"{passage.title} {passage.text}")) for passage in passages]
-        self._seconds = seconds
-        self._fail_at = frozenset(fail_at)
-
-    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k passages with the most words of the query."""
-        self.queries.append(query)
-        number = len(self.queries)
-        await asyncio.sleep(self._seconds)
-        if number in self._fail_at:
-            raise ArmFailed(f"the retriever fails at search {number}")
-        wanted = _words(query)
-        hits = [Hit(passage=passage, score=float(len(wanted & words))) for passage, words in self._passages]
-        # sorted() keeps the order of equal scores.
-        return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
-
-    async def close(self) -> None:
-        """Remember that it was called."""
-        self.closed = True
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(text.lower()))

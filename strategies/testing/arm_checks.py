@@ -26,16 +26,12 @@ from ragbandit.router.types import (
     Round,
 )
 from ragbandit.strategies.base import Generator, Need, Passage, Prompt, Retriever
-from ragbandit.strategies.generators.scripted import (
-    HangingGenerator,
-    LateGenerator,
-    MemoryRetriever,
-    Scripted,
-    ScriptedGenerator,
-    telling,
-)
+from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
+from ragbandit.strategies.registry import registered_name
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import run_strategy
+from ragbandit.strategies.testing.doubles import HangingGenerator, LateGenerator, telling
 
 __all__ = ["ARM_CHECKS"]
 
@@ -127,7 +123,7 @@ def check_says_what_it_is(make_strategy: MakeStrategy) -> None:
     made_by = run(strategy, budget=Budget(rounds=2, tokens=100_000)).made_by
 
     assert json.loads(json.dumps(made_by)) == made_by
-    assert made_by["arm"] == f"{type(strategy).__module__}:{type(strategy).__qualname__}"
+    assert made_by["arm"] == registered_name(type(strategy))
     assert made_by["params"] == dict(strategy.params)
     assert (made_by["generator"], made_by["retriever"]) == ("scripted", "memory")
     assert made_by["budget"] == {"rounds": 2, "tokens": 100_000}

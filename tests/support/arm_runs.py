@@ -4,7 +4,8 @@ import asyncio
 
 from ragbandit.router.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")

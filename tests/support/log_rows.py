@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ragbandit.router.offline.logs.records import OURS, Logged, record_of
-from ragbandit.router.policies.base import seed_of
+from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.types import Budget, Decision, Query, Reward
 
 #: what databases take: no NUL, no half characters

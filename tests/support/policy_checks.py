@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack, policy_sha256
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, gate, pmf_of_one
+from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, pmf_of_one
+from ragbandit.router.policies.draw import gate
 from ragbandit.router.storage.rows import canonical
 from ragbandit.router.types import ArmName, DecisionId, Features, FeedbackId, Json, PolicyLabel, Query, Reward, Update
 

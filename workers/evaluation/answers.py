@@ -16,8 +16,13 @@ from typing import Any, BinaryIO
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.logs.files import parsed
 from ragbandit.router.types import Cost, Json, Outcome, OutcomeStatus
+from ragbandit.strategies.registry import PATHS_OF_0_1
 
 __all__ = ["Answers", "Kept", "key_of"]
+
+
+#: registered name -> what release 0.1 recorded for that arm
+_PATHS = {name: path for path, name in PATHS_OF_0_1.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,9 +48,12 @@ class Kept:
 def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str) -> str:
     """What tells one piece of work from another: 64 hexadecimal digits over question, arm, what made it, and version.
 
-    `version` is that of the generator, see ragbandit.workers.process.generator_version.
+    `version` is that of the generator, see ragbandit.workers.wiring.generators.generator_version.
     """
-    said = json.dumps([question, arm, made_by, version], sort_keys=True, default=str)
+    recorded = dict(made_by)
+    if recorded.get("arm") in _PATHS:  # so that the answers of an older release are found again
+        recorded["arm"] = _PATHS[str(recorded["arm"])]
+    said = json.dumps([question, arm, recorded, version], sort_keys=True, default=str)
     return sha256(said.encode()).hexdigest()
 
 

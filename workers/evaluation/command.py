@@ -14,14 +14,14 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.service import ConfigOption, JsonOption, errors, failing_well, printable
+from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, printable
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.logs.files import new_lines
 from ragbandit.router.offline.logs.jsonl import line_of
-from ragbandit.router.offline.simulation.report import bars
 from ragbandit.router.serving.bootstrap import make_encoder
 from ragbandit.router.serving.validation import capped
 from ragbandit.router.types import Budget, DecisionId, Query
@@ -47,14 +47,9 @@ from ragbandit.workers.evaluation.questions import read_asked
 from ragbandit.workers.evaluation.quiz import quizzed_answers
 from ragbandit.workers.evaluation.ragquesteval import Judge, chinese_words, judge_templates
 from ragbandit.workers.evaluation.report import show
-from ragbandit.workers.process import (
-    arm_params,
-    generator_version,
-    index_folder,
-    make_generator,
-    make_retriever,
-    offered,
-)
+from ragbandit.workers.process import index_folder, make_retriever
+from ragbandit.workers.wiring.arms import arm_params
+from ragbandit.workers.wiring.generators import generator_version, make_generator, offered
 
 __all__ = ["Bench", "Work", "add_evaluate_verb", "asked_arms"]
 
@@ -243,7 +238,7 @@ class Bench:
     arms: Mapping[str, Strategy]
     retriever: Retriever
     generator: Generator
-    #: of the generator, see ragbandit.workers.process.generator_version
+    #: of the generator, see ragbandit.workers.wiring.generators.generator_version
     version: str
     #: caps on every answer
     budget: Budget

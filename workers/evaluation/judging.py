@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.answer_metrics import FAMILIES, judged
-from ragbandit.router.learning.reward import COST_TERMS
-from ragbandit.router.types import Json
+from ragbandit.router.types import COST_TERMS, Json
 from ragbandit.workers.evaluation.answers import Kept
 from ragbandit.workers.evaluation.ragquesteval import Quiz
 

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as Printed
 
-from ragbandit.router.cli.service import console, print_json, printable
+from ragbandit.router.cli.console import console, print_json, printable
 from ragbandit.workers.evaluation.judging import Evaluated, Mean
 
 __all__ = ["show"]

@@ -13,7 +13,7 @@ import numpy as np
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, SUM_TOLERANCE
 from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record
-from ragbandit.router.policies.base import seed_of
+from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.types import (
     ArmName,
     Budget,

@@ -14,7 +14,7 @@ from ragbandit.router.offline.estimation.reward_models import progressive
 from ragbandit.router.offline.replay.measure import Survey
 from ragbandit.router.offline.replay.plan import Plan, Progress
 from ragbandit.router.offline.replay.sources import Piece, Pieces
-from ragbandit.router.policies.base import FeatureRows
+from ragbandit.router.types import FeatureRows
 
 __all__ = ["Sequences", "sequences"]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.learning.learner import Lesson, made_update
+from ragbandit.router.learning.examples import Lesson, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Choices, Log
 from ragbandit.router.offline.estimation.moments import Matrix
@@ -24,10 +24,10 @@ from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.plan import Progress
 from ragbandit.router.offline.replay.sources import Held, check_pmf, pmf_columns
 from ragbandit.router.policies import POLICIES, make_policy
-from ragbandit.router.policies.base import Drawn, FeatureRows, Policy, apply, draw
+from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.policies.draw import Drawn, draw, outputs_of
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
-from ragbandit.router.serving.service import outputs_of
-from ragbandit.router.types import ArmName, Json, PolicyLabel, Reward, SnapshotInfo, Update
+from ragbandit.router.types import ArmName, FeatureRows, Json, PolicyLabel, Reward, SnapshotInfo, Update
 
 __all__ = [
     "Asked",

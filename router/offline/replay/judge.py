@@ -13,7 +13,7 @@ from ragbandit.router.offline.replay.plan import Plan, Progress
 from ragbandit.router.offline.replay.results import Replayed, Skipped
 from ragbandit.router.offline.replay.reward_model import Fitting, Model
 from ragbandit.router.offline.replay.sources import Piece, Pieces
-from ragbandit.router.offline.reports.phrases import instant
+from ragbandit.router.offline.replay.times import instant
 from ragbandit.router.types import ArmName
 
 __all__ = ["Plan", "judge"]

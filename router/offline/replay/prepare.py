@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.distilbert import Encoder
+from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -32,8 +32,8 @@ from ragbandit.router.offline.replay.progressive import Lived, lived
 from ragbandit.router.offline.replay.results import Candidate, Measured, Replayed, Skipped
 from ragbandit.router.offline.replay.sources import Held, segment_of
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import FeatureRows, Policy
-from ragbandit.router.types import SnapshotInfo
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.types import FeatureRows, SnapshotInfo
 
 __all__ = ["Prepared", "prepared", "replay"]
 

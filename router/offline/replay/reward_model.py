@@ -19,7 +19,7 @@ from ragbandit.router.offline.estimation.reward_models import (
 )
 from ragbandit.router.offline.replay.plan import RIDGES, Plan
 from ragbandit.router.offline.replay.sources import Pieces
-from ragbandit.router.policies.base import FeatureRows
+from ragbandit.router.types import FeatureRows
 
 __all__ = ["Fitting", "Model"]
 

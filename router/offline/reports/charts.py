@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.offline.replay.results import Candidate, Histogram, Measured, Replayed
+from ragbandit.router.offline.replay.times import moment
 from ragbandit.router.offline.reports.phrases import (
     cell,
     compared,
     count,
     interval,
     judged,
-    moment,
     number,
     percent,
     printable,

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from unicodedata import category
 
 from ragbandit.router.offline.replay.results import Candidate, Measured, Replayed
+from ragbandit.router.offline.replay.times import instant
 
 __all__ = [
     "about_the_log",
@@ -15,10 +15,8 @@ __all__ = [
     "count",
     "footnotes",
     "headline",
-    "instant",
     "interval",
     "judged",
-    "moment",
     "number",
     "percent",
     "printable",
@@ -253,17 +251,3 @@ def _rounded(value: int) -> int:
 
 def _listed(title: str, rows: Mapping[str, int]) -> str:
     return f"{title}: " + "; ".join(f"{count(n)} {printable(name)}" for name, n in rows.items()) if rows else ""
-
-
-def moment(seconds: float | None) -> datetime | None:
-    """When that is, in UTC; None where it is no date: a log from elsewhere may count as it likes."""
-    try:
-        return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def instant(seconds: float) -> str:
-    """A time as a date, or as seconds where it is none."""
-    when = moment(seconds)
-    return f"{when:%Y-%m-%d %H:%M} UTC" if when else f"{seconds:g} s"

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from ragbandit.router.config.settings import RewardSettings, Settings
-from ragbandit.router.encoders.distilbert import Encoder
+from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.simulation.frontier import line_of

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from ragbandit.router.errors import RagBanditError
-from ragbandit.router.jobs.redis_server import PARENT_VARIABLE, die_with_parent
+from ragbandit.router.jobs.processes import PARENT_VARIABLE, die_with_parent
 from ragbandit.router.offline.simulation.run import Played, Run, World, play
 
 __all__ = ["Progress", "cores", "played", "started"]

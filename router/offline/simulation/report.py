@@ -1,50 +1,21 @@
 """The rows as people read them: tables for the terminal, curves for the figure."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table as Printed
 
 from ragbandit.router.offline.simulation.frontier import STEPS_READ, Line, Point
 from ragbandit.router.offline.simulation.frontier_plot import Curve, plot_frontier
-from ragbandit.router.offline.simulation.process_pool import Progress as Report
 from ragbandit.router.offline.simulation.results import Simulated
 
-__all__ = ["bars", "draw_plot", "print_report"]
+__all__ = ["draw_plot", "print_training"]
 
 
-@contextlib.contextmanager
-def bars(console: Console) -> Iterator[Report]:
-    """Progress bars, one for each kind of work, with rate and time left; gone at the end; none in a pipe."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                for ended in set(tasks) - {"runs"}:  # it may have stopped before its last step
-                    progress.remove_task(tasks.pop(ended))
-                tasks[what] = progress.add_task(what, rate="")
-            speed = progress.tasks[progress.task_ids.index(tasks[what])].speed
-            progress.update(tasks[what], completed=done, total=total, rate=f"{speed:.1f}/s" if speed else "")
-            if done == total:
-                progress.remove_task(tasks.pop(what))
-
-        yield report
-
-
-def print_report(rows: Sequence[Simulated], *, console: Console, by_dataset: bool) -> None:
+def print_training(rows: Sequence[Simulated], *, console: Console, by_dataset: bool) -> None:
     """All tables, wide enough to be whole in a file or a pipe."""
     tables = [main_table(rows), frontier_table(rows), dataset_table(rows) if by_dataset else None]
     for table in tables:

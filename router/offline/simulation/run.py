@@ -15,15 +15,25 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.learner import Lesson, judge, made_update
+from ragbandit.router.learning.examples import Lesson, judge, made_update
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.table import Matrix, Table
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Drawn, FeatureRows, Policy, TableTrained, apply, draw
-from ragbandit.router.serving.service import made_decision, outputs_of
+from ragbandit.router.policies.base import Policy, TableTrained, apply
+from ragbandit.router.policies.draw import Drawn, draw, made_decision, outputs_of
 from ragbandit.router.serving.validation import made_feedback, made_outcome
 from ragbandit.router.storage.ledger import Joined
-from ragbandit.router.types import Decision, DecisionId, Features, Json, PolicyLabel, Query, TableRow, Update
+from ragbandit.router.types import (
+    Decision,
+    DecisionId,
+    FeatureRows,
+    Features,
+    Json,
+    PolicyLabel,
+    Query,
+    TableRow,
+    Update,
+)
 
 __all__ = ["Played", "Run", "Split", "World", "decision_id", "play", "split_of", "weighted"]
 

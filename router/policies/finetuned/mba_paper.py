@@ -29,7 +29,6 @@ import numpy as np
 from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
-    FeatureRows,
     PolicyNeed,
     PolicyOutput,
     counted_state,
@@ -40,7 +39,7 @@ from ragbandit.router.policies.base import (
 from ragbandit.router.policies.finetuned.body import DEFAULT_ENCODER, RIGHT, load_body, score
 from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed, fresh_head, fresh_pre
 from ragbandit.router.policies.params import check_number, check_whole, check_word
-from ragbandit.router.types import ArmName, Json, Query, Reward, Update
+from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Reward, Update
 
 __all__ = ["TABLES", "MbaPaper"]
 

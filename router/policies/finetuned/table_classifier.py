@@ -17,20 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import InvalidInput, SnapshotError
-from ragbandit.router.policies.base import (
-    Arrays,
-    FeatureRows,
-    PolicyNeed,
-    PolicyOutput,
-    counted_state,
-    restored_counts,
-    tally,
-)
+from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.finetuned.body import Body, check_reading, load_body, score
 from ragbandit.router.policies.finetuned.checkpoint import Facts, Trained, read_facts, read_layers, write_trained
 from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed
 from ragbandit.router.policies.params import check_number, check_text, check_whole
-from ragbandit.router.types import ArmName, Json, Query, TableRow, Update
+from ragbandit.router.types import ArmName, FeatureRows, Json, Query, TableRow, Update
 
 if TYPE_CHECKING:
     from torch import Tensor

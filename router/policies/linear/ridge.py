@@ -33,7 +33,6 @@ import numpy.typing as npt
 from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
-    FeatureRows,
     PolicyNeed,
     PolicyOutput,
     counted_state,
@@ -42,7 +41,7 @@ from ragbandit.router.policies.base import (
     tally,
 )
 from ragbandit.router.policies.params import check_number, check_positive
-from ragbandit.router.types import ArmName, Features, Json, Query, Update
+from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
 
 __all__ = ["Opinion", "RidgeHeads", "RidgePolicy", "per_arm"]
 

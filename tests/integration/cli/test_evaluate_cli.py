@@ -22,8 +22,9 @@ from ragbandit.router.offline.logs import Defaults, read_rows
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.types import Budget
 from ragbandit.strategies.base import Hit, Passage
-from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.workers.evaluation.answers import Answers
 from ragbandit.workers.evaluation.command import Bench, add_evaluate_verb

@@ -20,7 +20,7 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs import BadRow, read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import choose, seed_of
+from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, updates, waiting

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from ragbandit.router.cli import simulate as cli_offline
 from ragbandit.router.cli.simulate import add_offline_verbs
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.distilbert import HashingEncoder
 from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import ConfigError, RagBanditError
 from ragbandit.router.offline.simulation import process_pool as runs
 from ragbandit.router.offline.simulation import report, simulate

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragbandit.router.encoders.distilbert import DistilBertEncoder, HashingEncoder
+from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.forward import AnyForward, DistilBertForward, load_transformer
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.projection import KINDS, fitted, references
 from ragbandit.router.errors import ConfigError, InvalidInput
 

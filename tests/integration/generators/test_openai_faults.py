@@ -12,12 +12,12 @@ import pytest
 
 from ragbandit.router.errors import ArmFailed
 from ragbandit.router.types import Budget, CallFailed, DecisionId, Generated, Query
-from ragbandit.strategies.arms.single_step import NoRetrieval
+from ragbandit.strategies.arms.no_retrieval import NoRetrieval
 from ragbandit.strategies.base import OutOfBudget, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
-from ragbandit.strategies.generators.scripted import MemoryRetriever
 from ragbandit.strategies.outbound.redaction import without_keys
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer

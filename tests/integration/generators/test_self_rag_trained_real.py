@@ -10,9 +10,10 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.router.types import Budget, DecisionId, Query
 from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained, share
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.scripted import MemoryRetriever
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.workers.process import check_arms, make_generator, offered
+from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.generators import make_generator, offered
 from tests.support.arm_runs import JAWS, MAN, QUESTION, TOWN, branches, purposes
 
 pytestmark = pytest.mark.models

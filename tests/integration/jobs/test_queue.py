@@ -11,8 +11,10 @@ from rq.job import Job
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, QueueError
-from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, Listener, RedisJobs, connect
-from ragbandit.router.jobs.redis_server import PARENT_VARIABLE, RedisServer, redis_url
+from ragbandit.router.jobs.listener import Listener
+from ragbandit.router.jobs.processes import PARENT_VARIABLE
+from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
+from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.recovery import sweep
 from ragbandit.router.serving.router import Router
 from ragbandit.router.types import Query

@@ -9,7 +9,8 @@ from rq import Queue
 from sqlalchemy import select
 
 from ragbandit.router.errors import Conflict, InvalidInput, NotFound
-from ragbandit.router.jobs.queue import ANSWER_QUEUE, Listener, RedisJobs
+from ragbandit.router.jobs.listener import Listener
+from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions import Store

@@ -15,14 +15,16 @@ import pytest
 import yaml
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, Listener, RedisJobs, connect
+from ragbandit.router.jobs.listener import Listener
+from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
 from ragbandit.router.types import Budget, CallFailed, DecisionId, Query
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.bm25 import build_index
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.workers import tasks
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, Takers
 from ragbandit.workers.event_loop import LoopThread

@@ -111,7 +111,7 @@ def test_an_own_arm_comes_in_by_import_path():
 
 def test_one_of_our_arms_can_be_had_twice():
     """The same class under two names gives two arms with their own settings."""
-    wide = {"class": "ragbandit.strategies.arms.single_step:SingleStep", "passages": 10}
+    wide = {"class": "single_step", "passages": 10}
     arms = make_arms({"single_step": {}, "wide_step": wide}, capabilities=EVERYTHING)
 
     assert (arms["wide_step"].name, arms["wide_step"].params["passages"]) == ("wide_step", 10)

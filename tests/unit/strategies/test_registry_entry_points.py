@@ -80,7 +80,7 @@ def test_a_name_of_ours_is_not_taken_over(install):  # noqa: F811 - the fixture
 
     assert list(make_arms({"no_retrieval": {}}, capabilities=EVERYTHING)) == ["no_retrieval"]
     assert "ragbandit, bold-arms" in refused({"single_step": {}}).message
-    ours = {"single_step": {"class": "ragbandit.strategies.arms.single_step:SingleStep"}}
+    ours = {"single_step": {"class": "single_step"}}
     assert isinstance(make_arms(ours, capabilities=EVERYTHING)["single_step"], SingleStep)
 
 

@@ -26,9 +26,10 @@ from ragbandit.router.types import (
     count_steps,
 )
 from ragbandit.strategies.base import Completion, Generator, Need, OutOfBudget, Passage, Prompt, Request, Retriever
-from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import ARMS, make_arms
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Answer, Run
 from ragbandit.strategies.runner import made_by, run_strategy
 

@@ -14,9 +14,10 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.router.types import Budget, DecisionId, Query
 from ragbandit.strategies.arms.http import Http
 from ragbandit.strategies.base import Need, Passage
-from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_template
 from ragbandit.strategies.registry import ARMS, GROUP, make_arms
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
 from tests.support.installed_packages import install  # noqa: F401 - a fixture

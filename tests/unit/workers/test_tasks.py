@@ -26,21 +26,17 @@ from ragbandit.router.storage.decisions import Store
 from ragbandit.router.storage.tables import outcomes
 from ragbandit.router.types import CallFailed, Cost, Decision, DecisionId, Query
 from ragbandit.strategies.generators.local import LocalGenerator
-from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.workers import tasks
 from ragbandit.workers.active_runs import Running
 from ragbandit.workers.consumers import Signals
 from ragbandit.workers.event_loop import LoopThread
-from ragbandit.workers.process import (
-    _Plain,
-    at_once,
-    check_arms,
-    check_generator,
-    make_generator,
-    make_retriever,
-    offered,
-)
+from ragbandit.workers.log_setup import _Plain
+from ragbandit.workers.process import make_retriever
+from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.generators import at_once, check_generator, make_generator, offered
 
 
 @pytest.fixture
@@ -421,7 +417,7 @@ def test_a_question_that_kills_its_workers_is_given_up(serve):
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "worker_died", None)
     assert (outcome.cost, outcome.steps, outcome.trace) == (Cost(), 0.0, ())
     assert "3 workers died" in outcome.error
-    assert outcome.made_by["arm"] == "ragbandit.strategies.arms.single_step:SingleStep"
+    assert outcome.made_by["arm"] == "single_step"
     assert context.generator.requests == []
     assert (bell.forgotten, bell.told) == (["d1"], ["outcome:d1"])
 
@@ -630,7 +626,7 @@ def test_a_run_that_is_cancelled_ends_within_a_second(work, together, told):
     assert (outcome.cost.retriever_calls, outcome.cost.llm_calls) == (1, 1)
     assert outcome.cost.seconds_total >= outcome.cost.seconds_generate > 0
     assert isinstance(outcome.trace[-1], CallFailed)
-    assert outcome.made_by["arm"] == "ragbandit.strategies.arms.single_step:SingleStep"
+    assert outcome.made_by["arm"] == "single_step"
     assert cancel(context).cancelled is True
 
 

@@ -8,7 +8,7 @@ from ragbandit.router.config.loading import effective, load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
-from ragbandit.router.serving.bootstrap import check_policy
+from ragbandit.router.policies.checks import check_policy
 from tests.support.tiny_models import tiny_trained
 
 SHIPPED = Path(__file__).parents[4] / "config.yaml"

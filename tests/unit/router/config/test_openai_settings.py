@@ -13,7 +13,8 @@ from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
-from ragbandit.workers.process import check_arms, check_generator, make_generator, offered
+from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.generators import check_generator, make_generator, offered
 
 
 def settings(**openai):

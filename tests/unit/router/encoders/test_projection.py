@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ragbandit.router.encoders.distilbert import HashingEncoder
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.lexical import SURFACE, surface
 from ragbandit.router.encoders.projection import KINDS, LEAST, Projection, References, _readings, fitted, references
 from tests.support.policy_checks import made_text

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.reward import (
-    COST_TERMS,
     aggregate,
     containment,
     cost_of,
@@ -20,7 +19,7 @@ from ragbandit.router.learning.reward import (
     normalise,
     quality_of,
 )
-from ragbandit.router.types import Cost, DecisionId, Feedback, FeedbackId, Outcome
+from ragbandit.router.types import COST_TERMS, Cost, DecisionId, Feedback, FeedbackId, Outcome
 from tests.support.policy_checks import steady
 
 ID = DecisionId("d-1")

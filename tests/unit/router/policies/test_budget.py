@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragbandit.router.encoders.distilbert import HashingEncoder
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies import POLICIES, make_policy
-from ragbandit.router.policies.base import PolicyOutput, choose, epsilon_greedy, gate, pmf_of_one, seed_of
+from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, pmf_of_one
 from ragbandit.router.policies.budget import BEND, MEMORY, TEMPERATURE, Budget
+from ragbandit.router.policies.draw import choose, gate, seed_of
 from ragbandit.router.types import ArmName, Query
 from tests.support.policy_checks import (
     ARMS,

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import choose, pmf_of_one, seed_of
+from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.policies.mixture import Mixture
 from ragbandit.router.types import ArmName, Query
 from tests.support.policy_checks import ARMS, offered_arms, steady

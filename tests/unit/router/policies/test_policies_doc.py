@@ -16,8 +16,8 @@ from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.jobs.queue import MemoryJobs
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import TableTrained, counted_state, pmf_of_one
+from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.finetuned.body import load_body
-from ragbandit.router.serving.bootstrap import check_policy
 from ragbandit.router.serving.router import Router
 from tests.support.policy_checks import ARMS, POLICY_CHECKS, made_features, made_query, made_updates, taught
 from tests.support.tiny_models import tiny_encoder, tiny_trained
@@ -85,15 +85,15 @@ def setting(tmp_path, monkeypatch):
         model = model if Path(model).is_dir() else tiny_encoder()
         return load_body(model, **reading | {"max_tokens": 16, "device": "cpu"})
 
-    for module in ("mba_paper", "classifier"):
-        monkeypatch.setattr(f"ragbandit.router.policies.{module}.load_body", small)
+    for module in ("mba_paper", "table_classifier"):
+        monkeypatch.setattr(f"ragbandit.router.policies.finetuned.{module}.load_body", small)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained" / "adaptive").symlink_to(tiny_trained("adaptive_rag"))
     (tmp_path / "trained" / "multi").symlink_to(tiny_trained("multi_label"))
     index = tmp_path / ".ragbandit" / "indexes" / "default"
     index.mkdir(parents=True)
-    shutil.copy(ROOT / "tests" / "unit" / "popularity.json", index)
+    shutil.copy(ROOT / "tests" / "support" / "popularity.json", index)
 
     def read(snippet):
         (tmp_path / "config.yaml").write_text(snippet)

@@ -10,19 +10,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ragbandit.router.errors import PolicyFault, SnapshotError
-from ragbandit.router.policies.base import (
-    PolicyOutput,
-    choose,
-    counted_state,
-    draw,
-    epsilon_greedy,
-    gate,
-    newcomers,
-    restored_counts,
-    seed_of,
-    tally,
-    with_floor,
-)
+from ragbandit.router.policies.base import PolicyOutput, counted_state, epsilon_greedy, restored_counts, tally
+from ragbandit.router.policies.draw import choose, draw, gate, newcomers, seed_of, with_floor
 from tests.support.policy_checks import made_updates, steady
 
 #: upper 0.1 % points of chi-square by degrees of freedom

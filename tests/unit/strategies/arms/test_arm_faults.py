@@ -21,10 +21,12 @@ from ragbandit.strategies.arms.rq_rag import RqRag
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
-from ragbandit.strategies.generators.scripted import LateGenerator, MemoryRetriever, ScriptedGenerator, telling
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting import parsing, passages
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.testing.arm_checks import PASSAGES, generator, outcome_of, run
+from ragbandit.strategies.testing.doubles import LateGenerator, telling
 from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
 from tests.unit.strategies.arms.test_arm_contract import CASES, make
 from tests.unit.strategies.arms.test_http import run as run_remote

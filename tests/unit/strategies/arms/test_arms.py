@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.strategies.arms.multi_step import MultiStep
-from ragbandit.strategies.arms.single_step import NoRetrieval, SingleStep
+from ragbandit.strategies.arms.no_retrieval import NoRetrieval
+from ragbandit.strategies.arms.single_step import SingleStep
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries

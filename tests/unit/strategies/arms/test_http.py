@@ -16,7 +16,8 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.router.types import Budget, CallFailed, Cost, DecisionId, Query
 from ragbandit.strategies.arms import http as remote
 from ragbandit.strategies.arms.http import Http
-from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 
 GOOD = {"answer": "Bram Stoker", "steps": 2, "stop_reason": "sure", "cost": {"llm_calls": 3, "dollars": 0.02}}

@@ -11,11 +11,12 @@ from hypothesis import strategies as some
 
 from ragbandit.router.errors import ArmFailed, ConfigError
 from ragbandit.router.types import Budget, CallFailed, DecisionId, Query
+from ragbandit.strategies.arm_parts.steps import together
 from ragbandit.strategies.arms.seakr import Seakr, uncertainty
-from ragbandit.strategies.arms.single_step import together
 from ragbandit.strategies.base import Prompt
-from ragbandit.strategies.generators.scripted import MemoryRetriever, Scripted, ScriptedGenerator
+from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.strategies.testing.arm_checks import ARM_CHECKS, PASSAGES
 from tests.unit.strategies.arms.test_arms import branches, outcome_of, purposes, queries

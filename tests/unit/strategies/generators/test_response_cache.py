@@ -10,11 +10,12 @@ import pytest
 
 from ragbandit.router.errors import ArmFailed, ConfigError
 from ragbandit.router.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
-from ragbandit.strategies.arms.single_step import NoRetrieval
+from ragbandit.strategies.arms.no_retrieval import NoRetrieval
 from ragbandit.strategies.base import Completion, Generator, OutOfBudget, Prompt, Request, Sampling
 from ragbandit.strategies.generators.response_cache import CachedGenerator, request_key
-from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.strategies.runner import run_strategy
 

@@ -7,9 +7,10 @@ import pytest
 from ragbandit.router.errors import ArmFailed, ConfigError
 from ragbandit.router.types import Branch, Budget, Query
 from ragbandit.strategies.base import Hit, Passage
-from ragbandit.strategies.generators.scripted import MemoryRetriever, ScriptedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.prompting.prompts import ask, fit, load_template, load_templates, parsed_template
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Run
 
 OWN = """# header

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ragbandit.router.errors import ArmFailed, InvalidInput
 from ragbandit.strategies.base import Hit, Passage
-from ragbandit.strategies.generators.scripted import MemoryRetriever
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.hybrid import HybridRetriever, fuse
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from tests.support.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 
 

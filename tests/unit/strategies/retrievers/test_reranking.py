@@ -15,15 +15,15 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Hit, Passage
-from ragbandit.strategies.generators.scripted import MemoryRetriever
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
 from ragbandit.strategies.retrievers.dense import build_index as build_dense
 from ragbandit.strategies.retrievers.hybrid import HybridRetriever
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.retrievers.reranking import RerankedRetriever
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 from ragbandit.workers.cli import app
-from ragbandit.workers.process import check_arms
+from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.retrievers import make_retriever
 from tests.support.retriever_checks import RETRIEVER_CHECKS, found
 from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder

@@ -1,4 +1,4 @@
-"""Three arms that search once, write about what they found, then answer: the single-time arms of Adaptive-Note.
+"""Two stages: search once, write about what was found, then answer; the single-time arms of Adaptive-Note.
 
 chain_of_note (Yu et al. 2024), self_refine and self_rerank, as prompts, the way Adaptive-Note (Wang et al. 2024)
 compares itself with them. It leaves the second stage open; here it is a reader that sees the first stage's text in
@@ -13,29 +13,16 @@ from pydantic import Field
 
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arms.single_step import gather_once, stop_reason
+from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason
 from ragbandit.strategies.base import Need, OutOfBudget, Passage
-from ragbandit.strategies.prompting.parsing import parsed_numbered_labels
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Template, ask, load_templates
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = [
-    "AnswerStyle",
-    "ChainOfNote",
-    "NoteParams",
-    "SelfRefine",
-    "SelfRerank",
-    "answer_from",
-    "one_line",
-]
+__all__ = ["AnswerStyle", "NoteParams", "TwoStages", "answer_from", "one_line"]
 
 #: "short" asks for a few words, "long" for a paragraph
 AnswerStyle = Literal["short", "long"]
-
-_USEFUL = "useful"
-#: all verdicts: what is asked for, and what small models say instead of useless
-_VERDICTS = (_USEFUL, "useless", "not useful")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +49,51 @@ class NoteParams(ArmParams):
     }
 
 
-class _TwoStages:
+async def answer_from(
+    run: Run,
+    *,
+    template: Template,
+    fields: Mapping[str, str],
+    style: AnswerStyle,
+    max_tokens: int,
+    pool: PassagePool | None = None,
+    passages: Sequence[Passage] | None = None,
+    passage_words: int = 350,
+) -> str:
+    """The final answer, "" if the model said nothing; it becomes the draft, as does one that the deadline cut short.
+
+    A "short" answer is the first line without its dress (`extract_answer`), a "long" one the whole text.
+    """
+    try:
+        done = await ask(
+            run,
+            template=template,
+            purpose="read",
+            fields=fields,
+            max_tokens=max_tokens,
+            pool=pool,
+            passages=passages,
+            passage_words=passage_words,
+            stop=("\n",) if style == "short" else (),
+        )
+    except OutOfBudget:
+        run.draft = _final(run.partial, style=style) or run.draft
+        raise
+    answer = _final(done.text, style=style)
+    run.draft = answer or run.draft
+    return answer
+
+
+def _final(text: str, *, style: AnswerStyle) -> str:
+    return extract_answer(text) if style == "short" else text.strip()
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space as one space: line breaks part words, they do not join them."""
+    return " ".join(text.split())
+
+
+class TwoStages:
     """Search once, a first stage over the passages, a reader: one step, two calls.
 
     Without passages (the budget allows no round or none, or nothing was found) the first stage is skipped, which
@@ -117,101 +148,3 @@ class _TwoStages:
             style=self._params.style,
             max_tokens=self._params.max_tokens,
         )
-
-
-class ChainOfNote(_TwoStages):
-    """Notes on every passage and what they are worth, then the answer from the notes."""
-
-    _stage = "chain_of_note"
-
-
-class SelfRefine(_TwoStages):
-    """A summary and analysis of what is useful in the passages, then the answer from it."""
-
-    _stage = "self_refine"
-
-
-class SelfRerank(_TwoStages):
-    """A verdict on every passage, useful or useless, then the answer from the useful ones.
-
-    Passages without a verdict are written into the trace as "parse_failed" and not kept. If no passage has a
-    verdict, or none is useful, all are kept; the trace says which of the two as "kept_all".
-    """
-
-    _stage = "self_rerank"
-    _readers = {"short": "read_direct", "long": "read_long"}  # noqa: RUF012 a ClassVar by its base
-
-    async def _read(self, question: str, *, text: str, run: Run, pool: PassagePool) -> str:
-        return await answer_from(
-            run,
-            template=self._reader_template,
-            fields={"question": question},
-            style=self._params.style,
-            max_tokens=self._params.max_tokens,
-            # The first verdict may have been begun for the model.
-            passages=_useful(f"{self._stage_template.prefix} {text}", run=run, passages=pool.passages),
-            pool=pool,
-            passage_words=self._params.passage_words,
-        )
-
-
-def _useful(text: str, *, run: Run, passages: Sequence[Passage]) -> Sequence[Passage]:
-    if not passages:
-        return ()
-    labels = parsed_numbered_labels(text, labels=_VERDICTS, count=len(passages))
-    numbered = list(enumerate(passages, start=1))
-    unlabelled = [passage.id for number, passage in numbered if number not in labels]
-    if unlabelled:
-        run.note_branch(
-            "parse_failed", f"{len(unlabelled)} of {len(passages)} without verdict: {', '.join(unlabelled)}"
-        )
-    kept = [passage for number, passage in numbered if labels.get(number) == _USEFUL]
-    if not kept:
-        run.note_branch("kept_all", "none is useful" if labels else "no verdict")
-        return passages
-    run.note_branch("kept", ", ".join(passage.id for passage in kept))
-    return kept
-
-
-async def answer_from(
-    run: Run,
-    *,
-    template: Template,
-    fields: Mapping[str, str],
-    style: AnswerStyle,
-    max_tokens: int,
-    pool: PassagePool | None = None,
-    passages: Sequence[Passage] | None = None,
-    passage_words: int = 350,
-) -> str:
-    """The final answer, "" if the model said nothing; it becomes the draft, as does one that the deadline cut short.
-
-    A "short" answer is the first line without its dress (`extract_answer`), a "long" one the whole text.
-    """
-    try:
-        done = await ask(
-            run,
-            template=template,
-            purpose="read",
-            fields=fields,
-            max_tokens=max_tokens,
-            pool=pool,
-            passages=passages,
-            passage_words=passage_words,
-            stop=("\n",) if style == "short" else (),
-        )
-    except OutOfBudget:
-        run.draft = _final(run.partial, style=style) or run.draft
-        raise
-    answer = _final(done.text, style=style)
-    run.draft = answer or run.draft
-    return answer
-
-
-def _final(text: str, *, style: AnswerStyle) -> str:
-    return extract_answer(text) if style == "short" else text.strip()
-
-
-def one_line(text: str) -> str:
-    """The text with every run of white space as one space: line breaks part words, they do not join them."""
-    return " ".join(text.split())

@@ -1,0 +1,67 @@
+"""Console of the command line: shared options, output streams, and how a failure is printed."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ragbandit.router.errors import RagBanditError
+
+__all__ = [
+    "DEFAULT_URL",
+    "ConfigOption",
+    "IdOption",
+    "JsonOption",
+    "LabelOption",
+    "UrlOption",
+    "console",
+    "errors",
+    "failing_well",
+    "print_json",
+    "printable",
+]
+
+
+ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+UrlOption = Annotated[str, typer.Option("--url", envvar="RAGBANDIT_URL", help="of a running service")]
+
+LabelOption = Annotated[str | None, typer.Option(help="the ledger; default: the configured one")]
+
+IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
+
+DEFAULT_URL = "http://127.0.0.1:8100"
+
+# Without emoji: rich would turn the line number in file.jsonl:100: into a picture.
+console = Console(emoji=False)
+
+errors = Console(stderr=True, emoji=False)
+
+
+@contextlib.contextmanager
+def failing_well() -> Iterator[None]:
+    """An error of ours ends the command with one line and exit code 2, not with a traceback."""
+    try:
+        yield
+    except RagBanditError as error:
+        errors.print(f"[red]{error.code}[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
+        raise typer.Exit(2) from None
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for half a surrogate pair, which JSON may bring and no terminal takes."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def print_json(value: object) -> None:
+    """JSON on standard output, for pipes."""
+    said = json.dumps(value, indent=2, ensure_ascii=False)
+    # Half a surrogate pair cannot be written, and what "backslashreplace" makes of it is its escape in JSON.
+    sys.stdout.write(said.encode("utf-8", "backslashreplace").decode() + "\n")

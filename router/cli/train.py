@@ -1,0 +1,78 @@
+"""`ragbandit train`: a policy trained on a labelled table."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Printed
+
+from ragbandit.router.cli.console import JsonOption, console, errors, failing_well, print_json
+from ragbandit.router.cli.progress import bars
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.training import read_questions, train
+from ragbandit.router.types import Json
+
+__all__ = ["asked_params", "print_training"]
+
+
+def add_train(app: typer.Typer) -> None:
+    @app.command(name="train")
+    def train_(
+        *,
+        policy: Annotated[str, typer.Option(help="adaptive_rag or multi_label")],
+        table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
+        out: Annotated[Path, typer.Option(help="the folder to write; not there yet, or empty")],
+        questions: Annotated[
+            Path | None, typer.Option(help="JSONL: question and hops, for labels by inductive bias")
+        ] = None,
+        params: Annotated[str, typer.Option(help='of the policy, as JSON: {"seed": 1}')] = "{}",
+        epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        """Train a policy on a full-information table, for the param `trained`."""
+        with failing_well():
+            asked = asked_params(params) | ({} if epochs is None else {"epochs": epochs})
+            rows = list(read_table(table).rows)
+            if questions is not None:
+                rows += read_questions(questions, known=rows)
+            with bars(errors) as show:
+                report = train(
+                    policy, params=asked, rows=rows, out=out, progress=lambda done, total: show("batches", done, total)
+                )
+            if as_json:
+                print_json(report)
+            else:
+                print_training(report, console=console)
+
+
+def asked_params(text: str) -> dict[str, Json]:
+    """The policy's params from the command line. Raises InvalidInput."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"is not JSON: {error}", field="params", remedy="""for example '{"seed": 1}'""") from error
+    if not isinstance(found, dict):
+        raise InvalidInput(f"is a {type(found).__name__}", field="params", remedy="""for example '{"seed": 1}'""")
+    return found
+
+
+def print_training(report: Mapping[str, Any], *, console: Console) -> None:
+    """A line per epoch, then what was used and what to do with it."""
+    table = Printed("epoch", "loss", "held-out loss", "held-out accuracy", "")
+    for number, line in enumerate(report["epochs"], start=1):
+        held = (f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}") if "accuracy" in line else ("", "")
+        table.add_row(str(number), f"{line['loss']:.3f}", *held, "kept" if number == report["best_epoch"] else "")
+    console.print(table)
+    labels = ", ".join(f"{arm} {count}" for arm, count in report["labels"].items())
+    console.print(
+        f"{report['used']} of {report['rows']} rows had a label ({report['inductive']} by their hops), "
+        f"{report['validation_rows']} of them were held out; labels: {escape(labels)}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    console.print(f"set policy.params.trained to {escape(report['folder'])}", soft_wrap=True, highlight=False)

@@ -1,0 +1,205 @@
+"""The draw: from a policy's pmf to a decision, through gate, floor and seeded choice; live and offline use the same."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import PolicyFault
+from ragbandit.router.policies.base import Policy, PolicyOutput
+from ragbandit.router.types import ArmName, Decision, FeatureRows, Features, Json, PolicyLabel, Query, RunBy
+
+__all__ = [
+    "RAISED",
+    "Drawn",
+    "choose",
+    "draw",
+    "gate",
+    "made_decision",
+    "newcomers",
+    "outputs_of",
+    "seed_of",
+    "with_floor",
+]
+
+
+#: where a decision's facts keep the raised floors of its draw: arm -> floor
+RAISED: Final = "data_floor"
+
+#: the arm that plays where the settings name none
+_FALLBACK: Final = "single_step"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """The arm that one question got, and all that was in the draw."""
+
+    #: place of the arm among the offered ones
+    index: int
+    #: probability of every offered arm, after the floor
+    pmf: tuple[float, ...]
+    scores: tuple[float, ...] | None = None
+    facts: Mapping[str, Json] = field(default_factory=dict)
+    #: why the fallback's pmf was drawn from; None when it was the policy's own
+    fault: str | None = None
+
+
+def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
+    """The pmf, normalised exactly, or PolicyFault if it is not a pmf over these arms."""
+    pmf = tuple(float(p) for p in output.pmf)
+    if len(pmf) != len(arms):
+        raise PolicyFault(f"pmf has {len(pmf)} entries for {len(arms)} arms")
+    if not all(math.isfinite(p) and p >= 0.0 for p in pmf):
+        raise PolicyFault(f"pmf has an entry that is negative or not finite: {pmf}")
+    total = math.fsum(pmf)
+    # 1e-6 lets float32 policies through; what passes is normalised, so that the log sums to 1 in float64.
+    if abs(total - 1.0) > 1e-6:
+        raise PolicyFault(f"pmf sums to {total!r}, not 1")
+    if output.scores is not None and len(output.scores) != len(arms):
+        raise PolicyFault(f"{len(output.scores)} scores for {len(arms)} arms")
+    if output.scores is not None and not all(math.isfinite(s) for s in output.scores):
+        raise PolicyFault(f"a score is not finite: {output.scores}")
+    return tuple(p / total for p in pmf)
+
+
+def with_floor(
+    pmf: Sequence[float], *, floor: float, raised: Mapping[ArmName, float] | None = None, arms: Sequence[ArmName] = ()
+) -> tuple[float, ...]:
+    """Mix so that no arm falls below its floor: p'_i = f_i + (1 - sum f) p_i, with f_i = floor unless it is raised.
+
+    Every arm keeps the chance that off-policy evaluation needs; importance weights stay below 1/floor. Where the raised
+    floors do not fit beside the others, what they ask for above `floor` is cut in one proportion; where K arms cannot
+    all have `floor`, the pmf becomes uniform.
+    """
+    count = len(pmf)
+    floor = min(floor, 1.0 / count)
+    room = 1.0 - count * floor
+    if not raised:
+        return tuple(floor + room * p for p in pmf)
+    more = [max(0.0, raised.get(arm, 0.0) - floor) for arm in arms]
+    wanted = math.fsum(more)
+    scale = 1.0 if wanted <= room else room / wanted
+    left = max(0.0, room - scale * wanted)
+    return tuple(floor + scale * m + left * p for m, p in zip(more, pmf, strict=True))
+
+
+def seed_of(decision_id: str) -> int:
+    """The 64-bit seed of a decision's draw: the first eight bytes of the sha256 of its id, big-endian."""
+    return int.from_bytes(hashlib.sha256(decision_id.encode()).digest()[:8], "big")
+
+
+def choose(pmf: Sequence[float], *, seed: int) -> int:
+    """The index drawn from pmf by the seed: inverse transform of u = (seed's top 53 bits) / 2**53, left to right."""
+    u = (seed >> 11) * 2.0**-53
+    edge = 0.0
+    for index, p in enumerate(pmf):
+        edge += p
+        if u < edge:
+            return index
+    # Rounding left the last edge just below u: the last arm that can be drawn at all takes the sliver.
+    return max(i for i, p in enumerate(pmf) if p > 0.0)
+
+
+def draw(
+    output: PolicyOutput | Exception,
+    *,
+    arms: Sequence[ArmName],
+    floor: float,
+    fallback: str | None,
+    seed: int,
+    raised: Mapping[ArmName, float] | None = None,
+) -> Drawn:
+    """Gate, floor, draw: the whole way from a policy's word on a question to the arm it gets.
+
+    raised: the arms whose floor is higher, with that floor; it goes into the facts, so that the row tells it.
+    Where the policy raised, or what it said fails the gate, the fallback arm (None: single_step; the first one where
+    that is not offered) has all the probability but the floor, and the fault says why.
+    """
+    scores: tuple[float, ...] | None = None
+    facts: dict[str, Json] = {}
+    fault: str | None = None
+    try:
+        if isinstance(output, Exception):
+            raise output
+        pmf, scores, facts = gate(output, arms=arms), output.scores, dict(output.facts)
+    except Exception as error:  # a policy must never cost a caller the answer
+        fault = str(error) if isinstance(error, PolicyFault) else f"{type(error).__name__}: {error}"
+        wanted = _FALLBACK if fallback is None else fallback
+        played = wanted if wanted in arms else arms[0]
+        pmf = tuple(float(arm == played) for arm in arms)
+    pmf = with_floor(pmf, floor=floor, raised=raised, arms=arms)
+    if raised:
+        facts[RAISED] = dict(raised)
+    scores = None if scores is None else tuple(scores)
+    return Drawn(index=choose(pmf, seed=seed), pmf=pmf, scores=scores, facts=facts, fault=fault)
+
+
+def newcomers(
+    seen: Mapping[ArmName, int], *, arms: Sequence[ArmName], share: float, outcomes: int
+) -> dict[ArmName, float]:
+    """The arms of which the policy has learned fewer than `outcomes` outcomes, each with its data floor, `share`."""
+    return {arm: share for arm in arms if share > 0.0 and seen.get(arm, 0) < outcomes}
+
+
+def outputs_of(
+    policy: Policy, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[tuple[ArmName, ...]]
+) -> list[PolicyOutput | Exception]:
+    """The policy's word on each question; where the group breaks it, each question for itself."""
+    try:
+        outputs: list[PolicyOutput | Exception] = list(policy.pmf(queries, features=features, arms=arms))
+        if len(outputs) != len(queries):
+            raise PolicyFault(f"{len(outputs)} outputs for {len(queries)} questions")
+        return outputs
+    except Exception as error:  # a policy must never cost a caller the answer
+        if len(queries) == 1:
+            return [error]
+    found: list[PolicyOutput | Exception] = []
+    for index, query in enumerate(queries):
+        row = None if features is None else features[index : index + 1]
+        found += outputs_of(policy, [query], features=row, arms=[arms[index]])
+    return found
+
+
+def made_decision(
+    query: Query,
+    *,
+    run_by: RunBy,
+    output: PolicyOutput | Exception,
+    arms: tuple[ArmName, ...],
+    features: Features | None,
+    settings: Settings,
+    seen: Mapping[ArmName, int],
+    version: str,
+    encoder_hash: str,
+    now: float,
+) -> Decision:
+    """The decision that follows from a policy's word on a query with an id. `simulate` makes its decisions here too.
+
+    seen: the outcomes of each arm that the policy has learned, for the data floor.
+    """
+    assert query.id is not None
+    seed, policy = seed_of(query.id), settings.policy
+    raised = newcomers(seen, arms=arms, share=policy.newcomer_share, outcomes=policy.newcomer_outcomes)
+    drawn = draw(output, arms=arms, floor=policy.floor, fallback=policy.fallback, seed=seed, raised=raised)
+    return Decision(
+        id=query.id,
+        query=query,
+        arm=arms[drawn.index],
+        arms=arms,
+        pmf=drawn.pmf,
+        propensity=drawn.pmf[drawn.index],
+        scores=drawn.scores,
+        policy=PolicyLabel(settings.policy.label),
+        version=version,
+        encoder_hash=encoder_hash,
+        seed=seed,
+        floor=settings.policy.floor,
+        explored=drawn.pmf[drawn.index] < max(drawn.pmf),
+        fault=drawn.fault,
+        facts=drawn.facts,
+        run_by=run_by,
+        features=features,
+        made_at=now,
+    )

@@ -1,0 +1,124 @@
+"""Steps: the searches and the reading that most arms are made of."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, TypeVar
+
+from ragbandit.router.types import Retrieved
+from ragbandit.strategies.base import OutOfBudget, Passage
+from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
+from ragbandit.strategies.prompting.prompts import Template, ask
+from ragbandit.strategies.run import Run
+
+__all__ = ["Result", "Style", "find", "gather", "gather_once", "partial_kept", "read", "stop_reason", "together"]
+
+
+Result = TypeVar("Result")
+
+#: "direct" asks for the answer alone; "reasoned" asks for a line of reasoning that ends in "the answer is ..."
+Style = Literal["direct", "reasoned"]
+
+
+async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> None:
+    """Search with the cleaned query and put the hits into the pool; what is skipped, and why, goes into the trace."""
+    cleaned = clean_query(query)
+    if not cleaned:
+        run.note_branch("search_skipped", "the query is empty after cleaning")
+        return
+    if pool.cap < 1:
+        run.note_branch("search_skipped", "the budget has no passage")
+        return
+    sifted = pool.add(await run.search(cleaned, k=k))
+    for passage_id, reason in sifted.skipped:
+        run.note_branch("passage_skipped", f"{passage_id}: {reason}")
+    for passage_id in sifted.evicted:
+        run.note_branch("passage_evicted", passage_id)
+
+
+async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: int = 1) -> None:
+    """`gather` in a round of its own, the last of `cap`; a budget without that round is told to the trace."""
+    if not run.rounds_over and run.begin_round(cap=cap):
+        await gather(run, query=query, pool=pool, k=k)
+    else:
+        run.note_branch("search_skipped", "the budget has no round")
+
+
+async def find(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Passage, ...]:
+    """What `gather` found and the pool holds, best first."""
+    before = len(run.trace)
+    await gather(run, query=query, pool=pool, k=k)
+    held = {passage.id: passage for passage in pool.passages}
+    ids = [each for event in run.trace[before:] if isinstance(event, Retrieved) for each in event.ids]
+    return tuple(held[each] for each in ids if each in held)
+
+
+async def together(calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run) -> list[Result]:
+    """What the calls give, in their order; made at the same time.
+
+    One after the other where the budget caps tokens or dollars: each call is held against what those before it
+    have spent. The first call that fails ends the others, and its error is raised.
+    """
+    if run.budget.tokens is not None or run.budget.dollars is not None:
+        return [await call() for call in calls]
+
+    async def made(call: Callable[[], Awaitable[Result]]) -> Result:
+        return await call()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(made(call)) for call in calls]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [task.result() for task in tasks]
+
+
+async def read(
+    run: Run,
+    *,
+    question: str,
+    template: Template,
+    style: Style,
+    max_tokens: int,
+    purpose: str = "read",
+    pool: PassagePool | None = None,
+    passages: Sequence[Passage] | None = None,
+    passage_words: int = 350,
+) -> str:
+    """The final answer, "" if the model said nothing usable; it becomes the run's draft, too.
+
+    If the deadline cuts the text short, what stands there becomes the draft where it is usable: any answer of a
+    "direct" reader, of a "reasoned" one only an announced answer ("... answer is X"), since half a line of
+    reasoning is none. An earlier draft stays otherwise. Raises what `ask` raises.
+    """
+    with partial_kept(run, style=style):
+        done = await ask(
+            run,
+            template=template,
+            purpose=purpose,
+            fields={"question": question},
+            pool=pool,
+            passages=passages,
+            max_tokens=max_tokens,
+            passage_words=passage_words,
+            stop=("\n",),
+        )
+    answer = extract_answer(done.text)
+    run.draft = answer or run.draft
+    return answer
+
+
+@contextmanager
+def partial_kept(run: Run, *, style: Style) -> Iterator[None]:
+    """Make what the deadline leaves of the text written in the block the draft, where it is an answer; see `read`."""
+    try:
+        yield
+    except OutOfBudget:
+        if style == "direct" or has_answer(run.partial):
+            run.draft = extract_answer(run.partial) or run.draft
+        raise
+
+
+def stop_reason(answer: str, *, otherwise: str) -> str:
+    """The given reason, or "empty_answer" if there is no answer."""
+    return otherwise if answer else "empty_answer"

@@ -1,0 +1,164 @@
+"""Wiring of generators: from settings to a language model, and checks that it can be made."""
+
+import asyncio
+import importlib.util
+import multiprocessing
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from types import MappingProxyType
+
+from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.encoders.weights import at_hand, resolve
+from ragbandit.router.errors import ConfigError, RagBanditError
+from ragbandit.router.jobs.processes import end_with_parent
+from ragbandit.strategies.base import Generator, Need
+from ragbandit.strategies.generators.local import LocalGenerator
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
+from ragbandit.strategies.generators.response_cache import CachedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.workers.log_setup import set_up_log
+
+__all__ = ["SCRIPTED_AT_ONCE", "at_once", "check_generator", "generator_version", "make_generator", "offered"]
+
+
+#: questions at once where the generator is scripted and nobody said how many
+SCRIPTED_AT_ONCE = 8
+
+#: settings of a server that change only whether and when it answers
+_PATIENCE = {
+    "attempt_s",
+    "concurrency",
+    "connect_s",
+    "longest_pause_s",
+    "pause_s",
+    "probe",
+    "read_s",
+    "requests_per_minute",
+    "retries",
+    "tokens_per_minute",
+}
+
+#: generator.name -> the packages that it cannot do without; another name needs none
+_PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType({"local": ("torch", "transformers"), "openai": ("openai",)})
+
+
+def offered(settings: GeneratorSettings) -> frozenset[Need]:
+    """What the configured generator can do, said by its class: nothing is loaded."""
+    if settings.name == "scripted":
+        return ScriptedGenerator.capabilities
+    if settings.name == "openai":
+        return OpenAiGenerator.capabilities | ({"logprobs"} if settings.openai.logprobs else set())
+    return LocalGenerator.capabilities | ({"trained_tokens"} if settings.trained_tokens else set())
+
+
+def make_generator(settings: GeneratorSettings) -> Generator:
+    """The configured generator, loaded, behind its cache if it has one. Raises ConfigError.
+
+    With generator.openai.probe it waits for the server, and not inside an event loop.
+    """
+    return _behind_cache(_GENERATORS[settings.name](settings), settings=settings)
+
+
+def _behind_cache(generator: Generator, *, settings: GeneratorSettings) -> Generator:
+    if settings.cache is None:
+        return generator
+    return CachedGenerator(generator, folder=settings.cache, version=generator_version(settings))
+
+
+def generator_version(settings: GeneratorSettings) -> str:
+    """The settings that decide what is answered at what price, as JSON: those of speed and patience are not in it."""
+    beside: dict[str, bool | set[str]] = dict.fromkeys(("cache", "threads", "max_batch", "prefix_mb"), True)
+    return settings.model_dump_json(exclude=beside | {"openai": _PATIENCE})
+
+
+def _make_scripted(settings: GeneratorSettings) -> Generator:
+    return ScriptedGenerator(settings.script, seconds=settings.script_s, context_tokens=settings.context_tokens)
+
+
+def _make_local(settings: GeneratorSettings) -> Generator:
+    weights = resolve(settings.model, setting="generator.model")
+    return LocalGenerator(
+        weights.folder,
+        name=settings.model,
+        precision=settings.precision,
+        device=settings.device,
+        threads=settings.threads,
+        context_tokens=settings.context_tokens,
+        trained_tokens=settings.trained_tokens,
+        max_batch=settings.max_batch,
+        prefix_mb=settings.prefix_mb,
+    )
+
+
+def _make_openai(settings: GeneratorSettings) -> Generator:
+    given = settings.openai.model_dump(exclude={"probe", "prices"})
+    prices = {model: (read, written) for model, (read, written) in settings.openai.prices.items()}
+    generator = OpenAiGenerator(
+        settings.model, options=OpenAiOptions(**given, prices=prices), context_tokens=settings.context_tokens
+    )
+    if settings.openai.probe:
+        asyncio.run(generator.probe())
+    return generator
+
+
+#: generator.name -> its maker
+_GENERATORS: Mapping[str, Callable[[GeneratorSettings], Generator]] = MappingProxyType(
+    {"local": _make_local, "openai": _make_openai, "scripted": _make_scripted}
+)
+
+
+def check_generator(settings: Settings, *, fetch: bool) -> None:
+    """Refuse a generator that no worker here could make, without loading a model. Raises ConfigError.
+
+    fetch: weights that are not at hand are fetched and converted, and generator.openai.probe asks the server. Without,
+    nobody is asked, and nothing is said of a machine that has not got the generator's packages: no worker runs there.
+    """
+    chosen = settings.generator
+    missing = [name for name in _PACKAGES.get(chosen.name, ()) if importlib.util.find_spec(name) is None]
+    if not settings.worker_arms or (missing and not fetch):
+        return
+    if missing:
+        extra = "models" if chosen.name == "local" else chosen.name
+        raise ConfigError(f"the package {missing[0]} is missing", remedy=f"pip install 'ragbandit[{extra}]'")
+    if chosen.name != "local":
+        quiet = chosen.openai.model_copy(update={"probe": chosen.openai.probe and fetch})
+        _GENERATORS[chosen.name](chosen.model_copy(update={"openai": quiet}))
+    elif not at_hand(chosen.model, setting="generator.model") and fetch:
+        # In a process of its own: what conversion takes of memory goes with it.
+        spawned = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=spawned, initializer=_begin_fetching) as fetching:
+            try:
+                fetching.submit(resolve, chosen.model, setting="generator.model").result()
+            except RagBanditError:
+                raise
+            except BrokenProcessPool as error:
+                raise ConfigError(
+                    f"the process that made {chosen.model!r} ready was killed",
+                    field="generator.model",
+                    remedy="most often memory ran out: give a model that is in safetensors already, or a smaller one",
+                ) from error
+            except Exception as error:  # of whatever reads a file that somebody made
+                raise ConfigError(
+                    f"{chosen.model!r} cannot be made ready: {type(error).__name__}: {error}",
+                    field="generator.model",
+                    remedy="give another file or folder",
+                ) from error
+
+
+def _begin_fetching() -> None:
+    """Of the process that fetches weights: it does not outlive `up`."""
+    end_with_parent()
+    set_up_log()
+
+
+def at_once(settings: Settings, *, generator: Generator) -> int:
+    """How many questions one worker process works on: as configured, else as many as its generator takes at once."""
+    if settings.workers.concurrency is not None:
+        return settings.workers.concurrency
+    if settings.generator.name == "scripted":
+        return SCRIPTED_AT_ONCE
+    if settings.generator.name == "openai":
+        return settings.generator.openai.concurrency
+    return int(getattr(generator, "max_batch", 1))

@@ -4,15 +4,13 @@ Times are seconds since the epoch (UTC, float). Probabilities are float64. Money
 yet; every cost is a count or a number of seconds, so that any price can be put on it later.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Final, Literal, NewType
+from typing import Any, Final, Literal, NewType
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "CANCELLED",
@@ -51,6 +49,7 @@ __all__ = [
     "TraceEvent",
     "Update",
     "count_steps",
+    "finite_json",
 ]
 
 # A recursive alias would need Python 3.12's `type`; JSON values are checked where bytes enter.
@@ -375,3 +374,15 @@ COST_TERMS = ("steps", *(field.name for field in fields(Cost)))
 
 #: n embedded questions, shape (n, d), float32
 FeatureRows = npt.NDArray[np.float32]
+
+
+def finite_json(value: Any) -> Any:
+    """The value with None for every float that is not finite, at any depth: JSON has no NaN and no infinity.
+
+    value: dicts, lists, tuples (which become lists) and scalars.
+    """
+    if isinstance(value, dict):
+        return {key: finite_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,6 @@
 """Values as the JSON that callers see: one shape for HTTP, the command line and the client."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +13,7 @@ from ragbandit.router.serving.circuit_breaker import ArmHealth
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions import DecisionRecord
 from ragbandit.router.storage.rows import trace_json
-from ragbandit.router.types import Decision, Outcome, Receipt
+from ragbandit.router.types import Decision, Outcome, Receipt, finite_json
 
 __all__ = [
     "arms_json",
@@ -93,16 +92,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 def record_json(record: DecisionRecord) -> dict[str, Any]:
     """Everything known of a decision, as JSON."""
-    return _finite(_record_json(record))  # type: ignore[no-any-return] # a dict in, a dict out
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: a poisoned row must still be shown, and says "nan" where a number should be."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+    return finite_json(_record_json(record))  # type: ignore[no-any-return] # a dict in, a dict out
 
 
 def _record_json(record: DecisionRecord) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -50,6 +49,7 @@ from ragbandit.router.offline.reports.page import check_page, write_page
 from ragbandit.router.offline.reports.phrases import headline
 from ragbandit.router.offline.reports.terminal import print_replay
 from ragbandit.router.policies.checks import check_fallback
+from ragbandit.router.types import finite_json
 
 __all__ = ["add_replay_verb"]
 
@@ -171,7 +171,7 @@ def _show(found: Replayed, *, report: Path | None, as_json: bool, fail_below: fl
     if report is not None:  # first: whoever reads the terminal through `head` wants the page too
         write_page(found, report)
     if as_json:
-        print_json(_finite({"headline": headline(found), **asdict(found)}))
+        print_json(finite_json({"headline": headline(found), **asdict(found)}))
     else:
         print_replay(found, console=console)
     if found.faults:
@@ -218,12 +218,3 @@ def _candidates(texts: Sequence[str] | None, *, params: Sequence[str], settings:
     names = parts(texts)
     learning = [asked.name for asked in asked_candidates(names) if asked.kind == "policy"]
     return asked_candidates(names, params=asked_policies(learning, params=params, settings=settings))
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no NaN: null."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -15,7 +15,7 @@ from swagger_ui_bundle import swagger_ui_path
 
 from ragbandit.router.api.decisions import add_decisions
 from ragbandit.router.api.feedback import add_feedback
-from ragbandit.router.api.metrics import Edge, Meters
+from ragbandit.router.api.metrics import BodyLimitMiddleware, Metrics
 from ragbandit.router.api.operations import add_operations
 from ragbandit.router.api.requests import complaint
 from ragbandit.router.api.responses import (
@@ -38,7 +38,7 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         router = await asyncio.to_thread(open_router)
-        app.state.router, app.state.meters = router, Meters(router)
+        app.state.router, app.state.meters = router, Metrics(router)
         try:
             yield
         finally:
@@ -51,7 +51,9 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
     add_operations(app)
     _add_docs(app)
     _add_errors(app)
-    app.add_middleware(Edge, state=app.state, limit=lambda: app.state.router.settings.server.max_body_bytes)
+    app.add_middleware(
+        BodyLimitMiddleware, state=app.state, limit=lambda: app.state.router.settings.server.max_body_bytes
+    )
     return app
 
 

@@ -13,10 +13,10 @@ from ragbandit.router.api.responses import error_body
 from ragbandit.router.errors import QueueError
 from ragbandit.router.serving.router import Router
 
-__all__ = ["Edge", "Meters"]
+__all__ = ["BodyLimitMiddleware", "Metrics"]
 
 
-class Meters:
+class Metrics:
     """The Prometheus side, one registry per app."""
 
     def __init__(self, router: Router) -> None:
@@ -38,7 +38,7 @@ class Meters:
             "ragbandit_bells_not_rung": ("Times Redis could not be reached", lambda: router.unrung),
             "ragbandit_decisions_forced": (
                 "Questions none of whose arms was healthy",
-                lambda: router.service.forced,
+                lambda: router.service.fail_opens,
             ),
             "ragbandit_route_queue": ("Requests that wait for their group", router.service.depth),
         }
@@ -66,7 +66,7 @@ class Meters:
         return bytes(generate_latest(self.registry))
 
 
-class Edge:
+class BodyLimitMiddleware:
     """Outermost layer: refuses bodies over a size, announced or not, and counts every reply."""
 
     def __init__(self, app: ASGIApp, *, state: State, limit: Callable[[], int]) -> None:
@@ -75,7 +75,7 @@ class Edge:
         self.limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Watch one request."""
+        """OutcomePoller one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

@@ -40,7 +40,7 @@ def status_json(router: Router) -> dict[str, Any]:
         "algorithm": router.settings.policy.name,
         "policy": router.store.label,
         "faults": router.service.faults,
-        "forced": router.service.forced,
+        "forced": router.service.fail_opens,
         "arms": arms_json(router.service.healths()),
         "feedback_to_policy_ms": {"p50": percentiles[0], "p99": percentiles[1], "n": len(lags)},
     }

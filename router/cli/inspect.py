@@ -30,7 +30,7 @@ from ragbandit.router.learning.audit import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.serving.arm_health import Watch
+from ragbandit.router.serving.arm_health import OutcomePoller
 from ragbandit.router.serving.bootstrap import ledger_of
 from ragbandit.router.serving.circuit_breaker import ArmHealth
 from ragbandit.router.storage.ledger import Ledger
@@ -47,8 +47,8 @@ def add_facts(app: typer.Typer) -> None:
             serving = _serving(ledger, settings=settings)
             found = insights.status(ledger, serving=serving, wait_s=settings.learning.wait_s, now=time.time())
             facts = asdict(found) | {"balanced": found.counters.balanced}
-            watch = Watch(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
-            healths = watch.read([ArmName(arm) for arm in settings.arms], now=time.time())
+            poller = OutcomePoller(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
+            healths = poller.read([ArmName(arm) for arm in settings.arms], now=time.time())
             facts["arms"] = arms_json(healths) if as_json else "\n".join(_health(one) for one in healths)
             _show(facts.pop("counters") | facts, as_json=as_json)
             if not found.counters.balanced:

@@ -1,12 +1,14 @@
-"""The circuit breaker: which arms may be offered, by how their last outcomes ended. No clock, no input, no output.
+"""Circuit breaker: which arms may be offered, by how their last outcomes ended. It reads no clock and no store.
 
-An arm is *closed* (offered) until its last `failures` outcomes all failed. Then it is *open*: left out until
-`cool_down_s` have passed since the last failure. Then it is *half open*: offered to one question at a time, until one
-has drawn it; that trial's outcome, or another cool-down without one, decides how it goes on. One success closes it.
-(M. Nygard, Release It!, 2007, "Circuit Breaker"; the states are the same, the trial is drawn and not forced.)
+The circuit of an arm is *closed* (the arm is healthy and offered) until its last `failures` outcomes all failed. Then
+it is *open*: the arm is excluded until `cool_down_s` have passed since the last failure. Then it is *half open*: the
+arm is offered to one question at a time, until one draws it. That decision is the probe: its outcome decides what
+comes next; without an outcome the next probe may start after another cool-down. One success closes the circuit.
+(M. Nygard, Release It!, 2007, "Circuit Breaker". Unlike there, a probe is a question
+that happens to draw the arm; none is sent on purpose.)
 
-What is known of an arm follows from its outcomes of the last COUNTED_S seconds alone, so routers that read the same
-outcomes agree, however long they have been running. Only trials are each router's own.
+The state of an arm depends only on its outcomes of the last COUNTED_S seconds, so routers that read the same outcomes
+agree, however long they have been running. Only probes are local to each router.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,77 +21,77 @@ from typing import Final, Literal
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.types import CANCELLED, ArmName, DecisionId, OutcomeStatus
 
-__all__ = ["LEFT_OUT", "ArmHealth", "Breaker", "Ending", "Offer"]
+__all__ = ["EXCLUDED_ARMS", "ArmHealth", "CircuitBreaker", "Offer", "OutcomeSignal"]
 
 CircuitState = Literal["closed", "open", "half_open"]
 
-#: where a decision's facts name the arms that it was not offered because they fail
-LEFT_OUT: Final = "left_out"
-#: failures that say nothing of the arm: the caller did not want the answer, asked more than the model can read, or the
-#: decision's row is broken
+#: key in a decision's facts: the arms that were excluded because they fail
+EXCLUDED_ARMS: Final = "left_out"
+#: stop reasons of failures that do not count against the arm: the caller cancelled, the question is longer than the
+#: model can read, or the decision's row is damaged
 NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "unreadable"})
-#: the stop reason of an arm whose seconds ran out
+#: stop reason of an arm whose time budget ran out
 OUT_OF_SECONDS: Final = "budget_seconds"
 #: outcomes of an arm that are remembered, or `failures` where that is more
 REMEMBERED = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """How one decision's outcome ended."""
+class OutcomeSignal:
+    """Outcome of one decision, as far as the circuit breaker needs it."""
 
     arm: ArmName
     decision_id: DecisionId
     status: OutcomeStatus
     stop_reason: str
-    #: whether it has no answer, not even a draft
+    #: there is no answer, not even a draft
     empty: bool
-    #: whether its query allowed fewer seconds than the service does
-    hurried: bool
+    #: the query allowed fewer seconds than the service does
+    short_deadline: bool
     made_at: float
 
     @property
     def failed(self) -> bool | None:
-        """Whether the arm failed; None where that cannot be told.
+        """Whether the arm failed; None if the outcome does not tell.
 
-        A budget that ran out is no failure: the arm works. But a model or a search that hangs ends so too: where not
-        even the service's own seconds brought an answer, the arm failed. A query's fewer seconds prove nothing, or
-        one caller in a hurry could take an arm from all others.
+        A budget that ran out is no failure in itself. But a model or a search that hangs ends the same way: if the
+        service's full time budget brought no answer, the arm failed. A shorter deadline set by the query proves
+        nothing; otherwise one caller with short deadlines could take an arm from all others.
         """
         if self.status == "failed":
             return None if self.stop_reason in NOT_COUNTED else True
         if self.status == "exhausted" and self.stop_reason == OUT_OF_SECONDS and self.empty:
-            return None if self.hurried else True
+            return None if self.short_deadline else True
         return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmHealth:
-    """Where one arm's circuit stands."""
+    """State of one arm's circuit."""
 
     arm: ArmName
     state: CircuitState
-    #: whether a question may be offered it now; of a half-open arm False while its trial is on
+    #: whether the next question may be offered the arm; False for a half-open arm while its probe runs
     offered: bool
-    #: failures of the last COUNTED_S since the last outcome that was none, as far as they are remembered
+    #: failures in a row within the last COUNTED_S, at most as many as are remembered
     failures: int
-    #: when the first of these was made; None where there are none
+    #: time of the first of these; None if there are none
     since: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """What one question may be offered."""
+    """The arms that one question may be offered."""
 
     arms: tuple[ArmName, ...]
-    #: those it may not
-    left_out: tuple[ArmName, ...] = ()
-    #: all of them would have been left out, so none is
-    forced: bool = False
+    #: arms that it may not be offered because they fail
+    excluded_arms: tuple[ArmName, ...] = ()
+    #: every arm would have been excluded, so none is
+    fail_open: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Trial:
+class _Probe:
     decision_id: DecisionId
     drawn_at: float
 
@@ -98,59 +100,59 @@ class _Trial:
 _Past = tuple[float, str, bool]
 
 
-class Breaker:
-    """The circuits of all arms. Safe to use from several threads."""
+class CircuitBreaker:
+    """Circuits of all arms. Safe to use from several threads."""
 
     def __init__(self, settings: HealthSettings) -> None:
         self.settings = settings
         self._past: dict[ArmName, list[_Past]] = {}
         self._failing: dict[ArmName, list[_Past]] = {}
-        self._trials: dict[ArmName, _Trial] = {}
+        self._probes: dict[ArmName, _Probe] = {}
         self._lock = Lock()
 
-    def take(self, endings: Iterable[Ending]) -> None:
-        """Take in outcomes, in any order; one that was taken before changes nothing."""
+    def record(self, signals: Iterable[OutcomeSignal]) -> None:
+        """Record outcomes, in any order; an outcome that was recorded before changes nothing."""
         with self._lock:
             changed: set[ArmName] = set()
-            for ending in endings:
-                trial = self._trials.get(ending.arm)
-                if trial is not None and trial.decision_id == ending.decision_id:
-                    del self._trials[ending.arm]
-                if ending.failed is not None:
-                    self._remember(ending.arm, (ending.made_at, ending.decision_id, ending.failed))
-                    changed.add(ending.arm)
+            for signal in signals:
+                probe = self._probes.get(signal.arm)
+                if probe is not None and probe.decision_id == signal.decision_id:
+                    del self._probes[signal.arm]
+                if signal.failed is not None:
+                    self._remember(signal.arm, (signal.made_at, signal.decision_id, signal.failed))
+                    changed.add(signal.arm)
             for arm in changed:
                 past = self._past[arm]
                 ends = next((place for place in range(len(past), 0, -1) if not past[place - 1][2]), 0)
                 self._failing[arm] = past[ends:]
 
     def offer(self, wanted: Sequence[tuple[ArmName, ...]], *, now: float) -> list[Offer]:
-        """What each question of a group may be offered of the arms that it wants: at least one of them.
+        """The arms that each question of a batch may be offered, of those that it wants: at least one.
 
-        A half-open arm goes to the first question that wants it; the next group's first question is next.
+        A half-open arm is offered to the first question of the batch that wants it, and to no other.
         """
         offers = []
         with self._lock:
             given: set[ArmName] = set()
             for arms in wanted:
                 healths = [self._health(arm, now=now) for arm in arms]
-                left_out = tuple(one.arm for one in healths if not one.offered or one.arm in given)
-                if len(left_out) == len(arms):
-                    offers.append(Offer(arms=arms, forced=True))
+                excluded = tuple(one.arm for one in healths if not one.offered or one.arm in given)
+                if len(excluded) == len(arms):
+                    offers.append(Offer(arms=arms, fail_open=True))
                     continue
                 given.update(one.arm for one in healths if one.state == "half_open")
-                offers.append(Offer(arms=tuple(arm for arm in arms if arm not in left_out), left_out=left_out))
+                offers.append(Offer(arms=tuple(arm for arm in arms if arm not in excluded), excluded_arms=excluded))
         return offers
 
-    def drew(self, arm: ArmName, *, decision_id: DecisionId, now: float) -> None:
-        """A decision drew this arm; where the arm is half open, that is its trial."""
+    def record_probe(self, arm: ArmName, *, decision_id: DecisionId, now: float) -> None:
+        """A decision drew this arm; where the arm is half open, that is its probe."""
         with self._lock:
             health = self._health(arm, now=now)
             if health.state == "half_open" and health.offered:
-                self._trials[arm] = _Trial(decision_id=decision_id, drawn_at=now)
+                self._probes[arm] = _Probe(decision_id=decision_id, drawn_at=now)
 
     def healths(self, arms: Iterable[ArmName], *, now: float) -> list[ArmHealth]:
-        """Where these arms' circuits stand."""
+        """State of these arms' circuits."""
         with self._lock:
             return [self._health(arm, now=now) for arm in arms]
 
@@ -168,8 +170,8 @@ class Breaker:
         offered = True
         if 0 < self.settings.failures <= len(failing):
             state = "open" if now < failing[-1][0] + self.settings.cool_down_s else "half_open"
-            trial = self._trials.get(arm)
-            tried = trial is not None and now < trial.drawn_at + self.settings.cool_down_s
+            probe = self._probes.get(arm)
+            tried = probe is not None and now < probe.drawn_at + self.settings.cool_down_s
             offered = state == "half_open" and not tried
         since = failing[0][0] if failing else None
         return ArmHealth(arm=arm, state=state, offered=offered, failures=len(failing), since=since)

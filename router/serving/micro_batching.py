@@ -1,7 +1,7 @@
-"""Requests that come at the same time share one piece of work: one forward pass, one transaction.
+"""Micro-batching: requests that arrive at the same time share one forward pass and one transaction.
 
-Nothing waits for company: the first request goes at once, and whatever arrives while it is being served makes up
-the next group. Alone the cost is one hand-over between threads; under load the groups grow by themselves.
+There is no batching delay: the first request is served at once, and all that arrive meanwhile form the next batch.
+A single request pays one hand-over between threads; under load the batches grow by themselves.
 """
 
 import queue
@@ -12,17 +12,17 @@ from typing import Generic, TypeVar
 
 from ragbandit.router.errors import NotReady
 
-__all__ = ["Grouped"]
+__all__ = ["MicroBatcher"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Grouped(Generic[Item, Result]):
-    """A thread that calls `work` with groups of items; `submit` gives a Future per item.
+class MicroBatcher(Generic[Item, Result]):
+    """A thread that calls `work` with batches of items; `submit` returns a Future per item.
 
-    `work` returns one result or one exception per item, in order. If it raises, every item of the group gets the
-    exception.
+    `work` returns one result or one exception per item, in order. If it raises, every item of the batch gets the
+    exception. limit: most items in a batch.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Grouped(Generic[Item, Result]):
         return self._thread.is_alive()
 
     def depth(self) -> int:
-        """Items that wait for their group."""
+        """Items waiting for the next batch."""
         return self._queue.qsize()
 
     def close(self, *, timeout_s: float = 10.0) -> None:
@@ -63,8 +63,8 @@ class Grouped(Generic[Item, Result]):
 
     def _run(self) -> None:
         while (first := self._queue.get()) is not None:
-            group, last = [first], False
-            while len(group) < self._limit:
+            batch, last = [first], False
+            while len(batch) < self._limit:
                 try:
                     more = self._queue.get_nowait()
                 except queue.Empty:
@@ -72,13 +72,13 @@ class Grouped(Generic[Item, Result]):
                 if more is None:
                     last = True
                     break
-                group.append(more)
-            self._serve(group)
+                batch.append(more)
+            self._serve(batch)
             if last:
                 return
 
-    def _serve(self, group: list[tuple[Item, "Future[Result]"]]) -> None:
-        live = [(item, future) for item, future in group if future.set_running_or_notify_cancel()]
+    def _serve(self, batch: list[tuple[Item, "Future[Result]"]]) -> None:
+        live = [(item, future) for item, future in batch if future.set_running_or_notify_cancel()]
         if not live:
             return
         try:

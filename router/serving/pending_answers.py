@@ -1,4 +1,4 @@
-"""Callers that wait for a worker's answer, and the news that wakes them."""
+"""Pending answers: callers that wait for a worker's outcome, by decision."""
 
 import threading
 from collections.abc import Mapping
@@ -7,10 +7,10 @@ from contextlib import suppress
 
 from ragbandit.router.types import DecisionId, Outcome
 
-__all__ = ["Waiters"]
+__all__ = ["PendingAnswers"]
 
 
-class Waiters:
+class PendingAnswers:
     """Futures by decision id. Safe to use from several threads."""
 
     def __init__(self) -> None:
@@ -34,12 +34,12 @@ class Waiters:
                 self._futures.pop(decision_id, None)
 
     def awaited(self) -> list[str]:
-        """The decisions that somebody waits for."""
+        """Decisions that a caller waits for."""
         with self._lock:
             return list(self._futures)
 
     def deliver(self, found: Mapping[str, Outcome]) -> None:
-        """Wake everybody who waits for these."""
+        """Give these outcomes to the callers that wait for them."""
         for key, outcome in found.items():
             with self._lock:
                 futures = self._futures.pop(key, [])

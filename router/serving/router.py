@@ -29,8 +29,8 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.bootstrap import make_encoder, make_jobs, make_learner, open_database
-from ragbandit.router.serving.micro_batching import Grouped
-from ragbandit.router.serving.pending_answers import Waiters
+from ragbandit.router.serving.micro_batching import MicroBatcher
+from ragbandit.router.serving.pending_answers import PendingAnswers
 from ragbandit.router.serving.service import RouteService, Serving
 from ragbandit.router.serving.validation import checked_id, made_feedback, made_outcome
 from ragbandit.router.storage.database import Database
@@ -85,9 +85,9 @@ class Router:
             now=time.time(),
         )
         self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=self._first())
-        self.service.look()
-        self._feedback: Grouped[Feedback, Receipt] = Grouped(self._keep, name="ragbandit-feedback", limit=500)
-        self._outcomes: Grouped[Outcome, bool] = Grouped(self._end, name="ragbandit-outcomes", limit=500)
+        self.service.poll_outcomes()
+        self._feedback: MicroBatcher[Feedback, Receipt] = MicroBatcher(self._keep, name="ragbandit-feedback", limit=500)
+        self._outcomes: MicroBatcher[Outcome, bool] = MicroBatcher(self._end, name="ragbandit-outcomes", limit=500)
         #: seconds from feedback to the router that has learned it, the last thousand
         self.lags: deque[float] = deque(maxlen=1000)
         self._owns_jobs = False
@@ -96,7 +96,7 @@ class Router:
         self._bell = Bell(jobs, label=label, answer_s=settings.budget.seconds)
         if self.service.serving.last_seq < self.ledger.last_seq():
             self._bell.learn()  # the newest snapshot is lost or of other params: the learner makes it from the ledger
-        self._waiters = Waiters()
+        self._pending = PendingAnswers()
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._follower = threading.Thread(target=self._follow, name="ragbandit-follow", daemon=True)
@@ -158,21 +158,21 @@ class Router:
 
     def await_outcome(self, decision: Decision) -> "Future[Outcome]":
         """Ask a worker for the answer (again is harmless) and get a Future of the Outcome; `forget` it after use."""
-        future = self._waiters.add(decision.id)
+        future = self._pending.add(decision.id)
         try:
             found = self.store.outcomes_by_id([decision.id])
         except StoreError:
             self.forget(decision.id, future)
             raise
         if found:
-            self._waiters.deliver(found)
+            self._pending.deliver(found)
         else:
             self.request_answer(decision)
         return future
 
     def forget(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
         """Stop waiting."""
-        self._waiters.remove(decision_id, future)
+        self._pending.remove(decision_id, future)
 
     def request_answer(self, decision: Decision) -> None:
         """Queue the answer job. Redis down is no error: the sweep queues it later."""
@@ -377,8 +377,8 @@ class Router:
         kind, _, key = news.partition(":")
         if kind == "snapshot":
             self._wake.set()
-        elif kind == "outcome" and key in self._waiters.awaited():
-            self._waiters.deliver(self.store.outcomes_by_id([key]))
+        elif kind == "outcome" and key in self._pending.awaited():
+            self._pending.deliver(self.store.outcomes_by_id([key]))
 
     def _follow(self) -> None:
         """New snapshots and awaited outcomes: at once when told, by looking when nobody tells. The arms' health too."""
@@ -391,11 +391,11 @@ class Router:
             try:
                 if time.monotonic() >= look_at:
                     look_at = time.monotonic() + POLL_S
-                    self.service.look()
+                    self.service.poll_outcomes()
                 self.refresh()
-                awaited = self._waiters.awaited()
+                awaited = self._pending.awaited()
                 if awaited:
-                    self._waiters.deliver(self.store.outcomes_by_id(awaited))
+                    self._pending.deliver(self.store.outcomes_by_id(awaited))
             except Exception as error:  # most often a StoreError; whatever it is, the next look may go well
                 log.warning("could not follow", extra={"action": "follow", "reason": str(error)})
 

@@ -1,4 +1,4 @@
-"""The decision: question in, committed Decision out."""
+"""Decision service: questions in, committed decisions out."""
 
 import logging
 import time
@@ -10,9 +10,9 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import made_decision, outputs_of
-from ragbandit.router.serving.arm_health import Watch
-from ragbandit.router.serving.circuit_breaker import LEFT_OUT, ArmHealth, Offer
-from ragbandit.router.serving.micro_batching import Grouped
+from ragbandit.router.serving.arm_health import OutcomePoller
+from ragbandit.router.serving.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
+from ragbandit.router.serving.micro_batching import MicroBatcher
 from ragbandit.router.serving.validation import checked_query, new_id
 from ragbandit.router.storage.decisions import Store, settle
 from ragbandit.router.storage.rows import body_hash, query_body
@@ -22,13 +22,13 @@ __all__ = ["RouteService", "Serving"]
 
 log = logging.getLogger("ragbandit.service")
 
-#: least time between two reports of the same trouble, seconds
+#: least time between two log lines about the same problem, seconds
 QUIET_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """The policy in force. Swapped whole; its `learn` is never called here."""
+    """The policy in use. Replaced as a whole; its `learn` is never called here."""
 
     policy: Policy
     version: str
@@ -36,17 +36,17 @@ class Serving:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """A checked request on its way through the group."""
+class PendingRequest:
+    """A checked request that waits for its batch."""
 
     query: Query
     run_by: RunBy
-    #: what was on offer when it was checked
+    #: the arms on offer when it was checked
     offered: tuple[ArmName, ...]
 
 
 class RouteService:
-    """Encodes, decides and commits in groups, on one thread."""
+    """Encodes, decides and commits in batches, on one thread."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class RouteService:
         self.clock = clock
         #: decisions made by the fallback since the start
         self.faults = 0
-        #: questions none of whose arms was healthy
-        self.forced = 0
-        self._watch = Watch(store.database, settings=settings.health, seconds=settings.budget.seconds)
-        self._said = {"fault": -QUIET_S, "forced": -QUIET_S}
-        self._grouped: Grouped[Asked, Decision] = Grouped(
-            self._route_group, name="ragbandit-route", limit=settings.encoder.max_batch
+        #: questions that were offered all arms because none of theirs was healthy
+        self.fail_opens = 0
+        self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
+        self._logged_at = {"fault": -QUIET_S, "fail_open": -QUIET_S}
+        self._batcher: MicroBatcher[PendingRequest, Decision] = MicroBatcher(
+            self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch
         )
 
     def submit(self, query: Query, *, run_by: RunBy) -> "Future[Decision]":
@@ -82,7 +82,7 @@ class RouteService:
         """
         offered = self._offered(run_by)
         query = checked_query(query, arms=offered, configured=self.arms)
-        return self._grouped.submit(Asked(query=query, run_by=run_by, offered=offered))
+        return self._batcher.submit(PendingRequest(query=query, run_by=run_by, offered=offered))
 
     def offer(self, settings: Settings) -> None:
         """Offer the arms of these settings from the next request on; the rest of them must be as it was."""
@@ -91,61 +91,61 @@ class RouteService:
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
 
     def swap(self, serving: Serving) -> None:
-        """Decide with this policy from the next group on."""
+        """Decide with this policy from the next batch on."""
         self.serving = serving
 
-    def look(self) -> None:
-        """Take in how the arms' last outcomes ended. Raises StoreError."""
-        self._watch.look(self.arms, now=self.clock())
+    def poll_outcomes(self) -> None:
+        """Update the circuit breaker from the newest outcomes in the store. Raises StoreError."""
+        self._poller.poll(self.arms, now=self.clock())
 
     def healths(self) -> list[ArmHealth]:
-        """How the arms on offer are, as far as `look` has seen."""
-        return self._watch.breaker.healths(self.arms, now=self.clock())
+        """State of the arms on offer, as of the last `poll_outcomes`."""
+        return self._poller.breaker.healths(self.arms, now=self.clock())
 
     def alive(self) -> bool:
         """Whether requests are being served."""
-        return self._grouped.alive()
+        return self._batcher.alive()
 
     def depth(self) -> int:
-        """Requests that wait for their group."""
-        return self._grouped.depth()
+        """Requests waiting for the next batch."""
+        return self._batcher.depth()
 
     def close(self) -> None:
         """Serve what was handed in, then stop."""
-        self._grouped.close()
+        self._batcher.close()
 
-    def _route_group(self, group: Sequence[Asked]) -> Sequence[Decision | Exception]:
-        named = [asked.query.id for asked in group if asked.query.id is not None]
+    def _route_batch(self, batch: Sequence[PendingRequest]) -> Sequence[Decision | Exception]:
+        named = [asked.query.id for asked in batch if asked.query.id is not None]
         standing = self.store.decisions_by_id(named) if named else {}
         results: list[Decision | Exception | None] = []
-        for asked in group:
+        for asked in batch:
             kept = standing.get(asked.query.id) if asked.query.id else None
             results.append(settle(*kept, asked=_body_hash(asked)) if kept else None)
         fresh = [index for index, result in enumerate(results) if result is None]
         if fresh:
-            made = self._decide([group[index] for index in fresh])
+            made = self._decide([batch[index] for index in fresh])
             for index, result in zip(fresh, self.store.add_decisions(made), strict=True):
                 results[index] = result
                 if isinstance(result, Decision):
-                    self._watch.breaker.drew(result.arm, decision_id=result.id, now=self.clock())
+                    self._poller.breaker.record_probe(result.arm, decision_id=result.id, now=self.clock())
         return [result for result in results if result is not None]
 
     def _offered(self, run_by: RunBy) -> tuple[ArmName, ...]:
         return self.worker_arms if run_by == "worker" else self.arms
 
-    def _decide(self, group: Sequence[Asked]) -> list[Decision]:
+    def _decide(self, batch: Sequence[PendingRequest]) -> list[Decision]:
         """One forward pass and one call of the policy for all of them."""
         serving, now = self.serving, self.clock()
-        queries = [asked.query if asked.query.id else replace(asked.query, id=new_id()) for asked in group]
+        queries = [asked.query if asked.query.id else replace(asked.query, id=new_id()) for asked in batch]
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
-        wanted = [query.arms or asked.offered for query, asked in zip(queries, group, strict=True)]
-        offers = self._watch.breaker.offer(wanted, now=now)
+        wanted = [query.arms or asked.offered for query, asked in zip(queries, batch, strict=True)]
+        offers = self._poller.breaker.offer(wanted, now=now)
         arms = [offer.arms for offer in offers]
         made = []
         for index, output in enumerate(outputs_of(serving.policy, queries, features=features, arms=arms)):
             decision = made_decision(
                 queries[index],
-                run_by=group[index].run_by,
+                run_by=batch[index].run_by,
                 output=output,
                 arms=arms[index],
                 features=features[index],
@@ -159,27 +159,27 @@ class RouteService:
         return made
 
     def _remarked(self, decision: Decision, *, offer: Offer) -> Decision:
-        """The decision with the arms that were left out; what went wrong with it is counted and said."""
+        """The decision with the excluded arms in its facts; policy faults and fail-opens are counted and logged."""
         if decision.fault is not None:
             self.faults += 1
-            if self._may_say("fault"):  # a broken policy breaks for every question
+            if self._may_log("fault"):  # a broken policy breaks for every question
                 facts = {"action": "fault", "times": self.faults, "reason": decision.fault}
-                log.error("the fallback arm was played", extra=facts)
-        if offer.forced:
-            self.forced += 1
-            if self._may_say("forced"):
-                facts = {"action": "forced", "times": self.forced, "arms": ", ".join(offer.arms)}
-                log.warning("none of the arms is healthy: all of them are offered", extra=facts)
-        if not offer.left_out:
+                log.error("the policy broke its contract: the fallback arm decided", extra=facts)
+        if offer.fail_open:
+            self.fail_opens += 1
+            if self._may_log("fail_open"):
+                facts = {"action": "fail_open", "times": self.fail_opens, "arms": ", ".join(offer.arms)}
+                log.warning("no arm of the question is healthy: all of them are offered", extra=facts)
+        if not offer.excluded_arms:
             return decision
-        return replace(decision, facts={**decision.facts, LEFT_OUT: list(offer.left_out)})
+        return replace(decision, facts={**decision.facts, EXCLUDED_ARMS: list(offer.excluded_arms)})
 
-    def _may_say(self, what: str) -> bool:
-        if time.monotonic() <= self._said[what] + QUIET_S:
+    def _may_log(self, what: str) -> bool:
+        if time.monotonic() <= self._logged_at[what] + QUIET_S:
             return False
-        self._said[what] = time.monotonic()
+        self._logged_at[what] = time.monotonic()
         return True
 
 
-def _body_hash(asked: Asked) -> str:
+def _body_hash(asked: PendingRequest) -> str:
     return body_hash(query_body(asked.query, run_by=asked.run_by))

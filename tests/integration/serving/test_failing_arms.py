@@ -11,14 +11,14 @@ import yaml
 from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
-from ragbandit.router.api.metrics import Meters
+from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.responses import status_json
 from ragbandit.router.cli.replay import add_replay_verb
 from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.serving import arm_health as watch
-from ragbandit.router.serving.circuit_breaker import LEFT_OUT, REMEMBERED, ArmHealth
+from ragbandit.router.serving import arm_health
+from ragbandit.router.serving.circuit_breaker import EXCLUDED_ARMS, REMEMBERED, ArmHealth
 from ragbandit.router.serving.router import POLL_S
 from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage.rows import decision_row, outcome_row
@@ -40,7 +40,7 @@ def end(world: World, decision: Decision, *, ahead: float = 0.0, **changes: Any)
     """A caller's outcome, made by a clock that is that much ahead, and the look that follows it."""
     facts = {"status": "failed", "stop_reason": "error"} | changes
     world.store.add_outcome(made_outcome(decision_id=decision.id, now=world.now + ahead, **facts))
-    world.router.service.look()
+    world.router.service.poll_outcomes()
 
 
 def drawn(world: World, arm: str, *, most: int = 2000) -> Decision:
@@ -81,7 +81,7 @@ def test_arm_that_only_fails(world):
         assert made.arms == ("no_retrieval", "single_step")
         assert sum(made.pmf) == pytest.approx(1.0, abs=1e-12)
         assert made.propensity == made.pmf[made.arms.index(made.arm)]
-        assert made.facts[LEFT_OUT] == ["multi_step"]
+        assert made.facts[EXCLUDED_ARMS] == ["multi_step"]
     assert world.router.verify(deep=True).ok
 
 
@@ -93,7 +93,7 @@ def test_trial(world):
     world.now += 0.5
     trial = drawn(world, "multi_step")
     assert trial.arms == ARMS
-    assert LEFT_OUT not in trial.facts
+    assert EXCLUDED_ARMS not in trial.facts
     assert {made.arms for made in (world.route() for _ in range(30))} == {("no_retrieval", "single_step")}
     end(world, trial, status="answered")
     assert states(world)["multi_step"] == "closed"
@@ -107,7 +107,7 @@ def test_trial_that_fails(world):
     world.now += COOL_DOWN
     end(world, drawn(world, "multi_step"))
     assert states(world)["multi_step"] == "open"
-    assert world.route().facts[LEFT_OUT] == ["multi_step"]
+    assert world.route().facts[EXCLUDED_ARMS] == ["multi_step"]
     world.now += COOL_DOWN
     assert states(world)["multi_step"] == "half_open"
 
@@ -128,11 +128,11 @@ def test_two_routers(make_world, database_url):
     while states(other)["single_step"] != "open":  # by itself: nobody calls `look` on it
         assert time.monotonic() < give_up
         time.sleep(0.02)
-    assert other.route().facts[LEFT_OUT] == one.route().facts[LEFT_OUT] == ["single_step"]
+    assert other.route().facts[EXCLUDED_ARMS] == one.route().facts[EXCLUDED_ARMS] == ["single_step"]
     for made in (one, other):
         made.now += COOL_DOWN
     end(other, drawn(other, "single_step"), status="answered")
-    one.router.service.look()
+    one.router.service.poll_outcomes()
     assert states(one) == states(other) == dict.fromkeys(ARMS, "closed")
     assert one.route().arms == other.route().arms == ARMS
 
@@ -150,11 +150,11 @@ def test_all_fail(world, caplog):
     with caplog.at_level(logging.WARNING, logger="ragbandit.service"):
         made = [world.route() for _ in range(5)]
     assert {one.arms for one in made} == {ARMS}
-    assert all(LEFT_OUT not in one.facts for one in made)
+    assert all(EXCLUDED_ARMS not in one.facts for one in made)
     assert status_json(world.router)["forced"] == 5
-    assert "ragbandit_decisions_forced 5.0" in Meters(world.router).text(world.router).decode().splitlines()
+    assert "ragbandit_decisions_forced 5.0" in Metrics(world.router).text(world.router).decode().splitlines()
     (said,) = [record for record in caplog.records if record.name == "ragbandit.service"]
-    assert (said.action, said.arms) == ("forced", ", ".join(ARMS))
+    assert (said.action, said.arms) == ("fail_open", ", ".join(ARMS))
     assert world.router.verify(deep=True).ok
 
 
@@ -201,9 +201,9 @@ def test_changes_are_logged(world, caplog):
     """The log says when an arm is left out, tried, and offered again, once each."""
     with caplog.at_level(logging.INFO, logger="ragbandit.health"):
         broken(world, "multi_step")
-        world.router.service.look()
+        world.router.service.poll_outcomes()
         world.now += COOL_DOWN
-        world.router.service.look()
+        world.router.service.poll_outcomes()
         end(world, drawn(world, "multi_step"), status="answered")
     said = [(record.arm, record.state) for record in caplog.records]
     assert list(dict.fromkeys(said)) == [("multi_step", "open"), ("multi_step", "half_open"), ("multi_step", "closed")]
@@ -215,28 +215,28 @@ def test_outcome_committed_late(world):
     for one in made[:4]:
         end(world, one)
     late = made_outcome(decision_id=made[4].id, now=world.now, status="failed", stop_reason="error")
-    world.now += watch.OVERLAP_S - 0.5
-    world.router.service.look()
+    world.now += arm_health.OVERLAP_S - 0.5
+    world.router.service.poll_outcomes()
     world.store.add_outcome(late)
     for _ in range(3):
-        world.router.service.look()
+        world.router.service.poll_outcomes()
     found = health(world, "multi_step")
     assert (found.state, found.failures) == ("open", 5)
 
 
 def test_writers_that_waited(world):
     """Outcomes that lay behind a lock, or are stamped by a clock that is behind, are read within seconds."""
-    world.router.service.look()
+    world.router.service.poll_outcomes()
     made = [asked(world, "multi_step") for _ in range(5)]
     late = [made_outcome(decision_id=one.id, now=world.now, status="failed") for one in made]
-    for _ in range(int(watch.LATE_S)):
+    for _ in range(int(arm_health.LATE_S)):
         world.now += 1.0
-        world.router.service.look()
+        world.router.service.poll_outcomes()
     for outcome in late:
         world.store.add_outcome(outcome)
-    for _ in range(int(watch.THOROUGH_EVERY_S)):
+    for _ in range(int(arm_health.THOROUGH_EVERY_S)):
         world.now += 1.0
-        world.router.service.look()
+        world.router.service.poll_outcomes()
     assert health(world, "multi_step").failures == 5
 
 
@@ -247,7 +247,7 @@ def test_clock_that_is_ahead(world):
     for _ in range(int(COOL_DOWN)):
         assert states(world)["multi_step"] == "open"
         world.now += 1.0
-        world.router.service.look()
+        world.router.service.poll_outcomes()
     assert states(world)["multi_step"] == "half_open"
     end(world, drawn(world, "multi_step"), status="answered")
     assert states(world)["multi_step"] == "closed"
@@ -263,14 +263,14 @@ def test_many_outcomes_ahead(world):
         outcome = made_outcome(decision_id=one.result(30).id, now=world.now + 100.0, status="answered")
         world.store.add_outcome(outcome)
     for _ in range(12):
-        world.router.service.look()
+        world.router.service.poll_outcomes()
         assert health(world, "multi_step").failures == 0
         world.now += 1.0
 
 
 def test_clock_that_was_set_back(world):
     """After the router's clock was set back, new outcomes are read and old ones do not outlast them."""
-    reader = watch.Watch(world.database, settings=HealthSettings(), seconds=120.0)
+    reader = arm_health.OutcomePoller(world.database, settings=HealthSettings(), seconds=120.0)
     broken(world, "multi_step")
     (found,) = reader.read([ArmName("multi_step")], now=EPOCH)
     assert found.state == "open"
@@ -359,7 +359,7 @@ def test_status(world):
         "multi_step": {"state": "open", "offered": False, "failures": 5, "since": EPOCH},
     }
     json.dumps(shown)
-    meters = Meters(world.router)
+    meters = Metrics(world.router)
     lines = meters.text(world.router).decode().splitlines()
     assert 'ragbandit_arm_offered{arm="multi_step"} 0.0' in lines
     assert 'ragbandit_arm_offered{arm="single_step"} 1.0' in lines
@@ -408,7 +408,7 @@ def test_commands(make_world, tmp_path, monkeypatch):
 def test_reading_uses_the_index(database):
     """No database walks all outcomes to find the newest."""
     word = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"
-    query = watch.newest(after=1.0, until=2.0).compile(database.engine, compile_kwargs={"literal_binds": True})
+    query = arm_health.newest(after=1.0, until=2.0).compile(database.engine, compile_kwargs={"literal_binds": True})
     with database.read() as connection:
         if not database.is_sqlite:  # of an empty table PostgreSQL would rather walk all
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
@@ -419,7 +419,7 @@ def test_reading_uses_the_index(database):
 @pytest.mark.parametrize(("most", "failures", "since"), [(1000, 5, EPOCH + 2.0), (3, 3, EPOCH + 4.0)])
 def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures, since):
     """The first reading goes back an hour, and every reading takes the newest outcomes up to a number."""
-    monkeypatch.setattr(watch, "MOST", most)
+    monkeypatch.setattr(arm_health, "MOST", most)
     made = make_decision("d1", arm="multi_step")
     ended = made_outcome(decision_id="d1", now=EPOCH, status="failed")
     keys = [f"k{n:02}" for n in range(7)]
@@ -427,6 +427,6 @@ def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures
         connection.execute(insert(decisions), [decision_row(made) | {"id": key} for key in keys])
         rows = [outcome_row(ended) | {"decision_id": key, "made_at": EPOCH + n} for n, key in enumerate(keys)]
         connection.execute(insert(outcomes), rows)
-    reader = watch.Watch(database, settings=HealthSettings(), seconds=120.0)
+    reader = arm_health.OutcomePoller(database, settings=HealthSettings(), seconds=120.0)
     (found,) = reader.read([ArmName("multi_step")], now=EPOCH + COUNTED_S + 1.0)
     assert (found.failures, found.since) == (failures, since)

@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
-from ragbandit.router.serving.circuit_breaker import REMEMBERED, ArmHealth, Breaker, Ending
+from ragbandit.router.serving.circuit_breaker import REMEMBERED, ArmHealth, CircuitBreaker, OutcomeSignal
 
 FAILURES, COOL_DOWN = 3, 10.0
 SETTINGS = HealthSettings(failures=FAILURES, cool_down_s=COOL_DOWN)
 ARMS = ("one", "two", "three")
 
-endings = st.builds(
-    lambda place, arm, status, reason, empty, hurried, at: Ending(
+signals = st.builds(
+    lambda place, arm, status, reason, empty, short_deadline, at: OutcomeSignal(
         arm=arm,
         decision_id=f"d{place:03}",
         status=status,
         stop_reason=reason,
         empty=empty,
-        hurried=hurried,
+        short_deadline=short_deadline,
         made_at=at,
     ),
     st.integers(0, 400),
@@ -33,29 +33,29 @@ endings = st.builds(
 )
 
 
-def failed(key: str, at: float, *, arm: str = "one", **changes: Any) -> Ending:
+def failed(key: str, at: float, *, arm: str = "one", **changes: Any) -> OutcomeSignal:
     values = {"arm": arm, "decision_id": key, "status": "failed", "stop_reason": "error", "made_at": at}
-    return Ending(**{"empty": True, "hurried": False} | values | changes)
+    return OutcomeSignal(**{"empty": True, "short_deadline": False} | values | changes)
 
 
-def hung(key: str, at: float, **changes: Any) -> Ending:
+def hung(key: str, at: float, **changes: Any) -> OutcomeSignal:
     """An outcome whose seconds ran out without an answer."""
     return failed(key, at, **{"status": "exhausted", "stop_reason": "budget_seconds"} | changes)
 
 
-def opened(*, settings: HealthSettings = SETTINGS) -> Breaker:
+def opened(*, settings: HealthSettings = SETTINGS) -> CircuitBreaker:
     """A breaker whose arm "one" failed for the last time at 2.0."""
-    breaker = Breaker(settings)
-    breaker.take([failed(f"f{n}", float(n)) for n in range(FAILURES)])
+    breaker = CircuitBreaker(settings)
+    breaker.record([failed(f"f{n}", float(n)) for n in range(FAILURES)])
     return breaker
 
 
-def health(breaker: Breaker, now: float, *, arm: str = "one") -> ArmHealth:
+def health(breaker: CircuitBreaker, now: float, *, arm: str = "one") -> ArmHealth:
     (found,) = breaker.healths([arm], now=now)
     return found
 
 
-def modelled(known: list[Ending], arm: str, now: float) -> tuple[str, int, float | None]:
+def modelled(known: list[OutcomeSignal], arm: str, now: float) -> tuple[str, int, float | None]:
     """State, failures and since, by walking back through all outcomes of the arm."""
     run: list[float] = []
     for one in sorted(known, key=lambda one: (one.made_at, one.decision_id), reverse=True):
@@ -65,7 +65,7 @@ def modelled(known: list[Ending], arm: str, now: float) -> tuple[str, int, float
         if one.status == "failed":
             counts = one.stop_reason not in ("cancelled", "question_too_long", "unreadable")
         elif ran_out:
-            counts = not one.hurried
+            counts = not one.short_deadline
         else:
             break
         if counts:
@@ -76,17 +76,17 @@ def modelled(known: list[Ending], arm: str, now: float) -> tuple[str, int, float
 
 
 @given(
-    st.lists(endings, max_size=60, unique_by=lambda one: one.decision_id),
+    st.lists(signals, max_size=60, unique_by=lambda one: one.decision_id),
     st.lists(st.integers(1, 20)),
     st.randoms(use_true_random=False),
     st.one_of(st.floats(0, 90), st.floats(3500, 3800)),
 )
 def test_model(known, cuts, random, now):
     """Whatever the order in which outcomes are read, and read again, the arms stand as all outcomes say."""
-    breaker, left = Breaker(SETTINGS), list(known)
+    breaker, left = CircuitBreaker(SETTINGS), list(known)
     random.shuffle(left)
     for cut in [*cuts, len(left)]:
-        breaker.take(left[:cut] + random.sample(known, len(known) // 3) if cut < len(left) else left)
+        breaker.record(left[:cut] + random.sample(known, len(known) // 3) if cut < len(left) else left)
         left = left[cut:]
     for one in breaker.healths(ARMS, now=now):
         state, failures, since = modelled(known, one.arm, now)
@@ -107,8 +107,8 @@ steps = st.lists(
 @given(steps)
 def test_walk(walk):
     """Over any walk a question is offered what it may have, and a half-open arm is never on two trials at once."""
-    breaker, now = Breaker(SETTINGS), 0.0
-    known: list[Ending] = []
+    breaker, now = CircuitBreaker(SETTINGS), 0.0
+    known: list[OutcomeSignal] = []
     drawn: list[tuple[str, str, float, bool]] = []
     for action, value in walk:
         if action == "pass":
@@ -117,34 +117,34 @@ def test_walk(walk):
             key, arm, _, _ = drawn.pop(0)
             status, reason = ("failed", "cancelled") if value == "cancelled" else (value, "error")
             known.append(failed(key, now, arm=arm, status=status, stop_reason=reason))
-            breaker.take(known[-1:])
+            breaker.record(known[-1:])
         elif action == "ask":
             states = {arm: modelled(known, arm, now)[0] for arm in ARMS}
-            trials = {arm for _, arm, at, trial in drawn if trial and now < at + COOL_DOWN}
+            trials = {arm for _, arm, at, probe in drawn if probe and now < at + COOL_DOWN}
             wanted = [tuple(sorted(arms)) for arms in value]
             taken: set[str] = set()
             for arms, offer in zip(wanted, breaker.offer(wanted, now=now), strict=True):
                 fit = [arm for arm in arms if states[arm] == "closed" or (states[arm] == "half_open")]
                 fit = [arm for arm in fit if states[arm] == "closed" or arm not in trials | taken]
                 assert offer.arms == (tuple(fit) or arms)
-                assert offer.forced is (not fit)
-                assert offer.left_out == (tuple(arm for arm in arms if arm not in fit) if fit else ())
+                assert offer.fail_open is (not fit)
+                assert offer.excluded_arms == (tuple(arm for arm in arms if arm not in fit) if fit else ())
                 taken |= {arm for arm in fit if states[arm] == "half_open"}
                 key, arm = f"d{len(known) + len(drawn):04}", offer.arms[-1]
-                breaker.drew(arm, decision_id=key, now=now)
-                trial = states[arm] == "half_open" and arm not in trials
-                trials |= {arm} if trial else set()
-                drawn.append((key, arm, now, trial))
+                breaker.record_probe(arm, decision_id=key, now=now)
+                probe = states[arm] == "half_open" and arm not in trials
+                trials |= {arm} if probe else set()
+                drawn.append((key, arm, now, probe))
 
 
 def test_opens_at_the_last_failure():
     """An arm is offered until the set number of its outcomes failed one after the other."""
-    breaker = Breaker(SETTINGS)
-    breaker.take([failed("a", 0.0), failed("b", 1.0)])
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record([failed("a", 0.0), failed("b", 1.0)])
     assert breaker.offer([("one", "two")], now=2.0)[0].arms == ("one", "two")
-    breaker.take([failed("c", 2.0)])
+    breaker.record([failed("c", 2.0)])
     offer = breaker.offer([("one", "two")], now=2.0)[0]
-    assert (offer.arms, offer.left_out, offer.forced) == (("two",), ("one",), False)
+    assert (offer.arms, offer.excluded_arms, offer.fail_open) == (("two",), ("one",), False)
     assert health(breaker, 2.0) == ArmHealth(arm="one", state="open", offered=False, failures=3, since=0.0)
 
 
@@ -160,52 +160,52 @@ def test_opens_at_the_last_failure():
 def test_no_failure(changes):
     """An answer, a draft, and a budget that was too small end the run of failures."""
     breaker = opened()
-    breaker.take([failed("s", 3.0, **changes)])
+    breaker.record([failed("s", 3.0, **changes)])
     assert health(breaker, 3.0) == ArmHealth(arm="one", state="closed", offered=True, failures=0, since=None)
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "question_too_long", "unreadable"])
 def test_not_counted(reason):
     """What was cancelled, too long or could not be read neither fails an arm nor ends its run of failures."""
-    breaker = Breaker(SETTINGS)
-    breaker.take([failed(f"c{n}", float(n), stop_reason=reason) for n in range(9)])
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record([failed(f"c{n}", float(n), stop_reason=reason) for n in range(9)])
     assert health(breaker, 9.0).failures == 0
-    breaker.take([failed("f0", 9.0), failed("f1", 10.0), failed("c9", 11.0, stop_reason=reason), failed("f2", 12.0)])
+    breaker.record([failed("f0", 9.0), failed("f1", 10.0), failed("c9", 11.0, stop_reason=reason), failed("f2", 12.0)])
     assert health(breaker, 12.0).state == "open"
 
 
 @pytest.mark.parametrize("reason", ["error", "worker_died", "unknown_arm", "", "whatever the caller says"])
 def test_counted(reason):
     """Every other failure counts, whoever reports it."""
-    breaker = Breaker(SETTINGS)
-    breaker.take([failed(f"f{n}", 0.0, stop_reason=reason) for n in range(FAILURES)])
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record([failed(f"f{n}", 0.0, stop_reason=reason) for n in range(FAILURES)])
     assert health(breaker, 0.0).state == "open"
 
 
 def test_hanging():
     """An arm that gives no answer within the service's own seconds fails."""
-    breaker = Breaker(SETTINGS)
-    breaker.take([hung(f"h{n}", 0.0) for n in range(FAILURES)])
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record([hung(f"h{n}", 0.0) for n in range(FAILURES)])
     assert health(breaker, 0.0).state == "open"
 
 
 def test_callers_in_a_hurry():
     """No answer within fewer seconds than the service's own neither fails an arm nor ends its run of failures."""
-    breaker = Breaker(SETTINGS)
-    breaker.take([hung(f"h{n}", float(n), hurried=True) for n in range(9)])
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record([hung(f"h{n}", float(n), short_deadline=True) for n in range(9)])
     assert health(breaker, 9.0).failures == 0
-    breaker.take([failed("f0", 9.0), failed("f1", 10.0), hung("h9", 11.0, hurried=True), failed("f2", 12.0)])
+    breaker.record([failed("f0", 9.0), failed("f1", 10.0), hung("h9", 11.0, short_deadline=True), failed("f2", 12.0)])
     assert health(breaker, 12.0).state == "open"
 
 
 def test_an_hour_counts():
     """Failures count for an hour, whether or not anything came after them."""
-    breaker = Breaker(SETTINGS)
-    breaker.take([failed(f"f{n}", at) for n, at in enumerate((0.0, 1000.0, 2000.0))])
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record([failed(f"f{n}", at) for n, at in enumerate((0.0, 1000.0, 2000.0))])
     assert health(breaker, COUNTED_S - 1e-6).state == "half_open"
     found = health(breaker, COUNTED_S)
     assert (found.state, found.failures, found.since) == ("closed", 2, 1000.0)
-    breaker.take([failed("f3", COUNTED_S)])
+    breaker.record([failed("f3", COUNTED_S)])
     assert health(breaker, COUNTED_S).state == "open"
     assert health(breaker, 2 * COUNTED_S).failures == 0
 
@@ -218,7 +218,7 @@ def test_cool_down_within_the_hour():
 
 
 def test_half_open_after_the_cool_down():
-    """The cool-down begins at the last failure, and its end is the first moment of the trial."""
+    """The cool-down begins at the last failure, and its end is the first moment of the probe."""
     breaker = opened()
     assert health(breaker, 2.0 + COOL_DOWN - 1e-6).state == "open"
     assert health(breaker, 2.0 + COOL_DOWN) == ArmHealth(
@@ -230,18 +230,18 @@ def test_one_question_of_a_group():
     """Of the questions of one group the first that wants a half-open arm is offered it."""
     offers = opened().offer([("two",), ("two", "one"), ("one", "two")], now=20.0)
     assert [offer.arms for offer in offers] == [("two",), ("two", "one"), ("two",)]
-    assert [offer.left_out for offer in offers] == [(), (), ("one",)]
+    assert [offer.excluded_arms for offer in offers] == [(), (), ("one",)]
 
 
 def test_drawn_once():
     """Until the decision that drew a half-open arm has its outcome, or a cool-down passes, nobody is offered it."""
     breaker = opened()
-    assert breaker.offer([("one", "two")], now=20.0)[0].left_out == ()
-    breaker.drew("two", decision_id="t0", now=20.0)
+    assert breaker.offer([("one", "two")], now=20.0)[0].excluded_arms == ()
+    breaker.record_probe("two", decision_id="t0", now=20.0)
     assert health(breaker, 20.0).offered
-    breaker.drew("one", decision_id="t1", now=20.0)
-    breaker.drew("one", decision_id="t2", now=21.0)
-    assert breaker.offer([("one", "two")], now=20.0 + COOL_DOWN - 1e-6)[0].left_out == ("one",)
+    breaker.record_probe("one", decision_id="t1", now=20.0)
+    breaker.record_probe("one", decision_id="t2", now=21.0)
+    assert breaker.offer([("one", "two")], now=20.0 + COOL_DOWN - 1e-6)[0].excluded_arms == ("one",)
     assert health(breaker, 20.0 + COOL_DOWN).offered
 
 
@@ -252,44 +252,44 @@ def test_drawn_once():
         ({}, "open"),
         ({"stop_reason": "cancelled"}, "half_open"),
         ({"status": "exhausted", "stop_reason": "budget_seconds"}, "open"),
-        ({"status": "exhausted", "stop_reason": "budget_seconds", "hurried": True}, "half_open"),
+        ({"status": "exhausted", "stop_reason": "budget_seconds", "short_deadline": True}, "half_open"),
     ],
 )
 def test_trial_ends(changes, state):
-    """A trial that succeeds closes the circuit, one that fails opens it, one that tells nothing leaves the next."""
+    """A probe that succeeds closes the circuit, one that fails opens it, one that tells nothing leaves the next."""
     breaker = opened()
-    breaker.drew("one", decision_id="t1", now=20.0)
-    breaker.take([failed("t1", 21.0, **changes)])
+    breaker.record_probe("one", decision_id="t1", now=20.0)
+    breaker.record([failed("t1", 21.0, **changes)])
     assert health(breaker, 21.0).state == state
     assert health(breaker, 21.0).offered is (state != "open")
 
 
 def test_outcome_of_another_decision_ends_no_trial():
-    """A late outcome of an earlier decision leaves the trial on."""
+    """A late outcome of an earlier decision leaves the probe on."""
     breaker = opened()
-    breaker.drew("one", decision_id="t1", now=20.0)
-    breaker.take([failed("x", 1.5)])
+    breaker.record_probe("one", decision_id="t1", now=20.0)
+    breaker.record([failed("x", 1.5)])
     assert not health(breaker, 20.0).offered
 
 
 def test_closed_arm_is_on_no_trial():
-    """A draw before an arm opened is no trial once it is half open."""
-    breaker = Breaker(SETTINGS)
-    breaker.drew("one", decision_id="t1", now=12.0)
-    breaker.take([failed(f"f{n}", float(n)) for n in range(FAILURES)])
+    """A draw before an arm opened is no probe once it is half open."""
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record_probe("one", decision_id="t1", now=12.0)
+    breaker.record([failed(f"f{n}", float(n)) for n in range(FAILURES)])
     assert health(breaker, 12.5).offered
 
 
 def test_none_left():
     """Where all that a question may have fails, it is offered all of it."""
     offer = opened().offer([("one",)], now=5.0)[0]
-    assert (offer.arms, offer.left_out, offer.forced) == (("one",), (), True)
+    assert (offer.arms, offer.excluded_arms, offer.fail_open) == (("one",), (), True)
 
 
 def test_off():
     """With failures = 0 arms are offered however often they fail."""
-    breaker = Breaker(HealthSettings(failures=0))
-    breaker.take([failed(f"f{n}", float(n)) for n in range(50)])
+    breaker = CircuitBreaker(HealthSettings(failures=0))
+    breaker.record([failed(f"f{n}", float(n)) for n in range(50)])
     assert breaker.offer([("one", "two")], now=50.0)[0].arms == ("one", "two")
     assert health(breaker, 50.0).state == "closed"
 
@@ -297,7 +297,7 @@ def test_off():
 @pytest.mark.parametrize("most", [3, REMEMBERED + 50])
 def test_bounded(most):
     """An arm's past is bounded, and always long enough to open it."""
-    breaker = Breaker(HealthSettings(failures=most))
-    breaker.take(failed(f"f{n:04}", float(n)) for n in range(1000))
+    breaker = CircuitBreaker(HealthSettings(failures=most))
+    breaker.record(failed(f"f{n:04}", float(n)) for n in range(1000))
     found = health(breaker, 1000.0)
     assert (found.state, found.failures) == ("open", max(REMEMBERED, most))

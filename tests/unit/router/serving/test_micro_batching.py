@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.errors import InvalidInput, NotReady
-from ragbandit.router.serving.micro_batching import Grouped
+from ragbandit.router.serving.micro_batching import MicroBatcher
 from tests.support.policy_checks import steady
 
 
 @contextmanager
 def grouped(work, *, limit=8):
-    made = Grouped(work, name="test-group", limit=limit)
+    made = MicroBatcher(work, name="test-group", limit=limit)
     try:
         yield made
     finally:
@@ -174,7 +174,7 @@ def test_a_cancelled_item_is_left_out():
 def test_close_serves_what_was_handed_in_and_then_refuses():
     """After close every earlier item has its reply, and a later one is NotReady."""
     gate = Gate()
-    made = Grouped(gate, name="test-group", limit=2)
+    made = MicroBatcher(gate, name="test-group", limit=2)
     first = blocked(made, gate)
     waiting = [made.submit(i) for i in range(5)]
     closing = threading.Thread(target=made.close)
@@ -190,7 +190,7 @@ def test_close_serves_what_was_handed_in_and_then_refuses():
 
 def test_close_twice_is_fine():
     """A second close does nothing, and the thread has ended."""
-    made = Grouped(list, name="test-group-closed", limit=2)
+    made = MicroBatcher(list, name="test-group-closed", limit=2)
     made.close()
     made.close()
     assert all(thread.name != "test-group-closed" for thread in threading.enumerate())
@@ -199,7 +199,7 @@ def test_close_twice_is_fine():
 def test_a_slow_close_is_bounded():
     """Close gives up waiting after its timeout."""
     gate = Gate()
-    made = Grouped(gate, name="test-group", limit=2)
+    made = MicroBatcher(gate, name="test-group", limit=2)
     blocked(made, gate)
     began = time.monotonic()
     made.close(timeout_s=0.05)
@@ -211,7 +211,7 @@ def test_a_slow_close_is_bounded():
 def test_no_item_is_lost_while_closing():
     """Of items handed in by several threads during close, each is refused at once or served; none hangs."""
     for _ in range(20):
-        made = Grouped(list, name="test-group", limit=4)
+        made = MicroBatcher(list, name="test-group", limit=4)
         results: list[Future | NotReady] = []
 
         def hand_in(made=made, results=results):

@@ -56,14 +56,19 @@ add_replay_verb(app)
 add_evaluate_verb(app)
 
 
-@app.callback()
-def root(
-    version: Annotated[bool, typer.Option("--version", help="print the version and end", is_eager=True)] = False,
-) -> None:
-    """Per question, the cheapest retrieval strategy that gets it right, learned online."""
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         console.print(f"ragbandit {importlib.metadata.version('ragbandit')}", highlight=False)
         raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[  # the callback of the option reads it: click checks for a missing verb before this function
+        bool, typer.Option("--version", callback=_print_version, help="Print the version and exit.", is_eager=True)
+    ] = False,
+) -> None:
+    """Per question, the cheapest retrieval strategy that gets it right, learned online."""
 
 
 @app.command()

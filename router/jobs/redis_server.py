@@ -78,14 +78,17 @@ class RedisServer:
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     def stop(self, *, timeout_s: float = 5.0) -> None:
-        """End it."""
-        if self._process is not None and self._process.poll() is None:
+        """End the process that `start` started, and remove its socket. Without one this does nothing."""
+        if self._process is None:
+            return  # the socket may belong to another service that runs on this folder
+        if self._process.poll() is None:
             self._process.terminate()
             try:
                 self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait(timeout_s)
+        self._process = None
         self.socket.unlink(missing_ok=True)
 
 

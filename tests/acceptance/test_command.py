@@ -35,7 +35,7 @@ def test_wheel_migrates_outside_a_checkout(tmp_path):
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
     subprocess.run(install, check=True, timeout=100)
     environment = os.environ | {"PYTHONPATH": str(site), "DATABASE_URL": f"sqlite:///{tmp_path}/new.db"}
-    program = "import migrations, ragbandit.workers.cli as c; print(migrations.__file__); c.app(['migrate'])"
+    program = "import ragbandit.migrations as m, ragbandit.workers.cli as c; print(m.__file__); c.app(['migrate'])"
 
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60

@@ -410,8 +410,11 @@ def test_one_server_per_folder(own_redis):
         assert (caught.value.field, second.pid) == ("data_dir", None)
         assert "another service" in caught.value.message
         assert caught.value.remedy
+        second.stop()
         assert client.get("mine") == b"1"
     assert server.pid is not None
+    with connect(url) as newcomer:  # a refused service leaves the socket of the running one where it is
+        assert newcomer.get("mine") == b"1"
 
 
 def test_dead_socket_is_replaced(tmp_path):
@@ -430,7 +433,7 @@ def test_dead_socket_is_replaced(tmp_path):
 @pytest.mark.parametrize(("parent", "goes_on"), [(None, True), ("mine", True), ("2", False)])
 def test_child_without_its_parent_ends(parent, goes_on):
     """A child of `ragbandit up` whose supervisor is gone ends quietly; one with it, or started by hand, goes on."""
-    code = "from ragbandit.router.jobs.redis_server import die_with_parent; die_with_parent(); print('goes on')"
+    code = "from ragbandit.router.jobs.processes import die_with_parent; die_with_parent(); print('goes on')"
     more = {} if parent is None else {PARENT_VARIABLE: str(os.getpid()) if parent == "mine" else parent}
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | more, capture_output=True, text=True, check=True, timeout=60

@@ -350,17 +350,19 @@ def test_a_cancelled_decision_ends_soon(make_worker):
 BLOCKING_WORKER = """
 import sys, time
 from ragbandit.router.config.loading import load
-from workers import main, tasks
+from ragbandit.workers import tasks
+from ragbandit.workers.log_setup import set_up_log
+from ragbandit.workers.process import run_worker
 
 tasks.MARGIN_S, tasks.PING_S, tasks.MAX_TRIES = 0.5, 0.5, 2
-main.set_up_log()
-main.run_worker(load(sys.argv[1]).settings, queues=["answer"])
+set_up_log()
+run_worker(load(sys.argv[1]).settings, queues=["answer"])
 """
 BLOCKING_ARM = """
 import asyncio
 import time
 
-from ragbandit.strategies.base import Answer
+from ragbandit.strategies.run import Answer
 
 
 class Blocks:

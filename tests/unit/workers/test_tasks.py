@@ -34,9 +34,9 @@ from ragbandit.workers.active_runs import Running
 from ragbandit.workers.consumers import Signals
 from ragbandit.workers.event_loop import LoopThread
 from ragbandit.workers.log_setup import _Plain
-from ragbandit.workers.process import make_retriever
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import at_once, check_generator, make_generator, offered
+from ragbandit.workers.wiring.retrievers import make_retriever
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ PROGRAM = """
 import sys
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.config.settings import Settings
-from ragbandit.workers.process import check_generator
+from ragbandit.workers.wiring.generators import check_generator
 if __name__ == "__main__":
     try:
         check_generator(Settings(generator={"model": sys.argv[1]}), fetch=True)
@@ -150,7 +150,7 @@ if __name__ == "__main__":
 FETCHING = """
 import multiprocessing, os, time
 from concurrent.futures import ProcessPoolExecutor
-from ragbandit.workers.process import _begin_fetching
+from ragbandit.workers.wiring.generators import _begin_fetching
 if __name__ == "__main__":
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_fetching) as pool:
         print(pool.submit(os.getpid).result(), flush=True)
@@ -215,7 +215,7 @@ def test_what_fetches_weights_does_not_outlive_its_parent(tmp_path):
 
 def test_a_machine_without_the_packages_is_no_workers(monkeypatch):
     """Where the generator's package is missing a check says nothing, and a start says what to install."""
-    monkeypatch.setattr("ragbandit.workers.process.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("ragbandit.workers.wiring.generators.importlib.util.find_spec", lambda name: None)
     settings = Settings(generator={"model": "/no/such/model"})
     check_generator(settings, fetch=False)
     with pytest.raises(ConfigError, match=r"torch is missing \(pip install 'ragbandit\[models\]'\)"):

@@ -1,5 +1,6 @@
 """The router's verbs refuse a wrong configuration with one line and exit code 2."""
 
+import importlib.metadata
 import json
 from functools import partial
 
@@ -26,6 +27,13 @@ def run(tmp_path, monkeypatch):
         return CliRunner().invoke(app, words)
 
     return call
+
+
+def test_version(run):
+    """`ragbandit --version` prints the installed version and exits 0, without a verb."""
+    done = run("", "--version", app=whole_app)
+    assert done.exit_code == 0
+    assert done.output == f"ragbandit {importlib.metadata.version('ragbandit')}\n"
 
 
 @pytest.mark.parametrize("verb", ["validate", "serve"])

@@ -17,6 +17,8 @@ The docstring of a class is its default message. `code` is stable and upper case
 the edges (store, jobs, generators, retrievers) with ``from``.
 """
 
+import importlib
+from types import ModuleType
 from typing import ClassVar
 
 __all__ = [
@@ -31,6 +33,8 @@ __all__ = [
     "RagBanditError",
     "SnapshotError",
     "StoreError",
+    "missing_package",
+    "required_module",
 ]
 
 
@@ -116,3 +120,21 @@ class PolicyFault(RagBanditError):
     """The policy broke its contract."""
 
     code = "POLICY_FAULT"
+
+
+def missing_package(name: str, *, extra: str, field: str | None = None, note: str | None = None) -> ConfigError:
+    """The error of a package that is not installed, to be raised by the caller.
+
+    name: of the package, or of a module in it. extra: the extra of ours that brings it. field: the setting that needs
+    it. note: added to the remedy.
+    """
+    remedy = f"pip install 'ragbandit[{extra}]'" + (f"; {note}" if note else "")
+    return ConfigError(f"the package {name.partition('.')[0]} is missing", field=field, remedy=remedy)
+
+
+def required_module(module: str, *, extra: str, field: str | None = None) -> ModuleType:
+    """The module of a package that an extra brings, imported. Raises ConfigError (see missing_package) without it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise missing_package(module, extra=extra, field=field) from error

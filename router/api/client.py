@@ -13,7 +13,7 @@ from ragbandit.router.errors import InvalidInput, NotReady, RagBanditError
 __all__ = ["Client"]
 
 _BY_CODE: dict[str, type[RagBanditError]] = {
-    made.code: made for name in errors.__all__ if issubclass(made := getattr(errors, name), RagBanditError)
+    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RagBanditError)
 }
 #: JSON objects as the service sends them
 Reply = dict[str, Any]

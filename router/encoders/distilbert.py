@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ragbandit.router.encoders.hashing import refuse_string
 from ragbandit.router.encoders.projection import LEAST, RECIPE, Projection, fitted, references
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
-from ragbandit.router.errors import ConfigError
+from ragbandit.router.errors import ConfigError, missing_package
 from ragbandit.router.storage.files import kept
 
 __all__ = ["DistilBertEncoder"]
@@ -139,7 +139,7 @@ def _load_tokenizer(folder: Path, *, max_tokens: int) -> tuple[Any, str]:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ConfigError("the package tokenizers is missing", remedy="pip install 'ragbandit[models]'") from error
+        raise missing_package("tokenizers", extra="models", field="encoder.model") from error
     file = folder / "tokenizer.json"
     if file.is_file():
         tokenizer = Tokenizer.from_file(str(file))

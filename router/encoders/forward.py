@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.router.errors import ConfigError, missing_package, required_module
 
 if TYPE_CHECKING:
     import torch
@@ -43,12 +43,7 @@ class Forward(Protocol):
 
 def load_transformer(folder: Path, *, precision: str, device: str, threads: int | None) -> Forward:
     """The model in `folder`, in evaluation mode. Raises ConfigError if it cannot run here."""
-    try:
-        import torch  # noqa: F401 - asked for here, so that its absence is said well
-    except ImportError as error:
-        raise ConfigError(
-            "the package torch is missing", field="encoder.model", remedy="pip install 'ragbandit[models]'"
-        ) from error
+    required_module("torch", extra="models", field="encoder.model")
     place = _device(device)
     real = _precision(precision, place)
     config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -147,9 +142,7 @@ class AnyForward:
             from transformers import AutoModel
             from transformers.utils import logging
         except ImportError as error:
-            raise ConfigError(
-                "the package transformers is missing", field="encoder.model", remedy="pip install 'ragbandit[models]'"
-            ) from error
+            raise missing_package("transformers", extra="models", field="encoder.model") from error
         self._torch = torch
         shown = logging.is_progress_bar_enabled()
         logging.disable_progress_bar()

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ragbandit.router.encoders.conversion import SENTENCE_FILES, gguf, gguf_wheel, needed, onnx_encoder, sentence_wheel
-from ragbandit.router.errors import ConfigError
+from ragbandit.router.encoders.conversion import SENTENCE_FILES, gguf, gguf_wheel, onnx_encoder, sentence_wheel
+from ragbandit.router.errors import ConfigError, required_module
 from ragbandit.router.storage.files import cache_root, put, whole_folder
 
 __all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "DEFAULT_SENTENCES", "Weights", "at_hand", "resolve"]
@@ -149,7 +149,7 @@ def _model_at(path: Path, *, setting: str) -> Path:
 
 
 def _from_hub_cache(name: str) -> tuple[Path | None, str]:
-    hub = needed("huggingface_hub")
+    hub = required_module("huggingface_hub", extra="models")
     try:
         folder = Path(hub.snapshot_download(name, local_files_only=True, allow_patterns=list(_HUB_FILES)))
     except (OSError, ValueError):  # ValueError: not a well-formed hub name
@@ -165,7 +165,7 @@ def _from_hub(name: str) -> tuple[Path | None, str]:
         return None, f"the hub {endpoint} did not answer within {_REACH_SECONDS:g} s"
     import httpx
 
-    hub = needed("huggingface_hub")
+    hub = required_module("huggingface_hub", extra="models")
     try:
         folder = Path(hub.snapshot_download(name, allow_patterns=list(_HUB_FILES), etag_timeout=_REACH_SECONDS))
     except (OSError, ValueError, httpx.HTTPError) as error:
@@ -247,7 +247,7 @@ def _build_once(target: Path, *, build: Callable[[Path], None], setting: str) ->
     """Fill `target` unless it is there. One process works while others wait; the rename makes it whole or absent."""
     if target.is_dir():
         return
-    lock = needed("filelock").FileLock
+    lock = required_module("filelock", extra="models").FileLock
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with lock(f"{target}.lock"):

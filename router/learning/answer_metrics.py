@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.errors import InvalidInput, missing_package
 
 __all__ = [
     "FAMILIES",
@@ -172,7 +172,7 @@ def _repair() -> Callable[[str], str]:
     try:
         import ftfy  # for the figures of papers alone: a reward needs none
     except ImportError as error:
-        raise ConfigError("the package ftfy is missing", remedy="pip install 'ragbandit[families]'") from error
+        raise missing_package("ftfy", extra="families") from error
     return ftfy.fix_text
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.router.errors import missing_package
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.llm_client import Answer, LlmSelector
 from ragbandit.router.policies.params import check_arm, check_number, check_positive, check_text, check_whole, refused
@@ -86,9 +86,7 @@ class Llm:
         if seed is not None:
             check_whole("seed", seed, most=_MOST_SEED)
         if importlib.util.find_spec("openai") is None:
-            raise ConfigError(
-                "policy llm needs the openai package", field="policy.name", remedy="pip install 'ragbandit[openai]'"
-            )
+            raise missing_package("openai", extra="openai", field="policy.name")
         self.selector = LlmSelector(
             model=check_text("model", model, wanted="the name of a model", remedy="give the server's name of it"),
             base_url=base_url,

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.router.errors import PolicyFault, SnapshotError, missing_package
 from ragbandit.router.policies.base import (
     Arrays,
     PolicyNeed,
@@ -215,8 +215,6 @@ def _vowpal_wabbit() -> Any:
     try:
         return import_module("vowpal_wabbit_next")
     except ImportError as error:
-        raise ConfigError(
-            "policy vw needs the package vowpal-wabbit-next",
-            field="policy.name",
-            remedy="pip install 'ragbandit[vw]'; there is no wheel for Python 3.13",
+        raise missing_package(
+            "vowpal-wabbit-next", extra="vw", field="policy.name", note="there is no wheel for Python 3.13"
         ) from error

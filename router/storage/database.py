@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from ragbandit.router.errors import StoreError
+from ragbandit.router.errors import StoreError, missing_package
 from ragbandit.router.storage.tables import SCHEMA_REVISION
 
 __all__ = ["Database", "check_schema", "migrate"]
@@ -56,11 +56,7 @@ class Database:
         try:
             self.engine: Engine = create_engine(parsed, **options)
         except ImportError as error:
-            raise StoreError(
-                f"the driver of {parsed.drivername} is not installed",
-                field="database_url",
-                remedy="pip install 'ragbandit[postgres]'",
-            ) from error
+            raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
         self._reader = self.engine
         if not self.is_sqlite:  # SQLite's readers see one state anyway
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)

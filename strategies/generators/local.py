@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.errors import ArmFailed, ConfigError, missing_package
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.huggingface import without_bar
 from ragbandit.strategies.generators.sampling import Taken, looked, pieces
@@ -265,7 +265,7 @@ def _place(*, precision: str, device: str) -> tuple[Any, str, Any]:
     try:
         import torch
     except ImportError as error:
-        raise ConfigError("the package torch is missing", remedy="pip install 'ragbandit[models]'") from error
+        raise missing_package("torch", extra="models", field="generator.name") from error
     cuda = torch.cuda.is_available()
     if device not in {"auto", "cpu", "cuda"} or (device == "cuda" and not cuda):
         raise ConfigError(f"no device {device!r} here", field="generator.device", remedy='use "auto" or "cpu"')
@@ -306,7 +306,7 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
-        raise ConfigError("the package transformers is missing", remedy="pip install 'ragbandit[models]'") from error
+        raise missing_package("transformers", extra="models", field="generator.name") from error
     try:
         with without_bar():
             tokenizer = AutoTokenizer.from_pretrained(str(folder))

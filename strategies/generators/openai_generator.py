@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.errors import ArmFailed, ConfigError, required_module
 from ragbandit.router.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.openai_errors import cause_of, is_passing, is_too_long, is_unreachable, retry_after
@@ -318,10 +318,8 @@ def _key(options: OpenAiOptions) -> str | None:
 
 
 def _check(model: str, *, options: OpenAiOptions) -> None:
-    try:
-        import openai  # noqa: F401 - a missing package stops the start, not the first question
-    except ImportError as error:
-        raise ConfigError("the package openai is missing", remedy="pip install 'ragbandit[openai]'") from error
+    # A missing package stops the start, not the first question.
+    required_module("openai", extra="openai", field="generator.name")
     _check_address(options)
     if any(name.lower() == "authorization" for name in options.headers):
         raise ConfigError(

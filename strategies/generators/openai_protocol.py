@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.errors import ArmFailed, ConfigError, missing_package
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.token_details import Token
@@ -258,7 +258,7 @@ def _tokenizer(folder: Path) -> "Tokenizer":
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ConfigError("the package tokenizers is missing", remedy="pip install 'ragbandit[models]'") from error
+        raise missing_package("tokenizers", extra="models", field="generator.openai.tokenizer") from error
     file = folder.expanduser() / "tokenizer.json"
     try:
         return Tokenizer.from_file(str(file))

@@ -1,16 +1,14 @@
 """Passages before they are indexed, and beside an index: reading a corpus, and keeping its rows on disk."""
 
 import codecs
-import importlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.errors import ConfigError, InvalidInput, required_module
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Passage
 
@@ -23,7 +21,6 @@ __all__ = [
     "check_target",
     "count_rows",
     "model_text",
-    "needed",
     "passage_line",
     "read_corpus",
     "read_json",
@@ -85,7 +82,7 @@ def _parsed(line: bytes, *, number: int) -> object:
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, object]]:
-    parquet = needed("pyarrow.parquet", extra="parquet")
+    parquet = required_module("pyarrow.parquet", extra="parquet")
     try:
         with parquet.ParquetFile(path) as file:
             columns = [name for name in ("id", "title", "text") if name in file.schema_arrow.names]
@@ -96,15 +93,6 @@ def _parquet(path: Path) -> Iterator[tuple[int, object]]:
                 yield number, {key: value for key, value in row.items() if value is not None}
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise InvalidInput(f"{path} cannot be read: {error}", field="corpus", remedy="give a Parquet file") from error
-
-
-def needed(module: str, *, extra: str) -> ModuleType:
-    """A module that an extra brings. Raises ConfigError where it is missing."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        name = module.partition(".")[0]
-        raise ConfigError(f"the package {name} is missing", remedy=f"pip install 'ragbandit[{extra}]'") from error
 
 
 def count_rows(path: Path | str) -> int | None:

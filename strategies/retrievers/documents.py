@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from ragbandit.router.errors import InvalidInput
+from ragbandit.router.errors import InvalidInput, required_module
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import needed
 
 __all__ = ["CHARACTERS", "log_left_out", "read_folder"]
 
@@ -64,7 +63,7 @@ def read_folder(
 
 
 def _cut(text: str, *, markdown: bool, characters: int) -> Iterator[str]:
-    library = needed("semantic_text_splitter", extra="documents")
+    library = required_module("semantic_text_splitter", extra="documents")
     splitter = (library.MarkdownSplitter if markdown else library.TextSplitter)(characters)
     return (piece for piece in splitter.chunks(text) if piece.strip())
 
@@ -114,7 +113,7 @@ def _front_matter(text: str) -> tuple[str, str]:
 
 def _heading(text: str) -> str:
     """The first heading of the first level, without its markup; "" if there is none."""
-    tokens = needed("markdown_it", extra="documents").MarkdownIt("commonmark").parse(text)
+    tokens = required_module("markdown_it", extra="documents").MarkdownIt("commonmark").parse(text)
     titles = (
         _plain(inside)
         for token, inside in pairwise(tokens)
@@ -129,7 +128,7 @@ def _plain(inside: Any) -> str:
 
 
 def _html(path: Path) -> tuple[str, str]:
-    soup = needed("bs4", extra="documents").BeautifulSoup(_text(path)[1], "html.parser")
+    soup = required_module("bs4", extra="documents").BeautifulSoup(_text(path)[1], "html.parser")
     title = soup.title.get_text(strip=True) if soup.title else ""
     for unseen in soup(["script", "style", "template", "title"]):
         unseen.decompose()
@@ -137,7 +136,7 @@ def _html(path: Path) -> tuple[str, str]:
 
 
 def _pdf(path: Path) -> tuple[str, str]:
-    library = needed("pypdf", extra="documents")
+    library = required_module("pypdf", extra="documents")
     try:
         reader = library.PdfReader(path)
         title = (reader.metadata.title or "").strip() if reader.metadata else ""

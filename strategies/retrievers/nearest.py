@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.strategies.retrievers.corpus import needed
+from ragbandit.router.errors import required_module
 
 __all__ = ["GRAPH", "NearGraph", "check_faiss", "write_graph"]
 
@@ -21,7 +21,7 @@ _BLOCK = 16_384
 
 def check_faiss() -> None:
     """Raises ConfigError, naming the extra, where faiss is not installed."""
-    needed("faiss", extra="faiss")
+    required_module("faiss", extra="faiss")
 
 
 def write_graph(vectors: npt.NDArray[np.float16], file: Path) -> None:
@@ -30,7 +30,7 @@ def write_graph(vectors: npt.NDArray[np.float16], file: Path) -> None:
     Source: Malkov and Yashunin 2016, "Efficient and robust approximate nearest neighbor search using HNSW graphs".
     Raises ConfigError where faiss is missing.
     """
-    faiss = needed("faiss", extra="faiss")
+    faiss = required_module("faiss", extra="faiss")
     # Rounded to float16 like the vectors themselves: nothing more is lost, and workers share half the pages.
     half = faiss.ScalarQuantizer.QT_fp16
     graph = faiss.IndexHNSWSQ(vectors.shape[1], half, _LINKS, faiss.METRIC_INNER_PRODUCT)
@@ -48,7 +48,7 @@ class NearGraph:
     """
 
     def __init__(self, file: Path, *, passages: int, width: int) -> None:
-        faiss = needed("faiss", extra="faiss")
+        faiss = required_module("faiss", extra="faiss")
         try:
             self._graph = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
         except RuntimeError as error:

@@ -15,9 +15,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from typing import Any
 
-from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput, required_module
 from ragbandit.strategies.base import Generator, Request
 from ragbandit.strategies.prompting.prompts import Template, fit, load_templates
 
@@ -103,10 +103,7 @@ class QuizScore:
 
 def chinese_words() -> Cut:
     """Jieba's word cutter. Raises ConfigError where the package is not installed."""
-    try:
-        jieba = import_module("jieba")
-    except ImportError as error:
-        raise ConfigError("jieba is not installed", field="cut", remedy="pip install jieba") from error
+    jieba: Any = required_module("jieba", extra="crud", field="cut")
     jieba.setLogLevel(logging.WARNING)  # it tells standard error how it loads its dictionary
     cut: Cut = jieba.lcut
     return cut

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.encoders.weights import at_hand, resolve
-from ragbandit.router.errors import ConfigError, RagBanditError
+from ragbandit.router.errors import ConfigError, RagBanditError, missing_package
 from ragbandit.router.jobs.processes import end_with_parent
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.local import LocalGenerator
@@ -121,7 +121,7 @@ def check_generator(settings: Settings, *, fetch: bool) -> None:
         return
     if missing:
         extra = "models" if chosen.name == "local" else chosen.name
-        raise ConfigError(f"the package {missing[0]} is missing", remedy=f"pip install 'ragbandit[{extra}]'")
+        raise missing_package(missing[0], extra=extra, field="generator.name")
     if chosen.name != "local":
         quiet = chosen.openai.model_copy(update={"probe": chosen.openai.probe and fetch})
         _GENERATORS[chosen.name](chosen.model_copy(update={"openai": quiet}))

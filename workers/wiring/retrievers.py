@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import at_hand, resolve
-from ragbandit.router.errors import ConfigError
+from ragbandit.router.errors import ConfigError, missing_package, required_module
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.outbound.addresses import shown_address
@@ -108,7 +108,7 @@ def _cross_encoder(model: str) -> Reranker:
     try:
         from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
     except ImportError as error:
-        raise ConfigError(f"a package is missing: {error}", remedy="pip install 'ragbandit[models]'") from error
+        raise missing_package(error.name or "transformers", extra="models", field=_RERANK) from error
     return CrossEncoder(resolve(model, setting=_RERANK).folder, name=_short(model))
 
 
@@ -174,7 +174,7 @@ def _loaded_encoder(model: str) -> "SentenceEncoder":
     try:
         from ragbandit.strategies.retrievers.sentences import SentenceEncoder
     except ImportError as error:
-        raise ConfigError(f"a package is missing: {error}", remedy="pip install 'ragbandit[models]'") from error
+        raise missing_package(error.name or "transformers", extra="models", field="retriever.model") from error
     weights = resolve(model, setting="retriever.model")
     return SentenceEncoder(weights.folder, name=_short(model))
 
@@ -203,10 +203,7 @@ def _info_dense(settings: Settings) -> Facts:
 
 
 def _check_models() -> None:
-    try:
-        import torch  # noqa: F401 - asked before a module that cannot do without it
-    except ImportError as error:
-        raise ConfigError(f"a package is missing: {error}", remedy="pip install 'ragbandit[models]'") from error
+    required_module("torch", extra="models", field="retriever.name")  # the module below cannot do without it
 
 
 def _api_key(settings: Settings) -> str | None:
@@ -218,7 +215,7 @@ def _elasticsearch(settings: Settings) -> "Elasticsearch":
     try:
         from ragbandit.strategies.retrievers.elasticsearch import connect
     except ImportError as error:
-        raise ConfigError(f"a package is missing: {error}", remedy="pip install 'ragbandit[elasticsearch]'") from error
+        raise missing_package(error.name or "elasticsearch", extra="elasticsearch", field="retriever.name") from error
     return connect(settings.retriever.url, api_key=_api_key(settings))
 
 

@@ -7,14 +7,13 @@ the column `extra`, as JSON. `ragbandit.router.offline.logs.parquet_arrays` read
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.errors import InvalidInput, required_module
 from ragbandit.router.offline.logs.files import check_format, new_file
 from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
@@ -32,12 +31,7 @@ _OPEN = ("context", "budget", "facts")
 
 def arrow(module: str = "pyarrow") -> Any:
     """pyarrow, or a module of it. Raises ConfigError where it is not installed."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            "Parquet needs the package pyarrow", field="format", remedy="pip install 'ragbandit[parquet]'"
-        ) from error
+    return required_module(module, extra="parquet", field="format")
 
 
 def opened(path: Path, **options: Any) -> Any:

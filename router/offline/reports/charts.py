@@ -9,7 +9,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.router.errors import missing_package
 from ragbandit.router.offline.replay.results import Candidate, Histogram, Measured, Replayed
 from ragbandit.router.offline.replay.times import moment
 from ragbandit.router.offline.reports.phrases import (
@@ -353,8 +353,7 @@ def _svg(name: str, *, label: str, height: float, draw: Callable[["Figure"], Non
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
     except ImportError as error:
-        remedy = "pip install 'ragbandit[plots]'"
-        raise ConfigError("the package matplotlib is missing", field="report", remedy=remedy) from error
+        raise missing_package("matplotlib", extra="plots", field="report") from error
     looks: dict[Any, Any] = {
         "svg.fonttype": "none",  # letters stay letters, in the font of the page
         "svg.hashsalt": name,

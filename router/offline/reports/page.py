@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.errors import ConfigError, InvalidInput, missing_package
 from ragbandit.router.offline.replay.results import Candidate, Measured, Replayed, Segment
 from ragbandit.router.offline.reports.charts import drawn
 from ragbandit.router.offline.reports.phrases import (
@@ -39,8 +39,7 @@ def check_page(path: str | Path) -> None:
     if file.suffix.lower() != ".html":
         raise InvalidInput(f"{file} does not end in .html", field="report", remedy=f"for example {file.stem}.html")
     if importlib.util.find_spec("matplotlib") is None:
-        remedy = "pip install 'ragbandit[plots]'"
-        raise ConfigError("the extra `plots` is missing: matplotlib draws the page", field="report", remedy=remedy)
+        raise missing_package("matplotlib", extra="plots", field="report")
     if file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
         raise InvalidInput(
             f"{file} cannot be written", field="report", remedy="name a file in a folder that exists and is yours"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.errors import ConfigError, InvalidInput, missing_package
 from ragbandit.router.offline.simulation.frontier import Line, Point
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def check_plot(path: str | Path) -> None:
     Raises ConfigError where matplotlib is missing, InvalidInput where the path is no PNG that can be written.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("the package matplotlib is missing", field="plot", remedy="pip install 'ragbandit[plots]'")
+        raise missing_package("matplotlib", extra="plots", field="plot")
     file = Path(path)
     if file.suffix.lower() != ".png" or file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
         raise InvalidInput(

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
-from ragbandit.router.errors import ConfigError
+from ragbandit.router.errors import ConfigError, missing_package
 from ragbandit.router.policies.params import check_text, check_whole, check_word
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ __all__ = ["DEFAULT_ENCODER", "RIGHT", "Body", "check_reading", "load_body", "sc
 
 Vector = npt.NDArray[np.float32]
 
+#: the setting of the model, for messages
+_MODEL_FIELD: Final = "policy.params.model"
 #: quality from which an answer counts as right: the papers know 0 and 1 only
 RIGHT: Final = 0.5
 # A token is rarely longer than this many characters; more text than that is cut before the tokenizer reads it.
@@ -78,7 +80,7 @@ def _loaded(
     stamp: tuple[tuple[str, int, int], ...],
 ) -> "Body":
     del stamp
-    found = resolve(model, setting="policy.params.model")
+    found = resolve(model, setting=_MODEL_FIELD)
     reading = {"max_tokens": max_tokens, "device": device, "precision": precision, "threads": threads}
     return Body(found.folder, sha256=found.sha256, **reading)  # type: ignore[arg-type] # the four, as they came
 
@@ -217,7 +219,7 @@ def _load_module(folder: Path) -> Any:
         from transformers import AutoModel
         from transformers.utils import logging
     except ImportError as error:
-        raise _missing(error.name) from error
+        raise missing_package(error.name or "transformers", extra="models", field=_MODEL_FIELD) from error
     shown, said = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # that a checkpoint's own head is left out is what we want
@@ -226,7 +228,7 @@ def _load_module(folder: Path) -> Any:
             torch.manual_seed(0)  # layers that the checkpoint lacks and we do not use must not differ by process
             return AutoModel.from_pretrained(str(folder), use_safetensors=True, attn_implementation="eager").float()
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"cannot load the model in {folder}: {error}", field="policy.params.model") from error
+        raise ConfigError(f"cannot load the model in {folder}: {error}", field=_MODEL_FIELD) from error
     finally:
         logging.set_verbosity(said)
         if shown:
@@ -249,17 +251,11 @@ def _load_tokenizer(folder: Path, *, max_tokens: int) -> Any:
     return tokenizer
 
 
-def _missing(package: str | None) -> ConfigError:
-    return ConfigError(
-        f"the package {package} is missing", field="policy.params.model", remedy="pip install 'ragbandit[models]'"
-    )
-
-
 def _device(device: str) -> str:
     try:
         import torch
     except ImportError as error:
-        raise _missing("torch") from error
+        raise missing_package("torch", extra="models", field=_MODEL_FIELD) from error
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("no CUDA device here", field="policy.params.device", remedy='use "auto" or "cpu"')
     return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

@@ -55,7 +55,7 @@ HEAVY = {
     "uvicorn",
     "yaml",
 }
-ERRORS = [getattr(errors, name) for name in errors.__all__]
+ERRORS = [kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)]
 #: sees every file written, database opened, socket made and process begun while the import runs
 PROBE = """
 import json, sys, threading

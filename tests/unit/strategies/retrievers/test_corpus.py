@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.errors import InvalidInput
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import count_rows, needed, read_corpus
+from ragbandit.strategies.retrievers.corpus import count_rows, read_corpus
 
 
 def write_parquet(path, columns):
@@ -48,12 +48,6 @@ def test_what_is_no_parquet_is_said(tmp_path):
     (tmp_path / "corpus.parquet").write_text("no")
     with pytest.raises(InvalidInput, match="cannot be read"):
         list(read_corpus(tmp_path / "corpus.parquet"))
-
-
-def test_a_missing_package_is_named_with_its_extra():
-    """The remedy is the command that installs it."""
-    with pytest.raises(ConfigError, match=r"no_such_package is missing.*ragbandit\[documents\]"):
-        needed("no_such_package.part", extra="documents")
 
 
 def write_rows(path, *rows, before=b""):

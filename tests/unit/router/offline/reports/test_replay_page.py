@@ -378,7 +378,7 @@ def test_a_place_where_no_page_can_be_is_refused_before_the_work(tmp_path):
 def test_missing_matplotlib_is_named(tmp_path, monkeypatch):
     """Whoever lacks the extra is told its name, before the work and when a figure is drawn."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="the extra `plots` is missing") as caught:
+    with pytest.raises(ConfigError, match="the package matplotlib is missing") as caught:
         check_page(tmp_path / "a.html")
     assert "ragbandit[plots]" in caught.value.remedy
     monkeypatch.setitem(sys.modules, "matplotlib", None)

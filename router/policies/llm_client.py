@@ -21,6 +21,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ragbandit.router.errors import is_retryable, retry_after_s
+
 if TYPE_CHECKING:
     import openai
 
@@ -30,8 +32,6 @@ __all__ = ["Answer", "LlmSelector", "messages_of", "parse_choice"]
 MAX_QUESTION: Final = 4000
 #: longest reply that is kept for the log
 MAX_REPLY: Final = 200
-#: answers that another attempt may change
-_PASSING: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
 _ATTEMPTS: Final = 2
 #: before the second attempt, where the server names no time
 _PAUSE_S: Final = 0.2
@@ -130,8 +130,9 @@ class LlmSelector:
                 return await self._once(question, methods=methods)
             except openai.APIStatusError as error:
                 failed, pause = f"http_{error.status_code}", _pause(error)
+                retryable = is_retryable(error.status_code, code=error.code)
                 late = asyncio.get_running_loop().time() + pause >= give_up
-                if error.status_code not in _PASSING or late or attempt + 1 == _ATTEMPTS:
+                if not retryable or late or attempt + 1 == _ATTEMPTS:
                     break
                 await asyncio.sleep(pause)
             except openai.APITimeoutError:
@@ -176,11 +177,9 @@ class LlmSelector:
 
 
 def _pause(error: "openai.APIStatusError") -> float:
-    """Seconds until the next attempt: what Retry-After says, as a number, or _PAUSE_S."""
-    try:
-        return max(0.0, float(error.response.headers.get("retry-after", _PAUSE_S)))
-    except ValueError:
-        return _PAUSE_S
+    """Seconds until the next attempt: those of the Retry-After header, or _PAUSE_S without one."""
+    header = error.response.headers.get("retry-after")
+    return _PAUSE_S if header is None else retry_after_s(header)
 
 
 @dataclass(kw_only=True)

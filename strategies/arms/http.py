@@ -18,7 +18,6 @@ is an outcome "exhausted", stop reason "budget_<cap>", with its answer.
 import asyncio
 import json
 import os
-import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -27,21 +26,20 @@ from typing import Annotated, Any
 import httpx
 from pydantic import Field
 
-from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.errors import ArmFailed, ConfigError, is_retryable, retry_after_s
 from ragbandit.router.types import ArmName, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.base import Need, OutOfBudget, error_text
 from ragbandit.strategies.outbound.addresses import check_address, shown_address
 from ragbandit.strategies.outbound.redaction import check_header_value, without_keys
+from ragbandit.strategies.outbound.retries import pause_before_retry
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["Http", "HttpParams"]
 
-#: replies that may be better the next time
-_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-#: between two tries, seconds; doubled every time, with as much again by chance
-_PAUSE_S = 0.2
-#: longest pause that a server may ask for by Retry-After, seconds
+#: longest random pause before the second attempt, seconds; it doubles with every further one
+_PAUSE_S = 0.5
+#: longest pause, seconds: a server that asks for more by Retry-After has refused
 _LONGEST_S = 30.0
 #: characters of a refusal's body that are shown
 _SHOWN = 200
@@ -71,9 +69,9 @@ class HttpParams(ArmParams):
 class Http:
     """Asks a pipeline elsewhere; stops with what it says, "answered" if it says nothing.
 
-    A reply of 408, 425, 429 or 5xx and a broken connection are tried again, after the pause that the server asks for
-    or a growing one; any other reply but 2xx, and one that is not as above, is a failure. What failed tries cost
-    elsewhere nobody tells: they count their seconds only.
+    A reply of 408, 409, 425, 429 or 5xx and a broken connection are tried again after a random, growing pause, never
+    shorter than the server's Retry-After. Any other reply but 2xx, one that is not as above, and a Retry-After above
+    30 s are failures. The cost of failed tries elsewhere is unknown: only their seconds count.
     """
 
     needs: frozenset[Need] = frozenset()
@@ -123,8 +121,7 @@ class Http:
 
     async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
         """The JSON of the first good reply."""
-        pause = _PAUSE_S
-        for left in range(self._params.retries, -1, -1):
+        for attempt in range(1, self._params.retries + 2):
             began = time.monotonic()
             caps = {name: cap for name, cap in asdict(run.budget).items() if cap is not None}
             seconds = _seconds_left(run)
@@ -136,20 +133,24 @@ class Http:
                 # httpx's own timeout is of one read: a reply that drips would never end.
                 async with asyncio.timeout(timeout):
                     response = await self._reply(client, body={**body, "budget": caps}, timeout=timeout)
-                if response.status_code not in _AGAIN:
+                if not is_retryable(response.status_code):
                     return self._read(response)
                 error: Exception = ArmFailed(self._said(response), remedy="see the pipeline's own log")
-                asked = _retry_after(response)
+                asked = retry_after_s(response.headers.get("retry-after"))
             except (httpx.HTTPError, TimeoutError) as broken:
-                error, asked = self._broken(broken, timeout=timeout), None
+                error, asked = self._broken(broken, timeout=timeout), 0.0
                 if _seconds_left(run) == 0.0:
                     self._note(run, error, began=began)
                     raise OutOfBudget("seconds") from broken
             self._note(run, error, began=began)
-            if not left:
+            if attempt > self._params.retries or asked > _LONGEST_S:
                 raise ArmFailed(f"{self._shown} cannot be asked: {error_text(error)}") from error
-            await _pause(pause * (1.0 + random.random()) if asked is None else asked, run=run)  # noqa: S311 - no secret
-            pause *= 2.0
+            pause = pause_before_retry(
+                attempt, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=asked, left_s=_seconds_left(run)
+            )
+            if pause is None:
+                raise OutOfBudget("seconds")
+            await asyncio.sleep(pause)
         raise AssertionError("the last try returns or raises")
 
     async def _reply(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], timeout: float) -> httpx.Response:
@@ -252,18 +253,3 @@ def _overrun(run: Run, *, steps: int) -> str | None:
 
 def _seconds_left(run: Run) -> float | None:
     return None if run.deadline is None else max(0.0, run.deadline - time.monotonic())
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds that the server asks to wait; None if it says nothing readable."""
-    try:
-        return min(max(0.0, float(response.headers.get("Retry-After", ""))), _LONGEST_S)
-    except ValueError:
-        return None
-
-
-async def _pause(seconds: float, *, run: Run) -> None:
-    left = _seconds_left(run)
-    if left is not None and seconds >= left:
-        raise OutOfBudget("seconds")
-    await asyncio.sleep(seconds)

@@ -1,11 +1,10 @@
 """What the failure of an OpenAI-compatible server says: whether it may pass, when to come back, and in which words."""
 
-import email.utils
 import re
-import time
 from collections.abc import Iterable
 from typing import Final
 
+from ragbandit.router.errors import is_retryable, retry_after_s
 from ragbandit.strategies.generators.openai_protocol import BrokenReply
 from ragbandit.strategies.outbound.redaction import without_keys
 
@@ -14,11 +13,9 @@ __all__ = [
     "is_passing",
     "is_too_long",
     "is_unreachable",
-    "retry_after",
+    "pause_asked",
 ]
 
-#: answers below 500 that another attempt may change
-_PASSING: Final = frozenset({408, 409, 425, 429})
 #: longest piece of a server's message that is passed on, in characters
 _MESSAGE: Final = 200
 #: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; others have words alone
@@ -31,8 +28,7 @@ def is_passing(error: Exception) -> bool:
     status = getattr(error, "status_code", None)
     if status is None:
         return True
-    # A quota that is used up has the status of a limit that passes.
-    return getattr(error, "code", None) != "insufficient_quota" and (status in _PASSING or status >= 500)
+    return is_retryable(status, code=getattr(error, "code", None))
 
 
 def is_too_long(error: Exception) -> bool:
@@ -52,20 +48,10 @@ def is_unreachable(error: Exception) -> bool:
     return isinstance(error, openai.APIConnectionError)
 
 
-def retry_after(error: Exception) -> float:
-    """Seconds that the server asks for: a number or a date; 0 if it asks for none."""
+def pause_asked(error: Exception) -> float:
+    """Seconds that the server asks for; 0 if it asks for none."""
     response = getattr(error, "response", None)
-    said = None if response is None else response.headers.get("retry-after")
-    if said is None:
-        return 0.0
-    try:
-        seconds = float(said)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(said).timestamp() - time.time()
-        except ValueError:
-            return 0.0
-    return seconds if seconds > 0 else 0.0
+    return retry_after_s(None if response is None else response.headers.get("retry-after"))
 
 
 def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import random
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,11 +11,12 @@ from urllib.parse import urlsplit
 from ragbandit.router.errors import ArmFailed, ConfigError, required_module
 from ragbandit.router.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
-from ragbandit.strategies.generators.openai_errors import cause_of, is_passing, is_too_long, is_unreachable, retry_after
+from ragbandit.strategies.generators.openai_errors import cause_of, is_passing, is_too_long, is_unreachable, pause_asked
 from ragbandit.strategies.generators.openai_protocol import OpenAiOptions, Reading, TokenCounter, request_fields
 from ragbandit.strategies.outbound.addresses import check_address, shown_address
 from ragbandit.strategies.outbound.rate_limits import RateLimit
 from ragbandit.strategies.outbound.redaction import check_header_value
+from ragbandit.strategies.outbound.retries import pause_before_retry
 
 if TYPE_CHECKING:
     import openai
@@ -166,14 +166,13 @@ class OpenAiGenerator(Generator):
         """Seconds until the next attempt, or None if there is to be none."""
         if not is_passing(error) or call.attempts > self._options.retries:
             return None
-        asked = retry_after(error)
-        if asked > self._options.longest_pause_s:
-            return None
-        # Full jitter (M. Brooker, "Exponential Backoff and Jitter", 2015): those who failed together come back apart.
-        most = min(self._options.longest_pause_s, self._options.pause_s * 2 ** (call.attempts - 1))
-        pause = asked + random.uniform(0.0, most)  # noqa: S311 no secret
-        left = _left(call.request)
-        return pause if left is None or pause < left else None
+        return pause_before_retry(
+            call.attempts,
+            base_s=self._options.pause_s,
+            longest_s=self._options.longest_pause_s,
+            asked_s=pause_asked(error),
+            left_s=_left(call.request),
+        )
 
     def _write_off(self, call: "_Call") -> None:
         """Text that broke off was written and will be charged, though nobody reads it."""
@@ -265,7 +264,7 @@ class OpenAiGenerator(Generator):
         """Why what may pass was not tried again while there were attempts left, and the remedy; see _pause."""
         if not is_passing(error) or call.attempts > self._options.retries:
             return None
-        asked, longest = retry_after(error), self._options.longest_pause_s
+        asked, longest = pause_asked(error), self._options.longest_pause_s
         pause = f"it asks for a pause of {asked:.4g} s" if asked else "another attempt needs a pause"
         if asked > longest:
             return f"{pause}, and none may be longer than {longest:g} s", "see generator.openai.longest_pause_s"

@@ -182,6 +182,13 @@ def test_tries_again(status):
     assert str(status) in failure.error
 
 
+def test_a_pause_too_long_is_not_begun():
+    """A Retry-After of more than 30 s is a refusal: the arm fails at once."""
+    with Pipeline((503, {"Retry-After": "3600"}, {}), ok(GOOD)) as pipeline:
+        outcome = run(pipeline.url, budget=Budget(seconds=7200))
+    assert (outcome.status, len(pipeline.asked)) == ("failed", 1)
+
+
 def test_gives_up(monkeypatch):
     """After its tries the arm fails, with every one of them in the trace and a reason that names the URL."""
     monkeypatch.setattr(remote, "_PAUSE_S", 0.01)

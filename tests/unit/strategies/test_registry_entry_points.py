@@ -115,5 +115,5 @@ def test_what_cannot_be_imported_names_package_and_reason(install, code, path, r
 def test_packages_are_looked_up_once(shout):
     """The list is made once per process, and not by the import of strategies."""
     assert installed() is installed()
-    code = "from ragbandit import strategies; print(strategies.installed.cache_info().misses)"
+    code = "from ragbandit.strategies import registry; print(registry.installed.cache_info().misses)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"

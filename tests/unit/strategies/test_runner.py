@@ -25,6 +25,7 @@ from ragbandit.router.types import (
     Round,
     count_steps,
 )
+from ragbandit.strategies.arm_parts import two_stages
 from ragbandit.strategies.base import Completion, Generator, Need, OutOfBudget, Passage, Prompt, Request, Retriever
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_templates
@@ -241,7 +242,8 @@ def test_what_made_an_outcome_includes_the_texts_of_every_template(name, monkeyp
             found = dict(load_templates(wanted, **given))
             return found | {each: replace(found[each], body="edited") for each in wanted if each == edited}
 
-        monkeypatch.setattr(import_module(ARMS[name].partition(":")[0]), "load_templates", load)
+        arm = import_module(ARMS[name].partition(":")[0])
+        monkeypatch.setattr(arm if hasattr(arm, "load_templates") else two_stages, "load_templates", load)
         (arm,) = make_arms({name: {}}, capabilities=frozenset(get_args(Need))).values()
         parts = {"retriever": MemoryRetriever([]), "generator": ScriptedGenerator([])}
         return made_by(arm, budget=Budget(), **parts)["templates"]

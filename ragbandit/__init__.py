@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from ragbandit.router.api.client import Client
     from ragbandit.router.serving.router import Router
 
+__version__ = "0.1.0"
+
 __all__ = [
     "ArmFailed",
     "Budget",

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import importlib.metadata
 import os
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+import ragbandit
 from ragbandit.router.cli.console import ConfigOption, failing_well
 from ragbandit.router.cli.logs import add_log_verbs
 from ragbandit.router.cli.replay import add_replay_verb
@@ -58,7 +58,7 @@ add_evaluate_verb(app)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        console.print(f"ragbandit {importlib.metadata.version('ragbandit')}", highlight=False)
+        console.print(f"ragbandit {ragbandit.__version__}", highlight=False)
         raise typer.Exit
 
 

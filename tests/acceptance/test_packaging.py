@@ -1,0 +1,166 @@
+"""What is installed: one top-level package, from wheel, sdist, editable install and checkout, beside any names."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import ragbandit
+from ragbandit.router.storage.tables import SCHEMA_REVISION
+
+from .conftest import ROOT, free_port
+
+VERSION = ragbandit.__version__
+PARTS = ("router", "strategies", "workers", "migrations")
+WAYS = ("wheel", "sdist", "editable", "checkout")
+ARM = """
+from ragbandit.strategies import Answer
+
+class Curt:
+    needs = frozenset()
+    params = {}
+
+    def __init__(self, *, name):
+        self.name = name
+
+    async def answer(self, question, *, run):
+        return Answer(text="as curt as can be", stop_reason="answered")
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The wheel and the sdist, as `python -m build` makes them, and a wheel made from the unpacked sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True, timeout=60, env=_bare()
+    )
+    sdist = next(folder.glob("*.tar.gz"))
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (source,) = (folder / "unpacked").iterdir()
+    again = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "again")]
+    subprocess.run(again, cwd=source, check=True, timeout=60, env=_bare())
+    return {"wheel": next(folder.glob("*.whl")), "sdist": next((folder / "again").glob("*.whl")), "source": source}
+
+
+def _bare() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RAGBANDIT_"))}
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """A function from a way of installing to the Python and environment that have the package in that way alone.
+
+    The dependencies are those of the tests: their folder is put on the path without what its own .pth files would add.
+    """
+
+    def install(way: str) -> tuple[Path, dict[str, str]]:
+        folder = tmp_path_factory.mktemp(way)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+        python = folder / "bin" / "python"
+        site = next((folder / "lib").glob("python*/site-packages"))
+        (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        environment = _bare()
+        if way == "checkout":
+            return python, environment | {"PYTHONPATH": str(ROOT)}
+        what = ["-e", str(ROOT)] if way == "editable" else [str(built[way])]
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--ignore-installed"]
+        subprocess.run([*pip, "--no-deps", "--no-build-isolation", *what], check=True, timeout=60, env=environment)
+        return python, environment
+
+    return install
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A user's folder whose modules bear the names of our parts, with a configuration and an arm of the user's own."""
+    (tmp_path / "router.py").write_text("x = 1\n")
+    (tmp_path / "strategies.py").write_text("x = 1\n")
+    for name in ("workers", "migrations"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    (tmp_path / "my_arms.py").write_text(ARM)
+    tree = {
+        "data_dir": str(tmp_path / "data"),
+        "encoder": {"model": "hashing"},
+        "generator": {"name": "scripted"},
+        "arms": {"curt": {"class": "my_arms:Curt"}},
+        "server": {"port": free_port()},
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(tree))
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "a", "title": "A", "text": "Some text."}))
+    return tmp_path
+
+
+def test_the_wheel_holds_one_package(built):
+    """Wheel and sdist hold `ragbandit` and nothing else to import; both make the same wheel, file by file."""
+    contents = {}
+    for kind in ("wheel", "sdist"):
+        with zipfile.ZipFile(built[kind]) as archive:
+            contents[kind] = {name: archive.read(name) for name in archive.namelist() if ".dist-info" not in name}
+            tops = {name.partition("/")[0] for name in archive.namelist()}
+        assert tops == {"ragbandit", f"ragbandit-{VERSION}.dist-info"}
+    assert contents["wheel"] == contents["sdist"]
+    for part in PARTS:
+        inside = {name for name in contents["wheel"] if name.startswith(f"ragbandit/{part}/")}
+        here = {f"ragbandit/{path.relative_to(ROOT)}" for path in (ROOT / part).rglob("*") if path.is_file()}
+        assert inside == {name for name in here if "__pycache__" not in name}
+    assert not [part for part in PARTS if (built["source"] / part).exists()]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_names_of_others_do_no_harm(way, installed, project):
+    """Command, module, validation, migration and import work beside a user's router.py, workers/ and so on."""
+    python, environment = installed(way)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [".", environment.get("PYTHONPATH")]))
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    code = "import router, ragbandit, ragbandit.router.types as t; print(router.x, ragbandit.__file__, t.__file__)"
+    mine, package, types = run(str(python), "-c", code).split()
+    assert mine == "1"
+    home = ROOT if way in ("editable", "checkout") else python.parents[1]
+    assert Path(package).is_relative_to(home)
+    assert Path(types).is_relative_to(home)
+    assert run(str(python), "-m", "ragbandit", "--version").strip() == f"ragbandit {VERSION}"
+    if way != "checkout":  # which has no command
+        assert run(str(python.with_name("ragbandit")), "--version").strip() == f"ragbandit {VERSION}"
+    run(str(python), "-m", "ragbandit", "validate")
+    assert f"is at {SCHEMA_REVISION}" in run(str(python), "-m", "ragbandit", "migrate")
+
+
+@pytest.mark.timeout(120)
+def test_a_service_beside_names_of_others(installed, project):
+    """`up`, its workers and an arm beside config.yaml work from the wheel in a folder full of our names."""
+    python, environment = installed("wheel")
+    environment["PYTHONPATH"] = "."
+    command = str(python.with_name("ragbandit"))
+    port = json.loads((project / "config.yaml").read_text())["server"]["port"]
+    run = {"cwd": project, "env": environment, "timeout": 60, "capture_output": True, "text": True}
+    subprocess.run([command, "index", "build", "--corpus", "corpus.jsonl"], check=True, **run)
+    with (project / "up.log").open("wb") as output:
+        up = subprocess.Popen([command, "up"], cwd=project, env=environment, stdout=output, stderr=output)
+    try:
+        asking = [command, "answer", "Who?", "--url", f"http://127.0.0.1:{port}", "--json"]
+        give_up = time.monotonic() + 60
+        while (done := subprocess.run(asking, **run)).returncode != 0:
+            assert up.poll() is None, (project / "up.log").read_text()
+            assert time.monotonic() < give_up, done.stderr
+            time.sleep(0.3)
+        answer = json.loads(done.stdout)
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.wait(30)
+    assert (answer["arm"], answer["answer"]) == ("curt", "as curt as can be")

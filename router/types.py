@@ -22,10 +22,12 @@ __all__ = [
     "Branch",
     "Budget",
     "CallFailed",
+    "ClosedDecision",
     "Cost",
     "Counters",
     "Decision",
     "DecisionId",
+    "DecisionState",
     "FeatureRows",
     "Features",
     "Feedback",
@@ -33,6 +35,7 @@ __all__ = [
     "FeedbackKind",
     "FeedbackSource",
     "Generated",
+    "JoinedDecision",
     "Json",
     "Outcome",
     "OutcomeStatus",
@@ -70,6 +73,8 @@ RewardSource = Literal["explicit", "default"]
 RunBy = Literal["worker", "caller"]
 FeedbackSource = Literal["human", "judge", "code"]
 OutcomeStatus = Literal["answered", "exhausted", "failed"]
+#: where a decision is, for one ledger: exactly one of these (promise 7)
+DecisionState = Literal["learned", "defaulted", "waiting", "closed", "quarantined"]
 
 #: stop reason of a failed outcome whose arm was cut off, or never began, because the caller asked for it
 CANCELLED: Final = "cancelled"
@@ -260,13 +265,36 @@ class Feedback:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """The store's word that a feedback is kept."""
+    """Confirmation that a feedback is stored."""
 
     feedback_id: FeedbackId
     #: the same body came before under this id
     duplicate: bool
     #: the decision was already closed: kept and counted, not learned
     late: bool
+    #: "outcome": nothing is learned before the caller reports the decision's outcome; None: nothing is missing
+    waiting_for: Literal["outcome"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JoinedDecision:
+    """A waiting decision with its outcome and feedback."""
+
+    decision: Decision
+    outcome: Outcome | None
+    #: in the order received
+    feedback: tuple[Feedback, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClosedDecision:
+    """A decision that will not be learned: "closed" (nothing to learn) or "quarantined" (a value cannot be used)."""
+
+    decision_id: str
+    state: Literal["closed", "quarantined"]
+    reason: str
+    #: the field that cannot be used, where it is known
+    field: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

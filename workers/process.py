@@ -12,7 +12,7 @@ from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, co
 from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.bootstrap import make_learner, open_database
-from ragbandit.router.storage.decisions import Store
+from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 from ragbandit.strategies.registry import make_arms
@@ -46,7 +46,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     reach = partial(connect, redis_url(settings), timeout_s=float(LOOK_S + REPLY_S))
     jobs = RedisJobs(reach())
     context = tasks.Context(
-        settings=settings, store=Store(database, label=label), ledger=Ledger(database, label=label), jobs=jobs
+        settings=settings, store=DecisionStore(database, label=label), ledger=Ledger(database, label=label), jobs=jobs
     )
     threads = _load_arms(context) if "answer" in queues and settings.worker_arms else 1
     if "learn" in queues:

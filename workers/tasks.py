@@ -20,7 +20,7 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.recovery import sweep
 from ragbandit.router.serving.validation import capped, unrun_outcome
-from ragbandit.router.storage.decisions import Store
+from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import CANCELLED, ArmName, Decision, DecisionId, Json, Outcome, PolicyLabel
 from ragbandit.strategies.base import Generator, Retriever
@@ -68,7 +68,7 @@ class Context:
     """What a worker process has loaded."""
 
     settings: Settings
-    store: Store
+    store: DecisionStore
     ledger: Ledger
     jobs: RedisJobs
     learner: Learner | None = None

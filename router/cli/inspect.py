@@ -25,8 +25,9 @@ from ragbandit.router.cli.console import (
 )
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning import status as insights
+from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify
+from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
@@ -45,7 +46,7 @@ def add_facts(app: typer.Typer) -> None:
         """Counters that balance, lag, snapshot, how the arms are; read from the database."""
         with failing_well(), _ledger(config, label=label) as (settings, ledger):
             serving = _serving(ledger, settings=settings)
-            found = insights.status(ledger, serving=serving, wait_s=settings.learning.wait_s, now=time.time())
+            found = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
             facts = asdict(found) | {"balanced": found.counters.balanced}
             poller = OutcomePoller(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
             healths = poller.read([ArmName(arm) for arm in settings.arms], now=time.time())
@@ -83,7 +84,7 @@ def add_facts(app: typer.Typer) -> None:
     ) -> None:
         """The decisions that were poisoned, with the field and the reason."""
         with failing_well(), _ledger(config) as (_, ledger):
-            rows = insights.quarantined(ledger, limit=limit)
+            rows = ledger_status.quarantined(ledger, limit=limit)
             if as_json:
                 print_json([dict(row) for row in rows])
                 return
@@ -97,7 +98,7 @@ def add_facts(app: typer.Typer) -> None:
 def _ledger(config: str | None, *, label: str | None = None) -> Iterator[tuple[Settings, Ledger]]:
     settings = configuration.load(config).settings
     with ledger_of(settings, label=label or settings.policy.label) as ledger:
-        insights.check_registered(ledger)
+        ledger_status.check_registered(ledger)
         yield settings, ledger
 
 

@@ -5,56 +5,62 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import LearningSettings, Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.reward import default_reward, explicit_reward
-from ragbandit.router.storage.ledger import Closure, Joined
-from ragbandit.router.types import Decision, Feedback, PolicyLabel, Reward, Update
+from ragbandit.router.storage.closing import ClosingRule
+from ragbandit.router.types import (
+    ClosedDecision,
+    Decision,
+    Feedback,
+    JoinedDecision,
+    PolicyLabel,
+    Reward,
+    Update,
+)
 
-__all__ = ["Lesson", "judge", "made_update"]
+__all__ = ["Example", "closing_rule", "join", "made_update"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lesson:
+class Example:
     """A joined decision that can be learned: its reward and the feedback that made it."""
 
     reward: Reward
     feedback: tuple[Feedback, ...]
 
 
-def judge(
-    joined: Joined,
+def closing_rule(settings: LearningSettings) -> ClosingRule:
+    """The closing rule of these settings."""
+    return ClosingRule(wait_s=settings.wait_s, expire_s=settings.expire_s)
+
+
+def join(
+    joined: JoinedDecision,
     *,
     settings: Settings,
     needs_features: bool,
     encoder_hash: str,
     now: float,
     width: int | None = None,
-) -> Lesson | Closure | None:
-    """What is to be done with a waiting decision: learn it, close it, quarantine it, or None to wait on.
+) -> Example | ClosedDecision | None:
+    """The example that a waiting decision gives, the reason why it gives none, or None while it has to wait.
 
     width: the number of features of what was learned before; None while nothing was.
     """
     learning = settings.learning
-    decision, outcome = joined.decision, joined.outcome
-    key = decision.id
-    if needs_features and decision.encoder_hash != encoder_hash:
-        return Closure(decision_id=key, state="closed", reason="made with another encoder")
-    due = decision.made_at + learning.wait_s
-    expired = now >= decision.made_at + learning.wait_s + learning.expire_s
-    alone = decision.run_by == "caller"  # a raw reward needs no outcome where no worker will bring one
-    usable = [f for f in joined.feedback if outcome is not None or (alone and f.kind == "reward")]
-    in_time = [f for f in usable if f.received_at <= due]
-    usable = in_time if learning.wait_s > 0 else usable[:1]
-    if not (expired or (usable and learning.wait_s == 0) or (learning.wait_s > 0 and now >= due)):
+    key = joined.decision.id
+    if needs_features and joined.decision.encoder_hash != encoder_hash:
+        return ClosedDecision(decision_id=key, state="closed", reason="made with another encoder")
+    rule = closing_rule(learning)
+    if not rule.is_closable(joined, now=now):
         return None
+    usable, outcome = rule.usable(joined), joined.outcome
     if not usable:
-        if outcome is None and not expired and (not alone or joined.feedback):
-            return None  # the outcome may still come
         if outcome is None and joined.feedback:
-            return Closure(decision_id=key, state="closed", reason="feedback without outcome")
+            return ClosedDecision(decision_id=key, state="closed", reason="feedback without outcome")
         if learning.default_reward is None:
-            return Closure(decision_id=key, state="closed", reason="no feedback in time")
+            return ClosedDecision(decision_id=key, state="closed", reason="no feedback in time")
     try:
         if usable:
             reward = explicit_reward(usable, outcome=outcome, settings=settings.reward, how=learning.aggregate)
@@ -63,12 +69,12 @@ def judge(
             reward = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
         _validate(joined, needs_features=needs_features, width=width)
     except InvalidInput as error:
-        return Closure(decision_id=key, state="quarantined", reason=error.message, field=error.field)
-    return Lesson(reward=reward, feedback=tuple(usable))
+        return ClosedDecision(decision_id=key, state="quarantined", reason=error.message, field=error.field)
+    return Example(reward=reward, feedback=usable)
 
 
-def _validate(joined: Joined, *, needs_features: bool, width: int | None) -> None:
-    """What no policy may be fed. Raises InvalidInput naming the field."""
+def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None) -> None:
+    """Refuse what no policy may learn. Raises InvalidInput naming the field."""
     decision = joined.decision
     if not (math.isfinite(decision.propensity) and 0.0 < decision.propensity <= 1.0):
         raise InvalidInput(f"propensity {decision.propensity} is outside (0, 1]", field="propensity")
@@ -82,8 +88,8 @@ def _validate(joined: Joined, *, needs_features: bool, width: int | None) -> Non
         raise InvalidInput(f"{decision.features.size} features, not {width}", field="features")
 
 
-def made_update(decision: Decision, lesson: Lesson, *, label: PolicyLabel, seq: int, now: float) -> Update:
-    """The ledger's row for a lesson."""
+def made_update(decision: Decision, example: Example, *, label: PolicyLabel, seq: int, now: float) -> Update:
+    """The ledger's row for a example."""
     return Update(
         policy=label,
         seq=seq,
@@ -94,8 +100,8 @@ def made_update(decision: Decision, lesson: Lesson, *, label: PolicyLabel, seq: 
         pmf=decision.pmf,
         scores=decision.scores,
         propensity=decision.propensity,
-        reward=lesson.reward,
-        feedback_ids=tuple(f.id for f in lesson.feedback),
+        reward=example.reward,
+        feedback_ids=tuple(f.id for f in example.feedback),
         features=decision.features,
         made_at=now,
     )

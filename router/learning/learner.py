@@ -12,16 +12,17 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from typing import assert_never
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import Conflict, NotReady, SnapshotError
-from ragbandit.router.learning.examples import Lesson, judge, made_update
+from ragbandit.router.learning.examples import Example, closing_rule, join, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.storage.ledger import Closure, Entry, Joined, Ledger
+from ragbandit.router.storage.ledger import Entry, Ledger
 from ragbandit.router.storage.rows import canonical
-from ragbandit.router.types import SnapshotInfo, Update
+from ragbandit.router.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
 
 __all__ = ["Learner"]
 
@@ -175,23 +176,22 @@ class Learner:
         return True
 
     def _step(self) -> int:
-        """One transaction's worth: judge, append, apply, publish if it is time. The number of decisions closed."""
+        """One transaction's worth: join, append, apply, publish if it is time. The number of decisions closed."""
         learning = self.settings.learning
+        rule = closing_rule(learning)
         now = self.clock()
         if not self.ledger.acquire(holder=self.holder, now=now, lease_s=learning.lease_s):
             return 0
         entries: list[Entry] = []
-        closed: list[Closure] = []
+        closed: list[ClosedDecision] = []
         after = (-1.0, "")
         while not entries and not closed:
-            page = self.ledger.ready(
-                now=now, wait_s=learning.wait_s, expire_s=learning.expire_s, limit=learning.batch, after=after
-            )
+            page = self.ledger.ready(rule, now=now, limit=learning.batch, after=after)
             if not page:
                 return 0
-            entries, closed = self._judged(page, now=now)
+            entries, closed = self._joined(page, now=now)
             last = page[-1]
-            if isinstance(last, Joined):
+            if isinstance(last, JoinedDecision):
                 after = (last.decision.made_at, last.decision.id)
         try:
             self.ledger.append(entries, closed, holder=self.holder, now=now)
@@ -203,20 +203,27 @@ class Learner:
         for entry in entries:
             self._take(entry.update)
         for closure in closed:
-            if closure.state == "quarantined":
-                log.error("decision quarantined", extra={"action": "quarantine", "decision": closure.decision_id})
+            match closure.state:
+                case "quarantined":
+                    log.error("decision quarantined", extra={"action": "quarantine", "decision": closure.decision_id})
+                case "closed":
+                    pass
+                case _:
+                    assert_never(closure.state)
         self.publish()
         return len(entries) + len(closed)
 
-    def _judged(self, batch: list[Joined | Closure], *, now: float) -> tuple[list[Entry], list[Closure]]:
+    def _joined(
+        self, batch: list[JoinedDecision | ClosedDecision], *, now: float
+    ) -> tuple[list[Entry], list[ClosedDecision]]:
         entries: list[Entry] = []
-        closed: list[Closure] = []
+        closed: list[ClosedDecision] = []
         needs_features = "features" in self.policy.needs
         for joined in batch:
-            if isinstance(joined, Closure):
+            if isinstance(joined, ClosedDecision):
                 closed.append(joined)
                 continue
-            verdict = judge(
+            verdict = join(
                 joined,
                 settings=self.settings,
                 needs_features=needs_features,
@@ -224,7 +231,7 @@ class Learner:
                 now=now,
                 width=self._width,
             )
-            if isinstance(verdict, Closure):
+            if isinstance(verdict, ClosedDecision):
                 closed.append(verdict)
             elif verdict is not None:
                 if self._width is None and joined.decision.features is not None:
@@ -232,9 +239,9 @@ class Learner:
                 entries.append(self._entry(joined, verdict, seq=self.last_seq + len(entries) + 1, now=now))
         return entries, closed
 
-    def _entry(self, joined: Joined, lesson: Lesson, *, seq: int, now: float) -> Entry:
-        update = made_update(joined.decision, lesson, label=self.ledger.label, seq=seq, now=now)
-        return Entry(update=update, feedback_at=max((f.received_at for f in lesson.feedback), default=None))
+    def _entry(self, joined: JoinedDecision, example: Example, *, seq: int, now: float) -> Entry:
+        update = made_update(joined.decision, example, label=self.ledger.label, seq=seq, now=now)
+        return Entry(update=update, feedback_at=max((f.received_at for f in example.feedback), default=None))
 
     def publish(self, *, force: bool = False) -> SnapshotInfo | None:
         """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""

@@ -1,13 +1,14 @@
-"""What can be known of a running system from its database: counters, lag, quarantine. One source for HTTP and CLI."""
+"""Status of a ledger, read from the database: counters, lag, quarantine. One source for HTTP and command line."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import func, select
 
 from ragbandit.router.errors import NotFound
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.storage.closing import MISSING_OUTCOME, UNANSWERED, ClosingRule
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.tables import closures, decisions, feedback, policies, updates, waiting
 from ragbandit.router.types import Counters
@@ -29,6 +30,8 @@ class Status:
     lag_s: float
     #: decisions that our workers still have to answer
     unanswered: int
+    #: decisions run by callers that have feedback and cannot be learned before their outcome is reported
+    missing_outcome: int
 
 
 def check_registered(ledger: Ledger) -> None:
@@ -65,10 +68,11 @@ def counters(ledger: Ledger) -> Counters:
         )
 
 
-def status(ledger: Ledger, *, serving: Policy | None, wait_s: float, now: float) -> Status:
-    """Counters, and how far learning is behind. serving: any instance of the ledger's policy; None where it has none.
+def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:
+    """Counters, and how far learning is behind.
 
-    What was imported and has no policy is not behind.
+    serving: any instance of the ledger's policy; None where it has
+    none: what was imported and has no policy is not behind.
     """
     last_seq = ledger.last_seq()
     newest = next(
@@ -81,20 +85,19 @@ def status(ledger: Ledger, *, serving: Policy | None, wait_s: float, now: float)
         ),
         None,
     )
-    answered = or_(waiting.c.has_outcome, and_(waiting.c.run_by == "caller", waiting.c.has_reward))
     with ledger.database.read() as connection:
         oldest = connection.execute(
             select(feedback.c.received_at, waiting.c.decided_at)
             .join(waiting, waiting.c.decision_id == feedback.c.decision_id)
-            .where(waiting.c.policy == ledger.label, waiting.c.has_feedback, answered)
-            .where(waiting.c.decided_at <= now - wait_s)
+            .where(waiting.c.policy == ledger.label, rule.learnable_rows(now=now))
             .order_by(feedback.c.received_at)
             .limit(1)
         ).first()
         unanswered = connection.execute(
-            select(func.count())
-            .select_from(waiting)
-            .where(waiting.c.policy == ledger.label, waiting.c.run_by == "worker", ~waiting.c.has_outcome)
+            select(func.count()).select_from(waiting).where(waiting.c.policy == ledger.label, UNANSWERED)
+        ).scalar_one()
+        missing = connection.execute(
+            select(func.count()).select_from(waiting).where(waiting.c.policy == ledger.label, MISSING_OUTCOME)
         ).scalar_one()
     return Status(
         counters=counters(ledger),
@@ -102,8 +105,9 @@ def status(ledger: Ledger, *, serving: Policy | None, wait_s: float, now: float)
         snapshot=None if newest is None else newest.version,
         snapshot_last_seq=0 if newest is None else newest.last_seq,
         behind=0 if serving is None else last_seq - (0 if newest is None else newest.last_seq),
-        lag_s=0.0 if oldest is None else max(0.0, now - max(oldest.received_at, oldest.decided_at + wait_s)),
+        lag_s=0.0 if oldest is None else max(0.0, now - max(oldest.received_at, oldest.decided_at + rule.wait_s)),
         unanswered=unanswered,
+        missing_outcome=missing,
     )
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from ragbandit.router.errors import Conflict, NotFound
 from ragbandit.router.serving.validation import unrun_outcome
 from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.decisions import Store, insert_new
+from ragbandit.router.storage.decisions import DecisionStore, insert_new
 from ragbandit.router.storage.tables import cancellations, decisions, outcomes, waiting
 from ragbandit.router.types import CANCELLED, DecisionId, OutcomeStatus, PolicyLabel
 
@@ -61,7 +61,7 @@ def ask(database: Database, *, decision_id: DecisionId, now: float) -> Cancellat
             if connection.execute(select(waiting.c.decision_id).where(*open_here)).first():
                 return Cancellation(decision_id=decision_id, cancelled=None, status=None)
     if ended is None:
-        Store(database, label=PolicyLabel(decision.policy)).add_outcome(
+        DecisionStore(database, label=PolicyLabel(decision.policy)).add_outcome(
             unrun_outcome(decision_id, stop_reason=CANCELLED, error=_CLOSED, now=now)
         )
         return ask(database, decision_id=decision_id, now=now)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.queue import Jobs
+from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.storage.ledger import Ledger
 
 __all__ = ["Swept", "sweep"]
@@ -30,8 +31,7 @@ def sweep(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Swep
 
     Raises QueueError if Redis is down: the next sweep finds the same.
     """
-    learning = settings.learning
-    ready = ledger.ready(now=now, wait_s=learning.wait_s, expire_s=learning.expire_s, limit=1)
+    ready = ledger.ready(closing_rule(settings.learning), now=now, limit=1)
     if ready:
         jobs.ring(ledger.label)
     lost = jobs.lost(ledger.unanswered(before=now - settings.workers.retry_after_s, limit=LIMIT))

@@ -22,8 +22,9 @@ from ragbandit.router.errors import NotReady, SnapshotError, StoreError
 from ragbandit.router.jobs.listener import Listener
 from ragbandit.router.jobs.notifier import Bell
 from ragbandit.router.jobs.queue import Jobs, RedisJobs
-from ragbandit.router.learning import status as insights
+from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import Verdict, verify
+from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_policy
@@ -34,7 +35,7 @@ from ragbandit.router.serving.pending_answers import PendingAnswers
 from ragbandit.router.serving.service import RouteService, Serving
 from ragbandit.router.serving.validation import checked_id, made_feedback, made_outcome
 from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.decisions import DecisionRecord, Store
+from ragbandit.router.storage.decisions import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.rows import canonical
 from ragbandit.router.types import (
@@ -71,7 +72,7 @@ class Router:
         self.database = database
         self.jobs = jobs
         label = PolicyLabel(settings.policy.label)
-        self.store = Store(database, label=label)
+        self.store = DecisionStore(database, label=label)
         self.ledger = Ledger(database, label=label)
         self.files = SnapshotFiles(settings.snapshot_root)
         check_policy(settings)
@@ -274,9 +275,11 @@ class Router:
         """Everything known of a decision. Raises NotFound."""
         return self.store.record(DecisionId(decision_id))
 
-    def status(self) -> insights.Status:
+    def status(self) -> ledger_status.Status:
         """Counters, lag, snapshot."""
-        return insights.status(self.ledger, serving=self._fresh, wait_s=self.settings.learning.wait_s, now=time.time())
+        return ledger_status.status(
+            self.ledger, serving=self._fresh, rule=closing_rule(self.settings.learning), now=time.time()
+        )
 
     def verify(self, *, deep: bool = False) -> Verdict:
         """Every draw again, the ledger again."""

@@ -14,7 +14,7 @@ from ragbandit.router.serving.arm_health import OutcomePoller
 from ragbandit.router.serving.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
 from ragbandit.router.serving.micro_batching import MicroBatcher
 from ragbandit.router.serving.validation import checked_query, new_id
-from ragbandit.router.storage.decisions import Store, settle
+from ragbandit.router.storage.decisions import DecisionStore, settle
 from ragbandit.router.storage.rows import body_hash, query_body
 from ragbandit.router.types import ArmName, Decision, Query, RunBy
 
@@ -50,7 +50,7 @@ class RouteService:
 
     def __init__(
         self,
-        store: Store,
+        store: DecisionStore,
         *,
         encoder: Encoder,
         settings: Settings,

@@ -1,17 +1,18 @@
-"""What the edges write and read: decisions, outcomes, feedback. SQL is the truth.
+"""Decision store: decisions, outcomes and feedback, as HTTP, library and workers write and read them.
 
 Every write takes a group, so that concurrent requests share one transaction. Ids are the callers' idempotency
 keys: the same body again is a duplicate, another body a conflict, and neither changes a row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, Select, Table, exists, func, insert, literal, select, text, update
+from sqlalchemy import Connection, RowMapping, Select, Table, exists, insert, literal, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.errors import Conflict, NotFound, RagBanditError, StoreError
+from ragbandit.router.storage.closing import is_missing_outcome
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.rows import (
     decision_row,
@@ -23,30 +24,39 @@ from ragbandit.router.storage.rows import (
     reward_value,
 )
 from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
-from ragbandit.router.types import Decision, DecisionId, Feedback, Outcome, PolicyLabel, Receipt, Reward
+from ragbandit.router.types import (
+    Decision,
+    DecisionId,
+    DecisionState,
+    Feedback,
+    Outcome,
+    PolicyLabel,
+    Receipt,
+    Reward,
+)
 
-__all__ = ["DecisionRecord", "Store", "insert_new"]
+__all__ = ["DecisionRecord", "DecisionStore", "insert_new"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:
-    """Everything known of one decision; `state` is one of learned, defaulted, waiting, closed, quarantined."""
+    """Everything known of one decision."""
 
     decision: Decision
     outcome: Outcome | None
     #: in the order received
     feedback: tuple[Feedback, ...]
     late: frozenset[str]
-    state: str
+    state: DecisionState
     #: what was learned, and where in the ledger; None unless learned or defaulted
     reward: Reward | None
     learned_seq: int | None
-    #: why it was closed or quarantined
+    #: why it was closed or quarantined; while it waits, what the caller has to send before it can be learned
     reason: str | None
 
 
-class Store:
-    """Reads and writes of the edges. One per process; safe to use from several threads."""
+class DecisionStore:
+    """Reads and writes decisions, outcomes and feedback. One per process; safe to use from several threads."""
 
     def __init__(self, database: Database, *, label: PolicyLabel) -> None:
         self.database = database
@@ -125,16 +135,20 @@ class Store:
         with self.database.write() as connection:
             asked = {row["decision_id"] for row in rows}
             known = {key: row["policy"] for key, row in _by_id(connection, asked, columns=("id", "policy")).items()}
-            open_pairs = self._lock_waiting(connection, set(known))
+            open_rows = self._lock_waiting(connection, set(known))
             for row in rows:
-                row["late"] = (row["decision_id"], known.get(row["decision_id"])) not in open_pairs
+                row["late"] = (row["decision_id"], known.get(row["decision_id"])) not in open_rows
             kept = [row for row in rows if row["decision_id"] in known]
             new = insert_new(connection, feedback, kept, key="id")
             self._mark_fed(connection, kept, new=new)
             standing = self._standing_feedback(connection, [row["id"] for row in rows])
         results: list[Receipt | RagBanditError] = []
         for item, row in zip(group, rows, strict=True):
-            results.append(_receipt(item, row, known=set(known), new=new, standing=standing))
+            receipt = _receipt(item, row, known=set(known), new=new, standing=standing)
+            waits = open_rows.get((item.decision_id, known.get(item.decision_id, "")))
+            if isinstance(receipt, Receipt) and waits is not None and _needs_outcome(item, waits):
+                receipt = replace(receipt, waiting_for="outcome")
+            results.append(receipt)
             new.discard(row["id"])  # the same id again in this group is a repetition
         return results
 
@@ -153,19 +167,18 @@ class Store:
             found, kept = outcome.first(), notes.all()
             learned = self._one(connection, updates, decision_id)
             closed = self._one(connection, closures, decision_id)
-        state = closed["state"] if closed else "waiting"
-        if learned:
-            state = "learned" if learned["source"] == "explicit" else "defaulted"
+            open_row = self._one(connection, waiting, decision_id)
+        waits = _WAITS_FOR_OUTCOME if open_row is not None and is_missing_outcome(open_row) else None
         try:
             return DecisionRecord(
                 decision=decision_value(row),
                 outcome=None if found is None else outcome_value(found),
                 feedback=tuple(feedback_value(note) for note in kept),
                 late=frozenset(note["id"] for note in kept if note["late"]),
-                state=state,
+                state=_state(learned, closed),
                 reward=None if learned is None else reward_value(learned),
                 learned_seq=None if learned is None else learned["seq"],
-                reason=None if closed is None else closed["reason"],
+                reason=waits if closed is None else closed["reason"],
             )
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(f"the rows of decision {decision_id} cannot be read: {error}") from error
@@ -176,9 +189,6 @@ class Store:
         Raises Conflict if the ledger was learned with another encoder: its features would not fit.
         """
         with self.database.write() as connection:
-            if connection.dialect.name == "postgresql":
-                # A decision that is being committed has not seen this label, and this label would not see it.
-                connection.execute(text("LOCK TABLE decisions IN SHARE MODE"))
             row = {
                 "label": self.label,
                 "algorithm": algorithm,
@@ -186,13 +196,13 @@ class Store:
                 "encoder_hash": encoder_hash,
                 "made_at": now,
             }
-            if self._misses_decisions(connection):
-                dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-                inherited = dialect.insert(waiting).from_select(_ROOM, _history(self.label))
-                connection.execute(inherited.on_conflict_do_nothing())
-            if insert_new(connection, policies, [row], key="label"):
-                return
-            kept = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().one()
+            # A label that is known has a row in `waiting` for every decision since: there is nothing to inherit.
+            kept = self._policy_row(connection)
+            if kept is None:
+                if self._register_new(connection, row):
+                    return
+                kept = self._policy_row(connection)
+                assert kept is not None
             other = self._other_encoder(connection, kept["encoder_hash"], ours=encoder_hash)
             if other is not None:
                 raise Conflict(
@@ -217,30 +227,36 @@ class Store:
         query = query.where(updates.c.policy == self.label, decisions.c.encoder_hash != ours)
         return connection.execute(query.limit(1)).scalar()
 
-    def _misses_decisions(self, connection: Connection) -> bool:
-        """Whether the store holds decisions that are in none of this ledger's places. Four counts are quick, the
-        search that follows is not.
-        """
-        here = [
-            connection.execute(select(func.count()).select_from(table).where(table.c.policy == self.label)).scalar_one()
-            for table in (waiting, updates, closures)
-        ]
-        return int(connection.execute(select(func.count()).select_from(decisions)).scalar_one()) != sum(here)
+    def _policy_row(self, connection: Connection) -> RowMapping | None:
+        return connection.execute(select(policies).where(policies.c.label == self.label)).mappings().first()
 
-    def _lock_waiting(self, connection: Connection, ids: set[str]) -> set[tuple[str, str]]:
-        """The open (decision, label) pairs of these decisions, locked.
+    def _register_new(self, connection: Connection, row: dict[str, Any]) -> bool:
+        """Insert the label, with every decision in the store as waiting; False if another router was first."""
+        if connection.dialect.name == "postgresql":
+            # A decision that is being committed has not seen this label, and this label would not see it. The lock
+            # stops every insert until this transaction ends, so it is taken once per label and not at every start.
+            connection.execute(text("LOCK TABLE decisions IN SHARE MODE"))
+        if not insert_new(connection, policies, [row], key="label"):
+            return False
+        dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+        inherited = dialect.insert(waiting).from_select(_ROOM, _history(self.label))
+        connection.execute(inherited.on_conflict_do_nothing())
+        return True
+
+    def _lock_waiting(self, connection: Connection, ids: set[str]) -> dict[tuple[str, str], RowMapping]:
+        """The rows of `waiting` of these decisions by (decision, label), locked.
 
         Always in the order of ids: two writers never wait for each other in a circle.
         """
         if not ids:
-            return set()
+            return {}
         locked = connection.execute(
-            select(waiting.c.decision_id, waiting.c.policy)
+            select(waiting)
             .where(waiting.c.decision_id.in_(ids))
             .order_by(waiting.c.decision_id, waiting.c.policy)
             .with_for_update()
-        )
-        return {(row.decision_id, row.policy) for row in locked}
+        ).mappings()
+        return {(row["decision_id"], row["policy"]): row for row in locked}
 
     def _mark_fed(self, connection: Connection, rows: Sequence[Mapping[str, Any]], *, new: set[str]) -> None:
         """Tell every learner which decisions have feedback now; what was refused or repeated tells nothing."""
@@ -264,6 +280,14 @@ class Store:
         return found.first()
 
 
+_WAITS_FOR_OUTCOME: Final = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"
+
+
+def _needs_outcome(item: Feedback, row: RowMapping) -> bool:
+    """Whether this feedback cannot be learned before the caller reports the outcome of the decision."""
+    return row["run_by"] == "caller" and item.kind != "reward" and not row["has_outcome"]
+
+
 #: columns of `waiting`, in the order of `_history`
 _ROOM = ["policy", "decision_id", "decided_at", "run_by", "has_outcome", "has_feedback", "has_reward"]
 
@@ -278,6 +302,15 @@ def _waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
         "has_feedback": False,
         "has_reward": False,
     }
+
+
+def _state(learned: RowMapping | None, closed: RowMapping | None) -> DecisionState:
+    """Where a decision is, by its rows in `updates` and `closures`."""
+    if learned is not None:
+        return "learned" if learned["source"] == "explicit" else "defaulted"
+    if closed is not None:
+        return "quarantined" if closed["state"] == "quarantined" else "closed"
+    return "waiting"
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], *, key: str) -> set[str]:

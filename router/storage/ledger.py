@@ -1,4 +1,4 @@
-"""What the learner writes and reads: what is ready to learn, the updates, snapshots, leases.
+"""Ledger: the learner's reads and writes. Decisions that are ready, updates, snapshots, leases.
 
 The ledger is append-only and gapless. Every append says where it believes the ledger ends; if another learner
 has been there, the append is refused and nothing of it is kept.
@@ -13,6 +13,7 @@ from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, 
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.errors import Conflict, StoreError
+from ragbandit.router.storage.closing import UNANSWERED, ClosingRule
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import insert_new, readable
 from ragbandit.router.storage.rows import (
@@ -37,29 +38,18 @@ from ragbandit.router.storage.tables import (
     updates,
     waiting,
 )
-from ragbandit.router.types import Decision, DecisionId, Feedback, Json, Outcome, PolicyLabel, SnapshotInfo, Update
+from ragbandit.router.types import (
+    ClosedDecision,
+    Decision,
+    DecisionId,
+    JoinedDecision,
+    Json,
+    PolicyLabel,
+    SnapshotInfo,
+    Update,
+)
 
-__all__ = ["Closure", "Entry", "Joined", "Ledger"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Joined:
-    """A waiting decision with all that has come in for it."""
-
-    decision: Decision
-    outcome: Outcome | None
-    #: in the order received
-    feedback: tuple[Feedback, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Closure:
-    """A decision that will not be learned: "closed" (nothing to learn) or "quarantined" (poisoned)."""
-
-    decision_id: str
-    state: str
-    reason: str
-    field: str | None = None
+__all__ = ["Entry", "Ledger"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,37 +68,26 @@ class Ledger:
         self.label = label
 
     def ready(
-        self, *, now: float, wait_s: float, expire_s: float, limit: int, after: tuple[float, str] = (-1.0, "")
-    ) -> list[Joined | Closure]:
-        """Waiting decisions that may be closed now, oldest first; one that cannot be read comes as its Closure.
+        self, rule: ClosingRule, *, now: float, limit: int, after: tuple[float, str] = (-1.0, "")
+    ) -> list[JoinedDecision | ClosedDecision]:
+        """Waiting decisions that the rule lets be closed now, oldest first, `limit` at most.
 
-        wait_s = 0: those with feedback and outcome, and those older than expire_s. wait_s > 0: those whose window is
-        over and that have an outcome, or of which neither outcome nor feedback is to be expected, and those older
-        than wait_s + expire_s. A raw reward for a decision that the caller's stack runs needs no outcome. Decisions
-        that our workers run wait for the outcome. after: (made_at, id) of the last one of the page before.
+        One that cannot be read comes as its ClosedDecision. after: (made_at, id) of the last one of the page before.
         """
-        ours = waiting.c.run_by == "worker"
-        complete = or_(waiting.c.has_outcome, and_(~ours, waiting.c.has_reward))
-        if wait_s > 0:
-            silent = and_(~waiting.c.has_feedback, ~ours)
-            due = and_(waiting.c.decided_at <= now - wait_s, or_(complete, silent))
-        else:
-            due = and_(waiting.c.has_feedback, complete)
-        expired = waiting.c.decided_at <= now - wait_s - expire_s
         place = tuple_(waiting.c.decided_at, waiting.c.decision_id)
         found: set[tuple[float, str]] = set()
         with self.database.read() as connection:
-            for reason in (due, expired):  # apart: together no index serves them
+            for condition in (rule.complete_rows(now=now), rule.expired_rows(now=now)):  # together no index serves them
                 rows = connection.execute(
                     select(waiting.c.decided_at, waiting.c.decision_id)
-                    .where(waiting.c.policy == self.label, reason, place > tuple_(*after))
+                    .where(waiting.c.policy == self.label, condition, place > tuple_(*after))
                     .order_by(waiting.c.decided_at, waiting.c.decision_id)
                     .limit(limit)
                 )
                 found.update((row.decided_at, row.decision_id) for row in rows)
             return self._joined(connection, [key for _, key in sorted(found)[:limit]])
 
-    def _joined(self, connection: Connection, ids: list[str]) -> list[Joined | Closure]:
+    def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
         found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
         done = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(ids))).mappings()
         notes = connection.execute(
@@ -128,8 +107,7 @@ class Ledger:
                 select(waiting.c.decision_id)
                 .where(
                     waiting.c.policy == self.label,
-                    waiting.c.run_by == "worker",
-                    ~waiting.c.has_outcome,
+                    UNANSWERED,
                     waiting.c.decided_at < before,
                 )
                 .order_by(waiting.c.decided_at)
@@ -149,7 +127,7 @@ class Ledger:
             self._hold(connection, holder=holder, now=now)
             yield connection, self._last_seq(connection)
 
-    def append(self, entries: Sequence[Entry], closed: Sequence[Closure], *, holder: str, now: float) -> None:
+    def append(self, entries: Sequence[Entry], closed: Sequence[ClosedDecision], *, holder: str, now: float) -> None:
         """One transaction: the updates, the closures, and the decisions out of the waiting room.
 
         Feedback of these decisions that no update used is marked late. Raises Conflict, with nothing written,
@@ -292,7 +270,7 @@ class Ledger:
         query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
         return int(connection.execute(query).scalar_one())
 
-    def _closure_row(self, closure: Closure, now: float) -> dict[str, Any]:
+    def _closure_row(self, closure: ClosedDecision, now: float) -> dict[str, Any]:
         return {
             "policy": self.label,
             "decision_id": closure.decision_id,
@@ -303,7 +281,9 @@ class Ledger:
         }
 
 
-def _read_together(row: RowMapping, outcome: RowMapping | None, notes: Sequence[RowMapping]) -> Joined | Closure:
+def _read_together(
+    row: RowMapping, outcome: RowMapping | None, notes: Sequence[RowMapping]
+) -> JoinedDecision | ClosedDecision:
     """The values of these rows; where one cannot be read, the decision's quarantine, naming the field."""
     field = "decision"
     try:
@@ -317,5 +297,7 @@ def _read_together(row: RowMapping, outcome: RowMapping | None, notes: Sequence[
             if not isinstance(item.value, tuple if item.kind == "label" else int | float):
                 raise ValueError(f"{item.value!r} is no {item.kind}")
     except (ValueError, TypeError, KeyError) as error:
-        return Closure(decision_id=row["id"], state="quarantined", reason=f"cannot be read: {error}", field=field)
-    return Joined(decision=decision, outcome=done, feedback=feedback)
+        return ClosedDecision(
+            decision_id=row["id"], state="quarantined", reason=f"cannot be read: {error}", field=field
+        )
+    return JoinedDecision(decision=decision, outcome=done, feedback=feedback)

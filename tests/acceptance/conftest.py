@@ -18,6 +18,7 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import NotReady, RagBanditError
 from ragbandit.router.jobs.redis_server import RedisServer
+from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.status import status
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.bootstrap import open_database
@@ -104,9 +105,10 @@ class System:
         ledger = Ledger(database, label=PolicyLabel(self.settings.policy.label))
         policy = self.settings.policy
         serving = make_policy(policy.name, params=policy.params)
+        rule = closing_rule(self.settings.learning)
         give_up = time.monotonic() + timeout_s
         try:
-            while not done(found := status(ledger, serving=serving, wait_s=0.0, now=time.time())):
+            while not done(found := status(ledger, serving=serving, rule=rule, now=time.time())):
                 assert time.monotonic() < give_up, f"still {found}; logs in {self.folder}"
                 time.sleep(0.1)
             return found

@@ -8,7 +8,7 @@ from rq import Queue, Worker
 
 from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs, connect
 from ragbandit.router.serving.bootstrap import open_database
-from ragbandit.router.storage.decisions import Store
+from ragbandit.router.storage.decisions import DecisionStore
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_cancel(system):
 
 def test_sixteen_at_once(system):
     """SIGTERM ends the process when its sixteen are answered, the rest stays queued; kill -9 only makes them late."""
-    store = Store(open_database(system.settings), label="main")
+    store = DecisionStore(open_database(system.settings), label="main")
     jobs = RedisJobs(connect(f"unix://{system.redis.socket}"))
     ids = [f"q-{number}" for number in range(48)]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.learning.examples import Lesson, made_update
+from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Choices, Log
 from ragbandit.router.offline.estimation.moments import Matrix
@@ -188,8 +188,8 @@ def update_of(row: Logged, *, features: FeatureRows | None, index: int, weight: 
     decision, reward = row.decision, row.reward
     if features is not None:
         decision = replace(decision, features=features[index])
-    lesson = Lesson(reward=reward if weight is None else reweighted(reward, weight=weight), feedback=())
-    return made_update(decision, lesson, label=PolicyLabel("replay"), seq=index + 1, now=decision.made_at)
+    example = Example(reward=reward if weight is None else reweighted(reward, weight=weight), feedback=())
+    return made_update(decision, example, label=PolicyLabel("replay"), seq=index + 1, now=decision.made_at)
 
 
 def reweighted(reward: Reward, *, weight: float) -> Reward:

@@ -1,6 +1,6 @@
 """One run: a pass over the training rows with only the drawn arm's outcome revealed, then the test rows.
 
-The policy sees what a live one sees, by the functions that serve and learn live: `made_decision` draws, `judge` makes
+The policy sees what a live one sees, by the functions that serve and learn live: `made_decision` draws, `join` makes
 the reward, `made_update` the ledger's row, `apply` teaches. There is no database and no second process in between;
 every decision is made by the policy that has learned all those before it.
 """
@@ -15,19 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import Lesson, judge, made_update
+from ragbandit.router.learning.examples import Example, join, made_update
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.table import Matrix, Table
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, TableTrained, apply
 from ragbandit.router.policies.draw import Drawn, draw, made_decision, outputs_of
 from ragbandit.router.serving.validation import made_feedback, made_outcome
-from ragbandit.router.storage.ledger import Joined
 from ragbandit.router.types import (
     Decision,
     DecisionId,
     FeatureRows,
     Features,
+    JoinedDecision,
     Json,
     PolicyLabel,
     Query,
@@ -258,7 +258,7 @@ class Learning:
     def _learn(self, decision: Decision, *, quality: float, steps: float) -> None:
         """What a caller would report of the drawn arm, and no more, becomes the ledger's next row."""
         made = decision.made_at
-        joined = Joined(
+        joined = JoinedDecision(
             decision=decision,
             outcome=made_outcome(decision_id=decision.id, now=made, status="answered", steps=steps),
             feedback=(
@@ -272,22 +272,22 @@ class Learning:
                 ),
             ),
         )
-        verdict = judge(
+        verdict = join(
             joined,
             settings=self.settings,
             needs_features=self._sees,
             encoder_hash=self.world.encoder_hash,
             now=made + self.settings.learning.wait_s,  # a window that collects feedback is over
         )
-        if not isinstance(verdict, Lesson):
+        if not isinstance(verdict, Example):
             self._refuse("the learner waits" if verdict is None else verdict.reason)
         elif not apply(self.policy, self._update(decision, verdict)):
             self._refuse("the policy would not learn it")
 
-    def _update(self, decision: Decision, lesson: Lesson) -> Update:
+    def _update(self, decision: Decision, example: Example) -> Update:
         self.seq += 1
         label = PolicyLabel(self.settings.policy.label)
-        return made_update(decision, lesson, label=label, seq=self.seq, now=decision.made_at)
+        return made_update(decision, example, label=label, seq=self.seq, now=decision.made_at)
 
     def _note(self, fault: str | None) -> None:
         if fault is not None:

@@ -366,8 +366,9 @@ def test_feedback(http, service):
     key = routed(http)["decision_id"]
     body = {"decision_id": key, "feedback_id": "f1", "rating": 4, "scale": "1-5"}
     first, again = (http.post("/v1/feedback", json=body) for _ in range(2))
-    assert (first.status_code, first.json()) == (202, {"feedback_id": "f1", "duplicate": False, "late": False})
-    assert (again.status_code, again.json()) == (200, {"feedback_id": "f1", "duplicate": True, "late": False})
+    kept = {"feedback_id": "f1", "duplicate": False, "late": False, "waiting_for": "outcome"}
+    assert (first.status_code, first.json()) == (202, kept)
+    assert (again.status_code, again.json()) == (200, kept | {"duplicate": True})
     refused(http.post("/v1/feedback", json=body | {"rating": 5}), 409, "CONFLICT", field="feedback_id")
     unknown = body | {"decision_id": "nobody", "feedback_id": "f2"}
     refused(http.post("/v1/feedback", json=unknown), 404, "NOT_FOUND", field="decision_id")

@@ -21,9 +21,12 @@ from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.serving.recovery import sweep
+from ragbandit.router.storage.closing import ClosingRule
 from ragbandit.router.storage.tables import decisions, feedback, waiting
 from ragbandit.router.types import Decision
 from tests.conftest import EPOCH, World
+
+RULE = ClosingRule(wait_s=0.0, expire_s=1e6)
 
 
 def raw(vector) -> bytes:
@@ -198,7 +201,7 @@ def test_ready_goes_on_after_a_page(make_world, database_url):
         made += world.judged(count)
         world.now += 1
     seen, after = [], (-1.0, "")
-    while page := world.ledger.ready(now=world.now, wait_s=0.0, expire_s=1e6, limit=2, after=after):
+    while page := world.ledger.ready(RULE, now=world.now, limit=2, after=after):
         seen += [joined.decision for joined in page]
         after = (seen[-1].made_at, seen[-1].id)
     assert [decision.id for decision in seen] == [d.id for d in sorted(made, key=lambda d: (d.made_at, d.id))]
@@ -379,8 +382,8 @@ def test_append_elsewhere_is_refused(make_world, database_url):
     world.judged(2)
     learner.drain()
     world.judged(1)
-    batch = world.ledger.ready(now=world.now, wait_s=0.0, expire_s=1e6, limit=10)
-    entries, _ = learner._judged(batch, now=world.now)
+    batch = world.ledger.ready(RULE, now=world.now, limit=10)
+    entries, _ = learner._joined(batch, now=world.now)
     entry = replace(entries[0], update=replace(entries[0].update, seq=5))
     assert world.ledger.acquire(holder=learner.holder, now=world.now, lease_s=10.0)
     with pytest.raises(Conflict, match="the ledger ends at 2"):

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from ragbandit.router.errors import Conflict, NotFound, StoreError
 from ragbandit.router.learning.status import counters
 from ragbandit.router.storage import decisions as store_module
+from ragbandit.router.storage.closing import ClosingRule
 from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.decisions import Store
+from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.rows import decision_row
 from ragbandit.router.storage.tables import decisions, feedback, outcomes, waiting
@@ -25,7 +26,7 @@ THREADS = 8
 
 @pytest.fixture
 def store(database):
-    made = Store(database, label="main")
+    made = DecisionStore(database, label="main")
     made.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
     return made
 
@@ -262,10 +263,10 @@ def test_feedback_results_in_one_group(store, database, make_decision):
             a_rating("nobody", "lost"),
         ]
     )
-    assert results[0] == Receipt(feedback_id="new", duplicate=False, late=False)
-    assert results[1] == Receipt(feedback_id="new", duplicate=True, late=False)
+    assert results[0] == Receipt(feedback_id="new", duplicate=False, late=False, waiting_for="outcome")
+    assert results[1] == Receipt(feedback_id="new", duplicate=True, late=False, waiting_for="outcome")
     assert isinstance(results[2], Conflict)
-    assert results[3] == Receipt(feedback_id="old", duplicate=True, late=False)
+    assert results[3] == Receipt(feedback_id="old", duplicate=True, late=False, waiting_for="outcome")
     assert isinstance(results[4], Conflict)
     assert isinstance(results[5], NotFound)
     assert count(database, feedback) == 2
@@ -275,7 +276,9 @@ def test_refused_feedback_can_come_again(store, make_decision):
     """Feedback that came before its decision was known may come again under the same id."""
     assert isinstance(store.add_feedback([a_rating("d1", "f1")])[0], NotFound)
     store.add_decisions([make_decision("d1")])
-    assert store.add_feedback([a_rating("d1", "f1")]) == [Receipt(feedback_id="f1", duplicate=False, late=False)]
+    assert store.add_feedback([a_rating("d1", "f1")]) == [
+        Receipt(feedback_id="f1", duplicate=False, late=False, waiting_for="outcome")
+    ]
 
 
 def test_known_id_for_an_unknown_decision(store, make_decision):
@@ -311,6 +314,20 @@ def flags(database) -> list[tuple]:
         return [(row["policy"], row["has_outcome"], row["has_feedback"], row["has_reward"]) for row in rows]
 
 
+def test_rating_without_outcome_says_what_is_missing(store, make_decision):
+    """A rating of a decision that the caller ran says that the outcome is missing, in receipt and record, until it is
+    there; a raw reward, and a rating of what our workers answer, miss nothing.
+    """
+    store.add_decisions([make_decision("d1"), make_decision("d2"), make_decision("d3", run_by="worker")])
+    notes = [a_rating("d1", "f1"), a_rating("d2", "f2", kind="reward", value=0.5), a_rating("d3", "f3")]
+    assert [receipt.waiting_for for receipt in store.add_feedback(notes)] == ["outcome", None, None]
+    missing = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"
+    assert [store.record(one).reason for one in ("d1", "d2", "d3")] == [missing, None, None]
+    store.add_outcome(an_outcome(make_decision("d1")))
+    assert (store.record("d1").state, store.record("d1").reason) == ("waiting", None)
+    assert store.add_feedback([a_rating("d1", "f4")])[0].waiting_for is None
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_refused_reward_is_no_reward(store, database, make_decision, together):
     """A raw reward that is refused, its id used for a rating, does not make the decision ready to learn."""
@@ -318,10 +335,10 @@ def test_refused_reward_is_no_reward(store, database, make_decision, together):
     rating, reward = a_rating("d1", "f1"), a_rating("d1", "f1", kind="reward", value=0.5)
     groups = [[rating, reward]] if together else [[rating], [reward]]
     receipts = [result for group in groups for result in store.add_feedback(group)]
-    assert receipts[0] == Receipt(feedback_id="f1", duplicate=False, late=False)
+    assert receipts[0] == Receipt(feedback_id="f1", duplicate=False, late=False, waiting_for="outcome")
     assert isinstance(receipts[1], Conflict)
     assert flags(database) == [("main", False, True, False)]
-    assert Ledger(database, label="main").ready(now=2.0, wait_s=0.0, expire_s=1e12, limit=10) == []
+    assert Ledger(database, label="main").ready(ClosingRule(wait_s=0.0, expire_s=1e12), now=2.0, limit=10) == []
 
 
 def test_feedback_for_nobody_sets_no_flag(store, database, make_decision):
@@ -334,7 +351,7 @@ def test_feedback_for_nobody_sets_no_flag(store, database, make_decision):
 
 def test_decision_waits_for_every_label(store, database, make_decision):
     """A decision waits in the ledger of every label that is registered, with who runs it and what has come in."""
-    second = Store(database, label="second")
+    second = DecisionStore(database, label="second")
     store.add_decisions([make_decision("d1")])
     assert [row[0] for row in flags(database)] == ["main"]
     second.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
@@ -351,16 +368,41 @@ def test_decision_waits_for_every_label(store, database, make_decision):
 
 def test_decision_before_any_label(database, make_decision):
     """A decision that is kept before its label is registered waits in it all the same, once."""
-    store = Store(database, label="main")
+    store = DecisionStore(database, label="main")
     store.add_decisions([make_decision("d1")])
     store.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
     assert [row[0] for row in flags(database)] == ["main"]
     assert counters(Ledger(database, label="main")).balanced
 
 
+def test_known_label_is_registered_without_locks_and_counts(database, make_decision):
+    """Only the first registration of a label locks decisions and looks for those it lacks; later starts read one row.
+
+    A start that has nothing to change runs one query.
+    """
+    store, statements = DecisionStore(database, label="main"), []
+    store.add_decisions([make_decision("d1")])
+
+    def record(_connection, _cursor, statement, *_more):
+        statements.append(" ".join(statement.upper().split()))
+
+    event.listen(database.engine, "before_cursor_execute", record)
+    try:
+        store.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+        first, statements[:] = list(statements), []
+        store.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=2.0)
+    finally:
+        event.remove(database.engine, "before_cursor_execute", record)
+    assert any("INSERT INTO WAITING" in each for each in first)
+    assert any("LOCK TABLE" in each for each in first) == (database.engine.dialect.name == "postgresql")
+    asked = [each for each in statements if not each.startswith(("BEGIN", "PRAGMA", "SET "))]
+    assert len(asked) == 1, asked
+    assert all(each.startswith("SELECT") and "FROM POLICIES" in each and "COUNT(" not in each for each in asked)
+
+
 def test_label_registered_while_a_decision_is_kept(store, database, make_decision, monkeypatch):
     """A label that is registered while a decision is being committed has that decision too."""
-    second, begun, registered = Store(database, label="second"), threading.Event(), threading.Event()
+    second, begun, registered = DecisionStore(database, label="second"), threading.Event(), threading.Event()
     made_row = store_module._waiting_row
 
     def slowly(decision, *, label):
@@ -501,7 +543,7 @@ def test_durable(store, database_url, make_decision):
     store.add_feedback([a_rating("d1", "f1")])
     again = Database(database_url)
     try:
-        record = Store(again, label="main").record("d1")
+        record = DecisionStore(again, label="main").record("d1")
     finally:
         again.close()
     assert record.decision.arm == decision.arm
@@ -526,7 +568,7 @@ def test_not_a_number_raw(database, make_decision):
         return
     with database.write() as connection:
         connection.execute(decisions.insert().values(row))
-    kept, _ = Store(database, label="main").decisions_by_id(["d1"])["d1"]
+    kept, _ = DecisionStore(database, label="main").decisions_by_id(["d1"])["d1"]
     assert np.isnan(kept.propensity)
 
 

@@ -13,7 +13,7 @@ from ragbandit.router.errors import StoreError
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.bootstrap import open_database
 from ragbandit.router.storage.database import Database, check_schema, migrate
-from ragbandit.router.storage.decisions import Store
+from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.tables import SCHEMA_REVISION, metadata
 
 
@@ -74,7 +74,7 @@ def test_a_store_of_the_first_schema_is_brought_up(empty, make_decision):
     with pytest.raises(StoreError, match="schema 0001"):
         check_schema(empty)
     decision = make_decision("d1", run_by="worker")
-    Store(empty, label="main").add_decisions([decision])
+    DecisionStore(empty, label="main").add_decisions([decision])
     assert migrate(empty) == SCHEMA_REVISION
     assert cancellations.ask(empty, decision_id=decision.id, now=1.0).status is None
     assert cancellations.asked(empty, ids=[decision.id]) == {decision.id}

@@ -22,7 +22,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, QueueError, StoreError
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.decisions import Store
+from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.tables import outcomes
 from ragbandit.router.types import CallFailed, Cost, Decision, DecisionId, Query
 from ragbandit.strategies.generators.local import LocalGenerator
@@ -343,7 +343,7 @@ def work(tmp_path, sqlite_template):
     def make(*, bell=None, generator=None, arm="single_step"):
         file = tmp_path / f"worker-{len(contexts)}.db"
         shutil.copyfile(sqlite_template, file)
-        store = Store(Database(f"sqlite:///{file}"), label="main")
+        store = DecisionStore(Database(f"sqlite:///{file}"), label="main")
         store.add_decisions([decision_for(arm)])
         generator = generator or ScriptedGenerator({"": "So the answer is: Bram Stoker."})
         context = tasks.Context(

@@ -1,0 +1,142 @@
+"""The closing rule: its conditions on rows and its tests of one decision."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, create_engine, insert, select
+from sqlalchemy.pool import StaticPool
+
+from ragbandit.router.storage.closing import MISSING_OUTCOME, UNANSWERED, ClosingRule, is_missing_outcome
+from ragbandit.router.storage.rows import feedback_row
+from ragbandit.router.storage.tables import feedback, metadata, waiting
+from ragbandit.router.types import Cost, Decision, Feedback, JoinedDecision, Outcome, Query
+
+#: times lie on a grid, so that decisions made, feedback received and windows over at one moment are common
+moments = st.integers(0, 12).map(float)
+
+DECISION = Decision(
+    id="d",
+    query=Query(text="who?"),
+    arm="a",
+    arms=("a",),
+    pmf=(1.0,),
+    propensity=1.0,
+    scores=None,
+    policy="main",
+    version="v",
+    encoder_hash="",
+    seed=1,
+    floor=0.0,
+    explored=False,
+    fault=None,
+    facts={},
+    run_by="caller",
+    features=None,
+    made_at=0.0,
+)
+OUTCOME = Outcome(
+    decision_id="d",
+    status="answered",
+    answer="x",
+    trace=(),
+    cost=Cost(),
+    steps=1.0,
+    stop_reason="",
+    error=None,
+    run_by="caller",
+    made_by={},
+    made_at=0.0,
+)
+
+
+@st.composite
+def joined_decisions(draw):
+    """A decision at some time, by either side, with or without outcome, with up to three judgements of any time."""
+    made_at = draw(moments)
+    judged = draw(st.lists(st.tuples(st.sampled_from(["label", "rating", "reward"]), moments), max_size=3))
+    return JoinedDecision(
+        decision=replace(DECISION, run_by=draw(st.sampled_from(["caller", "worker"])), made_at=made_at),
+        outcome=draw(st.sampled_from([None, OUTCOME])),
+        feedback=tuple(
+            Feedback(
+                id=f"f{number}",
+                decision_id="d",
+                kind=kind,
+                value=("x",) if kind == "label" else 1.0,
+                source="human",
+                received_at=made_at + later,
+            )
+            for number, (kind, later) in enumerate(sorted(judged, key=lambda one: one[1]))
+        ),
+    )
+
+
+@cache
+def engine() -> Engine:
+    made = create_engine("sqlite://", poolclass=StaticPool)
+    metadata.create_all(made, tables=[waiting, feedback])
+    return made
+
+
+def row_of(joined: JoinedDecision) -> dict[str, object]:
+    """The row of `waiting` as the decision store keeps it."""
+    return {
+        "decision_id": "d",
+        "policy": "main",
+        "decided_at": joined.decision.made_at,
+        "run_by": joined.decision.run_by,
+        "has_outcome": joined.outcome is not None,
+        "has_feedback": bool(joined.feedback),
+        "has_reward": any(item.kind == "reward" for item in joined.feedback),
+    }
+
+
+def holds(joined: JoinedDecision, *conditions) -> list[bool]:
+    """Whether SQL finds the decision by each of these conditions."""
+    with engine().connect() as connection:
+        connection.execute(insert(waiting), [row_of(joined)])
+        if joined.feedback:
+            connection.execute(insert(feedback), [feedback_row(item) for item in joined.feedback])
+        found = [connection.execute(select(waiting).where(one)).first() is not None for one in conditions]
+        connection.rollback()
+    return found
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(
+    joined=joined_decisions(),
+    wait_s=st.sampled_from([0.0, 3.0]),
+    expire_s=st.sampled_from([2.0, 6.0]),
+    now=st.integers(0, 24).map(float),
+)
+@example(joined=JoinedDecision(decision=DECISION, outcome=None, feedback=()), wait_s=3.0, expire_s=6.0, now=3.0)
+@example(joined=JoinedDecision(decision=DECISION, outcome=None, feedback=()), wait_s=3.0, expire_s=6.0, now=9.0)
+def test_rows_and_values_agree(joined, wait_s, expire_s, now):
+    """SQL finds a decision exactly where the test of its value lets it be closed."""
+    rule = ClosingRule(wait_s=wait_s, expire_s=expire_s)
+    complete, expired = holds(joined, rule.complete_rows(now=now), rule.expired_rows(now=now))
+    assert expired == rule.is_expired(joined, now=now)
+    assert (complete or expired) == rule.is_closable(joined, now=now)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(joined=joined_decisions())
+def test_missing_outcome_agrees(joined):
+    """SQL finds a decision that misses its outcome exactly where the test of its row does; no such one is usable."""
+    missing, unanswered = holds(joined, MISSING_OUTCOME, UNANSWERED)
+    assert missing == is_missing_outcome(row_of(joined))
+    if missing or unanswered:
+        assert ClosingRule(wait_s=0.0, expire_s=1.0).usable(joined) == ()
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 3.0])
+def test_times_do_not_round_apart(wait_s):
+    """At the very moment when a time is over, both forms say so, also where the sum of two floats rounds."""
+    rule = ClosingRule(wait_s=wait_s + 0.1, expire_s=0.2)
+    joined = JoinedDecision(decision=replace(DECISION, made_at=1.7e9 + 0.3), outcome=None, feedback=())
+    for now in (1.7e9 + 0.6, 1.7e9 + 0.3 + wait_s + 0.1 + 0.2, 1.7e9 + 0.3 + (wait_s + 0.1 + 0.2)):
+        (expired,) = holds(joined, rule.expired_rows(now=now))
+        assert expired == rule.is_expired(joined, now=now)

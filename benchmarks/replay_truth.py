@@ -25,7 +25,7 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.jobs.queue import MemoryJobs
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.offline.replay import Held, Plan, asked_candidates, held, judge, prepared
+from ragbandit.router.offline.replay import MemoryLog, Plan, judge, memory_log, parse_candidates, prepare
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.table import Table, read_table
 from ragbandit.router.serving.bootstrap import make_encoder
@@ -100,7 +100,9 @@ class Remembering:
         return np.array([self._known[text] for text in texts], dtype=np.float32).reshape(-1, self.dimension)
 
 
-def lived(table: Table, *, decisions: int, settings: Settings, encoder: Encoder, seed: int, progress: Progress) -> Held:
+def lived(
+    table: Table, *, decisions: int, settings: Settings, encoder: Encoder, seed: int, progress: Progress
+) -> MemoryLog:
     """Decisions on questions drawn from the table, each told what its arm made of it, learned as they come."""
     draw = np.random.default_rng(seed)
     every = table_rewards(table, settings=settings)
@@ -139,27 +141,27 @@ def lived(table: Table, *, decisions: int, settings: Settings, encoder: Encoder,
             router.learn()
             progress.update(bar, advance=len(numbers))
         ledger = Ledger(router.store.database, label=PolicyLabel(settings.policy.label))
-        return held(ledger_rows(ledger), ledger=settings.policy.label)
+        return memory_log(ledger_rows(ledger), ledger=settings.policy.label)
 
 
 def judged(
-    log: Held, *, table: Table, settings: Settings, estimators: Sequence[str], confidence: float
+    log: MemoryLog, *, table: Table, settings: Settings, estimators: Sequence[str], confidence: float
 ) -> list[Judged]:
     """The five others on this log, by each estimator, beside what the table says that they would have earned."""
     rewards = truth_of(log, table=table, settings=settings)
     found = []
     for estimator in estimators:
         plan = Plan(estimator=estimator, confidence=confidence)
-        asked = asked_candidates(OTHERS)
-        ready = prepared(log, candidates=asked, plan=plan, settings=settings)
+        asked = parse_candidates(OTHERS)
+        ready = prepare(log, candidates=asked, plan=plan, settings=settings)
         replayed = judge(
-            ready.log.pieces([one.pmf for one in ready.judged]),
+            ready.log.pieces([one.pmf for one in ready.candidate_pmfs]),
             candidates=asked,
-            judged=ready.judged,
+            candidate_pmfs=ready.candidate_pmfs,
             plan=plan,
             log="live decisions",
         )
-        for one, candidate in zip(ready.judged, replayed.candidates, strict=True):
+        for one, candidate in zip(ready.candidate_pmfs, replayed.candidates, strict=True):
             reward = candidate.reward
             assert reward.low is not None
             assert reward.high is not None
@@ -183,7 +185,7 @@ def table_rewards(table: Table, *, settings: Settings) -> Matrix:
     return rewards_of(table, weight=reward.weight, price=reward.cost["steps"], bounds=(reward.minimum, reward.maximum))
 
 
-def truth_of(log: Held, *, table: Table, settings: Settings) -> Matrix:
+def truth_of(log: MemoryLog, *, table: Table, settings: Settings) -> Matrix:
     """Reward of every arm on every row of the log, shape (n, K), in the order of the log's arms."""
     all_rewards = table_rewards(table, settings=settings)
     places = {row.id: place for place, row in enumerate(table.rows)}

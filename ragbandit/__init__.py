@@ -7,8 +7,8 @@
         router.outcome(decision.id, answer="Bram Stoker", steps=1)
         router.feedback(decision.id, rating=True)
 
-Importing this is light: no torch, no database engine, no Redis connection, no I/O. Router and Client are loaded
-when they are first named.
+Importing this is light: no torch, no database engine, no Redis connection, no I/O. Router, Client and the offline
+functions are loaded when they are first named.
 """
 
 from importlib import import_module
@@ -42,6 +42,8 @@ from ragbandit.router.types import (
 
 if TYPE_CHECKING:
     from ragbandit.router.api.client import Client
+    from ragbandit.router.offline.replay import open_log, replay
+    from ragbandit.router.offline.simulation import simulate
     from ragbandit.router.serving.router import Router
 
 __version__ = "0.1.0"
@@ -70,9 +72,18 @@ __all__ = [
     "Router",
     "SnapshotError",
     "StoreError",
+    "open_log",
+    "replay",
+    "simulate",
 ]
 
-_LAZY = {"Router": "ragbandit.router.serving.router", "Client": "ragbandit.router.api.client"}
+_LAZY = {
+    "Client": "ragbandit.router.api.client",
+    "Router": "ragbandit.router.serving.router",
+    "open_log": "ragbandit.router.offline.replay",
+    "replay": "ragbandit.router.offline.replay",
+    "simulate": "ragbandit.router.offline.simulation",
+}
 
 
 def __getattr__(name: str) -> object:

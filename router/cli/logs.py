@@ -19,8 +19,9 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput, NotFound, RagBanditError
 from ragbandit.router.learning.status import check_registered
-from ragbandit.router.offline.logs import FORMATS, BadRow, Defaults, Logged, format_of, read_rows, write_rows
+from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import Taken, ledger_rows, take_in
+from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.serving.bootstrap import ledger_of, open_database
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
@@ -106,7 +107,7 @@ def _add_import(app: typer.Typer) -> None:
         with failing_well():
             said = format_of(file, format=format_)
             settings = configuration.load(config).settings
-            defaults = _defaults(settings, minimum=minimum, maximum=maximum)
+            defaults = reward_defaults(settings.reward, minimum=minimum, maximum=maximum)
             found = read_rows(file, format=said, defaults=defaults)
             with _new_ledger(settings, label=label) as ledger:
                 reading = _Reading(file=file, skip_bad=skip_bad)
@@ -157,18 +158,6 @@ class _Reading:
                 raise fault
             if self.bad <= MOST_NAMED:
                 errors.print(f"left out: {escape(str(fault))}", soft_wrap=True, highlight=False)
-
-
-def _defaults(settings: Settings, *, minimum: float | None, maximum: float | None) -> Defaults:
-    reward = settings.reward
-    defaults = Defaults(
-        minimum=reward.minimum if minimum is None else minimum,
-        maximum=reward.maximum if maximum is None else maximum,
-        weight=reward.weight,
-    )
-    if not defaults.minimum < defaults.maximum:
-        raise InvalidInput("must be below maximum", field="minimum", remedy="give the bounds that the rewards have")
-    return defaults
 
 
 @contextlib.contextmanager

@@ -1,55 +1,25 @@
-"""The verb that judges policies on logged traffic."""
+"""`ragbandit replay`: judges policies on logged traffic."""
 
 import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import typer
 
+from ragbandit.router.cli import replay_options as options
 from ragbandit.router.cli.arguments import asked_policies, asked_time, is_age, parts
 from ragbandit.router.cli.console import console, errors, failing_well, print_json
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.replay_options import (
-    AnytimeWord,
-    AsJsonWord,
-    BaselineWord,
-    ConfidenceWord,
-    ConfigWord,
-    DatabaseWord,
-    EstimatorWord,
-    FailBelowWord,
-    FloorWord,
-    FoldsWord,
-    InSampleWord,
-    LabelWord,
-    LearnWord,
-    LogFormatWord,
-    LogWord,
-    MaximumWord,
-    MinimumWord,
-    MixedArmsWord,
-    ParamWord,
-    PolicyWord,
-    ReportWord,
-    RewardModelWord,
-    SegmentWord,
-    SinceWord,
-    SkipBadWord,
-    WeightWord,
-)
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.replay import Asked, Plan, Replayed, asked_candidates
-from ragbandit.router.offline.replay.open_log import Asking, reward_bounds
+from ragbandit.router.offline.replay import CandidateSpec, Plan, ReplayResult, open_log, parse_candidates, replay
 from ragbandit.router.offline.reports.page import check_page, write_page
 from ragbandit.router.offline.reports.phrases import headline
 from ragbandit.router.offline.reports.terminal import print_replay
 from ragbandit.router.policies.checks import check_fallback
-from ragbandit.router.types import finite_json
 
 __all__ = ["add_replay_verb"]
 
@@ -60,32 +30,32 @@ def add_replay_verb(app: typer.Typer) -> None:
     @app.command(name="replay")
     def replay_(
         *,
-        policy: PolicyWord = None,
-        baseline: BaselineWord = "logged",
-        param: ParamWord = None,
-        learn: LearnWord = False,
-        floor: FloorWord = None,
-        in_sample: InSampleWord = False,
-        log: LogWord = None,
-        log_format: LogFormatWord = None,
-        minimum: MinimumWord = None,
-        maximum: MaximumWord = None,
-        database: DatabaseWord = None,
-        label: LabelWord = None,
-        since: SinceWord = None,
-        mixed_arms: MixedArmsWord = False,
-        skip_bad: SkipBadWord = False,
-        estimator: EstimatorWord = "dr",
-        reward_model: RewardModelWord = "ridge",
-        folds: FoldsWord = 5,
-        weight: WeightWord = None,
-        confidence: ConfidenceWord = 0.95,
-        anytime: AnytimeWord = False,
-        segment: SegmentWord = None,
-        report: ReportWord = None,
-        as_json: AsJsonWord = False,
-        fail_below: FailBelowWord = None,
-        config: ConfigWord = None,
+        policy: options.Policy = None,
+        baseline: options.Baseline = "logged",
+        param: options.Param = None,
+        learn: options.Learn = False,
+        floor: options.Floor = None,
+        in_sample: options.InSample = False,
+        log: options.Log = None,
+        log_format: options.Format = None,
+        minimum: options.Minimum = None,
+        maximum: options.Maximum = None,
+        database: options.Database = None,
+        label: options.Label = None,
+        since: options.Since = None,
+        mixed_arms: options.MixedArms = False,
+        skip_bad: options.SkipBad = False,
+        estimator: options.Estimator = "dr",
+        reward_model: options.RewardModel = "ridge",
+        folds: options.Folds = 5,
+        weight: options.Weight = None,
+        confidence: options.Confidence = 0.95,
+        anytime: options.Anytime = False,
+        segment: options.Segment = None,
+        report: options.Report = None,
+        as_json: options.Json = False,
+        fail_below: options.FailBelow = None,
+        config: options.Config = None,
     ) -> None:
         """What other policies would have earned on logged traffic, how sure that is, and what the log cannot say.
 
@@ -97,44 +67,45 @@ def add_replay_verb(app: typer.Typer) -> None:
         with failing_well():
             if report is not None:
                 check_page(report)
-            _check_log_words(
+            _check_log_options(
                 log,
                 store={"database": database, "label": label},
                 file={"format": log_format, "minimum": minimum, "maximum": maximum},
             )
             settings = _settings(config, database=database)
-            asking = Asking(
-                plan=Plan(
-                    estimator=estimator.strip(),
-                    weight=weight,
-                    baseline=baseline,
-                    confidence=confidence,
-                    anytime=anytime,
-                    segments=tuple(parts(segment or [])),
-                    folds=folds,
-                    reward_model=reward_model,
-                    floor=settings.policy.floor if floor is None else floor,
-                    learn=learn,
-                    in_sample=in_sample,
-                ),
-                settings=settings,
-                label=label or settings.policy.label,
-                log=log,
+            opened = open_log(
+                log,
                 format=log_format,
-                defaults=reward_bounds(settings, minimum=minimum, maximum=maximum),
+                config=settings,
+                label=label,
+                minimum=minimum,
+                maximum=maximum,
                 since=_beginning(since, anytime=anytime),
                 mixed_arms=mixed_arms,
                 skip_bad=skip_bad,
             )
+            plan = Plan(
+                estimator=estimator.strip(),
+                weight=weight,
+                baseline=baseline,
+                confidence=confidence,
+                anytime=anytime,
+                segments=tuple(parts(segment or [])),
+                folds=folds,
+                reward_model=reward_model,
+                floor=floor,
+                learn=learn,
+                in_sample=in_sample,
+            )
             candidates = _candidates(policy, params=param or [], settings=settings)
             _check_gate(fail_below, candidates=candidates, baseline=baseline)
             with bars(errors) as progress:
-                found = asking.replayed(candidates, progress=progress)
-            _show(found, report=report, as_json=as_json, fail_below=fail_below)
+                result = replay(opened, candidates=candidates, plan=plan, progress=progress)
+            _show(result, report=report, as_json=as_json, fail_below=fail_below)
 
 
 def _settings(config: str | None, *, database: str | None) -> Settings:
-    """The configured settings, on another database if one is named."""
+    """The configured settings, with another database if one is named."""
     if database is not None and not database.strip():
         raise InvalidInput("is empty", field="database", remedy="give the URL of a store, or leave it out")
     environ = os.environ if database is None else {**os.environ, "DATABASE_URL": database}
@@ -143,22 +114,25 @@ def _settings(config: str | None, *, database: str | None) -> Settings:
     return settings
 
 
-def _check_log_words(log: Path | None, *, store: dict[str, object], file: dict[str, object]) -> None:
-    """Raises InvalidInput for words about a store where a file is read, and the other way round."""
-    useless, read = (file, "the store") if log is None else (store, "a file")
-    for name, value in useless.items():
+def _check_log_options(log: Path | None, *, store: dict[str, object], file: dict[str, object]) -> None:
+    """Raises InvalidInput for options of a store where a file is read, and the other way round."""
+    unused, reason = (file, "applies to a file, but no --log is given")
+    remedy = "give --log FILE, or leave it out"
+    if log is not None:
+        unused, reason = store, "applies to the store, but --log reads a file"
+        remedy = "leave it out, or leave out --log"
+    for name, value in unused.items():
         if value is not None:
-            remedy = "give --log FILE, or leave it out" if log is None else "leave it out, or leave out --log"
-            raise InvalidInput(f"says nothing of {read}", field=name, remedy=remedy)
+            raise InvalidInput(reason, field=name, remedy=remedy)
 
 
-def _check_gate(fail_below: float | None, *, candidates: Sequence[Asked] | None, baseline: str) -> None:
+def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str) -> None:
     """Raises InvalidInput for a gate that nothing, or everything, would pass."""
     if fail_below is None:
         return
     if not math.isfinite(fail_below):
         raise InvalidInput(f"{fail_below!r}", field="fail_below", remedy="give a difference of rewards, as -0.01")
-    if candidates is not None and all(asked.name == baseline for asked in candidates):
+    if candidates is not None and all(spec.name == baseline for spec in candidates):
         raise InvalidInput(
             "there is nothing to judge: the only candidate is the baseline",
             field="fail_below",
@@ -166,27 +140,27 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[Asked] | None,
         )
 
 
-def _show(found: Replayed, *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
+def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
     """Page, JSON or tables, and the exit status."""
     if report is not None:  # first: whoever reads the terminal through `head` wants the page too
-        write_page(found, report)
+        write_page(result, report)
     if as_json:
-        print_json(finite_json({"headline": headline(found), **asdict(found)}))
+        print_json({"headline": headline(result), **result.as_json()})
     else:
-        print_replay(found, console=console)
-    if found.faults:
+        print_replay(result, console=console)
+    if result.faults:
         raise typer.Exit(2)
-    failing = [] if fail_below is None else _failing(found, fail_below)
+    failing = [] if fail_below is None else _failing(result, fail_below)
     if failing:
         message = f"not surely at least {fail_below:g}: {', '.join(failing)}"
         errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(1)
 
 
-def _failing(found: Replayed, margin: float) -> list[str]:
+def _failing(result: ReplayResult, margin: float) -> list[str]:
     """The candidates whose difference may lie below the margin, each with its lower bound."""
     failing = []
-    for candidate in found.candidates:
+    for candidate in result.candidates:
         gap = candidate.difference
         if gap is None:
             continue
@@ -210,11 +184,13 @@ def _beginning(since: str | None, *, anytime: bool) -> float | None:
     return asked_time(since, now=time.time())
 
 
-def _candidates(texts: Sequence[str] | None, *, params: Sequence[str], settings: Settings) -> list[Asked] | None:
+def _candidates(
+    texts: Sequence[str] | None, *, params: Sequence[str], settings: Settings
+) -> list[CandidateSpec] | None:
     """The candidates, policies of the registry with the configured params or those of --param; None: not named."""
     if texts is None:
         asked_policies([], params=params, settings=settings)  # there is none that a param could be of
         return None
     names = parts(texts)
-    learning = [asked.name for asked in asked_candidates(names) if asked.kind == "policy"]
-    return asked_candidates(names, params=asked_policies(learning, params=params, settings=settings))
+    learning = [spec.name for spec in parse_candidates(names) if spec.kind == "policy"]
+    return parse_candidates(names, params=asked_policies(learning, params=params, settings=settings))

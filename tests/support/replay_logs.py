@@ -5,7 +5,7 @@ import pytest
 
 from ragbandit.router.offline.logs.records import Defaults
 from ragbandit.router.offline.logs.row_checks import RowReader
-from ragbandit.router.offline.replay import Plan, asked_candidates, held, replay
+from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 
 ARMS = ("fast", "deep", "slow")
 
@@ -42,8 +42,8 @@ def lived_rows(count, *, seed=0, pmf=(0.5, 0.3, 0.2), worth=(0.2, 0.5, 0.8), wei
 
 def judged(rows, *names, mixed_arms=False, settings=None, encoder=None, ledger=None, **plan):
     """The replay of these candidates."""
-    log = held(rows, mixed_arms=mixed_arms, ledger=ledger)
-    return replay(log, candidates=asked_candidates(names), plan=Plan(**plan), settings=settings, encoder=encoder)
+    log = memory_log(rows, mixed_arms=mixed_arms, ledger=ledger)
+    return replay(log, candidates=parse_candidates(names), plan=Plan(**plan), settings=settings, encoder=encoder)
 
 
 def close(one, other, *, within=1e-9):

@@ -13,21 +13,21 @@ import numpy as np
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.moments import Matrix, Vector
 
-__all__ = ["BIN_EDGES", "DOUBT", "ArmTally", "WeightTally", "deviation", "ratios"]
+__all__ = ["ALPHA", "BIN_EDGES", "ArmTally", "WeightTally", "deviation", "ratios"]
 
 #: chance that a right log is called wrong, over all checks of a replay together
-DOUBT = 1e-3
+ALPHA = 1e-3
 #: of the histogram of log10 w
 BIN_EDGES = np.linspace(-4.0, 4.0, 33)
 
 
-def deviation(variance: float, *, largest: float, doubt: float) -> float:
-    """T with P(|sum of deviations| >= t) <= doubt.
+def deviation(variance: float, *, largest: float, alpha: float) -> float:
+    """T with P(|sum of deviations| >= t) <= alpha.
 
     variance: sum of the conditional variances; largest: no single deviation is larger. Freedman's inequality, both
-    sides: 2 exp(-t^2 / (2 variance + 2 largest t / 3)) = doubt.
+    sides: 2 exp(-t^2 / (2 variance + 2 largest t / 3)) = alpha.
     """
-    log = math.log(2.0 / doubt)
+    log = math.log(2.0 / alpha)
     third = largest * log / 3.0
     return third + math.sqrt(third * third + 2.0 * variance * log)
 
@@ -55,7 +55,7 @@ class WeightTally:
     #: sum of the conditional variances of w
     variance: float = 0.0
     #: probability given to arms where the logger had none, summed over the rows, shape (K,)
-    holes: Vector = field(default_factory=lambda: np.zeros(0))
+    unsupported: Vector = field(default_factory=lambda: np.zeros(0))
     #: summed probabilities, shape (K,)
     shares: Vector = field(default_factory=lambda: np.zeros(0))
     counts: Vector = field(default_factory=lambda: np.zeros(len(BIN_EDGES) - 1))
@@ -80,30 +80,30 @@ class WeightTally:
         self.possible = max(self.possible, float(all_ratios.max()))
         self.clipped += int(np.count_nonzero(weight > self.clip))
         self.variance += float(np.maximum(squares - covered**2, 0.0).sum())
-        self.holes = _plus(self.holes, beyond)
+        self.unsupported = _plus(self.unsupported, beyond)
         self.shares = _plus(self.shares, np.einsum("nk->k", candidate))
         positive = np.clip(np.log10(weight[weight > 0.0]), BIN_EDGES[0], BIN_EDGES[-1])
         self.counts = self.counts + np.histogram(positive, bins=BIN_EDGES)[0]
 
     @property
-    def hole(self) -> float:
+    def unsupported_mass(self) -> float:
         """Share of the candidate's probability that no row can speak of."""
-        return float(self.holes.sum()) / self.rows if self.rows else 0.0
+        return float(self.unsupported.sum()) / self.rows if self.rows else 0.0
 
     @property
     def effective_rows(self) -> float:
         """(sum w)^2 / sum w^2."""
         return 0.0 if self.squares == 0.0 else self.total**2 / self.squares
 
-    def mean_interval(self, *, doubt: float = DOUBT) -> tuple[float, float]:
-        """Of the mean weight: the true mean, 1 less the hole, lies inside but once in 1 / doubt right logs."""
-        off = deviation(self.variance, largest=max(self.possible, 1.0), doubt=doubt) / self.rows
+    def mean_interval(self, *, alpha: float = ALPHA) -> tuple[float, float]:
+        """Interval of the mean weight; 1 - unsupported_mass lies outside for at most a share alpha of right logs."""
+        off = deviation(self.variance, largest=max(self.possible, 1.0), alpha=alpha) / self.rows
         return self.total / self.rows - off, self.total / self.rows + off
 
-    def plausible(self, *, doubt: float = DOUBT) -> bool:
+    def plausible(self, *, alpha: float = ALPHA) -> bool:
         """Whether the weights average what they must if the logged probabilities are true."""
-        low, high = self.mean_interval(doubt=doubt)
-        return low - 1e-9 <= 1.0 - self.hole <= high + 1e-9
+        low, high = self.mean_interval(alpha=alpha)
+        return low - 1e-9 <= 1.0 - self.unsupported_mass <= high + 1e-9
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,16 +134,16 @@ class ArmTally:
         columns = [np.bincount(log.action, weights=v, minlength=count) for v in (log.reward, log.quality, log.cost)]
         self.sums = _plus(self.sums, np.stack(columns, axis=1))
 
-    def likely(self, *, doubt: float = DOUBT) -> bool:
+    def likely(self, *, alpha: float = ALPHA) -> bool:
         """Whether the drawn arms were about as likely as arms drawn from these pmfs are: it finds pmfs of other rows.
 
         The probability of the arm that is drawn from p has mean sum p^2 and variance sum p^3 - (sum p^2)^2.
         """
-        return abs(self.surplus) <= deviation(self.surplus_variance, largest=1.0, doubt=doubt)
+        return abs(self.surplus) <= deviation(self.surplus_variance, largest=1.0, alpha=alpha)
 
-    def plausible(self, *, doubt: float = DOUBT) -> list[bool]:
+    def plausible(self, *, alpha: float = ALPHA) -> list[bool]:
         """Per arm: whether it was drawn about as often as logged."""
-        allowed = [deviation(float(v), largest=1.0, doubt=doubt) for v in self.variance]
+        allowed = [deviation(float(v), largest=1.0, alpha=alpha) for v in self.variance]
         return [bool(abs(d - e) <= most) for d, e, most in zip(self.drawn, self.expected, allowed, strict=True)]
 
 

@@ -3,13 +3,16 @@
 Its record is the JSON object that a line of JSONL holds. The other formats say the same record in their own shape.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.errors import InvalidInput
 from ragbandit.router.types import Budget, Decision, FeedbackId, Json, Reward
 
-__all__ = ["OURS", "BadRow", "Defaults", "Logged", "Record", "record_of"]
+__all__ = ["OURS", "BadRow", "Defaults", "Logged", "Record", "record_of", "reward_defaults"]
 
 #: keys as in OURS; `features` is a float32 array, shape (d,), or None
 Record = dict[str, Any]
@@ -88,6 +91,23 @@ class Defaults:
     maximum: float = 1.0
     #: of the cost, for a reward that is given as quality and cost
     weight: float = 0.0
+
+
+def reward_defaults(
+    settings: RewardSettings, *, minimum: float | None = None, maximum: float | None = None
+) -> Defaults:
+    """Bounds and weight of rewards that do not name them: the configured ones, or the bounds given here.
+
+    Raises InvalidInput for bounds that are not finite, or not in order.
+    """
+    defaults = Defaults(
+        minimum=settings.minimum if minimum is None else minimum,
+        maximum=settings.maximum if maximum is None else maximum,
+        weight=settings.weight,
+    )
+    if not -math.inf < defaults.minimum < defaults.maximum < math.inf:
+        raise InvalidInput("must be below maximum", field="minimum", remedy="give the bounds that the rewards have")
+    return defaults
 
 
 def record_of(row: Logged) -> Record:

@@ -1,30 +1,53 @@
-"""Judges policies on logged traffic: what each would have earned, how sure that is, and what the log cannot say.
+"""Replay: judges policies on logged traffic (off-policy evaluation).
 
-    log = held(read_rows("log.jsonl"))
-    found = replay(log, candidates=asked_candidates(["linucb", "fixed:single_step"]))
+    log = open_log("log.parquet")
+    result = replay(log, candidates=["fixed:single_step", "uniform"])
 
-`replay` takes a log in memory; `judge` takes pieces of one that does not fit. How each number is made:
-docs/replay.md.
+`open_log` takes a file, or the ledger of the configured store; `memory_log` takes rows; `judge` takes pieces with the
+candidates' probabilities. How each number is computed: docs/replay.md.
 """
 
-from ragbandit.router.offline.replay.candidates import Asked, asked_candidates
+import warnings
+
+from ragbandit.router.offline.replay.candidates import CandidateSpec, parse_candidates
 from ragbandit.router.offline.replay.judge import judge
+from ragbandit.router.offline.replay.open_log import OpenLog, open_log
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.prepare import Prepared, prepared, replay
-from ragbandit.router.offline.replay.results import Replayed
-from ragbandit.router.offline.replay.sources import Held, Piece, Pieces, held
+from ragbandit.router.offline.replay.prepare import PreparedLog, prepare, replay
+from ragbandit.router.offline.replay.results import ReplayResult
+from ragbandit.router.offline.replay.sources import MemoryLog, Piece, Pieces, memory_log
 
 __all__ = [
-    "Asked",
-    "Held",
+    "CandidateSpec",
+    "MemoryLog",
+    "OpenLog",
     "Piece",
     "Pieces",
     "Plan",
-    "Prepared",
-    "Replayed",
-    "asked_candidates",
-    "held",
+    "PreparedLog",
+    "ReplayResult",
     "judge",
-    "prepared",
+    "memory_log",
+    "open_log",
+    "parse_candidates",
+    "prepare",
     "replay",
 ]
+
+#: names before 0.2 -> names of today
+_RENAMED = {
+    "Asked": "CandidateSpec",
+    "Held": "MemoryLog",
+    "Prepared": "PreparedLog",
+    "Replayed": "ReplayResult",
+    "asked_candidates": "parse_candidates",
+    "held": "memory_log",
+    "prepared": "prepare",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _RENAMED:
+        warnings.warn(f"{name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        return globals()[_RENAMED[name]]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from ragbandit.router.offline.estimation.confidence_sequences import betting_ips
 from ragbandit.router.offline.estimation.intervals import Interval
 from ragbandit.router.offline.estimation.moments import Matrix, Vector
 from ragbandit.router.offline.estimation.reward_models import progressive
-from ragbandit.router.offline.replay.measure import Survey
+from ragbandit.router.offline.replay.measure import LogSummary
 from ragbandit.router.offline.replay.plan import Plan, Progress
 from ragbandit.router.offline.replay.sources import Piece, Pieces
 from ragbandit.router.types import FeatureRows
@@ -26,7 +26,7 @@ _FIRST, _GROWTH = 50, 1.5
 
 
 def sequences(
-    pieces: Pieces, *, survey: Survey, plan: Plan, baseline: int | None, progress: Progress
+    pieces: Pieces, *, summary: LogSummary, plan: Plan, baseline: int | None, progress: Progress
 ) -> Sequences | None:
     """Of the reward, for all that is compared; None if they are not asked for. Holds the log in memory.
 
@@ -34,7 +34,7 @@ def sequences(
     """
     if not plan.anytime:
         return None
-    bets, pmfs = _bets(list(pieces), rewards=survey.bounds(0), plan=plan)
+    bets, pmfs = _bets(list(pieces), rewards=summary.bounds(0), plan=plan)
     count = len(pmfs)
     theirs = bets.pmf if baseline is None else pmfs[baseline]
     share = corrected(plan.confidence, comparisons=max(1, count - (baseline is not None)))

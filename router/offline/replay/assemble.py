@@ -11,22 +11,22 @@ from ragbandit.router.offline.estimation.estimators import Estimator, combinatio
 from ragbandit.router.offline.estimation.intervals import Interval, cressie_read, extreme_rows, heavy_weight, normal
 from ragbandit.router.offline.estimation.moments import Matrix, Moments
 from ragbandit.router.offline.replay.anytime import Sequences
-from ragbandit.router.offline.replay.candidates import Asked, Judged
-from ragbandit.router.offline.replay.measure import Columns, Group, Survey, Tallies
+from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec
+from ragbandit.router.offline.replay.measure import Accumulators, Columns, LogSummary, RowGroup
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import (
     Arm,
     Candidate,
+    EstimateWithInterval,
     Histogram,
-    Measured,
+    ImportanceWeights,
     Pair,
     Segment,
     Standing,
-    Weights,
 )
 from ragbandit.router.types import ArmName
 
-__all__ = ["Assembling", "arms_of", "others_largest"]
+__all__ = ["ResultAssembler", "arms_of", "others_largest"]
 
 #: a segment with fewer effective rows gets no interval, as nothing is known of its coverage there, and a candidate with
 #: fewer no forecast
@@ -40,38 +40,38 @@ _MINE, _THEIRS = slice(0, 3), slice(3, 6)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assembling:
+class ResultAssembler:
     """What is needed to put results together."""
 
     plan: Plan
     #: of each candidate
     estimators: Sequence[Estimator]
-    survey: Survey
-    tallies: Tallies
+    summary: LogSummary
+    accumulators: Accumulators
     arms: tuple[ArmName, ...]
     #: index of the candidate that is the baseline; None: the logged policy
     baseline: int | None
     #: chance that each check calls a right log wrong
-    doubt: float
+    alpha: float
     #: intervals that hold at every look, holes and all; or None
     sequences: Sequences | None
 
     @property
     def compared(self) -> int:
         """Differences to the baseline, that share the error."""
-        return max(1, len(self.survey.weights) - (self.baseline is not None))
+        return max(1, len(self.summary.weights) - (self.baseline is not None))
 
-    def candidate(self, index: int, *, asked: Asked, judged: Judged) -> Candidate:
+    def candidate(self, index: int, *, spec: CandidateSpec, described: CandidatePmf) -> Candidate:
         """All of one candidate."""
-        weights = self.survey.weights[index]
+        weights = self.summary.weights[index]
         reward, quality, cost = self._values(index)
         gap, better, dearer = self._differences(index)
         if gap is not None and self._few(index):
             gap = _open(gap)
-        found = _standing(gap, hole=weights.hole)
+        standing = _standing(gap, unsupported_mass=weights.unsupported_mass)
         return Candidate(
-            name=asked.name,
-            described=judged.described,
+            name=spec.name,
+            described=described.described,
             estimator=f"{self.estimators[index]}{', tuned' if self.plan.tuned else ''}",
             reward=reward,
             quality=quality,
@@ -79,77 +79,85 @@ class Assembling:
             difference=gap,
             quality_difference=better,
             cost_difference=dearer,
-            verdict=found,
-            rows_needed=self._needed(gap, weights=weights) if found == "cannot tell" else None,
-            weights=_weights(weights, doubt=self.doubt),
-            holes={arm: float(h) / weights.rows for arm, h in zip(self.arms, weights.holes, strict=True) if h > 0.0},
-            bounds=None if not weights.hole or reward.low is None or reward.high is None else (reward.low, reward.high),
+            verdict=standing,
+            rows_needed=self._needed(gap, weights=weights) if standing == "cannot tell" else None,
+            weights=_weights(weights, alpha=self.alpha),
+            unsupported={
+                arm: float(h) / weights.rows for arm, h in zip(self.arms, weights.unsupported, strict=True) if h > 0.0
+            },
+            bounds=None
+            if not weights.unsupported_mass or reward.low is None or reward.high is None
+            else (reward.low, reward.high),
             shares={arm: float(s) / weights.rows for arm, s in zip(self.arms, weights.shares, strict=True)},
-            over_time=tuple(self._segment("", group, index=index) for group in self.tallies.stretches),
+            over_time=tuple(self._segment("", group, index=index) for group in self.accumulators.stretches),
             segments={
                 name: tuple(self._segment(value, group, index=index) for value, group in groups.items())
-                for name, groups in self.tallies.segments.items()
+                for name, groups in self.accumulators.segments.items()
             },
             others={
-                name: self._other(name, moments, index=index) for name, moments in self.tallies.others[index].items()
+                name: self._other(name, moments, index=index)
+                for name, moments in self.accumulators.others[index].items()
             },
-            notes=(*judged.notes, *self._few(index)),
+            notes=(*described.notes, *self._few(index)),
         )
 
-    def _values(self, index: int) -> list[Measured]:
+    def _values(self, index: int) -> list[EstimateWithInterval]:
         """Reward, quality and cost; with holes only the reward's interval, which holds all that they leave open."""
-        whole, weights = self.tallies.whole(index), self.survey.weights[index]
+        whole, weights = self.accumulators.whole(index), self.summary.weights[index]
         reward, *others = (self._value(whole, index=index, target=target) for target in range(3))
         if self.sequences is not None:
             reward = _within(reward, self.sequences[index, "value"])
-        elif weights.hole:
-            reward = self._opened(reward, weights, within=self.survey.bounds(0))
-        return [reward, *(_open(each) if self.sequences is not None or weights.hole else each for each in others)]
+        elif weights.unsupported_mass:
+            reward = self._opened(reward, weights, within=self.summary.bounds(0))
+        return [
+            reward,
+            *(_open(each) if self.sequences is not None or weights.unsupported_mass else each for each in others),
+        ]
 
-    def _differences(self, index: int) -> list[Measured] | list[None]:
+    def _differences(self, index: int) -> list[EstimateWithInterval] | list[None]:
         """Of reward, quality and cost to the baseline; None for the baseline itself."""
         if index == self.baseline:
             return [None] * 3
-        whole, both = self.tallies.whole(index), self._both(index)
+        whole, both = self.accumulators.whole(index), self._both(index)
         share = corrected(self.plan.confidence, comparisons=self.compared)
         reward, *others = (self._difference(whole, index=index, target=t, confidence=share) for t in range(3))
         if self.sequences is not None:
             reward = _within(reward, self.sequences[index, "difference"])
         else:
             reward = self._apart_at_most(reward, *both)
-        unknown = self.sequences is not None or any(each.hole for each in both)
+        unknown = self.sequences is not None or any(each.unsupported_mass for each in both)
         return [reward, *(_open(each) if unknown else each for each in others)]
 
     def pairs(self, names: Sequence[str]) -> tuple[Pair, ...]:
         """Every candidate against every other one."""
         if len(names) < 2:
             return ()
-        share = corrected(self.plan.confidence, comparisons=len(self.tallies.pairs))
+        share = corrected(self.plan.confidence, comparisons=len(self.accumulators.pairs))
         found = []
-        for (first, second), moments in sorted(self.tallies.pairs.items()):
+        for (first, second), moments in sorted(self.accumulators.pairs.items()):
             gap = self._apart(moments, first=first, second=second, target=0, confidence=share)
             if self.sequences is not None:
                 gap = _within(gap, self.sequences[first, second])
             else:
-                gap = self._apart_at_most(gap, self.survey.weights[first], self.survey.weights[second])
+                gap = self._apart_at_most(gap, self.summary.weights[first], self.summary.weights[second])
             found.append(Pair(first=names[first], second=names[second], difference=gap))
         return tuple(found)
 
-    def baseline_values(self) -> list[Measured]:
+    def baseline_values(self) -> list[EstimateWithInterval]:
         """Reward, quality and cost of the baseline."""
         if self.baseline is not None:
             return self._values(self.baseline)
-        whole = self.tallies.whole(0)
+        whole = self.accumulators.whole(0)
         found = []
         for target in range(3):
             logged = _part(whole.targets[target], _THEIRS)
             value = float(logged.mean[1])
-            extremes = extreme_rows([1.0], rewards=self.survey.bounds(target))
+            extremes = extreme_rows([1.0], rewards=self.summary.bounds(target))
             low, high = cressie_read(_scored(logged), confidence=self.plan.confidence, extremes=extremes, value=value)
-            found.append(Measured(value=value, low=low, high=high))
+            found.append(EstimateWithInterval(value=value, low=low, high=high))
         return found if self.sequences is None else [_open(each) for each in found]
 
-    def _value(self, columns: Columns, *, index: int, target: int) -> Measured:
+    def _value(self, columns: Columns, *, index: int, target: int) -> EstimateWithInterval:
         return self._single(
             self.estimators[index],
             _part(columns.targets[target], _MINE),
@@ -157,27 +165,27 @@ class Assembling:
             target=target,
         )
 
-    def _other(self, name: str, moments: Moments, *, index: int) -> Measured:
+    def _other(self, name: str, moments: Moments, *, index: int) -> EstimateWithInterval:
         found = self._single(Estimator.parse(name), moments, index=index, target=0)
         if self.sequences is not None:
             return _open(found)
-        return self._opened(found, self.survey.weights[index], within=self.survey.bounds(0))
+        return self._opened(found, self.summary.weights[index], within=self.summary.bounds(0))
 
-    def _single(self, estimator: Estimator, moments: Moments, *, index: int, target: int) -> Measured:
+    def _single(self, estimator: Estimator, moments: Moments, *, index: int, target: int) -> EstimateWithInterval:
         """An estimate from the moments of (w, e, b)."""
         found, confidence = estimated(estimator, moments=moments), self.plan.confidence
         if found.biased:
             low, high = normal(found.value, standard_error=found.standard_error, confidence=confidence)
-            return Measured(value=found.value, low=low, high=high, biased=True)
+            return EstimateWithInterval(value=found.value, low=low, high=high, biased=True)
         extremes = extreme_rows(
             [self._heavy(index)],
-            rewards=self.survey.bounds(target),
+            rewards=self.summary.bounds(target),
             baseline=_predicted(estimator, moments.mean[2]),
         )
         low, high = cressie_read(_scored(moments), confidence=confidence, extremes=extremes, value=found.value)
-        return Measured(value=found.value, low=low, high=high)
+        return EstimateWithInterval(value=found.value, low=low, high=high)
 
-    def _difference(self, columns: Columns, *, index: int, target: int, confidence: float) -> Measured:
+    def _difference(self, columns: Columns, *, index: int, target: int, confidence: float) -> EstimateWithInterval:
         """Candidate minus baseline."""
         moments = columns.targets[target]
         if self.baseline is not None:
@@ -188,15 +196,17 @@ class Assembling:
             return _chance_only(value, self._error(moments, first=index, second=None), confidence=confidence)
         extremes = extreme_rows(
             [self._heavy(index)],
-            rewards=self.survey.bounds(target),
+            rewards=self.summary.bounds(target),
             baseline=_predicted(self.estimators[index], moments.mean[2]),
             minus_logged=True,
         )
         columns_of = moments.combined(np.array([[0, 1, 1, 0, -1, 0], [1, 0, 0, 0, 0, 0]], dtype=np.float64))
         low, high = cressie_read(columns_of, confidence=confidence, extremes=extremes, value=value)
-        return Measured(value=value, low=low, high=high)
+        return EstimateWithInterval(value=value, low=low, high=high)
 
-    def _apart(self, moments: Moments, *, first: int, second: int, target: int, confidence: float) -> Measured:
+    def _apart(
+        self, moments: Moments, *, first: int, second: int, target: int, confidence: float
+    ) -> EstimateWithInterval:
         """First minus second candidate, from the six columns of both."""
         mine = estimated(self.estimators[first], moments=_part(moments, _MINE))
         theirs = estimated(self.estimators[second], moments=_part(moments, _THEIRS))
@@ -205,14 +215,14 @@ class Assembling:
             return _chance_only(value, self._error(moments, first=first, second=second), confidence=confidence)
         extremes = extreme_rows(
             [self._heavy(first), self._heavy(second)],
-            rewards=self.survey.bounds(target),
+            rewards=self.summary.bounds(target),
             baseline=_predicted(self.estimators[first], (moments.mean[2] + moments.mean[5]) / 2.0),
         )
         columns = moments.combined(
             np.array([[0, 1, 1, 0, -1, -1], [1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0]], dtype=np.float64)
         )
         low, high = cressie_read(columns, confidence=confidence, extremes=extremes, value=value)
-        return Measured(value=value, low=low, high=high)
+        return EstimateWithInterval(value=value, low=low, high=high)
 
     def _error(self, moments: Moments, *, first: int, second: int | None) -> float:
         """Standard error of the paired difference of a biased estimator; second None: to the logged policy."""
@@ -225,21 +235,21 @@ class Assembling:
 
     def _heavy(self, index: int) -> float:
         """What a heavy row of a candidate weighs."""
-        return heavy_weight(self.survey.weights[index].powers)
+        return heavy_weight(self.summary.weights[index].powers)
 
-    def _segment(self, name: str, group: Group, *, index: int) -> Segment:
+    def _segment(self, name: str, group: RowGroup, *, index: int) -> Segment:
         columns = group.columns[index]
         assert columns is not None, "every group has rows"
         moments = columns.targets[0]
         value = self._value(columns, index=index, target=0)
         gap = (
-            Measured(value=0.0, low=0.0, high=0.0)
+            EstimateWithInterval(value=0.0, low=0.0, high=0.0)
             if index == self.baseline
             else self._difference(columns, index=index, target=0, confidence=self.plan.confidence)
         )
         effective = estimated(self.estimators[index], moments=_part(moments, _MINE)).effective_rows
         # How much of a hole lies in this group is not counted.
-        if effective < FEWEST or self.sequences is not None or any(each.hole for each in self._both(index)):
+        if effective < FEWEST or self.sequences is not None or any(each.unsupported_mass for each in self._both(index)):
             value, gap = _open(value), _open(gap)
         timed = np.isfinite(group.begin)
         return Segment(
@@ -253,17 +263,17 @@ class Assembling:
             end=group.end if timed else None,
         )
 
-    def _opened(self, measured: Measured, *weights: WeightTally, within: Interval) -> Measured:
+    def _opened(self, measured: EstimateWithInterval, *weights: WeightTally, within: Interval) -> EstimateWithInterval:
         """With all that the holes leave open: what was never tried counts as the middle of what rewards can be."""
-        low, high = self.survey.bounds(0)
-        span = sum(each.hole for each in weights) * (high - low) / 2.0
+        low, high = self.summary.bounds(0)
+        span = sum(each.unsupported_mass for each in weights) * (high - low) / 2.0
         if span == 0.0 or measured.low is None or measured.high is None:
             return measured
         return replace(measured, low=max(within[0], measured.low - span), high=min(within[1], measured.high + span))
 
-    def _apart_at_most(self, gap: Measured, *weights: WeightTally) -> Measured:
+    def _apart_at_most(self, gap: EstimateWithInterval, *weights: WeightTally) -> EstimateWithInterval:
         """`_opened` for a difference."""
-        low, high = self.survey.bounds(0)
+        low, high = self.summary.bounds(0)
         return self._opened(gap, *weights, within=(low - high, high - low))
 
     def _few(self, index: int) -> list[str]:
@@ -274,13 +284,13 @@ class Assembling:
 
     def _both(self, index: int) -> list[WeightTally]:
         """The weights that a difference to the baseline rests on."""
-        return [self.survey.weights[each] for each in (index, self.baseline) if each is not None]
+        return [self.summary.weights[each] for each in (index, self.baseline) if each is not None]
 
-    def _needed(self, gap: Measured | None, *, weights: WeightTally) -> int | None:
+    def _needed(self, gap: EstimateWithInterval | None, *, weights: WeightTally) -> int | None:
         """Rows that would tell; None where so little is known that the forecast would be luck."""
         if gap is None or gap.low is None or gap.high is None or gap.biased or weights.effective_rows < FEWEST:
             return None
-        return rows_needed((gap.low, gap.high), rows=self.survey.rows, value=gap.value)
+        return rows_needed((gap.low, gap.high), rows=self.summary.rows, value=gap.value)
 
 
 def _part(moments: Moments, columns: slice) -> Moments:
@@ -292,17 +302,17 @@ def _scored(moments: Moments) -> Moments:
     return moments.combined(np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
 
 
-def _chance_only(value: float, error: float, *, confidence: float) -> Measured:
+def _chance_only(value: float, error: float, *, confidence: float) -> EstimateWithInterval:
     low, high = normal(value, standard_error=error, confidence=confidence)
-    return Measured(value=value, low=low, high=high, biased=True)
+    return EstimateWithInterval(value=value, low=low, high=high, biased=True)
 
 
-def _open(measured: Measured) -> Measured:
+def _open(measured: EstimateWithInterval) -> EstimateWithInterval:
     """Without its interval: it holds for one look only, or of it nothing is known."""
     return replace(measured, low=None, high=None)
 
 
-def _within(measured: Measured, interval: tuple[float, float]) -> Measured:
+def _within(measured: EstimateWithInterval, interval: tuple[float, float]) -> EstimateWithInterval:
     """With another interval, that of the whole sequence of looks."""
     low, high = interval
     return replace(measured, low=min(low, measured.value), high=max(high, measured.value))
@@ -313,22 +323,22 @@ def _predicted(estimator: Estimator, mean: float) -> float:
     return float(mean) if estimator.facts.needs_model else 0.0
 
 
-def _standing(gap: Measured | None, *, hole: float) -> Standing:
+def _standing(gap: EstimateWithInterval | None, *, unsupported_mass: float) -> Standing:
     if gap is None:
         return "baseline"
     found: Standing = "cannot tell"
     if gap.low is not None and gap.high is not None and not gap.biased:
         found = verdict((gap.low, gap.high))
-    return "cannot be judged" if hole and found == "cannot tell" else found
+    return "cannot be judged" if unsupported_mass and found == "cannot tell" else found
 
 
-def _weights(tally: WeightTally, *, doubt: float) -> Weights:
-    low, high = tally.mean_interval(doubt=doubt)
-    return Weights(
+def _weights(tally: WeightTally, *, alpha: float) -> ImportanceWeights:
+    low, high = tally.mean_interval(alpha=alpha)
+    return ImportanceWeights(
         effective_rows=tally.effective_rows,
         largest=tally.largest,
         possible=tally.possible,
-        mean=Measured(value=tally.total / tally.rows, low=low, high=high),
+        mean=EstimateWithInterval(value=tally.total / tally.rows, low=low, high=high),
         clipped=tally.clipped / tally.rows,
         clip=tally.clip,
         histogram=Histogram(
@@ -337,14 +347,14 @@ def _weights(tally: WeightTally, *, doubt: float) -> Weights:
     )
 
 
-def arms_of(survey: Survey, *, arms: Sequence[ArmName], doubt: float) -> tuple[Arm, ...]:
+def arms_of(summary: LogSummary, *, arms: Sequence[ArmName], alpha: float) -> tuple[Arm, ...]:
     """The log's own table."""
-    tally = survey.arms
+    tally = summary.arms
     means: Matrix = np.divide(
         tally.sums, tally.drawn[:, None], out=np.full(tally.sums.shape, np.nan), where=tally.drawn[:, None] > 0
     )
     found = []
-    for index, (arm, plausible) in enumerate(zip(arms, tally.plausible(doubt=doubt), strict=True)):
+    for index, (arm, plausible) in enumerate(zip(arms, tally.plausible(alpha=alpha), strict=True)):
         reward, quality, cost = (None if np.isnan(value) else float(value) for value in means[index])
         found.append(
             Arm(

@@ -1,10 +1,10 @@
-"""The policies that are judged: what was asked for, and the probability that each gives to every arm of every row.
+"""Candidates of a replay: their names, and the probability that each gives to every arm of every row.
 
 fixed:ARM      always that arm
 column:KEY     a pmf that stands in the rows
-VERSION        a snapshot, as it was; rows that it has learned are left out
-NAME           a policy of the registry. What it learns, it learns from this log: by default cross-fitted (the rows
-of a fold are judged by the policy that learned all other folds), with learn=True progressively
+VERSION        a snapshot, frozen; rows that it has learned are left out
+NAME           a policy of the registry, trained on this log: cross-fitted by default (each fold is judged by a
+policy that learned the other folds), by progressive validation with learn=True
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +18,11 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.offline.estimation.bandit_log import Choices, Log
-from ragbandit.router.offline.estimation.moments import Matrix
+from ragbandit.router.offline.estimation.bandit_log import Choices, Flags, Log, mixed
+from ragbandit.router.offline.estimation.moments import Matrix, Vector
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.plan import Progress
-from ragbandit.router.offline.replay.sources import Held, check_pmf, pmf_columns
+from ragbandit.router.offline.replay.sources import MemoryLog, check_pmf, pmf_columns
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import Drawn, draw, outputs_of
@@ -30,11 +30,11 @@ from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
 from ragbandit.router.types import ArmName, FeatureRows, Json, PolicyLabel, Reward, SnapshotInfo, Update
 
 __all__ = [
-    "Asked",
-    "Judged",
-    "Student",
+    "CandidatePmf",
+    "CandidatePolicy",
+    "CandidateSpec",
+    "ProgressiveResult",
     "array_pmf",
-    "asked_candidates",
     "baselines",
     "check_trained",
     "crossfitted",
@@ -42,6 +42,8 @@ __all__ = [
     "frozen",
     "load",
     "notes_of",
+    "parse_candidates",
+    "progressive_validation",
     "row_pmf",
 ]
 
@@ -49,11 +51,13 @@ Kind = Literal["fixed", "column", "snapshot", "policy"]
 
 #: questions asked of a policy at once
 BATCH = 256
+#: rows between two reports of progress in progressive validation
+PROGRESS_STEP = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """A candidate by its name."""
+class CandidateSpec:
+    """A candidate, parsed from its name."""
 
     #: as it was written
     name: str
@@ -74,7 +78,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
+class CandidatePmf:
     """A candidate's probabilities on the rows of a log."""
 
     #: in words
@@ -84,103 +88,105 @@ class Judged:
     notes: tuple[str, ...] = ()
 
 
-def asked_candidates(
+def parse_candidates(
     names: Sequence[str], *, params: Mapping[str, Mapping[str, Json]] = MappingProxyType({})
-) -> list[Asked]:
+) -> list[CandidateSpec]:
     """The candidates of these names; params: registry name -> params.
 
     Raises InvalidInput for a name that stands twice, or none at all. Whether a version exists is found out later.
     """
     if not names:
-        raise InvalidInput("names none", field="policy", remedy="for example fixed:single_step")
-    found: list[Asked] = []
+        raise InvalidInput("no candidate is named", field="policy", remedy="for example fixed:single_step")
+    found: list[CandidateSpec] = []
     for name in names:
         if name in (one.name for one in found):
-            raise InvalidInput(f"{name!r} stands twice", field="policy", remedy="name every candidate once")
+            raise InvalidInput(f"{name!r} is named twice", field="policy", remedy="name every candidate once")
         prefix, colon, rest = name.partition(":")
         if colon and prefix in ("fixed", "column") and rest:
-            found.append(Asked(name=name, kind="fixed" if prefix == "fixed" else "column", what=rest))
+            found.append(CandidateSpec(name=name, kind="fixed" if prefix == "fixed" else "column", what=rest))
         elif name in POLICIES:
-            found.append(Asked(name=name, kind="policy", what=name, params=params.get(name, {})))
+            found.append(CandidateSpec(name=name, kind="policy", what=name, params=params.get(name, {})))
         elif colon or not name:
             raise InvalidInput(
-                f"{name!r} is no candidate", field="policy", remedy="use fixed:ARM, column:KEY, a version or a policy"
+                f"{name!r} is not a candidate",
+                field="policy",
+                remedy="use fixed:ARM, column:KEY, a version or a policy",
             )
         else:
-            found.append(Asked(name=name, kind="snapshot", what=name))
+            found.append(CandidateSpec(name=name, kind="snapshot", what=name))
     return found
 
 
-def baselines(arms: Sequence[ArmName]) -> list[Asked]:
+def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
     """The plain candidates of a log: always each of its arms, and all arms alike."""
-    return asked_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
+    return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
 
 
-def check_trained(asked: Asked, *, arms: Sequence[ArmName]) -> None:
+def check_trained(spec: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
     """Raises ConfigError for a policy that a log teaches nothing and that nobody trained for these arms.
 
     It would play all arms alike and be judged for that.
     """
-    policy = make_policy(asked.what, params=asked.params)
+    policy = make_policy(spec.what, params=spec.params)
     for one in (policy, getattr(policy, "inner", None)):  # of a policy that wraps another one
         if not isinstance(one, TableClassifier):
             continue
         remedy = (
-            f"train it by `ragbandit train` on a table with these arms, then give --param {asked.what}.trained=FOLDER"
+            f"train it by `ragbandit train` on a table with these arms, then give --param {spec.what}.trained=FOLDER"
         )
         if one.params.get("trained") is None:
             raise ConfigError(
-                f"{one.algorithm} is not trained, and learns nothing from a log", field=asked.name, remedy=remedy
+                f"{one.algorithm} is not trained, and learns nothing from a log", field=spec.name, remedy=remedy
             )
         unknown = [arm for arm in arms if arm not in one.trained_arms]
         if unknown:
-            raise ConfigError(f"was not trained on the arms {', '.join(unknown)}", field=asked.name, remedy=remedy)
+            raise ConfigError(f"was not trained on the arms {', '.join(unknown)}", field=spec.name, remedy=remedy)
 
 
-def array_pmf(asked: Asked, *, log: Log, columns: Mapping[str, Matrix], first: int = 0) -> Matrix:
+def array_pmf(spec: CandidateSpec, *, log: Log, columns: Mapping[str, Matrix], first: int = 0) -> Matrix:
     """Probabilities of a candidate that needs no questions, shape (n, K). Raises InvalidInput for an unknown arm."""
-    if asked.kind == "column":
-        pmf = columns[asked.what]
-        check_pmf(pmf, log=log, name=asked.what, first=first)
+    if spec.kind == "column":
+        pmf = columns[spec.what]
+        check_pmf(pmf, log=log, name=spec.what, first=first)
         return pmf
     even = log.offered / log.offered.sum(axis=1, keepdims=True)
-    if asked.kind == "policy":
+    if spec.kind == "policy":
         return np.asarray(even, dtype=np.float64)
-    if asked.what not in log.arms:
+    if spec.what not in log.arms:
         raise InvalidInput(
-            f"{asked.what!r} is not in the log", field=asked.name, remedy=f"use one of {', '.join(log.arms)}"
+            f"{spec.what!r} is not in the log", field=spec.name, remedy=f"use one of {', '.join(log.arms)}"
         )
-    place = log.arms.index(ArmName(asked.what))
+    place = log.arms.index(ArmName(spec.what))
     always = np.zeros(log.pmf.shape)
     always[:, place] = 1.0
     # Where it is not offered it plays what the policy `fixed` plays there.
     return np.where(log.offered[:, place, None], always, even)
 
 
-def row_pmf(asked: Asked, *, held: Held) -> Judged:
+def row_pmf(spec: CandidateSpec, *, log: MemoryLog) -> CandidatePmf:
     """The same of a log in memory."""
-    if asked.kind == "column":
-        known = sorted({key for row in held.rows for key in row.extra})
-        if asked.what not in known:
+    if spec.kind == "column":
+        known = sorted({key for row in log.rows for key in row.extra})
+        if spec.what not in known:
             raise InvalidInput(
                 "no row has this key",
-                field=asked.name,
+                field=spec.name,
                 remedy=f"use one of {', '.join(known)}" if known else "log the candidate's pmf in every row",
             )
-        pmf = pmf_columns(held.rows, name=asked.what, log=held.log)
-        return Judged(described=f"the pmf in {asked.what}", pmf=pmf)
-    pmf, missing = array_pmf(asked, log=held.log, columns={}), 0
-    if asked.kind == "fixed":
-        missing = int(np.count_nonzero(~held.log.offered[:, held.log.arms.index(ArmName(asked.what))]))
-    notes = (f"{asked.what} was not offered in {missing} rows: there all offered arms alike",) if missing else ()
-    return Judged(described=described(asked), pmf=pmf, notes=notes)
+        pmf = pmf_columns(log.rows, name=spec.what, log=log.log)
+        return CandidatePmf(described=f"the pmf in {spec.what}", pmf=pmf)
+    pmf, missing = array_pmf(spec, log=log.log, columns={}), 0
+    if spec.kind == "fixed":
+        missing = int(np.count_nonzero(~log.log.offered[:, log.log.arms.index(ArmName(spec.what))]))
+    notes = (f"{spec.what} was not offered in {missing} rows: there all offered arms alike",) if missing else ()
+    return CandidatePmf(described=described(spec), pmf=pmf, notes=notes)
 
 
-def described(asked: Asked) -> str:
+def described(spec: CandidateSpec) -> str:
     """A candidate that does not learn, in words."""
-    if asked.kind == "fixed":
-        return f"always {asked.what}"
-    return f"the pmf in {asked.what}" if asked.kind == "column" else "all arms alike"
+    if spec.kind == "fixed":
+        return f"always {spec.what}"
+    return f"the pmf in {spec.what}" if spec.kind == "column" else "all arms alike"
 
 
 def update_of(row: Logged, *, features: FeatureRows | None, index: int, weight: float | None) -> Update:
@@ -200,23 +206,23 @@ def reweighted(reward: Reward, *, weight: float) -> Reward:
     return replace(reward, value=value, weight=weight)
 
 
-class Student:
-    """A policy that is asked about rows and learns rows, with all that went wrong counted."""
+class CandidatePolicy:
+    """A policy under evaluation: gives probabilities for rows, learns rows, and counts its faults."""
 
     def __init__(
         self,
         policy: Policy,
         *,
-        held: Held,
+        log: MemoryLog,
         features: FeatureRows | None,
         settings: Settings,
         floor: float,
         weight: float | None,
     ) -> None:
-        self.policy, self.held = policy, held
+        self.policy, self.log = policy, log
         self.features = features if "features" in policy.needs else None
         self._fallback, self._floor, self._weight = settings.policy.fallback, floor, weight
-        self._columns = {arm: index for index, arm in enumerate(held.log.arms)}
+        self._columns = {arm: index for index, arm in enumerate(log.log.arms)}
         self.faults = 0
         self.reason: str | None = None
         #: rows that it would not learn
@@ -224,16 +230,16 @@ class Student:
 
     def ask(self, rows: Choices) -> Matrix:
         """Its probabilities on these rows, as it would serve them, floor included; shape (len(rows), K)."""
-        pmf = np.zeros((len(rows), len(self.held.log.arms)))
+        pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
             for place, drawn in enumerate(self._drawn(batch), start=start):
-                arms = self.held.rows[rows[place]].decision.arms
+                arms = self.log.rows[rows[place]].decision.arms
                 pmf[place, [self._columns[arm] for arm in arms]] = drawn.pmf
         return pmf
 
     def _drawn(self, batch: Choices) -> list[Drawn]:
-        decisions = [self.held.rows[index].decision for index in batch]
+        decisions = [self.log.rows[index].decision for index in batch]
         arms = [decision.arms for decision in decisions]
         outputs = outputs_of(
             self.policy,
@@ -252,65 +258,123 @@ class Student:
 
     def learn(self, index: int) -> None:
         """Let it learn one row."""
-        row = self.held.rows[index]
+        row = self.log.rows[index]
         if not apply(self.policy, update_of(row, features=self.features, index=index, weight=self._weight)):
             self.refused.add(index)
 
 
-def notes_of(*students: Student) -> tuple[str, ...]:
+def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
     """What went wrong with all of them together, in words."""
     found = []
-    faults, refused = sum(student.faults for student in students), set().union(*(each.refused for each in students))
+    faults, refused = (
+        sum(candidate.faults for candidate in candidates),
+        set().union(*(each.refused for each in candidates)),
+    )
     if faults:
-        reason = next(student.reason for student in students if student.reason)
+        reason = next(candidate.reason for candidate in candidates if candidate.reason)
         found.append(f"{faults} decisions were the fallback's: {reason}")
     if refused:
         found.append(f"the policy would not learn {len(refused)} rows")
     return tuple(found)
 
 
-MakeStudent = Callable[[Policy], Student]
+MakeCandidatePolicy = Callable[[Policy], CandidatePolicy]
 
 
-def crossfitted(asked: Asked, *, make: MakeStudent, folds_of_rows: Choices, folds: int, progress: Progress) -> Judged:
+def crossfitted(
+    spec: CandidateSpec, *, make: MakeCandidatePolicy, folds_of_rows: Choices, folds: int, progress: Progress
+) -> CandidatePmf:
     """A policy of the registry on every row, each fold by one that learned the others in the log's order."""
-    students: list[Student] = []
+    candidates: list[CandidatePolicy] = []
     pmf: Matrix | None = None
     total = len(folds_of_rows) * folds
     for fold in range(folds):
-        student = make(make_policy(asked.what, params=asked.params))
+        candidate = make(make_policy(spec.what, params=spec.params))
         for done, index in enumerate(np.flatnonzero(folds_of_rows != fold)):
-            student.learn(int(index))
+            candidate.learn(int(index))
             if done % BATCH == 0:
-                progress(f"{asked.name} learns", fold * len(folds_of_rows) + done, total)
+                progress(f"{spec.name} learns", fold * len(folds_of_rows) + done, total)
         rows = np.flatnonzero(folds_of_rows == fold)
-        asked_of = student.ask(rows)
-        pmf = np.zeros((len(folds_of_rows), asked_of.shape[1])) if pmf is None else pmf
-        pmf[rows] = asked_of
-        students.append(student)
-    progress(f"{asked.name} learns", total, total)
+        answers = candidate.ask(rows)
+        pmf = np.zeros((len(folds_of_rows), answers.shape[1])) if pmf is None else pmf
+        pmf[rows] = answers
+        candidates.append(candidate)
+    progress(f"{spec.name} learns", total, total)
     assert pmf is not None
-    return Judged(
-        described=f"{asked.what}, each of {folds} folds judged by what the others taught",
+    return CandidatePmf(
+        described=f"{spec.what}, each of {folds} folds judged by what the others taught",
         pmf=pmf,
-        notes=notes_of(*students),
+        notes=notes_of(*candidates),
     )
 
 
-def frozen(info: SnapshotInfo, *, student: Student) -> Judged:
+def frozen(info: SnapshotInfo, *, candidate: CandidatePolicy) -> CandidatePmf:
     """A snapshot as it is."""
-    pmf = student.ask(np.arange(len(student.held.rows)))
-    return Judged(
-        described=f"{info.algorithm} after {info.last_seq} updates of {info.policy}", pmf=pmf, notes=notes_of(student)
+    pmf = candidate.ask(np.arange(len(candidate.log.rows)))
+    return CandidatePmf(
+        described=f"{info.algorithm} after {info.last_seq} updates of {info.policy}", pmf=pmf, notes=notes_of(candidate)
     )
 
 
-def load(asked: Asked, *, files: SnapshotFiles) -> tuple[Policy, SnapshotInfo]:
+def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, SnapshotInfo]:
     """The policy of a version. Raises InvalidInput if there is no such snapshot, SnapshotError if it is broken."""
-    if not files.exists(asked.what):
+    if not files.exists(spec.what):
         raise InvalidInput(
-            f"{asked.what!r} is no policy and no snapshot in {files.root}",
+            f"{spec.what!r} is no policy and no snapshot in {files.root}",
             field="policy",
             remedy=f"use fixed:ARM, column:KEY, a version, or one of {', '.join(sorted(POLICIES))}",
         )
-    return files.load(asked.what)
+    return files.load(spec.what)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgressiveResult:
+    """Progressive validation of a candidate, and the rows that its rejection sampling accepted."""
+
+    pmf: CandidatePmf
+    #: accepted rows, shape (n,)
+    accepted: Flags
+
+
+def progressive_validation(
+    spec: CandidateSpec, *, make: Callable[[], CandidatePolicy], log: Log, progress: Progress
+) -> ProgressiveResult:
+    """A candidate that learns along the log, asked about every row before it learns that row.
+
+    Progressive validation: one copy of the policy learns every row; the estimator of the plan scores its
+    probabilities. Rejection-sampling replay (Li et al. 2011 for uniform logs, Dudik et al. 2012): a second copy learns,
+    and is scored on, accepted rows only. A row is accepted with probability q / (c p), where p and q are the logged
+    and the copy's probability of the drawn arm, and c is the largest 1 / p in the log. Accepted rows are distributed as
+    the candidate's own traffic, so their plain mean is unbiased; few rows are accepted where c is large.
+
+    make: a new, untaught copy.
+    """
+    all_rows, own_rows = make(), make()
+    pmf = np.zeros(log.pmf.shape)
+    accepted: Flags = np.zeros(len(log), dtype=np.bool_)
+    draws, propensity = uniform(log), log.propensity
+    bound = 1.0 / float(log.pmf[log.pmf > 0.0].min())
+    for index in range(len(log)):
+        row = np.array([index])
+        pmf[index] = all_rows.ask(row)[0]
+        all_rows.learn(index)
+        chance = own_rows.ask(row)[0, log.action[index]] / (bound * propensity[index])
+        if draws[index] < chance:
+            accepted[index] = True
+            own_rows.learn(index)
+        if index % PROGRESS_STEP == 0:
+            progress(f"{spec.name}: rows", index, len(log))
+    progress(f"{spec.name}: rows", len(log), len(log))
+    notes = (
+        *notes_of(all_rows),
+        f"rejection accepted {np.count_nonzero(accepted)} of {len(log)} rows (least probability {1.0 / bound:.3g})",
+    )
+    return ProgressiveResult(
+        pmf=CandidatePmf(described=f"{spec.what}, learning while it goes", pmf=pmf, notes=notes), accepted=accepted
+    )
+
+
+def uniform(log: Log) -> Vector:
+    """A number in [0, 1) per row that depends on its decision id only, and on no draw of the log's; shape (n,)."""
+    salt = np.full(len(log), 0x5EED, dtype=np.uint64)
+    return np.asarray((mixed(log.keys, salt) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)

@@ -3,17 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.diagnostics import DOUBT
+from ragbandit.router.offline.estimation.diagnostics import ALPHA
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator
 from ragbandit.router.offline.replay.anytime import sequences
-from ragbandit.router.offline.replay.assemble import Assembling, arms_of, others_largest
-from ragbandit.router.offline.replay.candidates import Asked, Judged
-from ragbandit.router.offline.replay.measure import Measuring, Survey, Views, measure, survey, tuned
-from ragbandit.router.offline.replay.plan import Plan, Progress
-from ragbandit.router.offline.replay.results import Replayed, Skipped
-from ragbandit.router.offline.replay.reward_model import Fitting, Model
+from ragbandit.router.offline.replay.assemble import ResultAssembler, arms_of, others_largest
+from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec
+from ragbandit.router.offline.replay.measure import EstimationPlan, LogSummary, Views, measure, summarize, tuned
+from ragbandit.router.offline.replay.plan import Plan, Progress, no_progress
+from ragbandit.router.offline.replay.results import ReplayResult, Skipped, instant
+from ragbandit.router.offline.replay.reward_model import Model, RewardModelFit
 from ragbandit.router.offline.replay.sources import Piece, Pieces
-from ragbandit.router.offline.replay.times import instant
 from ragbandit.router.types import ArmName
 
 __all__ = ["Plan", "judge"]
@@ -31,119 +30,119 @@ MOST_NAMED = 20
 def judge(
     pieces: Pieces,
     *,
-    candidates: Sequence[Asked],
-    judged: Sequence[Judged],
+    candidates: Sequence[CandidateSpec],
+    candidate_pmfs: Sequence[CandidatePmf],
     plan: Plan,
     log: str,
     since: float | None = None,
     notes: Sequence[str] = (),
     skipped: Sequence[Skipped] = (),
-    progress: Progress = lambda _what, _done, _total: None,
-) -> Replayed:
+    progress: Progress = no_progress,
+) -> ReplayResult:
     """Judge these candidates, whose probabilities are in the pieces.
 
-    judged: their descriptions and notes, in the same order. log: where it comes from, in words. since: rows decided
-    before are not in the pieces, seconds since the epoch.
+    candidate_pmfs: descriptions and notes of the candidates, in the same order. log: description of the source. since:
+    rows decided before this time are not in the pieces, seconds since the epoch.
     Raises InvalidInput for a row that cannot be true, an empty log, a baseline that is no candidate.
     """
     baseline = _baseline(plan, candidates)
-    checked, fitting = _Checked(pieces), Fitting(plan=plan)
-    found = survey(checked, candidates=len(candidates), clip=CLIP, learn=fitting.learn, progress=progress)
-    _check(found, plan=plan, since=since)
-    model = fitting.model(checked)
-    return _replayed(
-        _assembling(checked, found=found, model=model, plan=plan, baseline=baseline, progress=progress),
+    checked, model_fit = _Checked(pieces), RewardModelFit(plan=plan)
+    summary = summarize(checked, candidates=len(candidates), clip=CLIP, learn=model_fit.learn, progress=progress)
+    _check(summary, plan=plan, since=since)
+    model = model_fit.model(checked)
+    return _result(
+        _assembler(checked, summary=summary, model=model, plan=plan, baseline=baseline, progress=progress),
         candidates=candidates,
-        judged=judged,
+        candidate_pmfs=candidate_pmfs,
         log=log,
         since=since,
-        notes=(*notes, *_notes(found, plan=plan, featureless=checked.featureless)),
+        notes=(*notes, *_notes(summary, plan=plan, featureless=checked.featureless)),
         skipped=skipped,
     )
 
 
-def _assembling(
-    pieces: "_Checked", *, found: Survey, model: Model, plan: Plan, baseline: int | None, progress: Progress
-) -> Assembling:
+def _assembler(
+    pieces: "_Checked", *, summary: LogSummary, model: Model, plan: Plan, baseline: int | None, progress: Progress
+) -> ResultAssembler:
     """The later passes."""
-    ranges = [found.bounds(target) for target in range(3)]
+    ranges = [summary.bounds(target) for target in range(3)]
     views = Views(pieces=pieces, model=model, middles=[(low + high) / 2.0 for low, high in ranges])
-    measuring = Measuring(
-        estimators=_estimators(plan, views=views, found=found, progress=progress),
-        others=_others(plan, modelled=found.rows >= FEWEST_ROWS * plan.folds),
+    estimation = EstimationPlan(
+        estimators=_estimators(plan, views=views, summary=summary, progress=progress),
+        others=_others(plan, modelled=summary.rows >= FEWEST_ROWS * plan.folds),
         baseline=baseline,
     )
-    return Assembling(
+    return ResultAssembler(
         plan=plan,
-        estimators=measuring.estimators,
-        survey=found,
-        tallies=measure(views, survey=found, measuring=measuring, fields=plan.segments, progress=progress),
+        estimators=estimation.estimators,
+        summary=summary,
+        accumulators=measure(views, summary=summary, estimation=estimation, fields=plan.segments, progress=progress),
         arms=pieces.arms,
         baseline=baseline,
-        doubt=DOUBT / (1 + len(pieces.arms) + len(found.weights)),
-        sequences=sequences(pieces, survey=found, plan=plan, baseline=baseline, progress=progress),
+        alpha=ALPHA / (1 + len(pieces.arms) + len(summary.weights)),
+        sequences=sequences(pieces, summary=summary, plan=plan, baseline=baseline, progress=progress),
     )
 
 
-def _replayed(
-    assembling: Assembling,
+def _result(
+    assembler: ResultAssembler,
     *,
-    candidates: Sequence[Asked],
-    judged: Sequence[Judged],
+    candidates: Sequence[CandidateSpec],
+    candidate_pmfs: Sequence[CandidatePmf],
     log: str,
     since: float | None,
     notes: Sequence[str],
     skipped: Sequence[Skipped],
-) -> Replayed:
-    plan, found = assembling.plan, assembling.survey
-    reward, quality, cost = assembling.baseline_values()
-    timed = found.begin <= found.end
-    return Replayed(
+) -> ReplayResult:
+    plan, summary = assembler.plan, assembler.summary
+    reward, quality, cost = assembler.baseline_values()
+    timed = summary.begin <= summary.end
+    return ReplayResult(
         log=log,
-        rows=found.rows,
-        begin=found.begin if timed else None,
-        end=found.end if timed else None,
+        rows=summary.rows,
+        begin=summary.begin if timed else None,
+        end=summary.end if timed else None,
         since=since,
         plan=plan,
-        baseline="the logged policy" if assembling.baseline is None else plan.baseline,
+        baseline="the logged policy" if assembler.baseline is None else plan.baseline,
         baseline_reward=reward,
         baseline_quality=quality,
         baseline_cost=cost,
-        comparisons=assembling.compared,
-        arms=arms_of(found, arms=assembling.arms, doubt=assembling.doubt),
-        sources=_sources(found),
-        versions=others_largest({name: rows for name, rows in found.fields.get("version", {}).items() if name}),
+        comparisons=assembler.compared,
+        arms=arms_of(summary, arms=assembler.arms, alpha=assembler.alpha),
+        sources=_sources(summary),
+        versions=others_largest({name: rows for name, rows in summary.fields.get("version", {}).items() if name}),
         candidates=tuple(
-            assembling.candidate(index, asked=asked, judged=described)
-            for index, (asked, described) in enumerate(zip(candidates, judged, strict=True))
+            assembler.candidate(index, spec=spec, described=described)
+            for index, (spec, described) in enumerate(zip(candidates, candidate_pmfs, strict=True))
         ),
-        pairs=assembling.pairs([asked.name for asked in candidates]),
+        pairs=assembler.pairs([spec.name for spec in candidates]),
         skipped_rows=len(skipped),
         skipped=tuple(skipped[:MOST_NAMED]),
-        faults=_faults(found, arms=assembling.arms, candidates=candidates, doubt=assembling.doubt),
+        faults=_faults(summary, arms=assembler.arms, candidates=candidates, alpha=assembler.alpha),
         notes=tuple(notes),
     )
 
 
-def _check(found: Survey, *, plan: Plan, since: float | None) -> None:
-    if not found.rows:
+def _check(summary: LogSummary, *, plan: Plan, since: float | None) -> None:
+    if not summary.rows:
         raise InvalidInput(
             "has no rows" if since is None else f"has no rows decided since {instant(since)}",
             field="log",
             remedy="feedback must have been learned before it can be replayed",
         )
     for name in plan.segments:
-        if not any(found.fields[name]):
+        if not any(summary.fields[name]):
             raise InvalidInput(
                 "no row has it", field=f"segment {name}", remedy="use tenant, version, policy or a key of the context"
             )
 
 
-def _estimators(plan: Plan, *, views: Views, found: Survey, progress: Progress) -> Sequence[Estimator]:
+def _estimators(plan: Plan, *, views: Views, summary: LogSummary, progress: Progress) -> Sequence[Estimator]:
     """The estimator of each candidate."""
     if plan.tuned:
-        return tuned(views, name=plan.estimator, rows=found.rows, progress=progress)
-    return [Estimator.parse(plan.estimator)] * len(found.weights)
+        return tuned(views, name=plan.estimator, rows=summary.rows, progress=progress)
+    return [Estimator.parse(plan.estimator)] * len(summary.weights)
 
 
 def _others(plan: Plan, *, modelled: bool) -> list[Estimator]:
@@ -178,15 +177,15 @@ class _Checked:
         self._known = True
 
 
-def _baseline(plan: Plan, candidates: Sequence[Asked]) -> int | None:
+def _baseline(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
     """The place of the candidate that is the baseline. Raises InvalidInput where it, or what is asked, cannot be."""
-    if plan.anytime and not plan.learn and any(asked.learns for asked in candidates):
+    if plan.anytime and not plan.learn and any(spec.learns for spec in candidates):
         raise InvalidInput(
             "a policy that learned later rows too has no interval that holds at every look",
             field="anytime",
             remedy="give --learn as well, or judge snapshots",
         )
-    names = [asked.name for asked in candidates]
+    names = [spec.name for spec in candidates]
     if plan.baseline == "logged":
         return None
     if plan.baseline not in names:
@@ -196,11 +195,13 @@ def _baseline(plan: Plan, candidates: Sequence[Asked]) -> int | None:
     return names.index(plan.baseline)
 
 
-def _faults(found: Survey, *, arms: Sequence[ArmName], candidates: Sequence[Asked], doubt: float) -> tuple[str, ...]:
+def _faults(
+    summary: LogSummary, *, arms: Sequence[ArmName], candidates: Sequence[CandidateSpec], alpha: float
+) -> tuple[str, ...]:
     """Each check has its share of DOUBT."""
     faults = []
     for arm, plausible, drawn, expected in zip(
-        arms, found.arms.plausible(doubt=doubt), found.arms.drawn, found.arms.expected, strict=True
+        arms, summary.arms.plausible(alpha=alpha), summary.arms.drawn, summary.arms.expected, strict=True
     ):
         if not plausible:
             less = "less" if drawn < expected else "more"
@@ -208,30 +209,30 @@ def _faults(found: Survey, *, arms: Sequence[ArmName], candidates: Sequence[Aske
                 f"{arm} has {drawn:.0f} rows where the logged probabilities give {expected:.1f}: it was not drawn as "
                 f"logged, or its answers were judged {less} often than others"
             )
-    if not found.arms.likely(doubt=doubt):
-        more = "more" if found.arms.surplus > 0.0 else "less"
+    if not summary.arms.likely(alpha=alpha):
+        more = "more" if summary.arms.surplus > 0.0 else "less"
         faults.append(f"the arms that were drawn are {more} likely by the logged probabilities than chance allows")
-    for asked, tally in zip(candidates, found.weights, strict=True):
-        if not tally.plausible(doubt=doubt):
-            low, high = tally.mean_interval(doubt=doubt)
+    for spec, tally in zip(candidates, summary.weights, strict=True):
+        if not tally.plausible(alpha=alpha):
+            low, high = tally.mean_interval(alpha=alpha)
             faults.append(
-                f"the weights of {asked.name} average {tally.total / tally.rows:.3f} ({low:.3f} to {high:.3f}), "
-                f"where true probabilities give {1.0 - tally.hole:.3f}"
+                f"the weights of {spec.name} average {tally.total / tally.rows:.3f} ({low:.3f} to {high:.3f}), "
+                f"where true probabilities give {1.0 - tally.unsupported_mass:.3f}"
             )
     return tuple(faults)
 
 
-def _sources(found: Survey) -> Mapping[str, int]:
-    counts = {"explicit": found.rows - found.defaulted, "default": found.defaulted, "late": found.late}
+def _sources(summary: LogSummary) -> Mapping[str, int]:
+    counts = {"explicit": summary.rows - summary.defaulted, "default": summary.defaulted, "late": summary.late}
     return {name: count for name, count in counts.items() if count}
 
 
-def _notes(found: Survey, *, plan: Plan, featureless: bool) -> list[str]:
+def _notes(summary: LogSummary, *, plan: Plan, featureless: bool) -> list[str]:
     notes = []
     if featureless and plan.reward_model != "mean":
         notes.append("the rows have no features: the reward model knows the arms' means only")
-    if plan.weight is not None and found.raw:
-        notes.append(f"{found.raw} rewards came whole: they keep their value whatever the weight of cost")
-    if found.defaulted:
-        notes.append(f"{found.defaulted} of {found.rows} rewards are the default: nobody judged those answers")
+    if plan.weight is not None and summary.raw:
+        notes.append(f"{summary.raw} rewards came whole: they keep their value whatever the weight of cost")
+    if summary.defaulted:
+        notes.append(f"{summary.defaulted} of {summary.rows} rewards are the default: nobody judged those answers")
     return notes

@@ -21,7 +21,18 @@ from ragbandit.router.offline.replay.plan import Progress
 from ragbandit.router.offline.replay.reward_model import Model
 from ragbandit.router.offline.replay.sources import Piece, Pieces
 
-__all__ = ["Columns", "Group", "Measuring", "Survey", "Tallies", "Views", "measure", "survey", "tuned", "weight_of"]
+__all__ = [
+    "Accumulators",
+    "Columns",
+    "EstimationPlan",
+    "LogSummary",
+    "RowGroup",
+    "Views",
+    "measure",
+    "summarize",
+    "tuned",
+    "weight_of",
+]
 
 #: stretches of time, of equally many rows
 STRETCHES = 12
@@ -31,7 +42,7 @@ OTHERS = "others"
 
 
 @dataclass(kw_only=True)
-class Survey:
+class LogSummary:
     """What the first pass found."""
 
     rows: int = 0
@@ -87,16 +98,16 @@ def weight_of(log: Log, pmf: Matrix) -> Vector:
     return np.asarray(np.take_along_axis(pmf, log.action[:, None], axis=1)[:, 0] / log.propensity)
 
 
-def survey(
+def summarize(
     pieces: Pieces,
     *,
     candidates: int,
     clip: float,
     learn: Callable[[Log, Sequence[Matrix]], None],
     progress: Progress,
-) -> Survey:
+) -> LogSummary:
     """The first pass; learn: fits the reward model as it goes."""
-    found = Survey(weights=[WeightTally(clip=clip) for _ in range(candidates)])
+    found = LogSummary(weights=[WeightTally(clip=clip) for _ in range(candidates)])
     for piece in pieces:
         found.add(piece)
         learn(piece.log, piece.candidates)
@@ -116,7 +127,7 @@ class Columns:
 
 
 @dataclass(kw_only=True, slots=True)
-class Group:
+class RowGroup:
     """Rows that belong together, per candidate."""
 
     columns: list[Columns | None]
@@ -130,12 +141,12 @@ class Group:
 
 
 @dataclass(kw_only=True)
-class Tallies:
+class Accumulators:
     """What the second pass found."""
 
-    stretches: list[Group]
+    stretches: list[RowGroup]
     #: field -> value -> group
-    segments: dict[str, dict[str, Group]]
+    segments: dict[str, dict[str, RowGroup]]
     #: per candidate: estimator -> moments of its (w, e, b) for the reward
     others: list[dict[str, Moments]]
     #: (first, second) candidate -> six columns for the reward
@@ -171,21 +182,21 @@ class _View:
     middles: Sequence[float]
 
     @cached_property
-    def beyond(self) -> Flags:
+    def unsupported(self) -> Flags:
         """Arms that the candidate plays and the logger could not, shape (n, K)."""
         return np.asarray((self.log.pmf <= 0.0) & (self.pmf > 0.0))
 
     @cached_property
-    def hole(self) -> Vector:
+    def unsupported_mass(self) -> Vector:
         """Their probability together: with it, the weight's mean is 1; shape (n,)."""
-        return np.asarray(np.where(self.beyond, self.pmf, 0.0).sum(axis=1))
+        return np.asarray(np.where(self.unsupported, self.pmf, 0.0).sum(axis=1))
 
     @cached_property
     def predicted(self) -> Matrix:
         """Rewards, qualities and costs of every arm, shape (3, n, K)."""
         found = np.ascontiguousarray(np.moveaxis(self.model(), 2, 0))
-        if self.beyond.any():
-            found = np.where(self.beyond, np.reshape(self.middles, (3, 1, 1)), found)
+        if self.unsupported.any():
+            found = np.where(self.unsupported, np.reshape(self.middles, (3, 1, 1)), found)
         return found
 
     def side(self, estimator: Estimator, *, target: int) -> Side:
@@ -199,8 +210,8 @@ class _View:
             candidate=self.pmf,
             predicted=self.predicted[target] if modelled else None,
         )
-        baseline = made.baseline if modelled else self.hole * self.middles[target]
-        return made.weight + self.hole, made.correction, baseline
+        baseline = made.baseline if modelled else self.unsupported_mass * self.middles[target]
+        return made.weight + self.unsupported_mass, made.correction, baseline
 
     def trials(self, name: str) -> Trials:
         """What every parameter makes of the reward."""
@@ -250,7 +261,7 @@ def tuned(views: Views, *, name: str, rows: int, progress: Progress) -> list[Est
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measuring:
+class EstimationPlan:
     """How the second pass measures."""
 
     #: of each candidate
@@ -267,14 +278,16 @@ def logged_side(log: Log) -> list[Side]:
 
 
 def measure(
-    views: Views, *, survey: Survey, measuring: Measuring, fields: Sequence[str], progress: Progress
-) -> Tallies:
+    views: Views, *, summary: LogSummary, estimation: EstimationPlan, fields: Sequence[str], progress: Progress
+) -> Accumulators:
     """The second pass."""
-    count = len(survey.weights)
-    shown = {name: _shown(survey.fields[name]) for name in fields}
-    tallies = Tallies(
-        stretches=[Group(columns=[None] * count) for _ in range(min(STRETCHES, survey.rows))],
-        segments={name: {value: Group(columns=[None] * count) for value in values} for name, values in shown.items()},
+    count = len(summary.weights)
+    shown = {name: _shown(summary.fields[name]) for name in fields}
+    accumulators = Accumulators(
+        stretches=[RowGroup(columns=[None] * count) for _ in range(min(STRETCHES, summary.rows))],
+        segments={
+            name: {value: RowGroup(columns=[None] * count) for value in values} for name, values in shown.items()
+        },
         others=[{} for _ in range(count)],
         pairs={},
     )
@@ -282,18 +295,18 @@ def measure(
     for piece, here in views:
         sides = [
             [view.side(estimator, target=target) for target in range(3)]
-            for view, estimator in zip(here, measuring.estimators, strict=True)
+            for view, estimator in zip(here, estimation.estimators, strict=True)
         ]
-        base = logged_side(piece.log) if measuring.baseline is None else sides[measuring.baseline]
-        stretch = (np.arange(row, row + len(piece.log)) * len(tallies.stretches)) // survey.rows
-        _add_stretches(tallies, stretch, sides=sides, base=base, made_at=piece.log.made_at)
-        for name, groups in tallies.segments.items():
+        base = logged_side(piece.log) if estimation.baseline is None else sides[estimation.baseline]
+        stretch = (np.arange(row, row + len(piece.log)) * len(accumulators.stretches)) // summary.rows
+        _add_stretches(accumulators, stretch, sides=sides, base=base, made_at=piece.log.made_at)
+        for name, groups in accumulators.segments.items():
             _add_segments(groups, piece.log.fields[name], sides=sides, base=base)
-        _add_others(tallies, here, others=measuring.others)
-        _add_pairs(tallies, sides)
+        _add_others(accumulators, here, others=estimation.others)
+        _add_pairs(accumulators, sides)
         row += len(piece.log)
-        progress("rows judged", row, survey.rows)
-    return tallies
+        progress("rows judged", row, summary.rows)
+    return accumulators
 
 
 def _shown(counts: Counter[str]) -> list[str]:
@@ -311,18 +324,20 @@ def _columns(side: list[Side], base: list[Side], rows: slice | Choices) -> Colum
 
 
 def _add_stretches(
-    tallies: Tallies, stretch: Choices, *, sides: list[list[Side]], base: list[Side], made_at: Vector
+    accumulators: Accumulators, stretch: Choices, *, sides: list[list[Side]], base: list[Side], made_at: Vector
 ) -> None:
     edges = np.flatnonzero(np.diff(stretch)) + 1
     for start, stop in zip([0, *edges], [*edges, len(stretch)], strict=True):
-        group = tallies.stretches[int(stretch[start])]
+        group = accumulators.stretches[int(stretch[start])]
         times = made_at[start:stop]
         group.begin, group.end = _stretched(group.begin, group.end, times)
         for index, side in enumerate(sides):
             group.add(index, _columns(side, base, slice(start, stop)))
 
 
-def _add_segments(groups: Mapping[str, Group], values: Strings, *, sides: list[list[Side]], base: list[Side]) -> None:
+def _add_segments(
+    groups: Mapping[str, RowGroup], values: Strings, *, sides: list[list[Side]], base: list[Side]
+) -> None:
     for value, group in groups.items():
         named = np.array([name != OTHERS for name in groups])
         own = values == value if value != OTHERS else ~np.isin(values.astype(str), np.array(list(groups))[named])
@@ -332,17 +347,17 @@ def _add_segments(groups: Mapping[str, Group], values: Strings, *, sides: list[l
                 group.add(index, _columns(side, base, rows))
 
 
-def _add_others(tallies: Tallies, views: Sequence[_View], *, others: Sequence[Estimator]) -> None:
-    for found, view in zip(tallies.others, views, strict=True):
+def _add_others(accumulators: Accumulators, views: Sequence[_View], *, others: Sequence[Estimator]) -> None:
+    for found, view in zip(accumulators.others, views, strict=True):
         for estimator in others:
             more = Moments.of(*view.side(estimator, target=0))
             standing = found.get(estimator.name)
             found[estimator.name] = more if standing is None else standing.merged(more)
 
 
-def _add_pairs(tallies: Tallies, sides: list[list[Side]]) -> None:
+def _add_pairs(accumulators: Accumulators, sides: list[list[Side]]) -> None:
     for first in range(len(sides)):
         for second in range(first):
             more = Moments.of(*sides[second][0], *sides[first][0])
-            standing = tallies.pairs.get((second, first))
-            tallies.pairs[second, first] = more if standing is None else standing.merged(more)
+            standing = accumulators.pairs.get((second, first))
+            accumulators.pairs[second, first] = more if standing is None else standing.merged(more)

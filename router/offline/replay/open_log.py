@@ -1,104 +1,116 @@
-"""Opening a log for replay: which reader, which reward bounds, what is refused."""
+"""Opening a log for replay: a file, or a ledger of the configured store; read when it is replayed."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.moments import Vector
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import opened
-from ragbandit.router.offline.replay import Asked, Held, Plan, Replayed, held, judge, replay
-from ragbandit.router.offline.replay.candidates import Judged, baselines, described
-from ragbandit.router.offline.replay.parquet_source import Streamed, streams
-from ragbandit.router.offline.replay.plan import Progress
-from ragbandit.router.offline.replay.results import Skipped
-from ragbandit.router.offline.replay.times import instant
-from ragbandit.router.serving.bootstrap import ledger_of, make_encoder
+from ragbandit.router.offline.logs.records import reward_defaults
+from ragbandit.router.offline.replay.candidates import CandidateSpec, baselines
+from ragbandit.router.offline.replay.parquet_source import ParquetPieces, can_stream
+from ragbandit.router.offline.replay.plan import Plan, Progress, no_progress
+from ragbandit.router.offline.replay.results import Skipped, instant
+from ragbandit.router.offline.replay.sources import MemoryLog, memory_log
+from ragbandit.router.serving.bootstrap import ledger_of
 
-__all__ = ["MOST_NAMED", "reward_bounds"]
+__all__ = ["MOST_NAMED", "OpenLog", "open_log"]
+
+#: bad rows that an error names
+MOST_NAMED = 5
 
 
-def reward_bounds(settings: Settings, *, minimum: float | None, maximum: float | None) -> Defaults:
-    """What holds for rewards that do not say it themselves. Raises InvalidInput where minimum is not below maximum."""
-    reward = settings.reward
-    defaults = Defaults(
-        minimum=reward.minimum if minimum is None else minimum,
-        maximum=reward.maximum if maximum is None else maximum,
-        weight=reward.weight,
+def open_log(
+    path: str | Path | None = None,
+    *,
+    format: str | None = None,  # noqa: A002 - as in read_rows
+    config: str | Path | Settings | None = None,
+    label: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    since: float | None = None,
+    mixed_arms: bool = False,
+    skip_bad: bool = False,
+) -> "OpenLog":
+    """A log for `replay`. Nothing but the configuration is read here.
+
+    path: a file (JSONL, Parquet, dsjson, npz); None: the ledger `label` of the configured store.
+    format: of a file whose name does not tell it.
+    config: a file, ready Settings, or None for ./config.yaml and the environment.
+    label: default policy.label.
+    minimum, maximum: bounds of rewards that name none; default reward.minimum and reward.maximum.
+    since: rows decided before are left out, seconds since the epoch.
+    mixed_arms: rows may offer different arms.
+    skip_bad: rows that cannot be used are left out and counted, instead of refused.
+    Raises InvalidInput for an unknown format, and for bounds that are not finite or not in order; ConfigError for a
+    wrong setting.
+    """
+    settings = config if isinstance(config, Settings) else load_settings(config).settings
+    return OpenLog(
+        path=None if path is None else Path(path),
+        format=None if path is None else format_of(path, format=format),
+        settings=settings,
+        label=label or settings.policy.label,
+        defaults=reward_defaults(settings.reward, minimum=minimum, maximum=maximum),
+        since=since,
+        mixed_arms=mixed_arms,
+        skip_bad=skip_bad,
     )
-    if not -math.inf < defaults.minimum < defaults.maximum < math.inf:
-        raise InvalidInput("must be below maximum", field="minimum", remedy="give the bounds that the rewards have")
-    return defaults
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asking:
-    """The command's words, checked."""
+class OpenLog:
+    """A log that `replay` reads: in pieces where it can, otherwise into memory."""
 
-    plan: Plan
+    #: None: the ledger of the store
+    path: Path | None
+    format: str | None
     settings: Settings
     label: str
-    log: Path | None
-    format: str | None
     defaults: Defaults
-    since: float | None
-    mixed_arms: bool
-    skip_bad: bool
+    since: float | None = None
+    mixed_arms: bool = False
+    skip_bad: bool = False
 
-    def replayed(self, candidates: Sequence[Asked] | None, *, progress: Progress) -> Replayed:
-        """The replay; candidates None: the plain ones of the log."""
-        if self.log is not None and self._streams(self.log, candidates or ()):
-            return self._streamed(self.log, candidates, progress=progress)
-        log, words, skipped = self._stored(progress) if self.log is None else self._file(self.log, progress)
-        return replay(
-            log,
-            candidates=baselines(log.log.arms) if candidates is None else candidates,
-            plan=self.plan,
-            settings=self.settings,
-            encoder=lambda: make_encoder(self.settings.encoder),
-            described=words,
-            since=self.since,
-            skipped=skipped,
-            progress=progress,
-        )
+    def parquet(self, candidates: Sequence[CandidateSpec]) -> Path | None:
+        """The file, if these candidates can be judged on it in pieces: a Parquet file that has what they need."""
+        if self.path is None or self.format != "parquet" or self.skip_bad:
+            return None
+        return self.path if can_stream(self.path, candidates=candidates) else None
 
-    def _streams(self, path: Path, candidates: Sequence[Asked]) -> bool:
-        parquet = format_of(path, format=self.format) == "parquet"
-        return parquet and not self.skip_bad and streams(path, candidates=candidates)
-
-    def _streamed(self, path: Path, candidates: Sequence[Asked] | None, *, progress: Progress) -> Replayed:
+    def check_since(self, path: Path) -> None:
+        """Raises InvalidInput where `since` is given and rows of this Parquet file have no time, or all are older."""
         if self.since is not None:
             _check_times(path, _times(path), since=self.since)
-        if candidates is None:
-            first = next(iter(self._pieces(path, candidates=())), None)
-            candidates = baselines(() if first is None else first.log.arms)
-        return judge(
-            self._pieces(path, candidates=candidates),
-            candidates=candidates,
-            judged=[Judged(described=described(asked)) for asked in candidates],
-            plan=self.plan,
-            log=str(path),
-            since=self.since,
-            progress=progress,
-        )
 
-    def _pieces(self, path: Path, *, candidates: Sequence[Asked]) -> Streamed:
-        return Streamed(
+    def pieces(self, path: Path, *, candidates: Sequence[CandidateSpec], plan: Plan) -> ParquetPieces:
+        """The rows of a Parquet file with the probabilities of these candidates, read anew for every pass."""
+        return ParquetPieces(
             path=path,
             candidates=candidates,
-            plan=self.plan,
+            plan=plan,
             defaults=self.defaults,
             mixed_arms=self.mixed_arms,
             since=self.since,
         )
 
-    def _file(self, path: Path, progress: Progress) -> tuple[Held, str, list[Skipped]]:
+    def baselines(self, path: Path, *, plan: Plan) -> list[CandidateSpec]:
+        """The plain candidates of a Parquet file."""
+        first = next(iter(self.pieces(path, candidates=(), plan=plan)), None)
+        return baselines(() if first is None else first.log.arms)
+
+    def read(self, progress: Progress = no_progress) -> MemoryLog:
+        """All rows in memory. Raises InvalidInput, and StoreError for a store that cannot be read."""
+        return self._stored(progress) if self.path is None else self._file(self.path, progress)
+
+    def _file(self, path: Path, progress: Progress) -> MemoryLog:
         good: list[Logged] = []
         bad: list[BadRow] = []
         for done, row in enumerate(read_rows(path, format=self.format, defaults=self.defaults), start=1):
@@ -110,11 +122,16 @@ class Asking:
                 progress("rows read", done, 0)
         if bad and not (self.skip_bad and good):
             raise _unusable(path, bad=bad, good=len(good))
-        skipped = [Skipped(where=f"line {row.line}", reason=f"{row.field} {row.reason}") for row in bad]
-        return held(self._later(path, good), mixed_arms=self.mixed_arms), str(path), skipped
+        return memory_log(
+            self._later(path, good),
+            mixed_arms=self.mixed_arms,
+            described=str(path),
+            since=self.since,
+            skipped=[Skipped(where=f"line {row.line}", reason=f"{row.field} {row.reason}") for row in bad],
+        )
 
     def _later(self, path: Path, rows: list[Logged]) -> list[Logged]:
-        """Those decided since. Raises what `_check_times` raises."""
+        """The rows decided since `since`. Raises what `_check_times` raises."""
         since = self.since
         if since is None or not rows:
             return rows
@@ -122,7 +139,7 @@ class Asking:
         _check_times(path, times, since=since)
         return [row for row in rows if row.decision.made_at >= since]
 
-    def _stored(self, progress: Progress) -> tuple[Held, str, list[Skipped]]:
+    def _stored(self, progress: Progress) -> MemoryLog:
         rows = []
         with ledger_of(self.settings, label=self.label) as ledger:
             total = ledger.last_seq()
@@ -137,7 +154,13 @@ class Asking:
                     field="log",
                     remedy="decisions count once their feedback is learned; `ragbandit status` says where they are",
                 )
-        return held(rows, mixed_arms=self.mixed_arms, ledger=self.label), f"the ledger {self.label}", []
+        return memory_log(
+            rows,
+            mixed_arms=self.mixed_arms,
+            ledger=self.label,
+            described=f"the ledger {self.label}",
+            since=self.since,
+        )
 
 
 def _unusable(path: Path, *, bad: Sequence[BadRow], good: int) -> InvalidInput:
@@ -151,7 +174,7 @@ def _unusable(path: Path, *, bad: Sequence[BadRow], good: int) -> InvalidInput:
 
 
 def _times(path: Path) -> Vector:
-    """When the rows of a Parquet file were decided, 0 where that is not known, shape (n,)."""
+    """Decision times of the rows of a Parquet file, 0 where not known, shape (n,)."""
     with opened(path) as file:
         if "made_at" not in file.schema_arrow.names:
             return np.zeros(file.metadata.num_rows)
@@ -173,7 +196,3 @@ def _check_times(path: Path, times: Vector, *, since: float) -> None:
             field=str(path),
             remedy="give an earlier --since",
         )
-
-
-#: bad rows that an error names
-MOST_NAMED = 5

@@ -13,11 +13,11 @@ from ragbandit.router.offline.estimation.bandit_log import Keys, Log
 from ragbandit.router.offline.logs.parquet import opened
 from ragbandit.router.offline.logs.parquet_arrays import read_log_with
 from ragbandit.router.offline.logs.records import Defaults
-from ragbandit.router.offline.replay.candidates import Asked, array_pmf
+from ragbandit.router.offline.replay.candidates import CandidateSpec, array_pmf
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.sources import PIECE, UNMIXED, Piece, check_choice
 
-__all__ = ["Streamed", "streams"]
+__all__ = ["ParquetPieces", "can_stream"]
 
 Item = TypeVar("Item")
 
@@ -26,11 +26,11 @@ _COLUMNS = ("tenant", "version", "policy")
 
 
 @dataclass(kw_only=True)
-class Streamed:
+class ParquetPieces:
     """Pieces of a file, `Pieces` to the judge; every row is checked in the first pass."""
 
     path: Path
-    candidates: Sequence[Asked]
+    candidates: Sequence[CandidateSpec]
     plan: Plan
     defaults: Defaults
     #: rows may offer different arms
@@ -49,7 +49,7 @@ class Streamed:
             names |= {"version": "version"}
         featured = self.plan.reward_model != "mean" and _featured(self.path)
         wanted = [*names, "features"] if featured else list(names)
-        own = [asked.what for asked in self.candidates if asked.kind == "column"]
+        own = [spec.what for spec in self.candidates if spec.kind == "column"]
         first, keys = 1, []
         pieces = read_log_with(self.path, candidates=own, columns=wanted, batch_rows=PIECE, defaults=self.defaults)
         for log, columns in pieces:
@@ -61,7 +61,7 @@ class Streamed:
                 keys.append(log.keys)
             if self.plan.weight is not None:
                 log = log.weighted(self.plan.weight)
-            pmfs = [array_pmf(asked, log=log, columns=columns, first=first) for asked in self.candidates]
+            pmfs = [array_pmf(spec, log=log, columns=columns, first=first) for spec in self.candidates]
             first += len(log)
             if self.since is not None:
                 kept = log.made_at >= self.since
@@ -109,10 +109,10 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield cast(Item, item)
 
 
-def streams(path: Path, *, candidates: Sequence[Asked]) -> bool:
+def can_stream(path: Path, *, candidates: Sequence[CandidateSpec]) -> bool:
     """Whether this Parquet file has all that the candidates need in columns of its own."""
     columns = _columns(path)
-    return all(not asked.needs_rows and (asked.kind != "column" or asked.what in columns) for asked in candidates)
+    return all(not spec.needs_rows and (spec.kind != "column" or spec.what in columns) for spec in candidates)
 
 
 def _columns(path: Path) -> tuple[str, ...]:

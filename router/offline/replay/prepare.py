@@ -1,4 +1,4 @@
-"""From a log in memory and the names of candidates to their probabilities on its rows, and to the replay."""
+"""Replay: candidates and a log to results. A log in memory is prepared first: probabilities of every candidate."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,25 +17,31 @@ from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.candidates import (
-    Asked,
-    Judged,
-    Student,
+    CandidatePmf,
+    CandidatePolicy,
+    CandidateSpec,
+    ProgressiveResult,
+    baselines,
     check_trained,
     crossfitted,
+    described,
     frozen,
     load,
+    parse_candidates,
+    progressive_validation,
     row_pmf,
 )
 from ragbandit.router.offline.replay.judge import judge
-from ragbandit.router.offline.replay.plan import Plan, Progress
-from ragbandit.router.offline.replay.progressive import Lived, lived
-from ragbandit.router.offline.replay.results import Candidate, Measured, Replayed, Skipped
-from ragbandit.router.offline.replay.sources import Held, segment_of
+from ragbandit.router.offline.replay.open_log import OpenLog
+from ragbandit.router.offline.replay.plan import Plan, Progress, no_progress
+from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
+from ragbandit.router.offline.replay.sources import MemoryLog, segment_of
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.serving.bootstrap import make_encoder
 from ragbandit.router.types import FeatureRows, SnapshotInfo
 
-__all__ = ["Prepared", "prepared", "replay"]
+__all__ = ["PreparedLog", "prepare", "replay"]
 
 MakeEncoder = Callable[[], Encoder]
 
@@ -44,88 +50,129 @@ FRESH = 0.8
 
 
 def replay(
-    log: Held,
+    log: OpenLog | MemoryLog,
     *,
-    candidates: Sequence[Asked],
+    candidates: Sequence[str | CandidateSpec] | None = None,
     plan: Plan | None = None,
     settings: Settings | None = None,
     encoder: MakeEncoder | None = None,
-    described: str = "a log in memory",
-    since: float | None = None,
     notes: Sequence[str] = (),
-    skipped: Sequence[Skipped] = (),
-    progress: Progress = lambda _what, _done, _total: None,
-) -> Replayed:
-    """Judge these candidates on this log.
+    progress: Progress = no_progress,
+) -> ReplayResult:
+    """Judge candidates on a log.
 
-    settings: floor, fallback and bounds; folders of snapshots and of cached features. encoder: makes the encoder, for
-    rows without features or with another encoder's. since: rows decided before were left out, seconds since the epoch.
-    Raises InvalidInput, ConfigError or SnapshotError for what cannot be judged.
+    log: of `open_log`, or rows in memory (`memory_log`). A Parquet file is read in pieces where no candidate reads
+    questions, so that it need not fit in memory. candidates: names as of `ragbandit replay --policy`, or specs; None:
+    each arm of the log, and uniform. settings: floor, fallback and bounds, folders of snapshots and of cached features;
+    default those of the opened log. encoder: makes the encoder, for rows without features or with another encoder's;
+    default the configured one for an opened log. notes: for the report.
+    Raises InvalidInput, ConfigError, StoreError or SnapshotError for what cannot be judged.
     """
+    if isinstance(log, OpenLog):
+        settings = settings or log.settings
+        encoder = encoder or partial(make_encoder, settings.encoder)
     plan, settings = plan or Plan(), settings or Settings()
     plan = replace(plan, floor=settings.policy.floor if plan.floor is None else plan.floor)
-    ready = prepared(log, candidates=candidates, plan=plan, settings=settings, encoder=encoder, progress=progress)
-    found = judge(
-        ready.log.pieces([one.pmf for one in ready.judged]),
-        candidates=candidates,
-        judged=ready.judged,
+    specs = None if candidates is None else _specs(candidates)
+    if isinstance(log, OpenLog):
+        path = log.parquet(specs or ())
+        if path is not None:
+            return _replay_pieces(log, path, specs=specs, plan=plan, notes=notes, progress=progress)
+        log = log.read(progress)
+    specs = baselines(log.log.arms) if specs is None else specs
+    ready = prepare(log, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
+    result = judge(
+        ready.log.pieces([one.pmf for one in ready.candidate_pmfs]),
+        candidates=specs,
+        candidate_pmfs=ready.candidate_pmfs,
         plan=plan,
-        log=described,
-        since=since,
+        log=log.described,
+        since=log.since,
         notes=(*notes, *ready.notes),
-        skipped=skipped,
+        skipped=log.skipped,
         progress=progress,
     )
-    return _with_rejection(found, log=ready.log, lives=ready.lives, plan=plan)
+    return _with_rejection(result, log=ready.log, progressive=ready.progressive, plan=plan)
+
+
+def _specs(candidates: Sequence[str | CandidateSpec]) -> list[CandidateSpec]:
+    """Names parsed, specs as they are. Raises InvalidInput for a name that is given twice."""
+    parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
+    names = [one if isinstance(one, str) else one.name for one in candidates]
+    return [parsed.get(spec.name, spec) for spec in parse_candidates(names)]
+
+
+def _replay_pieces(
+    log: OpenLog,
+    path: Path,
+    *,
+    specs: list[CandidateSpec] | None,
+    plan: Plan,
+    notes: Sequence[str],
+    progress: Progress,
+) -> ReplayResult:
+    """Judge candidates on a Parquet file without reading it whole."""
+    log.check_since(path)
+    specs = log.baselines(path, plan=plan) if specs is None else specs
+    return judge(
+        log.pieces(path, candidates=specs, plan=plan),
+        candidates=specs,
+        candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
+        plan=plan,
+        log=str(path),
+        since=log.since,
+        notes=notes,
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
+class PreparedLog:
     """The rows that can be judged, and what each candidate would do on them."""
 
-    log: Held
-    judged: Sequence[Judged]
-    #: of candidates that learn while they go, by their place
-    lives: Mapping[int, Lived]
+    log: MemoryLog
+    candidate_pmfs: Sequence[CandidatePmf]
+    #: of candidates that learn along the log, by index
+    progressive: Mapping[int, ProgressiveResult]
     notes: Sequence[str]
 
 
-def prepared(
-    log: Held,
+def prepare(
+    log: MemoryLog,
     *,
-    candidates: Sequence[Asked],
+    candidates: Sequence[CandidateSpec],
     plan: Plan,
     settings: Settings,
     encoder: MakeEncoder | None = None,
-    progress: Progress = lambda _what, _done, _total: None,
-) -> Prepared:
+    progress: Progress = no_progress,
+) -> PreparedLog:
     """All of `replay` but the judging: probabilities of every candidate on every row. Raises as `replay` does."""
-    preparing = _Preparing(plan=plan, settings=settings, encoder=encoder, progress=progress)
-    for asked in candidates:
-        if asked.learns:
-            check_trained(asked, arms=log.log.arms)
+    preparation = _Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
+    for spec in candidates:
+        if spec.learns:
+            check_trained(spec, arms=log.log.arms)
     snapshots = {
-        asked.name: load(asked, files=SnapshotFiles(settings.snapshot_root))
-        for asked in candidates
-        if asked.kind == "snapshot"
+        spec.name: load(spec, files=SnapshotFiles(settings.snapshot_root))
+        for spec in candidates
+        if spec.kind == "snapshot"
     }
     log, notes = _unseen(log, snapshots=[info for _, info in snapshots.values()], in_sample=plan.in_sample)
     if plan.weight is not None:
         log = replace(log, log=log.log.weighted(plan.weight))
     fields = {name: segment_of(log.rows, name) for name in plan.segments}
     log = replace(log, log=replace(log.log, fields={**log.log.fields, **fields}))
-    log = preparing.with_features(log, candidates=candidates)
-    judged: list[Judged] = []
-    lives: dict[int, Lived] = {}
-    for index, asked in enumerate(candidates):
-        made = preparing.judged(asked, log=log, snapshot=snapshots.get(asked.name))
-        if isinstance(made, Lived):
-            lives[index] = made
-        judged.append(made.judged if isinstance(made, Lived) else made)
-    return Prepared(log=log, judged=judged, lives=lives, notes=[*notes, *_repeated(log)])
+    log = preparation.with_features(log, candidates=candidates)
+    candidate_pmfs: list[CandidatePmf] = []
+    progressive: dict[int, ProgressiveResult] = {}
+    for index, spec in enumerate(candidates):
+        made = preparation.candidate_pmf(spec, log=log, snapshot=snapshots.get(spec.name))
+        if isinstance(made, ProgressiveResult):
+            progressive[index] = made
+        candidate_pmfs.append(made.pmf if isinstance(made, ProgressiveResult) else made)
+    return PreparedLog(log=log, candidate_pmfs=candidate_pmfs, progressive=progressive, notes=[*notes, *_repeated(log)])
 
 
-def _repeated(log: Held) -> list[str]:
+def _repeated(log: MemoryLog) -> list[str]:
     """A word on questions that come again and again."""
     texts = [row.decision.query.text for row in log.rows if row.decision.query.text.strip()]
     different = len(set(texts))
@@ -135,7 +182,7 @@ def _repeated(log: Held) -> list[str]:
     return [f"{different} different questions in {len(texts)} rows: {word}"]
 
 
-def _unseen(log: Held, *, snapshots: Sequence[SnapshotInfo], in_sample: bool) -> tuple[Held, list[str]]:
+def _unseen(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], in_sample: bool) -> tuple[MemoryLog, list[str]]:
     """The rows that no snapshot has learned: what is judged on its own lessons looks better than it is."""
     learned = np.zeros(len(log.rows), dtype=np.bool_)
     for info in snapshots:
@@ -167,18 +214,18 @@ def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Preparing:
+class _Preparation:
     plan: Plan
     settings: Settings
     encoder: MakeEncoder | None
     progress: Progress
 
-    def with_features(self, log: Held, *, candidates: Sequence[Asked]) -> Held:
+    def with_features(self, log: MemoryLog, *, candidates: Sequence[CandidateSpec]) -> MemoryLog:
         """The rows' features; where they are missing or of several encoders and a policy needs them, encoded again."""
         hashes = {row.decision.encoder_hash for row in log.rows}
         needed = any(
-            asked.kind == "policy" and "features" in make_policy(asked.what, params=asked.params).needs
-            for asked in candidates
+            spec.kind == "policy" and "features" in make_policy(spec.what, params=spec.params).needs
+            for spec in candidates
         )
         if log.log.features is not None and len(hashes) == 1:
             return log
@@ -187,7 +234,7 @@ class _Preparing:
             return replace(log, log=replace(log.log, features=None))
         return replace(log, log=replace(log.log, features=self.encoded(log)[0]))
 
-    def encoded(self, log: Held) -> tuple[FeatureRows, str]:
+    def encoded(self, log: MemoryLog) -> tuple[FeatureRows, str]:
         """The questions by the configured encoder, and its hash."""
         for row in log.rows:
             if not row.decision.query.text.strip():
@@ -205,22 +252,24 @@ class _Preparing:
             texts, encoder=made, folder=folder, progress=partial(self.progress, "questions encoded")
         ), made.hash
 
-    def judged(self, asked: Asked, *, log: Held, snapshot: tuple[Policy, SnapshotInfo] | None) -> Judged | Lived:
+    def candidate_pmf(
+        self, spec: CandidateSpec, *, log: MemoryLog, snapshot: tuple[Policy, SnapshotInfo] | None
+    ) -> CandidatePmf | ProgressiveResult:
         """This candidate on all rows."""
-        if not asked.needs_rows:
-            return row_pmf(asked, held=log)
+        if not spec.needs_rows:
+            return row_pmf(spec, log=log)
         if snapshot is not None:
             policy, info = snapshot
             features = self._features_for(policy, info, log=log)
-            return frozen(info, student=self._student(policy, log=log, features=features))
-        make = partial(self._student, log=log, features=log.log.features)
+            return frozen(info, candidate=self._candidate_policy(policy, log=log, features=features))
+        make = partial(self._candidate_policy, log=log, features=log.log.features)
         if self.plan.learn:
-            fresh = partial(make_policy, asked.what, params=asked.params)
-            return lived(asked, make=lambda: make(fresh()), log=log.log, progress=self.progress)
+            fresh = partial(make_policy, spec.what, params=spec.params)
+            return progressive_validation(spec, make=lambda: make(fresh()), log=log.log, progress=self.progress)
         folds = folds_of(log.log.keys, folds=self.plan.folds)
-        return crossfitted(asked, make=make, folds_of_rows=folds, folds=self.plan.folds, progress=self.progress)
+        return crossfitted(spec, make=make, folds_of_rows=folds, folds=self.plan.folds, progress=self.progress)
 
-    def _features_for(self, policy: Policy, info: SnapshotInfo, *, log: Held) -> FeatureRows | None:
+    def _features_for(self, policy: Policy, info: SnapshotInfo, *, log: MemoryLog) -> FeatureRows | None:
         """As the snapshot's encoder makes them."""
         if "features" not in policy.needs:
             return None
@@ -235,25 +284,27 @@ class _Preparing:
             )
         return features
 
-    def _student(self, policy: Policy, *, log: Held, features: FeatureRows | None) -> Student:
+    def _candidate_policy(self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None) -> CandidatePolicy:
         floor = self.settings.policy.floor if self.plan.floor is None else self.plan.floor
-        return Student(
-            policy, held=log, features=features, settings=self.settings, floor=floor, weight=self.plan.weight
+        return CandidatePolicy(
+            policy, log=log, features=features, settings=self.settings, floor=floor, weight=self.plan.weight
         )
 
 
-def _with_rejection(found: Replayed, *, log: Held, lives: Mapping[int, Lived], plan: Plan) -> Replayed:
-    """The second lives' own means, among the other estimates."""
-    if not lives:
+def _with_rejection(
+    found: ReplayResult, *, log: MemoryLog, progressive: Mapping[int, ProgressiveResult], plan: Plan
+) -> ReplayResult:
+    """Adds the means of rejection-sampling replay to the other estimates."""
+    if not progressive:
         return found
     candidates = list(found.candidates)
-    for index, life in lives.items():
-        candidates[index] = _rejected(candidates[index], log=log, life=life, plan=plan)
+    for index, result in progressive.items():
+        candidates[index] = _rejected(candidates[index], log=log, result=result, plan=plan)
     return replace(found, candidates=tuple(candidates))
 
 
-def _rejected(candidate: Candidate, *, log: Held, life: Lived, plan: Plan) -> Candidate:
-    rewards = log.log.reward[life.accepted]
+def _rejected(candidate: Candidate, *, log: MemoryLog, result: ProgressiveResult, plan: Plan) -> Candidate:
+    rewards = log.log.reward[result.accepted]
     if not len(rewards):
         return candidate
     bounds = (log.log.minimum, log.log.maximum)
@@ -262,5 +313,5 @@ def _rejected(candidate: Candidate, *, log: Held, life: Lived, plan: Plan) -> Ca
     extremes = extreme_rows([1.0], rewards=bounds)
     low, high = cressie_read(moments, confidence=plan.confidence, extremes=extremes, value=value)
     # It holds for one look.
-    found = Measured(value=value) if plan.anytime else Measured(value=value, low=low, high=high)
+    found = EstimateWithInterval(value=value) if plan.anytime else EstimateWithInterval(value=value, low=low, high=high)
     return replace(candidate, others={**candidate.others, "rejection": found})

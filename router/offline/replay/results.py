@@ -1,14 +1,28 @@
-"""What a replay found: plain values, for the terminal, the page, JSON."""
+"""Results of a replay: plain values for the terminal, the page and JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from ragbandit.router.offline.estimation.comparison import Verdict
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.types import ArmName
+from ragbandit.router.types import ArmName, finite_json
 
-__all__ = ["Arm", "Candidate", "Histogram", "Measured", "Pair", "Replayed", "Segment", "Skipped", "Standing", "Weights"]
+__all__ = [
+    "Arm",
+    "Candidate",
+    "EstimateWithInterval",
+    "Histogram",
+    "ImportanceWeights",
+    "Pair",
+    "ReplayResult",
+    "Segment",
+    "Skipped",
+    "Standing",
+    "instant",
+    "moment",
+]
 
 #: what is said of a candidate: the verdict, or why there is none (holes prevent it; it is what the others are compared
 #: with)
@@ -16,7 +30,7 @@ Standing = Verdict | Literal["cannot be judged", "baseline"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class EstimateWithInterval:
     """A number with its interval; `low` and `high` are None where no honest interval is known."""
 
     value: float
@@ -35,7 +49,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Weights:
+class ImportanceWeights:
     """The importance weights w = candidate / logged of the drawn arms."""
 
     #: (sum w)^2 / sum w^2: as many on-policy rows would say as much
@@ -44,7 +58,7 @@ class Weights:
     #: largest that could have been drawn, over all rows and arms
     possible: float
     #: of w; 1 if the log is right. The interval holds it unless the log is wrong (all but one in a thousand times)
-    mean: Measured
+    mean: EstimateWithInterval
     #: share of rows with w above the clip, and that clip
     clipped: float
     clip: float
@@ -60,9 +74,9 @@ class Segment:
     rows: int
     effective_rows: float
     baseline: float
-    value: Measured
+    value: EstimateWithInterval
     #: value minus the baseline's, on the same rows
-    difference: Measured
+    difference: EstimateWithInterval
     #: for a stretch of time: where it begins and ends, seconds since the epoch
     begin: float | None = None
     end: float | None = None
@@ -78,20 +92,20 @@ class Candidate:
     described: str
     #: with its parameter; "dros:4, tuned" where that was chosen on the log
     estimator: str
-    reward: Measured
-    quality: Measured
-    cost: Measured
+    reward: EstimateWithInterval
+    quality: EstimateWithInterval
+    cost: EstimateWithInterval
     #: reward minus the baseline's, paired, corrected for the number of candidates; None for the baseline itself
-    difference: Measured | None
-    quality_difference: Measured | None
-    cost_difference: Measured | None
+    difference: EstimateWithInterval | None
+    quality_difference: EstimateWithInterval | None
+    cost_difference: EstimateWithInterval | None
     verdict: Standing
     #: about how many rows like these, in all, would settle it every other time, if the difference is as it looks; None
     #: where it is settled, or too little is known
     rows_needed: int | None
-    weights: Weights
+    weights: ImportanceWeights
     #: arm -> share of the candidate's probability that it gives to the arm where the logger had none
-    holes: Mapping[ArmName, float]
+    unsupported: Mapping[ArmName, float]
     #: worst and best reward that the holes leave open; None without holes
     bounds: tuple[float, float] | None
     #: mean probability of every arm
@@ -100,7 +114,7 @@ class Candidate:
     #: field -> its segments, largest first
     segments: Mapping[str, tuple[Segment, ...]]
     #: the other estimators' word, by name
-    others: Mapping[str, Measured]
+    others: Mapping[str, EstimateWithInterval]
     #: what a reader must know: rows it has learned from, decisions made by the fallback, ...
     notes: tuple[str, ...] = ()
 
@@ -126,7 +140,7 @@ class Pair:
 
     first: str
     second: str
-    difference: Measured
+    difference: EstimateWithInterval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +153,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Replayed:
+class ReplayResult:
     """A whole replay."""
 
     #: where the log comes from, in words
@@ -153,9 +167,9 @@ class Replayed:
     plan: Plan
     #: name of what the candidates are compared with, and its value on the log
     baseline: str
-    baseline_reward: Measured
-    baseline_quality: Measured
-    baseline_cost: Measured
+    baseline_reward: EstimateWithInterval
+    baseline_quality: EstimateWithInterval
+    baseline_cost: EstimateWithInterval
     #: differences that share the error
     comparisons: int
     arms: tuple[Arm, ...]
@@ -171,3 +185,24 @@ class Replayed:
     #: the log is wrong: drawn arms do not follow the logged probabilities
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, keys as documented; None for a number that is not finite."""
+        found: dict[str, Any] = finite_json(asdict(self))
+        for candidate in found["candidates"]:
+            candidate["holes"] = candidate.pop("unsupported")
+        return found
+
+
+def moment(seconds: float | None) -> datetime | None:
+    """A time in UTC, seconds since the epoch; None where the value is not a date (logs may count in their own way)."""
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, tz=UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def instant(seconds: float) -> str:
+    """A time as a date, or as seconds where it is not a date."""
+    when = moment(seconds)
+    return f"{when:%Y-%m-%d %H:%M} UTC" if when else f"{seconds:g} s"

@@ -21,14 +21,14 @@ from ragbandit.router.offline.replay.plan import RIDGES, Plan
 from ragbandit.router.offline.replay.sources import Pieces
 from ragbandit.router.types import FeatureRows
 
-__all__ = ["Fitting", "Model"]
+__all__ = ["Model", "RewardModelFit"]
 
 #: (log piece, index of the candidate) -> predicted rewards, qualities and costs, shape (n, K, 3)
 Model = Callable[[Log, int], Matrix]
 
 
 @dataclass(kw_only=True)
-class Fitting:
+class RewardModelFit:
     """The cross-fitted reward model of a plan."""
 
     plan: Plan

@@ -1,4 +1,4 @@
-"""A log as the replay reads it: whole, as rows and arrays, or piece by piece out of a file that does not fit."""
+"""Logs as a replay reads them: rows and arrays in memory, or pieces of a file that need not fit."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,18 +10,19 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import Flags, Log, Strings, keys_of, wrong_pmfs
 from ragbandit.router.offline.estimation.moments import Matrix
 from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.offline.replay.results import Skipped
 from ragbandit.router.storage.rows import canonical
 from ragbandit.router.types import ArmName
 
 __all__ = [
     "PIECE",
     "UNMIXED",
-    "Held",
+    "MemoryLog",
     "Piece",
     "Pieces",
     "check_choice",
     "check_pmf",
-    "held",
+    "memory_log",
     "pmf_columns",
     "segment_of",
     "strings_of",
@@ -51,21 +52,27 @@ class Pieces(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
-    """A log in memory: the rows themselves, for policies that read questions, and the same as arrays."""
+class MemoryLog:
+    """A log in memory: the rows, for policies that read questions, and the same rows as arrays."""
 
     rows: Sequence[Logged]
     log: Log
     #: the ledger that learned the rows; None: that of each decision's own label
     ledger: str | None = None
+    #: where the rows come from, for the report
+    described: str = "a log in memory"
+    #: rows decided before were left out, seconds since the epoch; None: all rows are here
+    since: float | None = None
+    #: rows that were left out because they cannot be used
+    skipped: Sequence[Skipped] = ()
 
-    def pieces(self, candidates: Sequence[Matrix]) -> "_Cut":
+    def pieces(self, candidates: Sequence[Matrix]) -> "_MemoryPieces":
         """The log with these candidates."""
-        return _Cut(log=self.log, candidates=candidates)
+        return _MemoryPieces(log=self.log, candidates=candidates)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Cut:
+class _MemoryPieces:
     log: Log
     candidates: Sequence[Matrix] = field(default_factory=tuple)
 
@@ -75,10 +82,19 @@ class _Cut:
             yield Piece(log=self.log.part(rows), candidates=[pmf[rows] for pmf in self.candidates])
 
 
-def held(rows: Iterable[Logged], *, mixed_arms: bool = False, ledger: str | None = None) -> Held:
-    """The rows in memory, checked as arrays too.
+def memory_log(
+    rows: Iterable[Logged],
+    *,
+    mixed_arms: bool = False,
+    ledger: str | None = None,
+    described: str = "a log in memory",
+    since: float | None = None,
+    skipped: Sequence[Skipped] = (),
+) -> MemoryLog:
+    """Rows in memory, checked as arrays too.
 
-    mixed_arms: rows may offer different arms; their columns are then all arms that occur. ledger: that learned them.
+    mixed_arms: rows may offer different arms; their columns are then all arms that occur. ledger: the one that learned
+    the rows. described, since, skipped: for the report, as in MemoryLog.
     Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
     """
     kept = list(rows)
@@ -93,7 +109,7 @@ def held(rows: Iterable[Logged], *, mixed_arms: bool = False, ledger: str | None
         row = min(wrong)
         name, message, remedy = wrong[row]
         raise InvalidInput(message, field=f"{place(kept[row])} {name}", remedy=remedy)
-    return Held(rows=kept, log=log, ledger=ledger)
+    return MemoryLog(rows=kept, log=log, ledger=ledger, described=described, since=since, skipped=tuple(skipped))
 
 
 def place(row: Logged) -> str:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from ragbandit.router.errors import missing_package
-from ragbandit.router.offline.replay.results import Candidate, Histogram, Measured, Replayed
-from ragbandit.router.offline.replay.times import moment
+from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, Histogram, ReplayResult, moment
 from ragbandit.router.offline.reports.phrases import (
     cell,
     compared,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Drawn", "drawn"]
+__all__ = ["Chart", "drawn"]
 
 #: of Okabe and Ito's palette, told apart by nearly everybody
 _BLUE, _GREEN, _RED, _GREY = "#0072B2", "#009E73", "#D55E00", "#808080"
@@ -49,7 +48,7 @@ _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Drawn:
+class Chart:
     """A figure with what it says in words."""
 
     title: str
@@ -62,13 +61,13 @@ class Drawn:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
     name: str
-    value: Measured
+    value: EstimateWithInterval
     colour: str = _BLUE
     #: the interval is all that is possible, the value nothing: a dashed bar without a dot
     open: bool = False
 
 
-def drawn(replayed: Replayed) -> list[Drawn]:
+def drawn(replayed: ReplayResult) -> list[Chart]:
     """Every figure that the replay has numbers for.
 
     Raises ConfigError where matplotlib is missing.
@@ -77,7 +76,7 @@ def drawn(replayed: Replayed) -> list[Drawn]:
     return [one for one in made if one is not None]
 
 
-def _differences(replayed: Replayed) -> Drawn | None:
+def _differences(replayed: ReplayResult) -> Chart | None:
     rows = []
     for candidate in compared(replayed):
         assert candidate.difference is not None
@@ -94,7 +93,7 @@ def _differences(replayed: Replayed) -> Drawn | None:
         return None
     baseline = printable(replayed.baseline)
     dashed = " Dashed: no estimate, only what is possible." if any(row.open for row in rows) else ""
-    return Drawn(
+    return Chart(
         title=f"Against {baseline}",
         svg=_interval_svg("differences", rows),
         caption=(
@@ -105,13 +104,13 @@ def _differences(replayed: Replayed) -> Drawn | None:
     )
 
 
-def _over_time(replayed: Replayed) -> Drawn | None:
+def _over_time(replayed: ReplayResult) -> Chart | None:
     kept = [candidate for candidate in judged(replayed) if candidate.over_time]
     if not kept:
         return None
     baseline = printable(replayed.baseline)
     said = [f"{printable(c.name)}: {', '.join(number(part.value) for part in c.over_time)}" for c in kept]
-    return Drawn(
+    return Chart(
         title="Reward over time",
         svg=_svg(
             "over-time",
@@ -127,7 +126,7 @@ def _over_time(replayed: Replayed) -> Drawn | None:
     )
 
 
-def _shares(replayed: Replayed) -> Drawn | None:
+def _shares(replayed: ReplayResult) -> Chart | None:
     logged = {arm.name: arm.drawn for arm in replayed.arms}
     kept = compared(replayed)
     if not kept:
@@ -137,7 +136,7 @@ def _shares(replayed: Replayed) -> Drawn | None:
         f"{printable(c.name)}: " + ", ".join(f"{arm} {percent(share)} (log {percent(was)})" for arm, share, was in bars)
         for c, bars in groups
     ]
-    return Drawn(
+    return Chart(
         title="Which arms are chosen",
         svg=_svg(
             "shares",
@@ -152,7 +151,7 @@ def _shares(replayed: Replayed) -> Drawn | None:
     )
 
 
-def _weights(replayed: Replayed) -> Drawn | None:
+def _weights(replayed: ReplayResult) -> Chart | None:
     kept = [candidate for candidate in compared(replayed) if sum(candidate.weights.histogram.counts)]
     if not kept:
         return None
@@ -161,7 +160,7 @@ def _weights(replayed: Replayed) -> Drawn | None:
         f"worth {count(c.weights.effective_rows)} of {count(replayed.rows)} questions"
         for c in kept
     ]
-    return Drawn(
+    return Chart(
         title="How much each question counts",
         svg=_svg(
             "weights",
@@ -177,7 +176,7 @@ def _weights(replayed: Replayed) -> Drawn | None:
     )
 
 
-def _segments(replayed: Replayed) -> Iterator[Drawn]:
+def _segments(replayed: ReplayResult) -> Iterator[Chart]:
     """A figure per field and candidate."""
     for place, candidate in enumerate(judged(replayed)):
         for field, segments in candidate.segments.items():
@@ -189,7 +188,7 @@ def _segments(replayed: Replayed) -> Iterator[Drawn]:
                 continue
             left = len(segments) - len(rows)
             rest = f" The {len(rows)} largest groups are shown, {count(left)} are not." if left else ""
-            yield Drawn(
+            yield Chart(
                 title=f"{printable(candidate.name)} by {printable(field)}",
                 svg=_interval_svg(f"segments-{place}-{field}", rows),
                 caption=(

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from ragbandit.router.errors import ConfigError, InvalidInput, missing_package
-from ragbandit.router.offline.replay.results import Candidate, Measured, Replayed, Segment
+from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, Segment
 from ragbandit.router.offline.reports.charts import drawn
 from ragbandit.router.offline.reports.phrases import (
     about_the_log,
@@ -46,7 +46,7 @@ def check_page(path: str | Path) -> None:
         )
 
 
-def write_page(replayed: Replayed, path: str | Path) -> None:
+def write_page(replayed: ReplayResult, path: str | Path) -> None:
     """Write the page. Raises what check_page raises."""
     check_page(path)
     text = page(replayed)
@@ -56,7 +56,7 @@ def write_page(replayed: Replayed, path: str | Path) -> None:
         raise ConfigError(f"{path} cannot be written: {error}", field="report", remedy="give another path") from error
 
 
-def page(replayed: Replayed) -> str:
+def page(replayed: ReplayResult) -> str:
     """The page as HTML, the same text for the same numbers. Raises ConfigError where matplotlib is missing."""
     template = Template(
         importlib.resources.files("ragbandit.router.offline.reports").joinpath("page.html").read_text("utf-8")
@@ -75,12 +75,12 @@ def page(replayed: Replayed) -> str:
     )
 
 
-def _alarm(replayed: Replayed) -> str:
+def _alarm(replayed: ReplayResult) -> str:
     lines = "".join(f"<p>{_text(line)}</p>" for line in alarm(replayed))
     return f'<div class="alarm" role="alert">{lines}</div>' if lines else ""
 
 
-def _figures(replayed: Replayed) -> str:
+def _figures(replayed: ReplayResult) -> str:
     figures = "\n".join(
         f"<figure><h3>{_text(one.title)}</h3>{one.svg}<figcaption>{_text(one.caption)}</figcaption></figure>"
         for one in drawn(replayed)
@@ -88,7 +88,7 @@ def _figures(replayed: Replayed) -> str:
     return f'<h2>In pictures</h2>\n<div class="figures">\n{figures}\n</div>' if figures else ""
 
 
-def _tables(replayed: Replayed) -> Iterator[str]:
+def _tables(replayed: ReplayResult) -> Iterator[str]:
     """The sections; those that have nothing to show are empty."""
     names: Sequence[str] = ("candidate", "reward", "difference", "quality", "cost", "estimator", "verdict")
     yield _table("The candidates", names=names, rows=[_candidate(each) for each in replayed.candidates])
@@ -130,18 +130,21 @@ def _weights(candidate: Candidate, *, rows: int) -> Sequence[str]:
     )
 
 
-def _arms(replayed: Replayed) -> str:
+def _arms(replayed: ReplayResult) -> str:
     names = ("arm", "drawn", "expected", "reward", "quality", "cost")
     faulty = not all(arm.plausible for arm in replayed.arms)
     rows = []
     for arm in replayed.arms:
-        means = ("" if mean is None else number(Measured(value=mean)) for mean in (arm.reward, arm.quality, arm.cost))
+        means = (
+            "" if mean is None else number(EstimateWithInterval(value=mean))
+            for mean in (arm.reward, arm.quality, arm.cost)
+        )
         fault = ("" if arm.plausible else "not drawn as logged",) if faulty else ()
         rows.append((arm.name, percent(arm.drawn), percent(arm.expected), *means, *fault))
     return _table("The arms in the log", names=(*names, "fault") if faulty else names, rows=rows)
 
 
-def _others(replayed: Replayed) -> str:
+def _others(replayed: ReplayResult) -> str:
     kept = [candidate for candidate in replayed.candidates if candidate.verdict != "cannot be judged"]
     names = list(dict.fromkeys(name for candidate in kept for name in candidate.others))
     rows = [
@@ -158,7 +161,7 @@ def _segment(segment: Segment, *, of: Candidate) -> Sequence[str]:
         of.name,
         count(segment.rows),
         count(segment.effective_rows),
-        number(Measured(value=segment.baseline)),
+        number(EstimateWithInterval(value=segment.baseline)),
         cell(segment.value),
         cell(segment.difference, sign="+"),
     )

@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping
 from unicodedata import category
 
-from ragbandit.router.offline.replay.results import Candidate, Measured, Replayed
-from ragbandit.router.offline.replay.times import instant
+from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, instant
 
 __all__ = [
     "about_the_log",
@@ -35,7 +34,7 @@ _DIGITS = 6
 _HOPELESS = 100
 
 
-def alarm(replayed: Replayed) -> list[str]:
+def alarm(replayed: ReplayResult) -> list[str]:
     """What must be read before any number; empty where the log is sound."""
     if not replayed.faults:
         return []
@@ -43,27 +42,27 @@ def alarm(replayed: Replayed) -> list[str]:
     return [*wrong, "No number below can be trusted."]
 
 
-def headline(replayed: Replayed) -> list[str]:
+def headline(replayed: ReplayResult) -> list[str]:
     """One plain sentence per candidate of `compared`, in that order."""
-    doubt = "If the log were right: " if replayed.faults else ""  # whoever quotes the sentence alone quotes the doubt
-    return [doubt + _sentence(candidate, replayed=replayed) for candidate in compared(replayed)]
+    caveat = "If the log were right: " if replayed.faults else ""  # whoever quotes the sentence alone quotes the caveat
+    return [caveat + _sentence(candidate, replayed=replayed) for candidate in compared(replayed)]
 
 
-def compared(replayed: Replayed) -> list[Candidate]:
+def compared(replayed: ReplayResult) -> list[Candidate]:
     """The candidates but for the baseline itself."""
     return [candidate for candidate in replayed.candidates if candidate.verdict != "baseline"]
 
 
-def judged(replayed: Replayed) -> list[Candidate]:
+def judged(replayed: ReplayResult) -> list[Candidate]:
     """Those compared of which the log knows enough to say more than what it leaves open."""
     return [candidate for candidate in compared(replayed) if candidate.verdict != "cannot be judged"]
 
 
-def _sentence(candidate: Candidate, *, replayed: Replayed) -> str:
+def _sentence(candidate: Candidate, *, replayed: ReplayResult) -> str:
     assert candidate.difference is not None
     name, difference = printable(candidate.name), candidate.difference
     if candidate.verdict == "cannot be judged":
-        return f"{name} cannot be judged: it gives {_holes(candidate)}{_open(candidate, replayed=replayed)}"
+        return f"{name} cannot be judged: it gives {_unsupported(candidate)}{_open(candidate, replayed=replayed)}"
     ends = interval(difference, sign="+")
     between = f"between {ends[0]} and {ends[1]}" if ends else "no honest interval is known"
     if difference.biased:
@@ -73,7 +72,7 @@ def _sentence(candidate: Candidate, *, replayed: Replayed) -> str:
     gain = number(difference, sign="+")
     if candidate.verdict == "cannot tell":
         return f"{name}: cannot tell yet: {gain} so far ({between}){_forecast(candidate, rows=replayed.rows)}"
-    spite = f", whatever would come of {_holes(candidate)}" if candidate.holes else ""
+    spite = f", whatever would come of {_unsupported(candidate)}" if candidate.unsupported else ""
     gain = f"{gain} reward per question ({between}){_made_of(candidate)}"
     return f"{name} is {candidate.verdict} than {printable(replayed.baseline)}: {gain}{spite}"
 
@@ -86,16 +85,17 @@ def _made_of(candidate: Candidate) -> str:
     return f"; quality {quality}, cost {cost}"
 
 
-def _holes(candidate: Candidate) -> str:
-    arms = ", ".join(printable(arm) for arm in candidate.holes)
-    return f"{percent(sum(candidate.holes.values()))} of its decisions to arms that the log never tried there ({arms})"
+def _unsupported(candidate: Candidate) -> str:
+    arms = ", ".join(printable(arm) for arm in candidate.unsupported)
+    share = percent(sum(candidate.unsupported.values()))
+    return f"{share} of its decisions to arms that the log never tried there ({arms})"
 
 
-def _open(candidate: Candidate, *, replayed: Replayed) -> str:
+def _open(candidate: Candidate, *, replayed: ReplayResult) -> str:
     """What the holes leave open."""
     if candidate.bounds is None:
         return ""
-    low, high = (number(Measured(value=bound)) for bound in candidate.bounds)
+    low, high = (number(EstimateWithInterval(value=bound)) for bound in candidate.bounds)
     against = f"{printable(replayed.baseline)} has {number(replayed.baseline_reward)}"
     return f"; its reward per question may lie anywhere from {low} to {high} ({against})"
 
@@ -110,7 +110,7 @@ def _forecast(candidate: Candidate, *, rows: int) -> str:
     return f"; if that is the true difference, about {total:,} questions in all give an even chance to know"
 
 
-def about_the_log(replayed: Replayed) -> list[str]:
+def about_the_log(replayed: ReplayResult) -> list[str]:
     """What was read and how it was compared, a sentence each."""
     plan, baseline = replayed.plan, printable(replayed.baseline)
     parts = {"reward": replayed.baseline_reward, "quality": replayed.baseline_quality, "cost": replayed.baseline_cost}
@@ -134,14 +134,14 @@ def about_the_log(replayed: Replayed) -> list[str]:
     return [line for line in said if line]
 
 
-def _times(replayed: Replayed) -> str:
+def _times(replayed: ReplayResult) -> str:
     if replayed.begin is None or replayed.end is None:
         return "no times"
     since = "" if replayed.since is None else f"; none before {instant(replayed.since)} was read"
     return " to ".join(dict.fromkeys(instant(seconds) for seconds in (replayed.begin, replayed.end))) + since
 
 
-def _estimators(replayed: Replayed) -> str:
+def _estimators(replayed: ReplayResult) -> str:
     """With the candidates where their parameters differ."""
     groups: dict[str, list[str]] = {}
     for candidate in replayed.candidates:
@@ -153,7 +153,7 @@ def _estimators(replayed: Replayed) -> str:
     return f"{names}; reward model {printable(replayed.plan.reward_model)}, {replayed.plan.folds} folds"
 
 
-def footnotes(replayed: Replayed) -> list[str]:
+def footnotes(replayed: ReplayResult) -> list[str]:
     """What the tables of estimates do not say by themselves."""
     notes = []
     measured = [m for c in replayed.candidates for m in (c.reward, c.difference, *c.others.values()) if m]
@@ -171,37 +171,37 @@ def values_of(candidate: Candidate) -> tuple[str, str, str, str]:
     """Reward, difference, quality and cost; only what the holes leave open where they prevent a verdict."""
     if candidate.verdict == "cannot be judged":
         assert candidate.difference is not None
-        reward = " to ".join(number(Measured(value=bound)) for bound in candidate.bounds or ())
+        reward = " to ".join(number(EstimateWithInterval(value=bound)) for bound in candidate.bounds or ())
         difference = " to ".join(interval(candidate.difference, sign="+") or ())
         return reward or "not known", difference or "not known", "not known", "not known"
     difference = "" if candidate.difference is None else cell(candidate.difference, sign="+")
     return cell(candidate.reward), difference, number(candidate.quality), number(candidate.cost)
 
 
-def interval(measured: Measured, *, sign: str = "") -> tuple[str, str] | None:
+def interval(measured: EstimateWithInterval, *, sign: str = "") -> tuple[str, str] | None:
     """Both ends, None where no finite interval is known."""
     ends = _ends(measured)
     return ends and (_decimal(measured, ends[0], sign=sign), _decimal(measured, ends[1], sign=sign))
 
 
-def cell(measured: Measured, *, sign: str = "") -> str:
+def cell(measured: EstimateWithInterval, *, sign: str = "") -> str:
     """The number with its interval and the mark of a bias: `0.512 (0.498 to 0.526)*`."""
     ends = interval(measured, sign=sign)
     return number(measured, sign=sign) + (f" ({ends[0]} to {ends[1]})" if ends else "") + "*" * measured.biased
 
 
-def number(measured: Measured, *, sign: str = "") -> str:
+def number(measured: EstimateWithInterval, *, sign: str = "") -> str:
     """The number alone: three decimals, more where they would hide the interval, fewer for large numbers."""
     return _decimal(measured, measured.value, sign=sign)
 
 
-def _decimal(measured: Measured, value: float, *, sign: str) -> str:
+def _decimal(measured: EstimateWithInterval, value: float, *, sign: str) -> str:
     if not math.isfinite(value):
         return "not known"
     return f"{round(value, _digits(measured)) + 0.0:{sign},.{_digits(measured)}f}"  # no "-0.000"
 
 
-def _digits(measured: Measured) -> int:
+def _digits(measured: EstimateWithInterval) -> int:
     size = abs(measured.value)
     if size >= 100.0:
         return 1 if size < 1000.0 else 0
@@ -214,7 +214,7 @@ def _digits(measured: Measured) -> int:
     return digits
 
 
-def _ends(measured: Measured) -> tuple[float, float] | None:
+def _ends(measured: EstimateWithInterval) -> tuple[float, float] | None:
     low, high = measured.low, measured.high
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return None

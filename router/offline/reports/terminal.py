@@ -8,7 +8,7 @@ from rich.measure import Measurement
 from rich.table import Table as Printed
 from rich.text import Text
 
-from ragbandit.router.offline.replay.results import Measured, Replayed, Segment
+from ragbandit.router.offline.replay.results import EstimateWithInterval, ReplayResult, Segment
 from ragbandit.router.offline.reports.phrases import (
     about_the_log,
     alarm,
@@ -30,7 +30,7 @@ __all__ = ["print_replay"]
 _STYLES = {"better": "green", "worse": "red", "cannot tell": "yellow", "cannot be judged": "magenta", "baseline": "dim"}
 
 
-def print_replay(replayed: Replayed, *, console: Console) -> None:
+def print_replay(replayed: ReplayResult, *, console: Console) -> None:
     """The sentences, then the tables, each wide enough to be whole in a file or a pipe; what is empty is left out."""
     for line in alarm(replayed):
         console.print(Text(line, style="bold red"), soft_wrap=True)
@@ -44,7 +44,7 @@ def print_replay(replayed: Replayed, *, console: Console) -> None:
             Console(file=console.file, width=max(wide, console.width), emoji=False).print(part)
 
 
-def _parts(replayed: Replayed) -> Iterator[Printed | str]:
+def _parts(replayed: ReplayResult) -> Iterator[Printed | str]:
     yield _candidates(replayed)
     yield from about_the_log(replayed)
     yield _arms(replayed)
@@ -54,7 +54,7 @@ def _parts(replayed: Replayed) -> Iterator[Printed | str]:
     yield from _segments(replayed)
 
 
-def _candidates(replayed: Replayed) -> Printed:
+def _candidates(replayed: ReplayResult) -> Printed:
     table = _table(
         "candidate", "reward", "difference", "quality", "cost", "effective rows", "largest weight", "verdict"
     )
@@ -70,18 +70,20 @@ def _candidates(replayed: Replayed) -> Printed:
     return table
 
 
-def _arms(replayed: Replayed) -> Printed:
+def _arms(replayed: ReplayResult) -> Printed:
     table = _table("arm in the log", "drawn", "expected", "reward", "quality", "cost")
     if not all(arm.plausible for arm in replayed.arms):
         table.add_column("fault", no_wrap=True)
     for arm in replayed.arms:
-        values = ("" if v is None else number(Measured(value=v)) for v in (arm.reward, arm.quality, arm.cost))
+        values = (
+            "" if v is None else number(EstimateWithInterval(value=v)) for v in (arm.reward, arm.quality, arm.cost)
+        )
         fault = [] if arm.plausible else [Text("not drawn as logged", style="bold red")]
         table.add_row(escape(printable(arm.name)), percent(arm.drawn), percent(arm.expected), *values, *fault)
     return table
 
 
-def _others(replayed: Replayed) -> Printed:
+def _others(replayed: ReplayResult) -> Printed:
     kept = [candidate for candidate in replayed.candidates if candidate.verdict != "cannot be judged"]
     names = list(dict.fromkeys(name for candidate in kept for name in candidate.others))
     table = _table("reward by other estimators", *(escape(printable(name)) for name in names))
@@ -91,14 +93,14 @@ def _others(replayed: Replayed) -> Printed:
     return table
 
 
-def _pairs(replayed: Replayed) -> Printed:
+def _pairs(replayed: ReplayResult) -> Printed:
     table = _table("one candidate against another", "difference")
     for pair in replayed.pairs:
         table.add_row(escape(f"{printable(pair.first)} - {printable(pair.second)}"), cell(pair.difference, sign="+"))
     return table
 
 
-def _segments(replayed: Replayed) -> Iterator[Printed]:
+def _segments(replayed: ReplayResult) -> Iterator[Printed]:
     """A table per field that was asked for."""
     for name in dict.fromkeys(name for candidate in judged(replayed) for name in candidate.segments):
         table = _table(
@@ -114,7 +116,7 @@ def _segment(segment: Segment) -> Sequence[str]:
     return (
         count(segment.rows),
         count(segment.effective_rows),
-        number(Measured(value=segment.baseline)),
+        number(EstimateWithInterval(value=segment.baseline)),
         cell(segment.value),
         cell(segment.difference, sign="+"),
     )

@@ -318,7 +318,7 @@ def test_streamed_says_what_rows_say(run, monkeypatch, features, model):
     more = ("--segment", "device", "--segment", "version", "--segment", "deep", "--lambda", "0.1", "--json")
     streamed = found(run(*words, *more))
     monkeypatch.setattr(
-        "ragbandit.router.offline.replay.parquet_source.Streamed.__iter__",
+        "ragbandit.router.offline.replay.parquet_source.ParquetPieces.__iter__",
         lambda _: pytest.fail("this is the other path"),
     )
     whole = found(run(*words, *more, "--skip-bad"))
@@ -413,9 +413,9 @@ def test_damaged_files(run, tmp_path):
     ("words", "said"),
     [
         (("--policy", "best"), ("'best' is no policy and no snapshot", "linucb")),
-        (("--policy", "arm:deep"), ("is no candidate",)),
-        (("--policy", " , "), ("names none",)),
-        (("--policy", "uniform,uniform"), ("stands twice",)),
+        (("--policy", "arm:deep"), ("is not a candidate",)),
+        (("--policy", " , "), ("no candidate is named",)),
+        (("--policy", "uniform,uniform"), ("is named twice",)),
         (("--policy", "uniform", "--estimator", "best"), ("estimator", "switch_dr:NUMBER")),
         (("--policy", "uniform", "--estimator", "clipped_ips:-1"), ("estimator",)),
         (("--policy", "uniform", "--confidence", "95"), ("confidence", "0.95")),
@@ -435,8 +435,8 @@ def test_damaged_files(run, tmp_path):
         (("--policy", "uniform", "--param", "linucb.alpha=1"), ("'linucb' is not among", "use one of uniform")),
         (("--policy", "fixed:multi_step", "--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy")),
         (("--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy")),
-        (("--database", "sqlite:///a.db"), ("database", "says nothing of a file")),
-        (("--label", "main"), ("label", "says nothing of a file")),
+        (("--database", "sqlite:///a.db"), ("database", "applies to the store, but --log reads a file")),
+        (("--label", "main"), ("label", "applies to the store, but --log reads a file")),
         (("--minimum", "1"), ("minimum", "must be below maximum")),
         (("--maximum", "nan"), ("minimum", "must be below maximum")),
         (("--report", "r.pdf"), ("report", "does not end in .html", "r.html")),
@@ -458,7 +458,7 @@ def test_database_that_is_none(run, url):
 @pytest.mark.parametrize("words", [("--format", "jsonl"), ("--minimum", "0"), ("--maximum", "1")])
 def test_words_about_files_without_one(run, words):
     """What is said of a file is refused where none is named."""
-    refused(run("--policy", "uniform", *words), "says nothing of the store", "--log FILE")
+    refused(run("--policy", "uniform", *words), "applies to a file", "--log FILE")
 
 
 @pytest.mark.parametrize("end", ["jsonl", "parquet"])
@@ -549,9 +549,9 @@ def test_help(run):
     """The help has panels, an example, and what the exit statuses mean."""
     said = " ".join(CliRunner().invoke(made_app(), ["replay", "--help"], env={"COLUMNS": "200"}).stdout.split())
     for word in (
-        "What is judged",
+        "Candidates",
         "The log",
-        "How it is judged",
+        "Estimation",
         "Output",
         "Example: ragbandit replay",
         "Exit 0: judged",

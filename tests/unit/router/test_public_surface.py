@@ -36,6 +36,9 @@ PUBLIC = [
     "Router",
     "SnapshotError",
     "StoreError",
+    "open_log",
+    "replay",
+    "simulate",
 ]
 HEAVY = {
     "alembic",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import Log, keys_of
-from ragbandit.router.offline.estimation.diagnostics import BIN_EDGES, DOUBT, ArmTally, WeightTally, deviation, ratios
+from ragbandit.router.offline.estimation.diagnostics import ALPHA, BIN_EDGES, ArmTally, WeightTally, deviation, ratios
 
 ARMS = ("fast", "deep", "slow")
 
@@ -66,10 +66,10 @@ def arm_tally(log):
 # ----------------------------------------------------------------------------------------------------- exact variances
 
 
-@pytest.mark.parametrize("hole", [False, True])
-def test_variance_of_the_weights_is_exact(hole):
-    """The variance of the summed weights is that over all possible draws, also where the log has a hole."""
-    logged = np.array([[0.6, 0.4, 0.0] if hole else [0.6, 0.3, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]])
+@pytest.mark.parametrize("unsupported_mass", [False, True])
+def test_variance_of_the_weights_is_exact(unsupported_mass):
+    """The variance of the summed weights is that over all possible draws, also with an unsupported arm."""
+    logged = np.array([[0.6, 0.4, 0.0] if unsupported_mass else [0.6, 0.3, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]])
     candidate = np.array([[0.2, 0.3, 0.5], [0.9, 0.1, 0.0], [0.0, 0.0, 1.0]])
     chances, totals = [], []
     for action in itertools.product(range(3), repeat=3):
@@ -81,7 +81,7 @@ def test_variance_of_the_weights_is_exact(hole):
     mean = np.average(totals, weights=chances)
     tally = weight_tally(made_log(logged, action=[0, 2, 2]), candidate)
     assert tally.variance == pytest.approx(np.average((totals - mean) ** 2, weights=chances))
-    assert mean == pytest.approx(3 - 0.5 * hole) == pytest.approx(3 * (1.0 - tally.hole))
+    assert mean == pytest.approx(3 - 0.5 * unsupported_mass) == pytest.approx(3 * (1.0 - tally.unsupported_mass))
 
 
 def test_variance_of_the_draws_is_exact():
@@ -98,19 +98,19 @@ def test_variance_of_the_draws_is_exact():
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1e-3, 1e3), st.floats(1e-9, 0.5))
-def test_deviation_solves_freedman(variance, largest, doubt):
-    """The deviation is the one at which Freedman's bound is the doubt."""
-    t = deviation(variance, largest=largest, doubt=doubt)
-    assert 2.0 * math.exp(-t * t / (2.0 * variance + 2.0 * largest * t / 3.0)) == pytest.approx(doubt, rel=1e-6)
+def test_deviation_solves_freedman(variance, largest, alpha):
+    """The deviation is the one at which Freedman's bound is alpha."""
+    t = deviation(variance, largest=largest, alpha=alpha)
+    assert 2.0 * math.exp(-t * t / (2.0 * variance + 2.0 * largest * t / 3.0)) == pytest.approx(alpha, rel=1e-6)
 
 
 @pytest.mark.parametrize(("chance", "rows"), [(0.5, 200), (0.01, 200), (0.002, 1000)])
 def test_deviation_is_seldom_passed(chance, rows):
-    """Sums of centred draws, however skewed, leave the deviation less often than the doubt says."""
+    """Sums of centred draws, however skewed, leave the deviation less often than alpha says."""
     sums = np.random.default_rng(0).binomial(rows, chance, size=20_000) - rows * chance
-    for doubt in (0.2, 0.05, 0.01):
-        most = deviation(rows * chance * (1.0 - chance), largest=1.0, doubt=doubt)
-        assert np.mean(np.abs(sums) >= most) <= doubt
+    for alpha in (0.2, 0.05, 0.01):
+        most = deviation(rows * chance * (1.0 - chance), largest=1.0, alpha=alpha)
+        assert np.mean(np.abs(sums) >= most) <= alpha
 
 
 def test_right_logs_are_not_called_wrong():
@@ -121,9 +121,9 @@ def test_right_logs_are_not_called_wrong():
         logged, candidate = skewed(400, random=random), skewed(400, random=random)[:, ::-1]
         log = made_log(logged, action=drawn(logged, random=random))
         tally = weight_tally(log, candidate)
-        assert all(arm_tally(log).plausible(doubt=DOUBT)), seed
-        assert arm_tally(log).likely(doubt=DOUBT), seed
-        assert tally.plausible(doubt=DOUBT), seed
+        assert all(arm_tally(log).plausible(alpha=ALPHA)), seed
+        assert arm_tally(log).likely(alpha=ALPHA), seed
+        assert tally.plausible(alpha=ALPHA), seed
         low, high = tally.mean_interval()
         closest = min(closest, 1.0 - low, high - 1.0)
     assert closest < 0.6 * (high - low), "the interval is so wide that nothing was tested"
@@ -135,10 +135,10 @@ def test_swapped_pmfs_are_found(seed):
     random = np.random.default_rng(seed)
     logged = skewed(400, random=random)
     wrong = made_log(logged[:, [1, 0, 2]], action=drawn(logged, random=random))
-    plausible = arm_tally(wrong).plausible(doubt=DOUBT)
+    plausible = arm_tally(wrong).plausible(alpha=ALPHA)
     assert (plausible[0], plausible[1]) == (False, False)
     always = np.tile([1.0, 0.0, 0.0], (400, 1))
-    assert not weight_tally(wrong, always).plausible(doubt=DOUBT)
+    assert not weight_tally(wrong, always).plausible(alpha=ALPHA)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -147,8 +147,8 @@ def test_pmfs_of_other_rows_are_found(seed):
     random = np.random.default_rng(seed)
     logged = random.dirichlet([0.5, 0.5, 0.5], size=400) * 0.94 + 0.02
     wrong = arm_tally(made_log(np.roll(logged, 1, axis=0), action=drawn(logged, random=random)))
-    assert all(wrong.plausible(doubt=DOUBT))
-    assert not wrong.likely(doubt=DOUBT)
+    assert all(wrong.plausible(alpha=ALPHA))
+    assert not wrong.likely(alpha=ALPHA)
 
 
 def test_policies_own_weights_are_plausible():
@@ -158,19 +158,19 @@ def test_policies_own_weights_are_plausible():
     tally = weight_tally(made_log(logged, action=drawn(logged, random=random)), logged)
     assert tally.variance == pytest.approx(0.0, abs=1e-9)
     assert tally.effective_rows == pytest.approx(1000)
-    assert tally.plausible(doubt=DOUBT)
+    assert tally.plausible(alpha=ALPHA)
 
 
 # ---------------------------------------------------------------------------------------------------------- the tallies
 
 
 def test_holes_are_counted_by_arm():
-    """What a candidate gives to arms without logged probability is a hole of that arm, and no weight."""
+    """What a candidate gives to arms without logged probability is unsupported mass of that arm, and no weight."""
     logged = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
     candidate = np.array([[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]])
     tally = weight_tally(made_log(logged, action=[0, 0]), candidate)
-    assert tally.holes.tolist() == [0.0, 0.25, 1.0]
-    assert tally.hole == pytest.approx(1.25 / 2)
+    assert tally.unsupported.tolist() == [0.0, 0.25, 1.0]
+    assert tally.unsupported_mass == pytest.approx(1.25 / 2)
     assert tally.shares.tolist() == [0.5, 0.5, 1.0]
     assert ratios(candidate, logged=logged).tolist() == [[0.5, 0.5, 0.0], [0.25, 0.0, 0.0]]
 
@@ -202,7 +202,18 @@ def test_pieces_give_the_whole():
     logged, candidate = skewed(50, random=random), skewed(50, random=random)
     log = made_log(logged, action=drawn(logged, random=random))
     whole, parts = weight_tally(log, candidate), weight_tally(log, candidate, pieces=70)
-    for name in ("rows", "total", "squares", "largest", "possible", "clipped", "variance", "holes", "shares", "counts"):
+    for name in (
+        "rows",
+        "total",
+        "squares",
+        "largest",
+        "possible",
+        "clipped",
+        "variance",
+        "unsupported",
+        "shares",
+        "counts",
+    ):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name)), name
 
 
@@ -218,4 +229,4 @@ def test_arms_by_hand():
 def test_empty_tally():
     """Nothing taken in says nothing, without a division by zero."""
     tally = WeightTally(clip=10.0)
-    assert (tally.hole, tally.effective_rows) == (0.0, 0.0)
+    assert (tally.unsupported_mass, tally.effective_rows) == (0.0, 0.0)

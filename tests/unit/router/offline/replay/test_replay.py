@@ -8,7 +8,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.reward_models import folds_of
-from ragbandit.router.offline.replay import Plan, asked_candidates, held, judge, prepared
+from ragbandit.router.offline.replay import Plan, judge, memory_log, parse_candidates, prepare
 from ragbandit.router.offline.replay.sources import Piece
 from ragbandit.router.policies import make_policy
 from tests.support.log_rows import with_extra
@@ -40,7 +40,7 @@ def test_ips_by_hand():
 def test_dr_by_hand():
     """DR of the arms' means: every row is predicted by the other folds, shrunk to their mean by one row's worth."""
     rows = hand_rows()
-    fold = folds_of(held(rows).log.keys, folds=2)
+    fold = folds_of(memory_log(rows).log.keys, folds=2)
     assert len(set(fold)) == 2
     scores, models = [], []
     for place, (share, arm, reward) in enumerate(HAND):
@@ -72,12 +72,12 @@ def test_log_by_hand():
 
 def test_pieces_change_nothing():
     """A log read in pieces of any size gives the numbers of the whole log to 1e-9."""
-    log = held(lived_rows(200))
-    asked = asked_candidates(["fixed:slow", "uniform", "linucb"])
+    log = memory_log(lived_rows(200))
+    asked = parse_candidates(["fixed:slow", "uniform", "linucb"])
     plan = Plan(segments=("device",))
-    ready = prepared(log, candidates=asked, plan=plan, settings=Settings())
-    pmfs = [one.pmf for one in ready.judged]
-    said = {"candidates": asked, "judged": ready.judged, "plan": plan, "log": "a log"}
+    ready = prepare(log, candidates=asked, plan=plan, settings=Settings())
+    pmfs = [one.pmf for one in ready.candidate_pmfs]
+    said = {"candidates": asked, "candidate_pmfs": ready.candidate_pmfs, "plan": plan, "log": "a log"}
     whole = judge(ready.log.pieces(pmfs), **said)
     for size in (3, 70, 199):
         cuts = [np.arange(start, min(start + size, 200)) for start in range(0, 200, size)]
@@ -110,10 +110,10 @@ def mixed_rows():
 def test_mixed_arms_are_refused_unless_asked_for():
     """Rows with different arms are refused by line, arms and remedy; with mixed_arms each is judged among its own."""
     with pytest.raises(InvalidInput, match="offers deep, fast; the first row offers fast, deep, slow") as caught:
-        held(mixed_rows())
+        memory_log(mixed_rows())
     assert caught.value.field == "line 2 arms"
     assert "--mixed-arms" in caught.value.remedy
-    log = held(mixed_rows(), mixed_arms=True).log
+    log = memory_log(mixed_rows(), mixed_arms=True).log
     assert log.arms == ("fast", "deep", "slow")
     assert log.pmf.tolist() == [[0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]
     assert log.offered.tolist() == [[True] * 3, [True, True, False]]
@@ -134,7 +134,7 @@ def test_same_arms_in_another_order_are_no_mixture():
     """A row that names the same arms in another order is judged like any other."""
     one = {"arms": ["fast", "deep"], "pmf": [0.75, 0.25], "arm": "deep", "reward": 1.0}
     other = {"arms": ["deep", "fast"], "pmf": [0.25, 0.75], "arm": "deep", "reward": 1.0}
-    assert held(rows_from([one, other])).log.pmf.tolist() == [[0.75, 0.25]] * 2
+    assert memory_log(rows_from([one, other])).log.pmf.tolist() == [[0.75, 0.25]] * 2
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_same_arms_in_another_order_are_no_mixture():
 def test_log_without_a_choice(rows, said):
     """An empty log and a log of one arm are refused with a remedy."""
     with pytest.raises(InvalidInput, match=said) as caught:
-        held(rows_from(rows))
+        memory_log(rows_from(rows))
     assert caught.value.field == "log"
     assert caught.value.remedy
 
@@ -158,7 +158,7 @@ def test_wrong_row_is_named():
     wrong = replace(rows[1], decision=replace(rows[1].decision, pmf=(0.5, 0.3, 0.3)))
     for row, place in ((wrong, "line 2 pmf"), (replace(wrong, line=0), f"decision {wrong.decision.id} pmf")):
         with pytest.raises(InvalidInput, match=r"sums to 1\.1") as caught:
-            held([rows[0], row, rows[2]])
+            memory_log([rows[0], row, rows[2]])
         assert caught.value.field == place
 
 

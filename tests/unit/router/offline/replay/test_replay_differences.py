@@ -153,7 +153,7 @@ def test_hole_is_named_and_bounded(estimator):
         hidden = -1.0 if seed % 2 else 1.0
         rows, truth = holed_rows(200, seed=seed, hidden=hidden)
         (found,) = judged(rows, "fixed:slow", estimator=estimator).candidates
-        assert found.holes == {"slow": 0.5}
+        assert found.unsupported == {"slow": 0.5}
         assert found.bounds == (found.reward.low, found.reward.high)
         low, high = found.bounds
         assert -1.0 <= low <= found.reward.value <= high <= 1.0

@@ -13,7 +13,7 @@ from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.reward_models import folds_of
-from ragbandit.router.offline.replay import asked_candidates, held, replay
+from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.candidates import update_of
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, apply
@@ -186,7 +186,7 @@ def test_crossfitted_policy_never_saw_the_row(spy, folds):
     rows = lived_rows(60)
     ids = [row.decision.id for row in rows]
     judged(rows, "spy", folds=folds)
-    fold = dict(zip(ids, folds_of(held(rows).log.keys, folds=folds), strict=True))
+    fold = dict(zip(ids, folds_of(memory_log(rows).log.keys, folds=folds), strict=True))
     assert sorted(asked for _, asked, _ in spy.heard) == sorted(ids)
     for _, asked, learned in spy.heard:
         assert list(learned) == [each for each in ids if fold[each] != fold[asked]]
@@ -293,9 +293,9 @@ def test_anytime_needs_the_past_only(spy):
 )
 def test_untrained_policies_are_refused(name, params):
     """A classifier that nobody trained learns nothing from a log: it is refused, not judged as uniform."""
-    asked = asked_candidates([name], params={name: params})
+    asked = parse_candidates([name], params={name: params})
     with pytest.raises(ConfigError, match="is not trained, and learns nothing from a log") as caught:
-        replay(held(lived_rows(10)), candidates=asked)
+        replay(memory_log(lived_rows(10)), candidates=asked)
     assert caught.value.field == name
     assert "ragbandit train" in caught.value.remedy
     assert f"--param {name}.trained=FOLDER" in caught.value.remedy
@@ -304,6 +304,6 @@ def test_untrained_policies_are_refused(name, params):
 def test_policies_trained_on_other_arms_are_refused():
     """A classifier whose table lacks the log's arms would play them alike: they are named."""
     params = {"trained": tiny_trained("multi_label"), "device": "cpu", "max_tokens": 16, "threads": 1}
-    asked = asked_candidates(["multi_label"], params={"multi_label": params})
+    asked = parse_candidates(["multi_label"], params={"multi_label": params})
     with pytest.raises(ConfigError, match="was not trained on the arms fast, deep, slow"):
-        replay(held(lived_rows(10)), candidates=asked)
+        replay(memory_log(lived_rows(10)), candidates=asked)

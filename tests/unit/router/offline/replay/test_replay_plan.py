@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.offline.replay import Plan, asked_candidates, held, replay
+from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.candidates import baselines
 from ragbandit.router.offline.replay.results import Skipped
 from tests.support.log_rows import with_extra
@@ -77,7 +77,7 @@ def test_regressor_that_fails_is_named(name, said):
 def test_rows_left_out_are_counted():
     """All rows that were left out are counted, and the first twenty named."""
     skipped = [Skipped(where=f"line {n}", reason="bad") for n in range(25)]
-    found = replay(held(hand_rows()), candidates=asked_candidates(["uniform"]), skipped=skipped, notes=["a word"])
+    found = replay(memory_log(hand_rows(), skipped=skipped), candidates=["uniform"], notes=["a word"])
     assert (found.skipped_rows, len(found.skipped), found.skipped[0]) == (25, 20, skipped[0])
     assert found.notes[0] == "a word"
 
@@ -179,17 +179,17 @@ def test_plan_is_refused(plan, field):
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ([], "names none"),
-        (["uniform", "uniform"], "stands twice"),
-        (["arm:fast"], "is no candidate"),
-        (["fixed:"], "is no candidate"),
-        ([""], "is no candidate"),
+        ([], "no candidate is named"),
+        (["uniform", "uniform"], "is named twice"),
+        (["arm:fast"], "is not a candidate"),
+        (["fixed:"], "is not a candidate"),
+        ([""], "is not a candidate"),
     ],
 )
 def test_candidates_are_refused(names, said):
     """Names that cannot be candidates are refused with the ways to name one."""
     with pytest.raises(InvalidInput, match=said) as caught:
-        asked_candidates(names)
+        parse_candidates(names)
     assert caught.value.field == "policy"
     assert caught.value.remedy
 

@@ -263,7 +263,7 @@ def test_what_comes_from_data_is_escaped():
         others={ODD: measured(0.5, 0.1)},
         notes=(ODD,),
     )
-    hole = replace(one, verdict="cannot be judged", holes={ODD: 0.1}, bounds=(0.1, 0.9))
+    hole = replace(one, verdict="cannot be judged", unsupported={ODD: 0.1}, bounds=(0.1, 0.9))
     found = replayed(
         one,
         hole,

@@ -12,24 +12,24 @@ from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import (
     Arm,
     Candidate,
+    EstimateWithInterval,
     Histogram,
-    Measured,
+    ImportanceWeights,
     Pair,
-    Replayed,
+    ReplayResult,
     Segment,
     Skipped,
-    Weights,
 )
 from ragbandit.router.offline.reports.phrases import alarm, cell, compared, headline, number, percent, printable
 from ragbandit.router.offline.reports.terminal import print_replay
 
 DAY = 86_400.0
 BEGIN = 1_770_000_000.0
-WEIGHTS = Weights(
+WEIGHTS = ImportanceWeights(
     effective_rows=2310.4,
     largest=28.04,
     possible=30.0,
-    mean=Measured(value=1.004, low=0.97, high=1.04),
+    mean=EstimateWithInterval(value=1.004, low=0.97, high=1.04),
     clipped=0.0012,
     clip=20.0,
     histogram=Histogram(edges=(-1.0, -0.5, 0.0, 0.5, 1.0, 1.5), counts=(900, 2000, 3000, 0, 12)),
@@ -39,7 +39,7 @@ WEIGHTS = Weights(
 def measured(value, half=None, **changes):
     """A number with an interval of this half width, if any."""
     ends = {} if half is None else {"low": value - half, "high": value + half}
-    return Measured(value=value, **ends, **changes)
+    return EstimateWithInterval(value=value, **ends, **changes)
 
 
 def segment(name, difference, half=0.05, *, rows=1000, begin=None):
@@ -72,7 +72,7 @@ def candidate(name="linucb", gain=0.042, half=0.031, **changes):
         verdict=verdict,
         rows_needed=None,
         weights=WEIGHTS,
-        holes={},
+        unsupported={},
         bounds=None,
         shares={"none": 0.2, "single_step": 0.3, "multi_step": 0.5},
         over_time=tuple(segment("", gain, begin=BEGIN + day * DAY) for day in range(5)),
@@ -88,7 +88,7 @@ OPEN = candidate(
     -0.01,
     0.2,
     verdict="cannot be judged",
-    holes={"multi_step": 0.12, "none": 0.003},
+    unsupported={"multi_step": 0.12, "none": 0.003},
     bounds=(0.31, 0.66),
 )
 BASELINE = candidate("random", difference=None, verdict="baseline", quality_difference=None, cost_difference=None)
@@ -96,7 +96,7 @@ BASELINE = candidate("random", difference=None, verdict="baseline", quality_diff
 
 def replayed(*candidates, **changes):
     """A replay of a log of 12,000 questions."""
-    made = Replayed(
+    made = ReplayResult(
         log="the ledger main",
         rows=12_000,
         begin=BEGIN,
@@ -179,7 +179,7 @@ def test_holes_that_prevent_a_verdict_are_named_with_what_they_leave_open():
 
 def test_a_verdict_in_spite_of_holes_stays_and_names_them():
     """An interval that already holds the worst case of a small hole is a verdict."""
-    found = candidate(holes={"multi_step": 0.001}, bounds=(0.52, 0.6))
+    found = candidate(unsupported={"multi_step": 0.001}, bounds=(0.52, 0.6))
     (said,) = headline(replayed(found))
     assert said.startswith("linucb is better than the logged policy")
     assert said.endswith(
@@ -204,7 +204,7 @@ def test_a_biased_estimator_gives_no_verdict():
 
 def test_without_an_interval_nothing_is_claimed():
     """An interval that is missing or endless is said to be unknown."""
-    for none in (measured(0.04), Measured(value=0.04, low=float("-inf"), high=float("inf"))):
+    for none in (measured(0.04), EstimateWithInterval(value=0.04, low=float("-inf"), high=float("inf"))):
         (said,) = headline(replayed(candidate(difference=none, verdict="cannot tell")))
         assert "cannot tell yet: +0.040 so far (no honest interval is known)" in said
 
@@ -399,7 +399,7 @@ def test_printable_text_keeps_its_length_and_stands_on_one_line(text):
     [
         (measured(0.5), "0.500"),
         (measured(-0.0), "0.000"),
-        (Measured(value=0.03, low=0.0004, high=0.06), "0.0300 (0.0004 to 0.0600)"),
+        (EstimateWithInterval(value=0.03, low=0.0004, high=0.06), "0.0300 (0.0004 to 0.0600)"),
         (measured(0.0012, 0.0003), "0.0012 (0.0009 to 0.0015)"),
         (measured(0.03, 1e-12), "0.030 (0.030 to 0.030)"),
         (measured(123.456, 2.0), "123.5 (121.5 to 125.5)"),

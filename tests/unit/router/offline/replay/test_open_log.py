@@ -1,0 +1,136 @@
+"""The three lines of the library: `open_log`, candidates by name, `replay`."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ragbandit
+from ragbandit import open_log, replay
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.offline import replay as package
+from ragbandit.router.offline.logs import write_rows
+from ragbandit.router.offline.replay import MemoryLog, OpenLog, memory_log, parse_candidates
+from ragbandit.router.offline.replay.parquet_source import ParquetPieces
+from tests.support.replay_logs import close, lived_rows
+
+DOC = Path(__file__).parents[5] / "docs" / "replay.md"
+
+
+@pytest.fixture
+def parquet(tmp_path, monkeypatch):
+    """A Parquet log of 200 rows, read in pieces of 37, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ragbandit.router.offline.replay.parquet_source.PIECE", 37)
+    write_rows("log.parquet", lived_rows(200))
+    return tmp_path / "log.parquet"
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """Rows of every piece that is read; reading the whole file is an error."""
+    seen = []
+    pieces = ParquetPieces._pieces
+
+    def counted(self):
+        for piece in pieces(self):
+            seen.append(len(piece.log))
+            yield piece
+
+    monkeypatch.setattr(ParquetPieces, "_pieces", counted)
+    monkeypatch.setattr(OpenLog, "read", lambda *_: pytest.fail("the whole file is read"))
+    return seen
+
+
+def test_a_parquet_log_is_read_in_pieces(parquet, sizes):
+    """The library reads a Parquet log piece by piece, never the whole file."""
+    result = replay(open_log(parquet, config=Settings()), candidates=["fixed:deep", "uniform"])
+    assert result.rows == 200
+    assert [candidate.name for candidate in result.candidates] == ["fixed:deep", "uniform"]
+    assert max(sizes) <= 37
+    assert sum(sizes) >= 2 * 200, "two passes at least"
+
+
+def test_pieces_and_memory_agree(parquet):
+    """A Parquet log in pieces gives the numbers of the same rows in memory to 1e-9."""
+    log = open_log(parquet, config=Settings())
+    in_memory = replay(log.read(), candidates=["fixed:deep", "uniform"])
+    in_pieces = replay(log, candidates=["fixed:deep", "uniform"])
+    close(replace(in_pieces, notes=in_memory.notes), in_memory)
+
+
+def test_a_policy_that_reads_questions_takes_the_rows(parquet):
+    """A candidate of the registry is trained on the rows in memory, through the same two calls."""
+    result = replay(open_log(parquet, config=Settings()), candidates=["linucb", "fixed:slow"])
+    assert (result.rows, result.log) == (200, str(parquet))
+
+
+def test_without_candidates(parquet):
+    """Without names each arm of the log is judged, and uniform: of a Parquet file and of rows in memory."""
+    log = open_log(parquet, config=Settings())
+    names = ["fixed:fast", "fixed:deep", "fixed:slow", "uniform"]
+    for source in (log, log.read()):
+        assert [candidate.name for candidate in replay(source).candidates] == names
+
+
+def test_specs_and_names_mix(parquet):
+    """Candidates may be names and parsed specs; a name that is given twice is refused."""
+    (spec,) = parse_candidates(["linucb"], params={"linucb": {"alpha": 0.5}})
+    log = open_log(parquet, config=Settings())
+    assert [one.name for one in replay(log, candidates=["uniform", spec]).candidates] == ["uniform", "linucb"]
+    with pytest.raises(InvalidInput, match="named twice"):
+        replay(log, candidates=[spec, "linucb"])
+
+
+def test_since(parquet):
+    """`since` leaves out older rows; where all are older it is refused, in pieces and in memory."""
+    since = 1.7e9 + 150
+    log = open_log(parquet, config=Settings(), since=since)
+    assert (replay(log).rows, replay(log).since, log.read().since) == (50, since, since)
+    late = open_log(parquet, config=Settings(), since=2e9)
+    for ask in (lambda: replay(late), late.read):
+        with pytest.raises(InvalidInput, match="all 200 are older"):
+            ask()
+
+
+@pytest.mark.parametrize("bounds", [(0.5, 0.5), (-float("inf"), 1.0), (0.0, float("nan"))])
+def test_bounds_of_rewards(bounds):
+    """Bounds of rewards that are not finite, or not in order, are refused when the log is opened."""
+    with pytest.raises(InvalidInput) as caught:
+        open_log("log.parquet", config=Settings(), minimum=bounds[0], maximum=bounds[1])
+    assert caught.value.field == "minimum"
+
+
+def test_unknown_formats_are_refused_at_once():
+    """A file name that tells no format is refused when the log is opened, a configuration that is not there too."""
+    with pytest.raises(InvalidInput, match="does not say the format"):
+        open_log("log.txt", config=Settings())
+    with pytest.raises(ConfigError):
+        open_log("log.parquet", config="absent.yaml")
+
+
+def test_the_lines_of_the_document(parquet, sizes):
+    """The three lines in docs/replay.md run as they stand, on a Parquet file that is read in pieces."""
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", DOC.read_text(), re.S) if "open_log(" in block]
+    names = {}
+    exec(block, names)
+    assert len([line for line in block.splitlines() if line.strip()]) <= 4, "three lines, and one that prints"
+    assert names["result"].rows == 200
+    assert max(sizes) <= 37
+
+
+def test_names_from_before_still_work():
+    """Names that the package once gave lead to those of today, with a warning."""
+    with pytest.warns(DeprecationWarning, match="held is now memory_log"):
+        assert package.held is memory_log
+    with pytest.warns(DeprecationWarning, match="Held is now MemoryLog"):
+        assert package.Held is MemoryLog
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = package.nothing
+
+
+def test_the_top_level_gives_the_same():
+    """`from ragbandit import open_log, replay` are those of the package."""
+    assert (ragbandit.open_log, ragbandit.replay) == (package.open_log, package.replay)

@@ -1,0 +1,124 @@
+"""A store, snapshots, logs and answers made by release 0.1 (before the package `ragbandit` was one) still work."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ragbandit import Router
+from ragbandit.router.config.loading import load
+from ragbandit.router.jobs.queue import MemoryJobs
+
+ROOT = Path(__file__).parents[3]
+#: made with the code of that release; make.py in it made the store, the log and the answers come from its command
+ARCHIVE = ROOT / "tests" / "data" / "store_0_1.tar.gz"
+#: ledger -> (policy, sha256 at the ledger's end), as that release's `verify --deep` said
+LEDGERS = {
+    "main": ("mba", "b3fb6bd2bbae48c4f519a81ab9c525981c8661f6bc174e850c4e8417e0467a38"),
+    "ucb": ("linucb", "d5d71a0b8156c0ddc199195fb51ccb18ce1c34b876d7a5f56bcdd30d5e9a52f2"),
+    "thompson": ("lints", "bcae33a74b951dc75c891edbd8c525af545e48836141dfddd7d2ef29fe3789dc"),
+    "grad": ("softmax", "e183827346303deca9dcca5631c9ba22408e23b2859474ac36756dcce77aa5d5"),
+    "even": ("uniform", "e164b236c32dd860883ab2f0e284a94c3ed5af88f01eea1b46d7930927a48fce"),
+}
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch):
+    """A folder as release 0.1 left it; it is the current folder."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def opened(label: str) -> Router:
+    policy, _ = LEDGERS[label]
+    tree = load("config.yaml", environ={}).settings
+    settings = tree.model_copy(update={"policy": tree.policy.model_copy(update={"name": policy, "label": label})})
+    return Router.open(settings, jobs=MemoryJobs())
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "ragbandit", *arguments],
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("label", LEDGERS)
+def test_every_ledger_verifies(old, label):
+    """The snapshot is served, the ledger replays to the policy that was live, and every draw is drawn again."""
+    with opened(label) as router:
+        verdict = router.verify(deep=True)
+        assert verdict.ok
+        assert (verdict.live_sha256, verdict.replay_sha256) == (LEDGERS[label][1], LEDGERS[label][1])
+        assert (verdict.deep_decisions, verdict.deep_mismatches, verdict.not_checkable) == (24, 0, 0)
+
+
+def test_an_old_ledger_goes_on(old):
+    """Feedback on an old decision and on a new one is learned on top of the old ledger, which still verifies."""
+    with opened("main") as router:
+        before = router.ledger.last_seq()
+        decision = router.route("who wrote number 24?")
+        router.outcome(decision.id, answer="Paris", steps=1.0)
+        router.feedback(decision.id, reward=0.5)
+        learned = router.learn()
+        assert router.ledger.last_seq() == before + learned
+        assert router.decision(decision.id).state == "learned"
+        assert router.verify(deep=True).ok
+
+
+def test_old_logs_are_read(old):
+    """What 0.1 exported is what is exported today, and replay finds in it what it found then."""
+    for name in ("log.jsonl", "log.parquet"):
+        run("export", f"new-{name}")
+    rows = [json.loads(line) for line in (old / "log.jsonl").read_text().splitlines()]
+    assert [json.loads(line) for line in (old / "new-log.jsonl").read_text().splitlines()] == rows
+    then = json.loads((old / "replay.json").read_text())
+    for name in ("log.jsonl", "log.parquet"):
+        now = json.loads(
+            run("replay", "--log", name, "--mixed-arms", "--policy", "fixed:single_step,uniform,linucb", "--json")
+        )
+        assert estimates(now) == pytest.approx(estimates(then), abs=1e-9)
+
+
+def estimates(replayed: dict) -> list[float]:
+    """Every number that a replay found, in the order of its report."""
+    numbers: list[float] = []
+
+    def walk(value: object) -> None:
+        if isinstance(value, dict):
+            for key in sorted(value):
+                walk(value[key])
+        elif isinstance(value, list):
+            for each in value:
+                walk(each)
+        elif isinstance(value, float):
+            numbers.append(value)
+
+    walk(replayed["candidates"])
+    return numbers
+
+
+def test_old_answers_are_found(old):
+    """`evaluate --resume` asks nothing again: its keys do not follow the place of a file."""
+    shutil.copy("answers.jsonl", "before.jsonl")
+    arguments = [
+        "--strategy",
+        "no_retrieval,single_step,wide",
+        "--corpus",
+        "corpus.jsonl",
+        "--answers",
+        "answers.jsonl",
+    ]
+    run("evaluate", "--questions", "questions.jsonl", *arguments, "--resume")
+    assert Path("answers.jsonl").read_bytes() == Path("before.jsonl").read_bytes()

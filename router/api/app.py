@@ -1,4 +1,4 @@
-"""The HTTP surface: thin. Bodies are checked here and in edge.py, everything else is the Router's."""
+"""HTTP application: endpoints, error replies and the documentation page around one Router."""
 
 import asyncio
 import logging
@@ -8,26 +8,35 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
-from ragbandit.router.api.decisions import add_decisions
-from ragbandit.router.api.feedback import add_feedback
-from ragbandit.router.api.metrics import BodyLimitMiddleware, Metrics
-from ragbandit.router.api.operations import add_operations
+from ragbandit.router.api.decisions import DECISIONS, add_decisions
+from ragbandit.router.api.feedback import FEEDBACK, add_feedback
+from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.api.middleware import BodyLimitMiddleware
+from ragbandit.router.api.operations import OPERATIONS, add_operations
 from ragbandit.router.api.requests import complaint
-from ragbandit.router.api.responses import (
-    error_body,
-    error_json,
-)
-from ragbandit.router.api.schemas import ERRORS
+from ragbandit.router.api.responses import ERRORS, JsonReply, error_body, error_json
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.serving.router import Router
 
 __all__ = ["create_app"]
 
+_DESCRIPTION = """\
+RagBandit chooses, for every question, the answering strategy ("arm") that is worth its cost, and learns from feedback.
+
+Either your own pipelines answer: `POST /v1/route`, run the arm, `POST /v1/outcomes`. Or our workers answer:
+`POST /v1/answer`. In both cases `POST /v1/feedback` judges the answer. Every error has the same shape, with a stable
+`code`, the `field` and a `remedy`.
+"""
+_TAGS = [
+    {"name": DECISIONS, "description": "Choose an arm for a question, or have the question answered."},
+    {"name": FEEDBACK, "description": "Judge decisions; the policy learns from it."},
+    {"name": OPERATIONS, "description": "Probes, status and metrics for operators."},
+]
 
 log = logging.getLogger("ragbandit.api")
 
@@ -38,13 +47,22 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         router = await asyncio.to_thread(open_router)
-        app.state.router, app.state.meters = router, Metrics(router)
+        app.state.router, app.state.metrics = router, Metrics(router)
         try:
             yield
         finally:
             await asyncio.to_thread(router.close)
 
-    app = FastAPI(title="RagBandit", version="1", lifespan=lifespan, responses=ERRORS, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="RagBandit",
+        version="1",
+        description=_DESCRIPTION,
+        openapi_tags=_TAGS,
+        lifespan=lifespan,
+        responses=ERRORS,
+        docs_url=None,
+        redoc_url=None,
+    )
     app.openapi_version = "3.0.3"  # what the bundled Swagger UI reads
     add_decisions(app)
     add_feedback(app)
@@ -76,16 +94,16 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RagBanditError)
     async def ours(_request: Request, error: RagBanditError) -> Response:
         headers = {"Retry-After": "1"} if error.status == 503 else None
-        return JSONResponse(error_json(error), status_code=error.status, headers=headers)
+        return JsonReply(error_json(error), status_code=error.status, headers=headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             body = error_body("INVALID_JSON", "the body is not JSON", remedy="send a JSON object in UTF-8")
-            return JSONResponse(body, status_code=400)
+            return JsonReply(body, status_code=400)
         said = complaint(first, skip=1, content_type=request.headers.get("content-type"))
-        return JSONResponse(error_json(said), status_code=said.status)
+        return JsonReply(error_json(said), status_code=said.status)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
@@ -96,9 +114,9 @@ def _add_errors(app: FastAPI) -> None:
             413: ("BODY_TOO_LARGE", "the body is too large", "send less"),
         }
         code, message, remedy = codes.get(error.status_code, ("HTTP_ERROR", str(error.detail), "see /docs"))
-        return JSONResponse(error_body(code, message, remedy=remedy), status_code=error.status_code)
+        return JsonReply(error_body(code, message, remedy=remedy), status_code=error.status_code)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
         log.exception("unforeseen failure", extra={"action": "error", "path": request.url.path}, exc_info=error)
-        return JSONResponse(error_body("INTERNAL", "this is our fault; it is in the log"), status_code=500)
+        return JsonReply(error_body("INTERNAL", "this is our fault; it is in the log"), status_code=500)

@@ -1,94 +1,137 @@
-"""Decision endpoints: route, answer, outcomes, cancel, and everything known of a decision."""
+"""Decision endpoints: route, answer, outcomes, cancel, and the record of a decision."""
 
 import asyncio
 import time
 from typing import Annotated
 
-from fastapi import FastAPI, Header, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import FastAPI, Request
+from fastapi import Path as PathParameter
+from fastapi import Query as QueryParameter
+from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import awaited, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, awaited, router_of
 from ragbandit.router.api.requests import OutcomeBody, RouteBody, identity
 from ragbandit.router.api.responses import (
+    REPLIES,
+    JsonReply,
+    OutcomeReply,
+    answer_json,
     cancellation_json,
-    decision_json,
     headers,
-    outcome_json,
+    pending_json,
     record_json,
+    route_json,
 )
-from ragbandit.router.api.schemas import REPLIES
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.serving.validation import checked_id, made_outcome
+from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.types import ArmName, Budget, Decision, DecisionId, Query, RunBy
 
-__all__ = []
+__all__ = ["DECISIONS", "add_decisions"]
+
+#: tag of these endpoints in /docs
+DECISIONS = "Decisions"
+
+#: longest wait_s of /v1/answer, seconds
+MAX_WAIT_S = 600
+
+DecisionPath = Annotated[str, PathParameter(description="The id that the decision was made with.")]
+WaitParameter = Annotated[
+    float | None,
+    QueryParameter(
+        description="Seconds to wait for the answer, 0 to 600. Left out: the setting `server.answer_wait_s`. "
+        'After that the reply is 202 with status "pending". '
+        "It is a query parameter, not a field of the body: it belongs to this call, "
+        "not to the request that `decision_id` identifies.",
+        examples=[10],
+    ),
+]
 
 
 def add_decisions(app: FastAPI) -> None:
-    @app.post("/v1/route", status_code=200, responses=REPLIES["/v1/route"])
-    async def route(
-        body: RouteBody, request: Request, idempotency_key: Annotated[str | None, Header()] = None
-    ) -> Response:
-        """Draw an arm for your own stack to run."""
-        decision, seconds = await _decide(request, body, idempotency_key, run_by="caller")
-        return JSONResponse(decision_json(decision, seconds=seconds), headers=headers(decision))
+    """Put the endpoints of decisions on the app."""
+    _add_asking(app)
+    _add_reading(app)
 
-    @app.post("/v1/answer", status_code=200, responses=REPLIES["/v1/answer"])
+
+def _add_asking(app: FastAPI) -> None:
+    @app.post(
+        "/v1/route", tags=[DECISIONS], summary="Choose an arm for your own pipeline", responses=REPLIES["/v1/route"]
+    )
+    async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+        """Draw an arm for a question. Your own pipeline runs it and reports what happened to /v1/outcomes.
+
+        The decision is stored, with the probability of every arm, before the reply is sent.
+        """
+        decision, seconds = await _decide(request, body, idempotency_key, run_by="caller")
+        return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
+
+    @app.post("/v1/answer", tags=[DECISIONS], summary="Answer a question", responses=REPLIES["/v1/answer"])
     async def answer(
-        body: RouteBody,
-        request: Request,
-        idempotency_key: Annotated[str | None, Header()] = None,
-        wait_s: float | None = None,
+        body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None, wait_s: WaitParameter = None
     ) -> Response:
-        """Draw an arm and have a worker run it; 202 with the id if it takes longer than wait_s."""
+        """Draw an arm for a question and have a worker run it.
+
+        202 with status "pending" if the answer takes longer than `wait_s`; send the same request again with the same
+        id, or ask /v1/decisions/{decision_id}.
+        """
         router = router_of(request)
-        limit = router.settings.server.answer_wait_s
-        if wait_s is not None and not 0 <= wait_s <= 600:
-            raise InvalidInput(f"{wait_s!r} is out of range", field="wait_s", remedy="send a number in [0, 600]")
+        if wait_s is not None and not 0 <= wait_s <= MAX_WAIT_S:
+            remedy = f"send a number in [0, {MAX_WAIT_S}]"
+            raise InvalidInput(f'"wait_s" is out of range: {wait_s!r}', field="wait_s", remedy=remedy)
         decision, seconds = await _decide(request, body, idempotency_key, run_by="worker")
         waiting = await asyncio.to_thread(router.await_outcome, decision)
         try:
             # Asked first: wait_for with 0 s gives up before a wrapped Future can say that it is done.
-            wait_s = limit if wait_s is None else wait_s
+            wait_s = router.settings.server.answer_wait_s if wait_s is None else wait_s
             outcome = (
                 waiting.result() if waiting.done() else await asyncio.wait_for(asyncio.wrap_future(waiting), wait_s)
             )
         except TimeoutError:
-            reply = decision_json(decision, seconds=seconds) | {"status": "pending", "answer": None}
-            return JSONResponse(reply, status_code=202, headers=headers(decision))
+            return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
         finally:
             router.forget(decision.id, waiting)
-        return JSONResponse(decision_json(decision, seconds=seconds) | outcome_json(outcome), headers=headers(decision))
+        return JsonReply(answer_json(decision, outcome, seconds=seconds), headers=headers(decision))
 
-    @app.post("/v1/outcomes", status_code=202, responses=REPLIES["/v1/outcomes"])
+    @app.post(
+        "/v1/outcomes",
+        status_code=202,
+        tags=[DECISIONS],
+        summary="Report what your own pipeline did",
+        responses=REPLIES["/v1/outcomes"],
+    )
     async def outcomes(body: OutcomeBody, request: Request) -> Response:
-        """Report what your own stack did with a decision."""
-        router = router_of(request)
+        """Store the outcome of a decision that your own pipeline ran: its answer, cost, and how it ended."""
         made = made_outcome(now=time.time(), **body.model_dump())
-        new = await awaited(router.submit_outcome(made), what="decision_id")
-        reply = {"decision_id": body.decision_id, "duplicate": not new}
-        return JSONResponse(reply, status_code=202 if new else 200)
+        new = await awaited(router_of(request).submit_outcome(made), what="decision_id")
+        reply: OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
+        return JsonReply(reply, status_code=202 if new else 200)
 
-    @app.get("/v1/decisions/{decision_id}", responses=REPLIES["/v1/decisions/{decision_id}"])
-    async def decision(decision_id: str, request: Request) -> Response:
-        """Everything known of a decision."""
-        checked_id(decision_id, field="decision_id")
+
+def _add_reading(app: FastAPI) -> None:
+    record_path, cancel_path = "/v1/decisions/{decision_id}", "/v1/decisions/{decision_id}/cancel"
+
+    @app.get(record_path, tags=[DECISIONS], summary="Read a decision", responses=REPLIES[record_path])
+    async def decision(decision_id: DecisionPath, request: Request) -> Response:
+        """All that is stored about a decision: question, probabilities, outcome, feedback, reward, state."""
         record = await asyncio.to_thread(router_of(request).decision, decision_id)
-        return JSONResponse(record_json(record), headers=headers(record.decision))
+        return JsonReply(record_json(record), headers=headers(record.decision))
 
-    cancelling = "/v1/decisions/{decision_id}/cancel"
+    @app.post(
+        cancel_path, status_code=202, tags=[DECISIONS], summary="Cancel an answer", responses=REPLIES[cancel_path]
+    )
+    async def cancel(decision_id: DecisionPath, request: Request) -> Response:
+        """Tell the workers not to answer a decision, or to stop where they are.
 
-    @app.post(cancelling, status_code=202, responses=REPLIES[cancelling])
-    async def cancel(decision_id: str, request: Request) -> Response:
-        """Have no worker answer it; 202 while one has still to end it, 200 with how it ended."""
+        202 while a worker has still to end it, 200 with how it ended.
+        """
         found = await asyncio.to_thread(router_of(request).cancel, decision_id)
-        return JSONResponse(cancellation_json(found), status_code=202 if found.status is None else 200)
+        return JsonReply(cancellation_json(found), status_code=202 if found.status is None else 200)
 
 
 async def _decide(
     request: Request, body: RouteBody, idempotency_key: str | None, *, run_by: RunBy
 ) -> tuple[Decision, float]:
-    router, meters = router_of(request), request.app.state.meters
+    router, metrics = router_of(request), request.app.state.metrics
     key = identity(body.decision_id, key=idempotency_key, field="decision_id")
     query = Query(
         id=None if key is None else DecisionId(key),
@@ -101,8 +144,8 @@ async def _decide(
     began = time.perf_counter()
     decision = await awaited(router.submit(query, run_by=run_by), what="decision_id")
     seconds = time.perf_counter() - began
-    meters.route_seconds.observe(seconds)
-    meters.decisions.labels(decision.arm, decision.explored).inc()
+    metrics.route_seconds.observe(seconds)
+    metrics.decisions.labels(decision.arm, decision.explored).inc()
     if decision.fault:
-        meters.faults.inc()
+        metrics.faults.inc()
     return decision, seconds

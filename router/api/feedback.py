@@ -2,62 +2,81 @@
 
 import asyncio
 import time
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import FastAPI, Header, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
 from pydantic import ValidationError
 
-from ragbandit.router.api.dependencies import awaited, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, awaited, router_of
 from ragbandit.router.api.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
-from ragbandit.router.api.responses import (
-    error_json,
-    receipt_json,
-)
-from ragbandit.router.api.schemas import REPLIES
+from ragbandit.router.api.responses import REPLIES, BatchReply, ErrorReply, JsonReply, error_json
 from ragbandit.router.errors import InvalidInput, RagBanditError
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.types import Feedback, Receipt
 
-__all__ = ["MAX_BATCH"]
+__all__ = ["FEEDBACK", "MAX_BATCH", "add_feedback"]
 
+#: tag of these endpoints in /docs
+FEEDBACK = "Feedback"
 
 #: most items in one /v1/feedback/batch
 MAX_BATCH = 1000
 
 
 def add_feedback(app: FastAPI) -> None:
-    @app.post("/v1/feedback", status_code=202, responses=REPLIES["/v1/feedback"])
-    async def feedback(
-        body: FeedbackBody, request: Request, idempotency_key: Annotated[str | None, Header()] = None
-    ) -> Response:
-        """Keep one judgement of a decision."""
-        receipt = await _keep(request, body, key=idempotency_key)
-        return JSONResponse(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
+    """Put /v1/feedback and /v1/feedback/batch on the app."""
 
-    @app.post("/v1/feedback/batch", status_code=202, responses=REPLIES["/v1/feedback/batch"])
+    @app.post(
+        "/v1/feedback",
+        status_code=202,
+        tags=[FEEDBACK],
+        summary="Judge a decision",
+        responses=REPLIES["/v1/feedback"],
+    )
+    async def feedback(body: FeedbackBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+        """Store one judgement of a decision: a label (gold answers), a rating or a reward.
+
+        The judgement is durable when the reply comes. The policy learns from it in the background.
+        """
+        receipt = await _keep(request, body, key=idempotency_key)
+        return JsonReply(receipt, status_code=200 if receipt.duplicate else 202)
+
+    @app.post(
+        "/v1/feedback/batch",
+        status_code=202,
+        tags=[FEEDBACK],
+        summary="Judge many decisions",
+        responses=REPLIES["/v1/feedback/batch"],
+    )
     async def batch(body: FeedbackBatchBody, request: Request) -> Response:
-        """Keep many judgements; the reply has one entry per item, in order, a receipt or an error."""
+        """Store up to 1,000 judgements. Each is accepted or refused on its own.
+
+        The reply has one entry per item, in order: a receipt or an error.
+        """
         if not body.items or len(body.items) > MAX_BATCH:
-            raise InvalidInput(f"has {len(body.items)} items", field="items", remedy=f"send between 1 and {MAX_BATCH}")
+            message = f'"items" has {len(body.items)} entries'
+            raise InvalidInput(message, field="items", remedy=f"send between 1 and {MAX_BATCH}")
         results = await asyncio.gather(*(_keep_item(request, item) for item in body.items), return_exceptions=True)
-        replies: list[dict[str, Any]] = []
+        replies: list[Receipt | ErrorReply] = []
         for result in results:
             if isinstance(result, RagBanditError):
                 replies.append(error_json(result))
             elif isinstance(result, BaseException):
                 raise result
             else:
-                replies.append(receipt_json(result))
-        return JSONResponse({"items": replies}, status_code=202)
+                replies.append(result)
+        reply: BatchReply = {"items": replies}
+        return JsonReply(reply, status_code=202)
 
 
 async def _keep(request: Request, body: FeedbackBody, *, key: str | None) -> Receipt:
     router = router_of(request)
     made = _feedback(router, body, key=key)
     receipt = await awaited(router.submit_feedback(made), what="feedback_id")
-    _count_feedback(request, made, receipt)
+    result = "duplicate" if receipt.duplicate else "late" if receipt.late else "kept"
+    request.app.state.metrics.feedback.labels(made.kind, result).inc()
     return receipt
 
 
@@ -81,8 +100,3 @@ def _feedback(router: Router, body: FeedbackBody, *, key: str | None) -> Feedbac
         reward=body.reward,
         source=body.source,
     )
-
-
-def _count_feedback(request: Request, made: Feedback, receipt: Receipt) -> None:
-    result = "duplicate" if receipt.duplicate else "late" if receipt.late else "kept"
-    request.app.state.meters.feedback.labels(made.kind, result).inc()

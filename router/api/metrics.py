@@ -1,103 +1,107 @@
-"""What is counted and bounded around every HTTP request."""
+"""Prometheus metrics: what this process counts, and the router's state at the time of the scrape."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict
 
-from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from starlette.datastructures import State
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from ragbandit.router.api.responses import error_body
-from ragbandit.router.errors import QueueError
 from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.state import RouterState
 
-__all__ = ["BodyLimitMiddleware", "Metrics"]
+__all__ = ["Metrics"]
 
 
 class Metrics:
-    """The Prometheus side, one registry per app."""
+    """The Prometheus side of one app, with a registry of its own."""
 
     def __init__(self, router: Router) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter("ragbandit_requests_total", "HTTP requests", ["path", "status"], registry=self.registry)
+        self.requests = Counter(
+            "ragbandit_requests_total", "HTTP requests, by path and status.", ["path", "status"], registry=self.registry
+        )
         self.route_seconds = Histogram(
             "ragbandit_route_seconds",
-            "From request to committed decision",
+            "Seconds from request to committed decision.",
             buckets=(0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1, 2),
             registry=self.registry,
         )
-        self.decisions = Counter("ragbandit_decisions_total", "Decisions", ["arm", "explored"], registry=self.registry)
-        self.faults = Counter("ragbandit_policy_faults_total", "Decisions made by the fallback", registry=self.registry)
-        self.feedback = Counter("ragbandit_feedback_total", "Feedback kept", ["kind", "result"], registry=self.registry)
-        gauges: dict[str, tuple[str, Callable[[], float]]] = {
-            "ragbandit_policy_last_seq": ("Last update of the serving policy", lambda: router.service.serving.last_seq),
-            "ragbandit_policy_swaps": ("Snapshots taken over", lambda: router.swaps),
-            "ragbandit_snapshots_refused": ("Snapshots refused", lambda: len(router.refused)),
-            "ragbandit_bells_not_rung": ("Times Redis could not be reached", lambda: router.unrung),
-            "ragbandit_decisions_forced": (
-                "Questions none of whose arms was healthy",
-                lambda: router.service.fail_opens,
-            ),
-            "ragbandit_route_queue": ("Requests that wait for their group", router.service.depth),
-        }
-        for name, (text, value) in gauges.items():
-            Gauge(name, text, registry=self.registry).set_function(value)
-        self.counters = Gauge("ragbandit_ledger", "Decisions and feedback by place", ["place"], registry=self.registry)
-        self.lag = Gauge("ragbandit_lag_seconds", "Age of the oldest feedback not learned", registry=self.registry)
-        self.offered = Gauge("ragbandit_arm_offered", "0: left out, it fails", ["arm"], registry=self.registry)
-        self.jobs = Gauge("ragbandit_jobs", "Jobs that wait", ["queue"], registry=self.registry)
+        self.decisions = Counter(
+            "ragbandit_decisions_total", "Decisions, by arm.", ["arm", "explored"], registry=self.registry
+        )
+        self.faults = Counter(
+            "ragbandit_policy_faults_total",
+            "Decisions made by the fallback arm because the policy broke its contract.",
+            registry=self.registry,
+        )
+        self.feedback = Counter(
+            "ragbandit_feedback_total",
+            "Feedback received, by kind and result.",
+            ["kind", "result"],
+            registry=self.registry,
+        )
+        self.registry.register(_StateCollector(router))
 
-    def text(self, router: Router) -> bytes:
-        """Prometheus text, ledger and queue figures taken now. Raises StoreError."""
-        status = router.status()
-        for place, count in asdict(status.counters).items():
-            self.counters.labels(place).set(count)
-        self.lag.set(status.lag_s)
-        self.offered.clear()  # arms come and go
-        for health in router.service.healths():
-            self.offered.labels(health.arm).set(health.offered)
-        try:
-            for queue, depth in router.jobs.depth().items():
-                self.jobs.labels(queue).set(depth)
-        except QueueError:
-            self.jobs.clear()  # no number is better than an old one
+    def text(self) -> bytes:
+        """Prometheus text; the router's state is read now. Raises StoreError."""
         return bytes(generate_latest(self.registry))
 
 
-class BodyLimitMiddleware:
-    """Outermost layer: refuses bodies over a size, announced or not, and counts every reply."""
+class _StateCollector(Collector):
+    def __init__(self, router: Router) -> None:
+        self._router = router
 
-    def __init__(self, app: ASGIApp, *, state: State, limit: Callable[[], int]) -> None:
-        self.app = app
-        self.state = state
-        self.limit = limit
+    def collect(self) -> Iterator[Metric]:
+        """The router's state as metrics, read once per scrape. Raises StoreError."""
+        state = self._router.state()
+        yield from _counters(state)
+        yield from _gauges(state)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """OutcomePoller one request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        limit, seen = self.limit(), 0
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: the registry would read the whole state only to learn the names."""
+        return iter(())
 
-        async def bounded() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > limit:
-                raise HTTPException(413)
-            return message
 
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                path = getattr(scope.get("route"), "path", "unknown")
-                self.state.meters.requests.labels(path, message["status"]).inc()
-            await send(message)
+def _counters(state: RouterState) -> Iterator[Metric]:
+    counts: dict[str, tuple[str, int]] = {
+        "ragbandit_policy_swaps": ("Snapshots taken over.", state.swaps),
+        "ragbandit_snapshots_refused": (
+            "Snapshots that could not be used (missing, damaged, or of another encoder).",
+            state.snapshots_refused,
+        ),
+        "ragbandit_redis_errors": ("Times Redis could not be reached to notify workers.", state.redis_errors),
+        "ragbandit_decisions_fail_open": (
+            "Questions that were offered all arms because none of theirs was healthy.",
+            state.fail_opens,
+        ),
+    }
+    for name, (text, value) in counts.items():
+        yield CounterMetricFamily(name, text, value=value)
 
-        announced = dict(scope["headers"]).get(b"content-length", b"")
-        if announced.isdigit() and int(announced) > limit:
-            refusal = error_body("BODY_TOO_LARGE", f"the body is larger than {limit} bytes", remedy="send less")
-            await JSONResponse(refusal, status_code=413)(scope, receive, counted)
-            return
-        await self.app(scope, bounded, counted)
+
+def _gauges(state: RouterState) -> Iterator[Metric]:
+    values: dict[str, tuple[str, float]] = {
+        "ragbandit_policy_last_seq": ("Last update that the policy in use has learned.", state.serving_last_seq),
+        "ragbandit_route_queue": ("Requests waiting for the next batch.", state.route_queue),
+        "ragbandit_lag_seconds": (
+            "Seconds for which the oldest feedback that can be learned has been waiting.",
+            state.ledger.lag_s,
+        ),
+    }
+    for name, (text, value) in values.items():
+        yield GaugeMetricFamily(name, text, value=value)
+    ledger = GaugeMetricFamily("ragbandit_ledger", "Decisions and feedback in the ledger, by state.", labels=["place"])
+    for place, count in asdict(state.ledger.counters).items():
+        ledger.add_metric([place], count)
+    yield ledger
+    offered = GaugeMetricFamily(
+        "ragbandit_arm_offered", "1 if the arm is offered, 0 if it is suspended.", labels=["arm"]
+    )
+    for arm in state.arms:
+        offered.add_metric([arm.arm], arm.offered)
+    yield offered
+    jobs = GaugeMetricFamily("ragbandit_jobs", "Jobs waiting, by queue; absent while Redis is down.", labels=["queue"])
+    for queue, depth in (state.jobs or {}).items():
+        jobs.add_metric([queue], depth)
+    yield jobs

@@ -1,61 +1,55 @@
-"""Operations endpoints: health, readiness, metrics, status."""
+"""Operations endpoints: health, readiness, status, metrics."""
 
 import asyncio
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ragbandit.router.api.dependencies import router_of
-from ragbandit.router.api.responses import (
-    status_json,
-)
-from ragbandit.router.api.schemas import REPLIES
-from ragbandit.router.errors import QueueError, StoreError
-from ragbandit.router.jobs.queue import RedisJobs
-from ragbandit.router.serving.router import Router
+from ragbandit.router.api.responses import REPLIES, HealthReply, JsonReply, ReadyReply, status_json
 
-__all__ = []
+__all__ = ["OPERATIONS", "add_operations"]
+
+#: tag of these endpoints in /docs
+OPERATIONS = "Operations"
 
 
 def add_operations(app: FastAPI) -> None:
-    @app.get("/health", responses=REPLIES["/health"])
+    """Put /health, /ready, /v1/status and /metrics on the app."""
+
+    @app.get("/health", tags=[OPERATIONS], summary="Check that the process is alive", responses=REPLIES["/health"])
     async def health() -> Response:
-        """The process is alive."""
-        return JSONResponse({"status": "ok"})
+        """Liveness probe: 200 as long as the process serves requests. It asks no other part."""
+        reply: HealthReply = {"status": "ok"}
+        return JsonReply(reply)
 
-    @app.get("/ready", responses=REPLIES["/ready"])
+    @app.get("/ready", tags=[OPERATIONS], summary="Check that requests can be served", responses=REPLIES["/ready"])
     async def ready(request: Request) -> Response:
-        """Everything a request needs is there; 503 names what is not."""
-        router = router_of(request)
-        parts = await asyncio.to_thread(_parts, router)
-        missing = {name: state for name, state in parts.items() if state != "ok"}
-        # Without Redis decisions and feedback are still kept; only answers and learning are late.
-        hard = set(missing) - {"redis"}
-        return JSONResponse({"status": "not ready" if hard else "ok", "parts": parts}, status_code=503 if hard else 200)
+        """Readiness probe: 503 if the router or the database cannot serve requests; `parts` says what is wrong.
 
-    @app.get("/v1/status", responses=REPLIES["/v1/status"])
+        Redis that is down is named but does not make the service unready: decisions and feedback are still stored,
+        answers and learning are late.
+        """
+        parts = await asyncio.to_thread(router_of(request).parts)
+        broken = {name for name, state in parts.items() if state != "ok"} - {"redis"}
+        reply: ReadyReply = {"status": "not ready" if broken else "ok", "parts": parts}
+        return JsonReply(reply, status_code=503 if broken else 200)
+
+    @app.get("/v1/status", tags=[OPERATIONS], summary="Read the state of the service", responses=REPLIES["/v1/status"])
     async def status(request: Request) -> Response:
-        """Counters, lag, snapshot."""
-        return JSONResponse(await asyncio.to_thread(status_json, router_of(request)))
+        """Counts of decisions, learning lag, current snapshot and health of each arm."""
+        state = await asyncio.to_thread(router_of(request).state)
+        return JsonReply(status_json(state))
 
-    @app.get("/metrics", response_class=Response, responses=REPLIES["/metrics"])
+    @app.get(
+        "/metrics",
+        tags=[OPERATIONS],
+        summary="Read the metrics for Prometheus",
+        response_class=Response,
+        responses=REPLIES["/metrics"],
+    )
     async def metrics(request: Request) -> Response:
-        """Prometheus text."""
-        return Response(
-            await asyncio.to_thread(request.app.state.meters.text, router_of(request)), media_type=CONTENT_TYPE_LATEST
-        )
-
-
-def _parts(router: Router) -> dict[str, str]:
-    parts = {"router": "ok" if router.service.alive() else "its thread has ended", "database": "ok", "redis": "ok"}
-    try:
-        router.ledger.last_seq()
-    except StoreError as error:
-        parts["database"] = str(error)
-    if isinstance(router.jobs, RedisJobs):
-        try:
-            router.jobs.ping()
-        except QueueError as error:
-            parts["redis"] = str(error)
-    return parts
+        """Prometheus text format."""
+        text = await asyncio.to_thread(request.app.state.metrics.text)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)

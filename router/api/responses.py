@@ -1,58 +1,301 @@
-"""Values as the JSON that callers see: one shape for HTTP, the command line and the client."""
+"""Replies: one typed definition of every JSON reply, and the functions that build them.
+
+FastAPI documents the endpoints from these types and mypy holds the builders to them. HTTP, the client and `--json` of
+the command line show the same shapes. Values of `ragbandit.router.types` stand in them as they are; `plain` makes JSON.
+"""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, Literal
 
-import numpy as np
+from fastapi.responses import JSONResponse
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from ragbandit.router.errors import RagBanditError
+from ragbandit.router.learning.status import Status
 from ragbandit.router.serving.cancellation import Cancellation
-from ragbandit.router.serving.circuit_breaker import ArmHealth
-from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.circuit_breaker import ArmHealth, CircuitState
+from ragbandit.router.serving.state import LagPercentiles, RouterState
 from ragbandit.router.storage.decisions import DecisionRecord
 from ragbandit.router.storage.rows import trace_json
-from ragbandit.router.types import Decision, Outcome, Receipt, finite_json
+from ragbandit.router.types import (
+    Cost,
+    Counters,
+    Decision,
+    DecisionState,
+    Feedback,
+    FeedbackKind,
+    FeedbackSource,
+    Outcome,
+    OutcomeStatus,
+    Receipt,
+    Reward,
+    RewardSource,
+    RunBy,
+    finite_json,
+)
 
 __all__ = [
-    "arms_json",
+    "ERRORS",
+    "REPLIES",
+    "JsonReply",
     "cancellation_json",
     "decision_json",
     "error_body",
     "error_json",
     "headers",
+    "ledger_json",
     "outcome_json",
-    "receipt_json",
+    "plain",
     "record_json",
     "status_json",
 ]
 
 
-def status_json(router: Router) -> dict[str, Any]:
-    """Counters, lag, snapshot, and the lag measured by this router."""
-    status = router.status()
-    lags = sorted(router.lags)
-    percentiles = np.percentile(lags, [50, 99]) * 1000 if lags else (None, None)
-    return asdict(status) | {
-        "balanced": status.counters.balanced,
-        "serving": router.service.serving.version,
-        "algorithm": router.settings.policy.name,
-        "policy": router.store.label,
-        "faults": router.service.faults,
-        "forced": router.service.fail_opens,
-        "arms": arms_json(router.service.healths()),
-        "feedback_to_policy_ms": {"p50": percentiles[0], "p99": percentiles[1], "n": len(lags)},
+class ErrorDetail(TypedDict):
+    """`code` is stable; `field` names the input and `remedy` says what to change."""
+
+    code: str
+    message: str
+    field: str | None
+    remedy: str | None
+
+
+class ErrorReply(TypedDict):
+    """Every error has this shape."""
+
+    error: ErrorDetail
+
+
+class DecisionFields(TypedDict):
+    """Fields of a decision. pmf: probability of every offered arm; policy: name (label) of the ledger."""
+
+    decision_id: str
+    arm: str
+    propensity: float
+    pmf: dict[str, float]
+    scores: dict[str, float] | None
+    policy: str
+    version: str
+    explored: bool
+    fault: str | None
+
+
+class RouteReply(DecisionFields):
+    """A decision; route_ms: from request to committed decision."""
+
+    route_ms: float
+
+
+class OutcomeFields(TypedDict):
+    """Fields of an outcome; status "failed" has an `error`, "exhausted" ran out of its budget."""
+
+    status: OutcomeStatus
+    answer: str | None
+    stop_reason: str
+    error: str | None
+    steps: float
+    cost: Cost
+
+
+class AnswerReply(RouteReply, OutcomeFields):
+    """A decision and its outcome."""
+
+
+class PendingReply(RouteReply):
+    """A decision without an outcome yet: ask /v1/decisions/{id}, or send the same request again."""
+
+    status: Literal["pending"]
+    answer: None
+
+
+class OutcomeReply(TypedDict):
+    """duplicate: this very outcome was stored before."""
+
+    decision_id: str
+    duplicate: bool
+
+
+class CancellationReply(TypedDict):
+    """cancelled: whether the decision ended by being cancelled; null while its status is "pending"."""
+
+    decision_id: str
+    cancelled: bool | None
+    status: OutcomeStatus | Literal["pending"]
+
+
+class BatchReply(TypedDict):
+    """One entry per item, in order."""
+
+    items: list[Receipt | ErrorReply]
+
+
+class KeptOutcome(OutcomeFields):
+    """The outcome of a decision: its steps in order, who ran the arm, and with what."""
+
+    trace: list[dict[str, Any]]
+    run_by: RunBy
+    made_by: dict[str, Any]
+    made_at: float
+
+
+class KeptFeedback(TypedDict):
+    """One judgement. late: it came after the decision was closed, and was not learned."""
+
+    id: str
+    decision_id: str
+    kind: FeedbackKind
+    value: float | tuple[str, ...]
+    source: FeedbackSource
+    received_at: float
+    late: bool
+
+
+class KeptReward(TypedDict):
+    """value = quality - weight * cost, clipped to [minimum, maximum]; terms: price per unit of every cost term."""
+
+    value: float | None
+    quality: float | None
+    cost: float | None
+    weight: float
+    minimum: float
+    maximum: float
+    terms: dict[str, float]
+    preset: str
+    source: RewardSource
+    clipped: bool
+
+
+class RecordReply(DecisionFields):
+    """All that is stored about a decision. A number that is not finite (in a damaged row) is null."""
+
+    question: str
+    context: dict[str, Any]
+    tenant: str
+    budget: dict[str, float]
+    seed: str
+    floor: float
+    encoder_hash: str
+    run_by: RunBy
+    facts: dict[str, Any]
+    made_at: float
+    state: DecisionState
+    reason: str | None
+    outcome: KeptOutcome | None
+    feedback: list[KeptFeedback]
+    reward: KeptReward | None
+    learned_seq: int | None
+
+
+class HealthReply(TypedDict):
+    """The process is alive."""
+
+    status: Literal["ok"]
+
+
+class ReadyReply(TypedDict):
+    """parts: for each part "ok", or what is wrong with it."""
+
+    status: Literal["ok", "not ready"]
+    parts: dict[str, str]
+
+
+class ArmReply(TypedDict):
+    """Circuit of an arm. "closed": healthy. "open": suspended after `failures` failures in a row, the first at `since`.
+    "half_open": one question may try it. offered: whether the next question may be offered the arm.
+    """
+
+    state: CircuitState
+    offered: bool
+    failures: int
+    since: float | None
+
+
+class LedgerReply(TypedDict):
+    """State of a ledger. policy: its name (label); behind: updates that the newest snapshot lacks; lag_s: how long the
+    oldest decision that could be learned has been waiting; unanswered: decisions that workers still have to answer.
+    """
+
+    policy: str
+    counters: Counters
+    balanced: bool
+    last_seq: int
+    snapshot: str | None
+    snapshot_last_seq: int
+    behind: int
+    lag_s: float
+    unanswered: int
+    arms: dict[str, ArmReply]
+
+
+class StatusReply(LedgerReply):
+    """State of the ledger and of this router. serving: version of the snapshot in use; algorithm: the policy's name;
+    faults: decisions made by the fallback arm since the start; forced: questions since the start none of whose arms was
+    healthy; feedback_to_policy_ms: from feedback to this router's policy.
+    """
+
+    serving: str
+    algorithm: str
+    faults: int
+    forced: int
+    feedback_to_policy_ms: LagPercentiles
+
+
+class JsonReply(JSONResponse):
+    """A reply as JSON: values of our types as objects, numbers that are not finite as null."""
+
+    def render(self, content: Any) -> bytes:
+        """The body."""
+        return super().render(plain(content))
+
+
+def plain(reply: Any) -> Any:
+    """The reply as dicts, lists and scalars that JSON can hold."""
+    return finite_json(_without_dataclasses(reply))
+
+
+def _without_dataclasses(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _without_dataclasses(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _without_dataclasses(item) for key, item in value.items()}
+    return [_without_dataclasses(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def status_json(state: RouterState) -> StatusReply:
+    """State of a router and of its ledger."""
+    return {
+        **ledger_json(state.ledger, label=state.label, arms=state.arms),
+        "serving": state.serving,
+        "algorithm": state.algorithm,
+        "faults": state.faults,
+        "forced": state.fail_opens,
+        "feedback_to_policy_ms": state.feedback_to_policy_ms,
     }
 
 
-def arms_json(healths: Sequence[ArmHealth]) -> dict[str, Any]:
-    """How the arms are, by name: state, offered, failures, since."""
-    return {health.arm: {k: v for k, v in asdict(health).items() if k != "arm"} for health in healths}
+def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth]) -> LedgerReply:
+    """State of a ledger, read from the database alone."""
+    return {
+        "policy": label,
+        "counters": status.counters,
+        "balanced": status.counters.balanced,
+        "last_seq": status.last_seq,
+        "snapshot": status.snapshot,
+        "snapshot_last_seq": status.snapshot_last_seq,
+        "behind": status.behind,
+        "lag_s": status.lag_s,
+        "unanswered": status.unanswered,
+        "arms": {
+            arm.arm: {"state": arm.state, "offered": arm.offered, "failures": arm.failures, "since": arm.since}
+            for arm in arms
+        },
+    }
 
 
 def headers(decision: Decision) -> dict[str, str]:
-    """What a caller may want without reading the body."""
+    """The decision's main facts as HTTP headers, for callers that do not read the body."""
     return {
         "x-ragbandit-decision-id": decision.id,
         "x-ragbandit-strategy": decision.arm,
@@ -62,10 +305,9 @@ def headers(decision: Decision) -> dict[str, str]:
     }
 
 
-def decision_json(decision: Decision, *, seconds: float | None = None) -> dict[str, Any]:
-    """A decision as route replies it; seconds: from request to committed decision, where this reply made it."""
-    timing = {} if seconds is None else {"route_ms": round(seconds * 1000, 3)}
-    return timing | {
+def decision_json(decision: Decision) -> DecisionFields:
+    """A decision without what its query was."""
+    return {
         "decision_id": decision.id,
         "arm": decision.arm,
         "propensity": decision.propensity,
@@ -78,7 +320,22 @@ def decision_json(decision: Decision, *, seconds: float | None = None) -> dict[s
     }
 
 
-def outcome_json(outcome: Outcome) -> dict[str, Any]:
+def route_json(decision: Decision, *, seconds: float) -> RouteReply:
+    """A decision that was just made. seconds: from request to committed decision."""
+    return {"route_ms": round(seconds * 1000, 3), **decision_json(decision)}
+
+
+def answer_json(decision: Decision, outcome: Outcome, *, seconds: float) -> AnswerReply:
+    """A decision that was just made, and its outcome."""
+    return {**route_json(decision, seconds=seconds), **outcome_json(outcome)}
+
+
+def pending_json(decision: Decision, *, seconds: float) -> PendingReply:
+    """A decision that was just made, and has no outcome yet."""
+    return {**route_json(decision, seconds=seconds), "status": "pending", "answer": None}
+
+
+def outcome_json(outcome: Outcome) -> OutcomeFields:
     """An outcome without its trace."""
     return {
         "status": outcome.status,
@@ -86,18 +343,15 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
         "stop_reason": outcome.stop_reason,
         "error": outcome.error,
         "steps": outcome.steps,
-        "cost": asdict(outcome.cost),
+        "cost": outcome.cost,
     }
 
 
-def record_json(record: DecisionRecord) -> dict[str, Any]:
-    """Everything known of a decision, as JSON."""
-    return finite_json(_record_json(record))  # type: ignore[no-any-return] # a dict in, a dict out
-
-
-def _record_json(record: DecisionRecord) -> dict[str, Any]:
-    decision, outcome, reward = record.decision, record.outcome, record.reward
-    return decision_json(decision) | {
+def record_json(record: DecisionRecord) -> RecordReply:
+    """All that is stored about a decision."""
+    decision = record.decision
+    return {
+        **decision_json(decision),
         "question": decision.query.text,
         "context": dict(decision.query.context),
         "tenant": decision.query.tenant,
@@ -110,38 +364,100 @@ def _record_json(record: DecisionRecord) -> dict[str, Any]:
         "made_at": decision.made_at,
         "state": record.state,
         "reason": record.reason,
-        "outcome": None
-        if outcome is None
-        else outcome_json(outcome)
-        | {
-            "trace": trace_json(outcome.trace),
-            "run_by": outcome.run_by,
-            "made_by": dict(outcome.made_by),
-            "made_at": outcome.made_at,
-        },
-        "feedback": [asdict(item) | {"late": item.id in record.late} for item in record.feedback],
-        "reward": None if reward is None else asdict(reward) | {"clipped": reward.clipped},
+        "outcome": None if record.outcome is None else _kept_outcome(record.outcome),
+        "feedback": [_kept_feedback(item, late=item.id in record.late) for item in record.feedback],
+        "reward": None if record.reward is None else _kept_reward(record.reward),
         "learned_seq": record.learned_seq,
     }
 
 
-def receipt_json(receipt: Receipt) -> dict[str, Any]:
-    """A receipt."""
-    return asdict(receipt)
+def _kept_outcome(outcome: Outcome) -> KeptOutcome:
+    return {
+        **outcome_json(outcome),
+        "trace": trace_json(outcome.trace),
+        "run_by": outcome.run_by,
+        "made_by": dict(outcome.made_by),
+        "made_at": outcome.made_at,
+    }
 
 
-def cancellation_json(cancellation: Cancellation) -> dict[str, Any]:
-    """Where a cancelled decision stands; "cancelled" is null while its status is "pending"."""
-    return asdict(cancellation) | {"status": cancellation.status or "pending"}
+def _kept_feedback(item: Feedback, *, late: bool) -> KeptFeedback:
+    return {
+        "id": item.id,
+        "decision_id": item.decision_id,
+        "kind": item.kind,
+        "value": item.value,
+        "source": item.source,
+        "received_at": item.received_at,
+        "late": late,
+    }
 
 
-def error_json(error: RagBanditError) -> dict[str, Any]:
+def _kept_reward(reward: Reward) -> KeptReward:
+    return {
+        "value": reward.value,
+        "quality": reward.quality,
+        "cost": reward.cost,
+        "weight": reward.weight,
+        "minimum": reward.minimum,
+        "maximum": reward.maximum,
+        "terms": dict(reward.terms),
+        "preset": reward.preset,
+        "source": reward.source,
+        "clipped": reward.clipped,
+    }
+
+
+def cancellation_json(cancellation: Cancellation) -> CancellationReply:
+    """State of a cancelled decision."""
+    return {
+        "decision_id": cancellation.decision_id,
+        "cancelled": cancellation.cancelled,
+        "status": cancellation.status or "pending",
+    }
+
+
+def error_json(error: RagBanditError) -> ErrorReply:
     """An error of ours."""
     return error_body(error.code, error.message, field=error.field, remedy=error.remedy)
 
 
-def error_body(code: str, message: str, *, field: str | None = None, remedy: str | None = None) -> dict[str, Any]:
+def error_body(code: str, message: str, *, field: str | None = None, remedy: str | None = None) -> ErrorReply:
     """The shape of every error: stable code, message, field, remedy."""
     # A message may quote what was sent, and that may not be valid Unicode.
     safe = json.loads(json.dumps(message).encode("utf-8", "replace"))
     return {"error": {"code": code, "message": safe, "field": field, "remedy": remedy}}
+
+
+def _described(text: str, model: Any) -> dict[str, Any]:
+    return {"description": text, "model": model}
+
+
+#: path -> status -> the reply, as FastAPI takes it
+REPLIES: Mapping[str, dict[int | str, dict[str, Any]]] = {
+    "/v1/route": {200: _described("The arm to run.", RouteReply)},
+    "/v1/answer": {
+        200: _described("The outcome.", AnswerReply),
+        202: _described("The outcome is not there yet.", PendingReply),
+    },
+    "/v1/outcomes": {
+        200: _described("This very outcome was stored before.", OutcomeReply),
+        202: _described("Stored.", OutcomeReply),
+    },
+    "/v1/decisions/{decision_id}": {200: _described("All that is stored about the decision.", RecordReply)},
+    "/v1/decisions/{decision_id}/cancel": {
+        200: _described("The decision has an outcome: how it ended.", CancellationReply),
+        202: _described("A worker has still to end it.", CancellationReply),
+    },
+    "/v1/feedback": {
+        200: _described("This very feedback was stored before.", Receipt),
+        202: _described("Stored.", Receipt),
+    },
+    "/v1/feedback/batch": {202: _described("A receipt or an error for each item.", BatchReply)},
+    "/health": {200: _described("The process is alive.", HealthReply)},
+    "/ready": {200: _described("Ready.", ReadyReply), 503: _described("Not ready.", ReadyReply)},
+    "/v1/status": {200: _described("State of the ledger and of this router.", StatusReply)},
+    "/metrics": {200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+}
+#: of any path
+ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorReply} for code in (400, 404, 409, 413, 422, 503)}

@@ -1,14 +1,15 @@
-"""Console of the command line: shared options, output streams, and how a failure is printed."""
+"""Console of the command line: shared options, output streams, and how facts and failures are printed."""
 
 import contextlib
 import json
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from ragbandit.router.errors import RagBanditError
 
@@ -24,6 +25,7 @@ __all__ = [
     "failing_well",
     "print_json",
     "printable",
+    "show",
 ]
 
 
@@ -31,9 +33,9 @@ ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YA
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="RAGBANDIT_URL", help="of a running service")]
+UrlOption = Annotated[str, typer.Option("--url", envvar="RAGBANDIT_URL", help="URL of a running service")]
 
-LabelOption = Annotated[str | None, typer.Option(help="the ledger; default: the configured one")]
+LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]
 
 IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
 
@@ -43,6 +45,17 @@ DEFAULT_URL = "http://127.0.0.1:8100"
 console = Console(emoji=False)
 
 errors = Console(stderr=True, emoji=False)
+
+
+def show(facts: dict[str, Any], *, as_json: bool) -> None:
+    """Facts as a table of two columns, or as JSON."""
+    if as_json:
+        print_json(facts)
+        return
+    table = Table(show_header=False, box=None)
+    for key, value in facts.items():
+        table.add_row(key, escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+    console.print(table)
 
 
 @contextlib.contextmanager

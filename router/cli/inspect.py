@@ -1,4 +1,4 @@
-"""`ragbandit status`, `verify`, `decision` and `quarantine`: facts read from the store."""
+"""Verbs `status`, `verify` and `quarantine`: facts read from the database, without a running service."""
 
 import contextlib
 import json
@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from ragbandit.router.api.responses import arms_json
+from ragbandit.router.api.responses import ledger_json, plain
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,
@@ -22,6 +22,7 @@ from ragbandit.router.cli.console import (
     errors,
     failing_well,
     print_json,
+    show,
 )
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
@@ -37,61 +38,73 @@ from ragbandit.router.serving.circuit_breaker import ArmHealth
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import IMPORTED, ArmName
 
-__all__ = []
+__all__ = ["add_facts"]
 
 
 def add_facts(app: typer.Typer) -> None:
-    @app.command()
-    def status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-        """Counters that balance, lag, snapshot, how the arms are; read from the database."""
-        with failing_well(), _ledger(config, label=label) as (settings, ledger):
-            serving = _serving(ledger, settings=settings)
-            found = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
-            facts = asdict(found) | {"balanced": found.counters.balanced}
-            poller = OutcomePoller(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
-            healths = poller.read([ArmName(arm) for arm in settings.arms], now=time.time())
-            facts["arms"] = arms_json(healths) if as_json else "\n".join(_health(one) for one in healths)
-            _show(facts.pop("counters") | facts, as_json=as_json)
-            if not found.counters.balanced:
-                raise typer.Exit(1)
+    """Put the verbs on the command."""
+    app.command(name="status")(_status)
+    app.command(name="verify")(_verify)
+    app.command(name="quarantine")(_quarantine)
 
-    @app.command(name="verify")
-    def verify_(
-        label: LabelOption = None,
-        config: ConfigOption = None,
-        deep: Annotated[bool, typer.Option(help="also make every pmf again")] = False,
-        as_json: JsonOption = False,
-    ) -> None:
-        """Recompute every draw, replay the ledger from nothing; exit 1 on any difference."""
-        with failing_well(), _ledger(config, label=label) as (settings, ledger):
-            files = SnapshotFiles(settings.snapshot_root)
-            with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-                bar = progress.add_task("rows", total=None)
-                verdict = verify(
-                    ledger,
-                    files=files,
-                    serving=_serving(ledger, settings=settings),
-                    deep=deep,
-                    progress=lambda done, total: progress.update(bar, completed=done, total=total),
-                )
-            _show(asdict(verdict) | {"ok": verdict.ok}, as_json=as_json)
-            if not verdict.ok:
-                raise typer.Exit(1)
 
-    @app.command()
-    def quarantine(
-        config: ConfigOption = None, limit: Annotated[int, typer.Option(min=1)] = 100, as_json: JsonOption = False
-    ) -> None:
-        """The decisions that were poisoned, with the field and the reason."""
-        with failing_well(), _ledger(config) as (_, ledger):
-            rows = ledger_status.quarantined(ledger, limit=limit)
-            if as_json:
-                print_json([dict(row) for row in rows])
-                return
-            table = Table("decision", "field", "reason")
-            for row in rows:
-                table.add_row(row["decision_id"], escape(row["field"] or ""), escape(row["reason"]))
-            console.print(table if rows else "nothing is quarantined")
+def _status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Counts of decisions, learning lag, current snapshot, health of each arm; read from the database.
+
+    Exit code 1 if the counts do not add up. --json prints the fields that /v1/status has for the ledger.
+    """
+    with failing_well(), _ledger(config, label=label) as (settings, ledger):
+        serving = _serving(ledger, settings=settings)
+        found = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
+        poller = OutcomePoller(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
+        healths = poller.read([ArmName(arm) for arm in settings.arms], now=time.time())
+        if as_json:
+            print_json(plain(ledger_json(found, label=ledger.label, arms=healths)))
+        else:
+            facts = asdict(found) | {"balanced": found.counters.balanced, "arms": "\n".join(map(_health, healths))}
+            show({"policy": ledger.label} | facts.pop("counters") | facts, as_json=False)
+        if not found.counters.balanced:
+            raise typer.Exit(1)
+
+
+def _verify(
+    label: LabelOption = None,
+    config: ConfigOption = None,
+    deep: Annotated[bool, typer.Option(help="also compute the probabilities of every decision again")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw every decision again and learn the ledger again from nothing; exit code 1 on any difference."""
+    with failing_well(), _ledger(config, label=label) as (settings, ledger):
+        files = SnapshotFiles(settings.snapshot_root)
+        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+            bar = progress.add_task("rows", total=None)
+            verdict = verify(
+                ledger,
+                files=files,
+                serving=_serving(ledger, settings=settings),
+                deep=deep,
+                progress=lambda done, total: progress.update(bar, completed=done, total=total),
+            )
+        show(asdict(verdict) | {"ok": verdict.ok}, as_json=as_json)
+        if not verdict.ok:
+            raise typer.Exit(1)
+
+
+def _quarantine(
+    config: ConfigOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="most decisions to list, the newest first")] = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """Decisions that could not be learned, and why."""
+    with failing_well(), _ledger(config) as (_, ledger):
+        rows = ledger_status.quarantined(ledger, limit=limit)
+        if as_json:
+            print_json([dict(row) for row in rows])
+            return
+        table = Table("decision", "field", "reason")
+        for row in rows:
+            table.add_row(row["decision_id"], escape(row["field"] or ""), escape(row["reason"]))
+        console.print(table if rows else "nothing is quarantined")
 
 
 @contextlib.contextmanager
@@ -112,19 +125,15 @@ def _serving(ledger: Ledger, *, settings: Settings) -> Policy | None:
     return make_policy(opened["algorithm"], params=json.loads(opened["params"]))
 
 
-def _show(facts: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(facts)
-        return
-    table = Table(show_header=False, box=None)
-    for key, value in facts.items():
-        table.add_row(key, escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
-    console.print(table)
-
-
 def _health(health: ArmHealth) -> str:
-    """One line on an arm."""
+    """One line about an arm, in words for people: the API says "closed" for healthy and "open" for suspended."""
     if health.since is None:
-        return f"{health.arm}: {health.state}"
+        return f"{health.arm}: healthy"
     since = datetime.fromtimestamp(health.since, UTC).isoformat(sep=" ", timespec="seconds")
-    return f"{health.arm}: {health.state}, {health.failures} failed since {since}"
+    failures = f"{health.failures} failure{'' if health.failures == 1 else 's in a row'} since {since}"
+    states = {
+        "closed": f"healthy, {failures}",
+        "open": f"suspended, {failures}",
+        "half_open": f"on probation (one question may try it), {failures}",
+    }
+    return f"{health.arm}: {states[health.state]}"

@@ -43,7 +43,7 @@ def ask(database: Database, *, decision_id: DecisionId, now: float) -> Cancellat
         decision = connection.execute(query).first()
         if decision is None:
             raise NotFound(
-                "no decision has this id", field="decision_id", remedy="send the id that /v1/answer returned"
+                "no decision has this id", field="decision_id", remedy="use the decision id that answer gave"
             )
         if decision.run_by != "worker":
             raise Conflict(

@@ -34,6 +34,9 @@ class MicroBatcher(Generic[Item, Result]):
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; what was handed over before is served now."""
         self._thread.start()
 
     def submit(self, item: Item) -> "Future[Result]":
@@ -59,7 +62,8 @@ class MicroBatcher(Generic[Item, Result]):
             if not self._closed.is_set():
                 self._closed.set()
                 self._queue.put(None)
-        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while (first := self._queue.get()) is not None:

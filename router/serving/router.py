@@ -1,13 +1,11 @@
-"""The library's front door.
+"""Router: the library's interface to one process's share of the service.
 
-A Router is one process's share of the service. It decides and commits, takes feedback, follows the snapshots that
-the learner publishes, and asks workers for answers; it never learns by itself unless `learn()` is called.
+A Router decides and commits, takes outcomes and feedback, follows the snapshots that the learner publishes, and asks
+workers for answers. It never learns by itself unless `learn()` is called.
 """
 
 import logging
-import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -18,21 +16,24 @@ from typing import TypeVar
 from ragbandit.router.config.loading import load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import NotReady, SnapshotError, StoreError
+from ragbandit.router.errors import NotReady, QueueError, StoreError
 from ragbandit.router.jobs.listener import Listener
 from ragbandit.router.jobs.notifier import Bell
 from ragbandit.router.jobs.queue import Jobs, RedisJobs
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import Verdict, verify
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.learning.snapshots import SnapshotFiles, pack
+from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving import cancellation as cancellations
+from ragbandit.router.serving.batched_writes import BatchedWrites
 from ragbandit.router.serving.bootstrap import make_encoder, make_jobs, make_learner, open_database
-from ragbandit.router.serving.micro_batching import MicroBatcher
 from ragbandit.router.serving.pending_answers import PendingAnswers
+from ragbandit.router.serving.polling import PollingThread
 from ragbandit.router.serving.service import RouteService, Serving
+from ragbandit.router.serving.snapshot_follower import SnapshotFollower
+from ragbandit.router.serving.state import RouterState, percentiles
 from ragbandit.router.serving.validation import checked_id, made_feedback, made_outcome
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import DecisionRecord, DecisionStore
@@ -48,7 +49,6 @@ from ragbandit.router.types import (
     Query,
     Receipt,
     RunBy,
-    SnapshotInfo,
 )
 
 Reply = TypeVar("Reply")
@@ -57,16 +57,17 @@ __all__ = ["SERVE_S", "Router"]
 
 log = logging.getLogger("ragbandit.router")
 
-#: how often a router looks for a new snapshot by itself, should Redis have nothing to say, and at the arms' health
+#: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
 POLL_S = 1.0
-#: longest wait for a group to be served
+#: longest wait for a batch to be served, seconds
 SERVE_S = 60.0
 
 
 class Router:
-    """The library's front door. `Router.open()` reads the configuration; use it as a context manager."""
+    """One process's router. `Router.open()` reads the configuration and starts it; use it as a context manager."""
 
     def __init__(self, settings: Settings, *, encoder: Encoder, database: Database, jobs: Jobs) -> None:
+        """Assemble the parts; nothing is read, written or started before `start`. Raises ConfigError."""
         self.settings = settings
         self.encoder = encoder
         self.database = database
@@ -77,32 +78,18 @@ class Router:
         self.files = SnapshotFiles(settings.snapshot_root)
         check_policy(settings)
         self._fresh = make_policy(settings.policy.name, params=settings.policy.params)
-        #: a policy that uses no features does not care which encoder made them
-        self._learned_with = encoder.hash if "features" in self._fresh.needs else ""
-        self.store.register_policy(
-            algorithm=self._fresh.algorithm,
-            params=canonical(dict(self._fresh.params)),
-            encoder_hash=self._learned_with,
-            now=time.time(),
-        )
-        self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=self._first())
-        self.service.poll_outcomes()
-        self._feedback: MicroBatcher[Feedback, Receipt] = MicroBatcher(self._keep, name="ragbandit-feedback", limit=500)
-        self._outcomes: MicroBatcher[Outcome, bool] = MicroBatcher(self._end, name="ragbandit-outcomes", limit=500)
-        #: seconds from feedback to the router that has learned it, the last thousand
-        self.lags: deque[float] = deque(maxlen=1000)
-        self._owns_jobs = False
-        self.swaps = 0
-        self.refused: set[str] = set()
+        #: a policy that uses no features may be served with any encoder
+        encoder_hash = encoder.hash if "features" in self._fresh.needs else ""
+        self.snapshots = SnapshotFollower(self.ledger, files=self.files, fresh=self._fresh, encoder_hash=encoder_hash)
+        nothing_learned = Serving(policy=self._fresh, version="", last_seq=0)
+        self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=nothing_learned)
         self._bell = Bell(jobs, label=label, answer_s=settings.budget.seconds)
-        if self.service.serving.last_seq < self.ledger.last_seq():
-            self._bell.learn()  # the newest snapshot is lost or of other params: the learner makes it from the ledger
+        self._writes = BatchedWrites(self.store, notify_learner=self._bell.learn)
         self._pending = PendingAnswers()
-        self._wake = threading.Event()
-        self._closed = threading.Event()
-        self._follower = threading.Thread(target=self._follow, name="ragbandit-follow", daemon=True)
-        self._follower.start()
-        self._listener = Listener(jobs.client, self._hear, alarm=jobs.alarm) if isinstance(jobs, RedisJobs) else None
+        self._poll = PollingThread(self._catch_up, name="ragbandit-follow", every_s=POLL_S)
+        self._poll_health_at = 0.0
+        self._listener: Listener | None = None
+        self._owns_jobs = False
 
     @classmethod
     def open(
@@ -112,7 +99,7 @@ class Router:
         encoder: Encoder | None = None,
         jobs: Jobs | None = None,
     ) -> "Router":
-        """A Router on the configured database, Redis and encoder.
+        """A started Router on the configured database, Redis and encoder.
 
         config: a file, ready Settings, or None for ./config.yaml and the environment. Raises ConfigError for a
         wrong setting and StoreError for a database that cannot be used; Redis may be down.
@@ -127,10 +114,29 @@ class Router:
                 jobs=jobs or make_jobs(settings),
             )
             router._owns_jobs = jobs is None
+            router.start()
             return router
         except BaseException:
             database.close()
             raise
+
+    def start(self) -> None:
+        """Register the policy, take over the newest snapshot, start the threads. Once. Raises StoreError."""
+        self.store.register_policy(
+            algorithm=self._fresh.algorithm,
+            params=canonical(dict(self._fresh.params)),
+            encoder_hash=self.snapshots.encoder_hash,
+            now=time.time(),
+        )
+        self.service.swap(self.snapshots.first())
+        self.service.poll_outcomes()
+        if self.service.serving.last_seq < self.ledger.last_seq():
+            self._bell.learn()  # the newest snapshot is lost or has other params: the learner makes it from the ledger
+        self.service.start()
+        self._writes.start()
+        self._poll.start()
+        if isinstance(self.jobs, RedisJobs):
+            self._listener = Listener(self.jobs.client, self._hear, alarm=self.jobs.alarm)
 
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
         """Draw an arm for the caller's own stack to run. Committed when it returns.
@@ -237,7 +243,7 @@ class Router:
 
     def submit_outcome(self, outcome: Outcome) -> "Future[bool]":
         """`outcome` without waiting."""
-        return self._outcomes.submit(outcome)
+        return self._writes.submit_outcome(outcome)
 
     def feedback(
         self,
@@ -269,11 +275,11 @@ class Router:
 
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
         """`feedback` without waiting."""
-        return self._feedback.submit(feedback)
+        return self._writes.submit_feedback(feedback)
 
     def decision(self, decision_id: str) -> DecisionRecord:
-        """Everything known of a decision. Raises NotFound."""
-        return self.store.record(DecisionId(decision_id))
+        """All that is stored about a decision. Raises NotFound, InvalidInput."""
+        return self.store.record(DecisionId(checked_id(decision_id, field="decision_id")))
 
     def status(self) -> ledger_status.Status:
         """Counters, lag, snapshot."""
@@ -300,31 +306,47 @@ class Router:
 
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped."""
+        return self.snapshots.refresh(self.service.serving, swap=self.service.swap)
+
+    def state(self) -> RouterState:
+        """State of this router and of its ledger. Raises StoreError."""
         serving = self.service.serving
-        for info in self._snapshots(limit=3):
-            if info.version == serving.version or info.last_seq < serving.last_seq:
-                return False
+        return RouterState(
+            ledger=self.status(),
+            label=self.ledger.label,
+            algorithm=self.settings.policy.name,
+            serving=serving.version,
+            serving_last_seq=serving.last_seq,
+            arms=tuple(self.service.healths()),
+            faults=self.service.faults,
+            fail_opens=self.service.fail_opens,
+            swaps=self.snapshots.swaps,
+            snapshots_refused=len(self.snapshots.refused),
+            redis_errors=self.unrung,
+            feedback_to_policy_ms=percentiles(tuple(self.snapshots.lags)),
+            route_queue=self.service.depth(),
+            jobs=self._waiting_jobs(),
+        )
+
+    def parts(self) -> dict[str, str]:
+        """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it."""
+        parts = {"router": "ok" if self.service.alive() else "its thread has ended", "database": "ok", "redis": "ok"}
+        try:
+            self.ledger.last_seq()
+        except StoreError as error:
+            parts["database"] = str(error)
+        if isinstance(self.jobs, RedisJobs):
             try:
-                policy, _ = self.files.load(info.version, encoder_hash=self._learned_with)
-            except SnapshotError as error:
-                if info.version not in self.refused:
-                    self.refused.add(info.version)
-                    log.warning("snapshot refused", extra={"action": "snapshot_refused", "reason": str(error)})
-                continue
-            self.service.swap(Serving(policy=policy, version=info.version, last_seq=info.last_seq))
-            self.swaps += 1
-            self._measure_lag(after=serving.last_seq, upto=info.last_seq)
-            return True
-        return False
+                self.jobs.ping()
+            except QueueError as error:
+                parts["redis"] = str(error)
+        return parts
 
     def close(self) -> None:
         """Serve what was handed in, stop all threads, close the database."""
         self.service.close()
-        self._feedback.close()
-        self._outcomes.close()
-        self._closed.set()
-        self._wake.set()
-        self._follower.join(5)
+        self._writes.close()
+        self._poll.close()
         if self._listener is not None:
             self._listener.close()
         if self._owns_jobs and isinstance(self.jobs, RedisJobs):
@@ -339,72 +361,28 @@ class Router:
     ) -> None:
         self.close()
 
-    def _snapshots(self, *, limit: int) -> list[SnapshotInfo]:
-        """The newest snapshots that this router may serve."""
-        return self.ledger.latest_snapshots(
-            limit=limit,
-            algorithm=self._fresh.algorithm,
-            params=self._fresh.params,
-            encoder_hash=self._learned_with,
-        )
-
-    def _first(self) -> Serving:
-        """The newest usable snapshot; on a new ledger, the policy that has learned nothing, made known."""
-        for info in self._snapshots(limit=5):
-            try:
-                policy, _ = self.files.load(info.version, encoder_hash=self._learned_with)
-            except SnapshotError as error:
-                log.warning("snapshot passed over", extra={"action": "snapshot_refused", "reason": str(error)})
-                continue
-            return Serving(policy=policy, version=info.version, last_seq=info.last_seq)
-        info, tensors, described = pack(
-            self._fresh, label=self.ledger.label, last_seq=0, encoder_hash=self._learned_with, now=time.time()
-        )
-        self.files.write(info, tensors, described)
-        self.ledger.add_snapshot(info)
-        return Serving(policy=self._fresh, version=info.version, last_seq=0)
-
-    def _keep(self, group: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
-        results = self.store.add_feedback(group)
-        if any(isinstance(r, Receipt) and not r.duplicate for r in results):
-            self._bell.learn()
-        return results
-
-    def _end(self, group: Sequence[Outcome]) -> Sequence[bool | Exception]:
-        results = self.store.add_outcomes(group)
-        if True in results:
-            self._bell.learn()
-        return results
+    def _waiting_jobs(self) -> dict[str, int] | None:
+        try:
+            return self.jobs.depth()
+        except QueueError:
+            return None
 
     def _hear(self, news: str) -> None:
         kind, _, key = news.partition(":")
         if kind == "snapshot":
-            self._wake.set()
+            self._poll.wake()
         elif kind == "outcome" and key in self._pending.awaited():
             self._pending.deliver(self.store.outcomes_by_id([key]))
 
-    def _follow(self) -> None:
-        """New snapshots and awaited outcomes: at once when told, by looking when nobody tells. The arms' health too."""
-        look_at = time.monotonic()
-        while not self._closed.is_set():
-            self._wake.wait(POLL_S)
-            self._wake.clear()
-            if self._closed.is_set():
-                return
-            try:
-                if time.monotonic() >= look_at:
-                    look_at = time.monotonic() + POLL_S
-                    self.service.poll_outcomes()
-                self.refresh()
-                awaited = self._pending.awaited()
-                if awaited:
-                    self._pending.deliver(self.store.outcomes_by_id(awaited))
-            except Exception as error:  # most often a StoreError; whatever it is, the next look may go well
-                log.warning("could not follow", extra={"action": "follow", "reason": str(error)})
-
-    def _measure_lag(self, *, after: int, upto: int) -> None:
-        now = time.time()
-        self.lags.extend(now - came for came in self.ledger.feedback_times(after=after, upto=upto))
+    def _catch_up(self) -> None:
+        """Poll for what a notification may have missed: the arms' health, new snapshots, awaited outcomes."""
+        if time.monotonic() >= self._poll_health_at:
+            self._poll_health_at = time.monotonic() + POLL_S
+            self.service.poll_outcomes()
+        self.refresh()
+        awaited = self._pending.awaited()
+        if awaited:
+            self._pending.deliver(self.store.outcomes_by_id(awaited))
 
 
 def _result(future: "Future[Reply]", *, timeout_s: float) -> Reply:

@@ -75,6 +75,10 @@ class RouteService:
             self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch
         )
 
+    def start(self) -> None:
+        """Start the thread that serves requests."""
+        self._batcher.start()
+
     def submit(self, query: Query, *, run_by: RunBy) -> "Future[Decision]":
         """The decision, committed, as a Future. Raises InvalidInput for a query that cannot be routed.
 

@@ -40,7 +40,7 @@ __all__ = ["DecisionRecord", "DecisionStore", "insert_new"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:
-    """Everything known of one decision."""
+    """All that is stored about one decision."""
 
     decision: Decision
     outcome: Outcome | None
@@ -157,7 +157,7 @@ class DecisionStore:
         with self.database.read() as connection:
             row = _by_id(connection, [decision_id]).get(decision_id)
             if row is None:
-                raise NotFound("no decision has this id", field="decision_id")
+                raise _unknown_decision()
             outcome = connection.execute(select(outcomes).where(outcomes.c.decision_id == decision_id)).mappings()
             notes = connection.execute(
                 select(feedback)
@@ -370,7 +370,7 @@ def settle(standing: Decision | StoreError, standing_hash: str, *, asked: str) -
 def _told(row: Mapping[str, Any], *, new: set[str], standing: Mapping[str, str]) -> bool | RagBanditError:
     key = row["decision_id"]
     if key not in standing:
-        return NotFound("no decision has this id", field="decision_id", remedy="send the id that /v1/route returned")
+        return _unknown_decision()
     if key in new:
         return True
     if row["run_by"] == "worker" or standing[key] == row["body_hash"]:
@@ -396,7 +396,7 @@ def _receipt(
             )
         return Receipt(feedback_id=item.id, duplicate=row["id"] not in new, late=late)
     assert row["decision_id"] not in known
-    return NotFound("no decision has this id", field="decision_id", remedy="send the id that /v1/route returned")
+    return _unknown_decision()
 
 
 def _history(label: str) -> Select[Any]:
@@ -412,4 +412,10 @@ def _history(label: str) -> Select[Any]:
         select(literal(label), decisions.c.id, decisions.c.made_at, decisions.c.run_by, done, fed, rewarded)
         .select_from(decisions)
         .where(*(~known for known in seen))
+    )
+
+
+def _unknown_decision() -> NotFound:
+    return NotFound(
+        "no decision has this id", field="decision_id", remedy="use the decision id that route or answer gave"
     )

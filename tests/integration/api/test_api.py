@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from ragbandit import Client
 from ragbandit.router import errors
 from ragbandit.router.api.app import create_app
-from ragbandit.router.api.schemas import REPLIES
+from ragbandit.router.api.responses import REPLIES
 from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.queue import MemoryJobs, RedisJobs, connect
@@ -945,7 +945,7 @@ def test_cancel_is_refused(http):
     conflict = http.post(f"/v1/decisions/{routed(http)['decision_id']}/cancel")
     assert "report the outcome" in refused(conflict, 409, "CONFLICT", field="decision_id")["remedy"]
     unknown = refused(http.post("/v1/decisions/nobody/cancel"), 404, "NOT_FOUND", field="decision_id")
-    assert unknown["remedy"] == "send the id that /v1/answer returned"
+    assert unknown["remedy"] == "use the decision id that answer gave"
     refused(http.post("/v1/decisions/a%20b/cancel"), 422, "INVALID_INPUT", field="decision_id")
 
 

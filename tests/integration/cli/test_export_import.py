@@ -546,7 +546,8 @@ def test_status_of_labels(command, configured, tmp_path):
         said = command(*verb.split(), "-c", here, code=2)
         assert "NOT_FOUND label: the store has no ledger 'main' (give --label: imported)" in said
     facts = command("status", "--label", "imported", "-c", here, "--json")
-    assert (facts["decided"], facts["learned"], facts["balanced"], facts["behind"]) == (20, 20, True, 0)
+    counted = facts["counters"]
+    assert (counted["decided"], counted["learned"], facts["balanced"], facts["behind"]) == (20, 20, True, 0)
     verdict = command("verify", "--label", "imported", "--deep", "-c", here, "--json")
     assert (verdict["ok"], verdict["updates"], verdict["made_elsewhere"]) == (True, 20, 20)
 
@@ -572,7 +573,11 @@ def test_ledger_of_another_policy(make_world, command, tmp_path):
     here = tmp_path / "here.yaml"
     here.write_text(f"data_dir: {folder}\ndatabase_url: {url}\nencoder: {{model: hashing, dimension: 8}}\n")
     facts = command("status", "--label", "other", "-c", here, "--json")
-    assert (facts["learned"], facts["behind"], facts["snapshot"]) == (4, 0, world.router.service.serving.version)
+    assert (facts["counters"]["learned"], facts["behind"], facts["snapshot"]) == (
+        4,
+        0,
+        world.router.service.serving.version,
+    )
     verdict = command("verify", "--label", "other", "--deep", "-c", here, "--json")
     assert (verdict["ok"], verdict["deep_decisions"]) == (True, 4)
 

@@ -375,7 +375,7 @@ def test_router_follows_the_learner(redis_server, redis_client, settings):
         assert router.learn() == 1
         assert until(lambda: other.service.serving.last_seq == 1)
         assert other.service.serving.version == router.service.serving.version
-        assert other.swaps == 1
+        assert other.snapshots.swaps == 1
     router.jobs.client.close()
     other.jobs.client.close()
 
@@ -393,9 +393,9 @@ def test_router_follows_on(router):
     router.refresh = refresh
     decision = router.route("Who wrote Dracula?")
     router.feedback(decision.id, reward=0.5)
-    router._wake.set()
+    router._poll.wake()
     assert until(lambda: looks)
-    router._wake.set()
+    router._poll.wake()
     assert until(lambda: len(looks) > 1)
 
 

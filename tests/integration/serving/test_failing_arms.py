@@ -151,8 +151,8 @@ def test_all_fail(world, caplog):
         made = [world.route() for _ in range(5)]
     assert {one.arms for one in made} == {ARMS}
     assert all(EXCLUDED_ARMS not in one.facts for one in made)
-    assert status_json(world.router)["forced"] == 5
-    assert "ragbandit_decisions_forced 5.0" in Metrics(world.router).text(world.router).decode().splitlines()
+    assert status_json(world.router.state())["forced"] == 5
+    assert "ragbandit_decisions_fail_open_total 5.0" in Metrics(world.router).text().decode().splitlines()
     (said,) = [record for record in caplog.records if record.name == "ragbandit.service"]
     assert (said.action, said.arms) == ("fail_open", ", ".join(ARMS))
     assert world.router.verify(deep=True).ok
@@ -352,19 +352,19 @@ def test_imported(make_world, tmp_path):
 def test_status(world):
     """The service's status and its metrics show every arm on offer."""
     broken(world, "multi_step")
-    shown = status_json(world.router)["arms"]
+    shown = status_json(world.router.state())["arms"]
     assert shown == {
         "no_retrieval": {"state": "closed", "offered": True, "failures": 0, "since": None},
         "single_step": {"state": "closed", "offered": True, "failures": 0, "since": None},
         "multi_step": {"state": "open", "offered": False, "failures": 5, "since": EPOCH},
     }
     json.dumps(shown)
-    meters = Metrics(world.router)
-    lines = meters.text(world.router).decode().splitlines()
+    metrics = Metrics(world.router)
+    lines = metrics.text().decode().splitlines()
     assert 'ragbandit_arm_offered{arm="multi_step"} 0.0' in lines
     assert 'ragbandit_arm_offered{arm="single_step"} 1.0' in lines
     world.router.offer({"single_step": {}})
-    lines = meters.text(world.router).decode().splitlines()
+    lines = metrics.text().decode().splitlines()
     assert [line for line in lines if line.startswith("ragbandit_arm_offered{")] == [
         'ragbandit_arm_offered{arm="single_step"} 1.0'
     ]
@@ -396,7 +396,7 @@ def test_commands(make_world, tmp_path, monkeypatch):
         "single_step": ("closed", 0),
         "multi_step": ("closed", 0),
     }
-    assert "no_retrieval: closed, 2 failed since " in CliRunner().invoke(app, ["status"]).stdout
+    assert "no_retrieval: healthy, 2 failures in a row since " in CliRunner().invoke(app, ["status"]).stdout
     verdict = CliRunner().invoke(app, ["verify", "--deep", "--json"])
     assert verdict.exit_code == 0, verdict.output
     assert "--mixed-arms" in CliRunner().invoke(app, ["replay", "--json"]).stderr

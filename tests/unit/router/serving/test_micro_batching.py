@@ -17,6 +17,7 @@ from tests.support.policy_checks import steady
 @contextmanager
 def grouped(work, *, limit=8):
     made = MicroBatcher(work, name="test-group", limit=limit)
+    made.start()
     try:
         yield made
     finally:
@@ -175,6 +176,7 @@ def test_close_serves_what_was_handed_in_and_then_refuses():
     """After close every earlier item has its reply, and a later one is NotReady."""
     gate = Gate()
     made = MicroBatcher(gate, name="test-group", limit=2)
+    made.start()
     first = blocked(made, gate)
     waiting = [made.submit(i) for i in range(5)]
     closing = threading.Thread(target=made.close)
@@ -191,6 +193,7 @@ def test_close_serves_what_was_handed_in_and_then_refuses():
 def test_close_twice_is_fine():
     """A second close does nothing, and the thread has ended."""
     made = MicroBatcher(list, name="test-group-closed", limit=2)
+    made.start()
     made.close()
     made.close()
     assert all(thread.name != "test-group-closed" for thread in threading.enumerate())
@@ -200,6 +203,7 @@ def test_a_slow_close_is_bounded():
     """Close gives up waiting after its timeout."""
     gate = Gate()
     made = MicroBatcher(gate, name="test-group", limit=2)
+    made.start()
     blocked(made, gate)
     began = time.monotonic()
     made.close(timeout_s=0.05)
@@ -212,6 +216,7 @@ def test_no_item_is_lost_while_closing():
     """Of items handed in by several threads during close, each is refused at once or served; none hangs."""
     for _ in range(20):
         made = MicroBatcher(list, name="test-group", limit=4)
+        made.start()
         results: list[Future | NotReady] = []
 
         def hand_in(made=made, results=results):

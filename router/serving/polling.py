@@ -1,0 +1,47 @@
+"""Polling: a thread that does the same work again and again, and at once when it is woken."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+__all__ = ["PollingThread"]
+
+log = logging.getLogger("ragbandit.polling")
+
+
+class PollingThread:
+    """Calls `work` every `every_s` seconds, and soon after `wake`. A failure is logged; the next call tries again."""
+
+    def __init__(self, work: Callable[[], None], *, name: str, every_s: float) -> None:
+        self._work = work
+        self._every_s = every_s
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Do the work now instead of at the next interval."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the thread; waits for at most 5 s. Harmless if it never started."""
+        self._closed.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._every_s)
+            self._wake.clear()
+            if self._closed.is_set():
+                return
+            try:
+                self._work()
+            except Exception as error:  # most often a StoreError; whatever it is, the next call may succeed
+                facts = {"action": "follow", "reason": str(error)}
+                log.warning("polling the database failed; trying again in %g s", self._every_s, extra=facts)

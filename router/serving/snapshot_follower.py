@@ -1,0 +1,90 @@
+"""Snapshot follower: takes over the newest snapshot that the learner has published."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ragbandit.router.errors import SnapshotError
+from ragbandit.router.learning.snapshots import SnapshotFiles, pack
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.serving.service import Serving
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.types import SnapshotInfo
+
+__all__ = ["SnapshotFollower"]
+
+log = logging.getLogger("ragbandit.snapshots")
+
+#: newest snapshots that are tried at the start, and at every refresh, before the follower gives up
+FIRST_TRIES, REFRESH_TRIES = 5, 3
+
+
+class SnapshotFollower:
+    """Finds and loads snapshots of one ledger. Its methods are called from one thread at a time.
+
+    fresh: the configured policy that has learned nothing; snapshots of another algorithm or other params are not used.
+    encoder_hash: the encoder that a snapshot must have been learned with; "" where the policy uses no features.
+    """
+
+    def __init__(self, ledger: Ledger, *, files: SnapshotFiles, fresh: Policy, encoder_hash: str) -> None:
+        self.ledger = ledger
+        self.files = files
+        self.fresh = fresh
+        self.encoder_hash = encoder_hash
+        #: seconds from feedback to this router's policy, the last thousand
+        self.lags: deque[float] = deque(maxlen=1000)
+        #: snapshots taken over since the start
+        self.swaps = 0
+        #: versions that could not be used since the start
+        self.refused: set[str] = set()
+
+    def first(self) -> Serving:
+        """The newest usable snapshot; on a new ledger the policy that has learned nothing, published as snapshot 0."""
+        for info in self._newest(limit=FIRST_TRIES):
+            policy = self._loaded(info)
+            if policy is not None:
+                return Serving(policy=policy, version=info.version, last_seq=info.last_seq)
+        info, tensors, described = pack(
+            self.fresh, label=self.ledger.label, last_seq=0, encoder_hash=self.encoder_hash, now=time.time()
+        )
+        self.files.write(info, tensors, described)
+        self.ledger.add_snapshot(info)
+        return Serving(policy=self.fresh, version=info.version, last_seq=0)
+
+    def refresh(self, serving: Serving, *, swap: Callable[[Serving], None]) -> bool:
+        """Call `swap` with the newest snapshot if it is newer than `serving`; True if it was called."""
+        for info in self._newest(limit=REFRESH_TRIES):
+            if info.version == serving.version or info.last_seq < serving.last_seq:
+                return False
+            policy = self._loaded(info)
+            if policy is None:
+                continue
+            swap(Serving(policy=policy, version=info.version, last_seq=info.last_seq))
+            self.swaps += 1
+            self._measure_lag(after=serving.last_seq, upto=info.last_seq)
+            return True
+        return False
+
+    def _newest(self, *, limit: int) -> list[SnapshotInfo]:
+        return self.ledger.latest_snapshots(
+            limit=limit,
+            algorithm=self.fresh.algorithm,
+            params=self.fresh.params,
+            encoder_hash=self.encoder_hash,
+        )
+
+    def _loaded(self, info: SnapshotInfo) -> Policy | None:
+        """The snapshot's policy; None, logged once per version, if its files are gone, damaged or do not fit."""
+        try:
+            return self.files.load(info.version, encoder_hash=self.encoder_hash)[0]
+        except SnapshotError as error:
+            if info.version not in self.refused:
+                self.refused.add(info.version)
+                facts = {"action": "snapshot_refused", "version": info.version, "reason": str(error)}
+                log.warning("snapshot refused: an older one stays in use", extra=facts)
+            return None
+
+    def _measure_lag(self, *, after: int, upto: int) -> None:
+        now = time.time()
+        self.lags.extend(now - came for came in self.ledger.feedback_times(after=after, upto=upto))

@@ -1,0 +1,59 @@
+"""Router state: one frozen value that HTTP, the metrics and the command line show."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ragbandit.router.learning.status import Status
+from ragbandit.router.serving.circuit_breaker import ArmHealth
+
+__all__ = ["LagPercentiles", "RouterState", "percentiles"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LagPercentiles:
+    """Milliseconds from feedback to a router's policy, over the last thousand feedbacks; None where there are none."""
+
+    p50: float | None
+    p99: float | None
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RouterState:
+    """State of one router and of the ledger behind it, read at one time."""
+
+    #: of the ledger, from the database
+    ledger: Status
+    #: name of the ledger
+    label: str
+    #: registry name of the policy
+    algorithm: str
+    #: version of the snapshot in use, and the last update that it has learned
+    serving: str
+    serving_last_seq: int
+    #: of the arms on offer, as of the last poll of the outcomes
+    arms: tuple[ArmHealth, ...]
+    #: since the start: decisions made by the fallback because the policy broke its contract
+    faults: int
+    #: since the start: questions that were offered all arms because none of theirs was healthy
+    fail_opens: int
+    #: since the start: snapshots taken over, and snapshots that could not be used
+    swaps: int
+    snapshots_refused: int
+    #: since the start: times that Redis could not be reached
+    redis_errors: int
+    feedback_to_policy_ms: LagPercentiles
+    #: requests waiting for the next batch
+    route_queue: int
+    #: jobs waiting, by queue; None if Redis cannot be reached
+    jobs: Mapping[str, int] | None
+
+
+def percentiles(lags_s: Sequence[float]) -> LagPercentiles:
+    """Percentiles of these lags, given in seconds."""
+    if not lags_s:
+        return LagPercentiles(p50=None, p99=None, n=0)
+    p50, p99 = np.percentile(lags_s, [50, 99]) * 1000
+    return LagPercentiles(p50=float(p50), p99=float(p99), n=len(lags_s))

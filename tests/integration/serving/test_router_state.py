@@ -1,0 +1,75 @@
+"""Router.state and Router.parts: what HTTP, metrics and command line show; and a Router that is not started."""
+
+import threading
+
+import pytest
+
+from ragbandit import Router
+from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.serving.bootstrap import open_database
+
+
+def test_state_follows_what_happens(make_world):
+    """The state has the ledger's counts, the snapshot in use, swaps, lags and the jobs that wait."""
+    world = make_world()
+    before = world.router.state()
+    assert (before.swaps, before.serving_last_seq, before.feedback_to_policy_ms.n) == (0, 0, 0)
+    world.judged(3)
+    world.router.request_answer(world.route(ours=True))
+    world.learn()
+    after = world.router.state()
+    assert (after.swaps, after.serving_last_seq, after.feedback_to_policy_ms.n) == (1, 3, 3)
+    assert (after.serving, after.label, after.algorithm) == (after.ledger.snapshot, "main", "mba")
+    assert (after.ledger.counters.decided, after.ledger.counters.learned) == (4, 3)
+    assert after.jobs["answer"] == 1
+    assert [arm.state for arm in after.arms] == ["closed"] * 3
+
+
+def test_state_without_a_queue(make_world):
+    """A queue that cannot be reached leaves the jobs unknown; all else is there, and errors are counted."""
+    world = make_world()
+    world.jobs.broken = True
+    world.judged(1)
+    state = world.router.state()
+    assert (state.jobs, state.redis_errors, state.ledger.counters.decided) == (None, 1, 1)
+
+
+def test_counts_that_only_grow_are_counters(make_world):
+    """Swaps, refused snapshots, Redis errors and fail-opens are exported as Counters, named with _total."""
+    world = make_world()
+    world.judged(1)
+    world.learn()
+    lines = Metrics(world.router).text().decode().splitlines()
+    for name in ("policy_swaps", "snapshots_refused", "redis_errors", "decisions_fail_open"):
+        assert f"# TYPE ragbandit_{name}_total counter" in lines
+    assert "ragbandit_policy_swaps_total 1.0" in lines
+    assert "ragbandit_lag_seconds 0.0" in lines
+
+
+def test_a_router_that_is_not_started_does_nothing(settings):
+    """Assembling a Router starts no thread and writes nothing; `start` makes it serve."""
+    made = settings()
+    database, threads = open_database(made), threading.active_count()
+    with Router(made, encoder=HashingEncoder(dimension=8), database=database, jobs=MemoryJobs()) as router:
+        assert threading.active_count() == threads
+        assert (router.ledger.registered(), router.parts()["router"]) == (None, "its thread has ended")
+        router.start()
+        assert router.parts() == {"router": "ok", "database": "ok", "redis": "ok"}
+        assert router.route("Who wrote Dracula?").version == router.state().serving
+
+
+def test_closing_a_router_that_was_never_started(settings):
+    """`close` on a Router that was not started releases the database and waits for nothing."""
+    made = settings()
+    Router(made, encoder=HashingEncoder(dimension=8), database=open_database(made), jobs=MemoryJobs()).close()
+
+
+@pytest.mark.parametrize("key", [None, 5, "", "a b", "x" * 65])
+def test_an_id_that_is_none_is_refused(router, key):
+    """Router.decision refuses what cannot be an id, as HTTP does."""
+    with pytest.raises(InvalidInput) as caught:
+        router.decision(key)
+    assert caught.value.field == "decision_id"

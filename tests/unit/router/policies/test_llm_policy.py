@@ -338,7 +338,7 @@ def test_contract_holds_with_a_server_that_answers(check, steady_server):
 def test_openai_package_is_asked_for(monkeypatch):
     """Without the openai package the policy is a ConfigError that says what to install."""
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(ConfigError, match="needs the openai package") as caught:
+    with pytest.raises(ConfigError, match="the package openai is missing") as caught:
         make_policy("llm", params={"model": "m"})
     assert "ragbandit[openai]" in caught.value.remedy
 

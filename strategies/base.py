@@ -9,15 +9,14 @@ import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.router.types import Cost
-
-if TYPE_CHECKING:
-    pass
+from ragbandit.strategies.outbound.redaction import without_secrets
 
 __all__ = [
+    "ERROR_LENGTH",
     "CallBroke",
     "Completion",
     "Generator",
@@ -33,6 +32,9 @@ __all__ = [
     "Sampling",
     "error_text",
 ]
+
+#: characters of a foreign error's text that are kept
+ERROR_LENGTH: Final = 300
 
 #: What an arm may need of a generator. `completion` is text in, text out; `stop` is stopping at given strings.
 Need = Literal["completion", "stop", "logprobs", "entropy", "attention", "hidden_states", "trained_tokens"]
@@ -191,9 +193,14 @@ class Generator(Protocol):
 
 
 def error_text(error: BaseException) -> str:
-    """The error in words, as traces and outcomes show it."""
+    """The error in words, as traces, outcomes, the database and HTTP replies show it: without secrets.
+
+    Of an error that is not ours, its type and the first ERROR_LENGTH characters of its text.
+    """
     if isinstance(error, RagBanditError | OutOfBudget):
-        return str(error)
+        return without_secrets(str(error))
     if isinstance(error, asyncio.CancelledError):
         return "cut off: the call did not return in time, or was cancelled"
-    return f"{type(error).__name__}: {error}"
+    text = without_secrets(str(error))  # before the cut: half a secret may not look like one
+    text = text if len(text) <= ERROR_LENGTH else f"{text[:ERROR_LENGTH]}..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.router.types import CANCELLED, MAX_TEXT, Budget, Json, Outcome, OutcomeStatus, Query, count_steps
 from ragbandit.strategies.base import Generator, OutOfBudget, QuestionTooLong, Retriever, error_text
+from ragbandit.strategies.outbound.redaction import without_secrets
 from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Answer, Run, Strategy
@@ -18,6 +19,17 @@ from ragbandit.strategies.run import Answer, Run, Strategy
 __all__ = ["CANCELLED_ERROR", "GRACE_SECONDS", "STOP_REASON_LENGTH", "made_by", "run_strategy"]
 
 logger = logging.getLogger("ragbandit.arms")
+
+
+def _redact_traceback(record: logging.LogRecord) -> bool:
+    """The record's traceback as text without secrets; handlers get no exception object to print it from again."""
+    if record.exc_info:
+        record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
+        record.exc_info = None
+    return True
+
+
+logger.addFilter(_redact_traceback)
 
 #: How long after the deadline a hanging arm is cut off. A generator that heeds its deadline returns within it and
 #: can still report the tokens it used; one that is cut off cannot.

@@ -1,7 +1,8 @@
-"""Secrets kept out of what is kept.
+"""Redaction of secrets in texts that are stored, logged or sent to callers.
 
-Some servers repeat the key, or another header, that they were sent, and transports name a header that they cannot send.
-Outcomes and logs are kept, so nothing that is or looks like a secret is.
+Some servers repeat the key, or another header, that they were sent; transports name a header that they cannot send;
+drivers of databases repeat the whole connection string. `without_keys` removes secrets that are known,
+`without_secrets` whatever looks like one.
 """
 
 import re
@@ -10,16 +11,87 @@ from typing import Final
 
 from ragbandit.router.errors import ConfigError
 
-__all__ = ["check_header_value", "without_keys"]
+__all__ = ["check_header_value", "without_keys", "without_secrets"]
 
 #: what stands where a key stood
 _HIDDEN: Final = "[key]"
+#: what stands where anything else stood that looks like a secret
+_REDACTED: Final = "[redacted]"
 #: a shorter key may be a piece of any word, and is hidden where it stands alone
 _LONG_KEY: Final = 8
 #: between the pieces of a header's value, as in "session=...; other=...": a server may repeat one of them alone
 _BETWEEN: Final = re.compile(r"[\s;=,]+")
 #: keys of OpenAI and of those who took over its habit, also with stars in the middle
 _ANY_KEY: Final = re.compile(r"(?<![A-Za-z])sk-[\w*-]{8,}")
+#: words in the name of a field whose value is a secret; "tokens" are counts
+_NAME: Final = (
+    r"[\w.-]*(?:password|passwd|passphrase|pwd|secret|token(?!s)|credential|signature"
+    r"|(?:api|access|account|private)[_ -]?key)[\w.-]*|pass|pw|sig"
+)
+#: a value in quotes, in quotes of a text within a text (JSON in JSON), or in the braces of ODBC
+_QUOTED: Final = (
+    r"\\\"(?:[^\"\\\n]|\\(?!\"))*\\\"|\"(?:\\.|[^\"\\\n])*\""
+    r"|\\'(?:[^'\\\n]|\\(?!'))*\\'|'(?:\\.|[^'\\\n])*'|\{[^}\n]*\}"
+)
+#: longest line that is read, in characters: the patterns' time grows with its square
+_LINE: Final = 4000
+
+#: cut off or not
+_PRIVATE_KEY: Final = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+)
+#: pattern of a line -> what takes its place, in this order
+_SECRETS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    # The user part of a URL, up to the last @: a password that is not escaped may hold any sign.
+    (re.compile(r"(?<=://)\S*@"), ""),
+    # The same with spaces in the password; digits after the colon are a port.
+    (re.compile(r"(?<=://)[^\s/:@]*:(?!\d+(?:[/?#\s]|$))[^\n@]*@"), ""),
+    # Query and fragment of a URL, without the signs that close a bracket or a quotation after it.
+    (re.compile(r"(?<=://)([^\s?#]*)[?#](?!\[redacted\])\S+?(?=[\"')\]},.;:]*(?:\s|$))"), rf"\1?{_REDACTED}"),
+    # user:password@host without a scheme, as Go's drivers write it, and user/password@host of Oracle.
+    (re.compile(r"(?<![\w/@])[\w.+-]+[:/][^\s@/:]+@(?=[\w(\[])"), f"{_REDACTED}@"),
+    (
+        re.compile(
+            r"(?i)\b(authorization[\"']?\s*[:=]\s*)(?!\[redacted\])"
+            r"(?:[\"'][^\"'\n]*[\"']|(?:(?:bearer|basic|digest|token)\s+)?\S+)"
+        ),
+        rf"\1{_REDACTED}",
+    ),
+    (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}"), rf"\1{_REDACTED}"),
+    # "password": "...", password='...', PWD={...}
+    (re.compile(rf"(?i)(?<![\w.-])((?:{_NAME})\\?[\"']?\s*[:=]\s*)(?:{_QUOTED})"), rf"\1{_REDACTED}"),
+    # ;Password=a b;Database=d: between semicolons a value may hold spaces
+    (re.compile(rf"(?i)(;\s*(?:{_NAME})\s*=\s*)(?!\[redacted\])[^;\n]+"), rf"\1{_REDACTED}"),
+    (re.compile(rf"(?i)(?<![\w.-])((?:{_NAME})\s*[:=]\s*)(?!\[redacted\])[^\s;]+"), rf"\1{_REDACTED}"),
+    # Keys of AWS, GitHub, GitLab, Google, Hugging Face and Slack, and JSON web tokens, by their first letters.
+    (
+        re.compile(
+            r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}"
+            r"|AIza[\w-]{30,}|hf_[A-Za-z0-9]{16,}|xox[a-z]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)"
+        ),
+        _HIDDEN,
+    ),
+    (_ANY_KEY, _HIDDEN),
+)
+
+
+def without_secrets(text: str) -> str:
+    """The text without what looks like a secret, for messages written by code that we do not know.
+
+    Removed are the user, password, query and fragment of URLs; users and passwords before an @; values of fields whose
+    names speak of passwords, keys, tokens or secrets, as connection strings, JSON, YAML and Python write them;
+    Authorization headers; keys of well-known services; private keys. In doubt more is removed than needed. A secret
+    that looks like any other word stays. Of a line only the first 4,000 characters are kept.
+    """
+    text = _PRIVATE_KEY.sub(_REDACTED, text)
+    return "\n".join(_line_without_secrets(line) for line in text.split("\n"))
+
+
+def _line_without_secrets(line: str) -> str:
+    line = line if len(line) <= _LINE else f"{line[:_LINE]}..."
+    for pattern, instead in _SECRETS:
+        line = pattern.sub(instead, line)
+    return line
 
 
 def check_header_value(value: str, *, what: str, field: str, remedy: str) -> None:

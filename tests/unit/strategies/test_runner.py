@@ -26,7 +26,17 @@ from ragbandit.router.types import (
     count_steps,
 )
 from ragbandit.strategies.arm_parts import two_stages
-from ragbandit.strategies.base import Completion, Generator, Need, OutOfBudget, Passage, Prompt, Request, Retriever
+from ragbandit.strategies.base import (
+    ERROR_LENGTH,
+    Completion,
+    Generator,
+    Need,
+    OutOfBudget,
+    Passage,
+    Prompt,
+    Request,
+    Retriever,
+)
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import ARMS, make_arms
@@ -115,8 +125,41 @@ def test_an_unexpected_exception_is_logged_with_its_traceback(caplog):
         assert caplog.records == []
         run(raising(ZeroDivisionError("bug")))
 
-    assert caplog.records[0].exc_info
+    assert "Traceback" in caplog.records[0].exc_text
     assert caplog.records[0].action == "arm_failed"
+
+
+def test_a_foreign_exception_shows_no_secret_to_callers_or_the_log(caplog):
+    """A connection string in an exception of the arm, its cause or a search reaches neither outcome, trace nor log."""
+
+    class Down(MemoryRetriever):
+        async def search(self, query, *, k):
+            raise OSError("connect postgres://admin:s3cr3t@db/x?sslpassword=s3cr3t failed")
+
+    async def look(run):
+        run.begin_round(cap=1)
+        try:
+            await run.search("q", k=1)
+        except OSError as error:
+            raise ValueError("PWD=s3cr3t " + "x" * 1000) from error
+
+    with caplog.at_level(logging.ERROR):
+        outcome = asyncio.run(outcome_of(Own(look), retriever=Down(())))
+    (failed,) = [event for event in outcome.trace if isinstance(event, CallFailed)]
+    assert failed.error.startswith("OSError: connect postgres://db/x")
+    assert outcome.error.startswith("ValueError: PWD=[redacted] xxx")
+    assert len(outcome.error) < 330
+    log = logging.Formatter().format(caplog.records[0])
+    assert "test_runner.py" in log
+    assert "OSError: connect postgres://db/x" in log
+    assert "s3cr3t" not in f"{failed.error} {outcome.error} {log}"
+    assert caplog.records[0].exc_info is None
+
+
+def test_our_own_errors_show_no_secret_either():
+    """An arm may wrap what a driver said into an ArmFailed: it is redacted too, and not cut."""
+    outcome = run(raising(ArmFailed("x" * 500 + " redis://:s3cr3t@cache:6379/0")))
+    assert outcome.error == "x" * 500 + " redis://cache:6379/0"
 
 
 def test_an_arm_that_returns_something_else_has_failed():
@@ -659,7 +702,8 @@ def test_a_draft_that_is_too_long_and_an_endless_message_are_not_kept():
     outcome = asyncio.run(outcome_of(Own(much)))
     assert (outcome.status, outcome.answer) == ("failed", None)
     assert "100001 characters" in outcome.error
-    assert len(run(raising(ValueError("x" * 10 * MAX_TEXT))).error) == MAX_TEXT
+    assert len(run(raising(ArmFailed("x\n" * 10 * MAX_TEXT))).error) == MAX_TEXT
+    assert len(run(raising(ValueError("x" * 10 * MAX_TEXT))).error) == len("ValueError: ...") + ERROR_LENGTH
 
 
 @pytest.mark.parametrize(("tokens", "cut"), [(4, ["p"]), (40, [])])

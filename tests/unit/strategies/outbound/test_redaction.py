@@ -1,0 +1,127 @@
+"""Secrets are taken out of texts that were written by code we do not know."""
+
+import time
+
+import pytest
+
+from ragbandit.strategies.outbound.redaction import without_secrets
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "db down: postgres://u:hunter2@h/x",
+        "postgresql+psycopg://u:hunter2@h:5432/x?sslmode=require",
+        "('cannot connect', 'postgres://u:hun/ter2hunter2@h/x')",
+        "mongodb://u:hunter2@a:27017,b:27017/x?replicaSet=r",
+        "mysql://root:p@ss@hunter2@h/x",
+        "amqps://guest:hunter2@broker//",
+        "redis://:hunter2@h:6379/0",
+        "https://hunter2@github.com/x.git",
+        "mysql://u:with space hunter2@h/x",
+        "GET https://api.example.com/v1/x?api_key=hunter2&n=1 -> 500",
+        "https://blob.example.net/c?sv=1&sig=hunter2 refused",
+        "see https://h/cb#access_token=hunter2",
+        "root:hunter2@tcp(127.0.0.1:3306)/db",
+        "ORA-12541: scott/hunter2@dbhost:1521/x",
+        "host=h port=5432 user=u password=hunter2 dbname=x",
+        "host=h password='hunter2 and more' user=u",
+        "Server=h;UID=sa;PWD=hunter2;Database=d",
+        "Server=h;Password=two hunter2;Database=d",
+        "DRIVER={ODBC};UID=sa;PWD={hun;ter2hunter2}",
+        "AccountName=a;AccountKey=hunter2==;EndpointSuffix=core",
+        "Endpoint=sb://h/;SharedAccessKeyName=k;SharedAccessKey=hunter2",
+        'body {"user": "u", "password": "hunter2"}',
+        'body {"client_secret":"hunter\\"2 hunter2"}',
+        '{"error": "{\\"api_key\\": \\"hunter2\\"}"}',
+        "connect(user='u', passwd='hunter2', host='h')",
+        "Settings(openai_api_key=hunter2, model='m')",
+        "password: hunter2",
+        "OPENAI_API_KEY=hunter2",
+        "aws_secret_access_key = hunter2",
+        "Authorization: Basic hunter2",
+        "headers {'Authorization': 'Bearer hunter2'}",
+        "Authorization: hunter2",
+        "sent Bearer hunter2-and-more",
+        "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\nhunter2, cut off",
+        "token = hunter2",
+    ],
+)
+def test_secrets_are_removed(text):
+    """Connection strings, fields with telling names, headers and private keys lose their secret."""
+    hidden = without_secrets(text)
+    assert "hunter2" not in hidden
+    assert hidden
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sk-proj-abcdefghij0123456789",
+        "AKIAIOSFODNN7EXAMPLE",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+        "github_pat_abcdefghijklmnopqrstuv",
+        "hf_abcdefghijklmnopqrstuvwxyz",
+        "xoxb-1234567890-abcdef",
+        "AIzaSyA-abcdefghijklmnopqrstuvwxyz0123",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
+    ],
+)
+def test_keys_of_known_services_are_removed(key):
+    """A key is known by its first letters wherever it stands."""
+    assert without_secrets(f"refused ({key}), try again") == "refused ([key]), try again"
+
+
+def test_where_the_server_is_stays():
+    """Scheme, host, port and path of a URL stay, and the words around it."""
+    text = "cannot open 'postgres://u:pw@h:5432/x?a=b', retrying http://h:8080/a/b."
+    assert without_secrets(text) == "cannot open 'postgres://h:5432/x?[redacted]', retrying http://h:8080/a/b."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TimeoutError: no server",
+        "the prompt for read has 9000 tokens; with 32 to write it exceeds the model's 2048",
+        "max_tokens=32, prompt_tokens: 12, context_tokens = 2048",
+        "it replied 503: {'detail': 'the index is gone'}",
+        "http://127.0.0.1:9/answer cannot be asked: it took longer than 3 s",
+        "see http://h:8080/x and write to me @ home",
+        "KeyError: 'password'",
+        'File "/a/b/c.py", line 12, in answer',
+        "status 401: put a valid key into the environment variable OPENAI_API_KEY",
+        "",
+    ],
+)
+def test_other_texts_stay_as_they_are(text):
+    """Nothing is taken out of a text without anything that looks like a secret."""
+    assert without_secrets(text) == text
+
+
+def test_redacting_twice_changes_nothing():
+    """A text may pass more than one place that redacts."""
+    once = without_secrets("postgres://u:p@h/x?a=b password=abc Authorization: Bearer abcdefghij;Pwd=a b;x")
+    assert without_secrets(once) == once
+
+
+def test_a_long_text_takes_no_time():
+    """A long line is cut, before the patterns' time can grow with its square."""
+    for piece in (
+        "a",
+        "a:",
+        "x://",
+        "x://a:",
+        "password ",
+        "password=",
+        "a/b",
+        "-",
+        "'",
+        '\\\\"',
+        "-----BEGIN PRIVATE KEY-----",
+    ):
+        began = time.monotonic()
+        without_secrets(piece * 50_000)
+        assert time.monotonic() - began < 2.0, piece

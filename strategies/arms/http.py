@@ -175,7 +175,7 @@ class Http:
         if isinstance(error, httpx.ConnectError):
             remedy = f"start the pipeline, or mend arms.{self.name}.url"
             return ArmFailed(f"it cannot be reached ({self._hidden(str(error))})", remedy=remedy)
-        return ArmFailed(self._hidden(error_text(error)), remedy="see the pipeline's own log")
+        return ArmFailed(self._hidden(f"{type(error).__name__}: {error}"), remedy="see the pipeline's own log")
 
     def _read(self, response: httpx.Response) -> object:
         url, said = self._shown, self._said(response)

@@ -1,10 +1,9 @@
-"""Trains the policies that learn from tables, ahead of traffic: what `ragbandit train` does.
+"""Training of the policies that learn from labelled tables, before they serve (`ragbandit train`).
 
-A table says what every arm made of each question, which no live policy ever sees. So these policies are trained
-here, once, and serve from the folder that comes out.
+A full-information table has the result of every arm on each question, which live traffic never shows. These policies
+are trained on it once, and serve from the folder that the training writes.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +13,7 @@ from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.finetuned.checkpoint import free_folder
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
+from ragbandit.router.storage.json_lines import lines, naming, parsed
 from ragbandit.router.types import Json, TableRow
 
 __all__ = ["read_questions", "train", "trainable"]
@@ -50,7 +50,7 @@ def train(
             f"{policy!r} is not trained on tables", field="policy", remedy=f"use one of {', '.join(known)}"
         )
     if params.get("trained") is not None:
-        raise ConfigError("is what comes out", field="policy.params.trained", remedy="leave it out")
+        raise ConfigError("is the output of this command", field="policy.params.trained", remedy="leave it out")
     target = free_folder(out)
     made = make_policy(policy, params=params)
     assert isinstance(made, TableClassifier)
@@ -66,32 +66,22 @@ def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[
     """
     file = Path(path)
     taken = {row.question for row in known}
-    try:
-        lines = file.read_text("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot be read: {error}", field=str(file), remedy="give a JSONL file in UTF-8") from error
     rows = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            row = _question(line, place=f"{file}:{number}", key=f"question-{number}")
-            if row.question not in taken:
-                rows.append(row)
+    for number, raw in lines(file):
+        with naming(file, line=number):
+            row = _question(parsed(raw), key=f"question-{number}")
+        if row.question not in taken:
+            rows.append(row)
     if not rows:
         raise InvalidInput("has no questions that the table lacks", field=str(file), remedy="leave it out")
     return rows
 
 
-def _question(line: str, *, place: str, key: str) -> TableRow:
+def _question(found: Mapping[str, Any], *, key: str) -> TableRow:
     remedy = 'write {"question": text, "hops": whole number} a line'
-    try:
-        found: Any = json.loads(line)
-    except ValueError as error:
-        raise InvalidInput(f"is not JSON: {error}", field=place, remedy=remedy) from error
-    if not isinstance(found, dict):
-        raise InvalidInput(f"is a {type(found).__name__}", field=place, remedy=remedy)
     text, hops = found.get("question"), found.get("hops")
     if not isinstance(text, str) or not text.strip():
-        raise InvalidInput("is missing or empty", field=f"{place} question", remedy=remedy)
+        raise InvalidInput("is missing or empty", field="question", remedy=remedy)
     if isinstance(hops, bool) or not isinstance(hops, int) or hops < 0:
-        raise InvalidInput(f"{hops!r} is no count", field=f"{place} hops", remedy=remedy)
+        raise InvalidInput(f"{hops!r} is not a count", field="hops", remedy=remedy)
     return TableRow(id=key, question=text, correct={}, steps={}, hops=hops)

@@ -5,13 +5,14 @@ import logging
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-__all__ = ["cache_root", "kept", "put", "whole_folder"]
+__all__ = ["cache_root", "kept", "put", "whole_file", "whole_folder"]
 
 log = logging.getLogger("ragbandit.cache")
 
@@ -30,17 +31,27 @@ def put(path: Path, data: bytes, *, durable: bool) -> None:
     Raises OSError, with nothing left behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_PREFIX)
+    with whole_file(path, durable=durable, private=True) as beside:
+        beside.write_bytes(data)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, durable: bool, private: bool = False) -> Iterator[Path]:
+    """An empty file beside `path` to write to, which becomes `path` at the end of the block, or is gone after an error.
+
+    durable: the data has reached the disk when the block ends. private: only the owner may read the file.
+    Raises OSError.
+    """
+    beside = path.with_name(f"{_PREFIX}{uuid.uuid4().hex}")
+    os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600 if private else 0o666))
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        yield beside
+        if durable:
+            with beside.open("rb") as written:
+                os.fsync(written.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.offline.logs.files import parsed
+from ragbandit.router.storage.json_lines import parsed
 from ragbandit.router.types import Cost, Json, Outcome, OutcomeStatus
 from ragbandit.strategies.registry import PATHS_OF_0_1
 

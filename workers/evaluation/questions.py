@@ -6,8 +6,8 @@ from typing import Any
 
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.answer_metrics import judged
-from ragbandit.router.offline.logs.files import lines, parsed
 from ragbandit.router.serving.validation import checked_text
+from ragbandit.router.storage.json_lines import lines, naming, parsed
 from ragbandit.workers.evaluation.judging import CRUD, Asked
 from ragbandit.workers.evaluation.ragquesteval import Quiz
 
@@ -27,13 +27,10 @@ def read_asked(path: Path, *, family: str, limit: int | None = None) -> tuple[As
     for number, raw in lines(path):
         if limit is not None and len(rows) == limit:
             break
-        try:
+        with naming(path, line=number):
             row = _asked(parsed(raw), number=number, family=family)
             if row.id in places:
                 raise InvalidInput(f"{row.id!r} stands on line {places[row.id]} too", field="id", remedy="give its own")
-        except InvalidInput as error:
-            where = f"{path}:{number} {error.field or ''}".rstrip()
-            raise InvalidInput(error.message, field=where, remedy=error.remedy) from error
         places[row.id] = number
         rows.append(row)
     return tuple(rows)

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.logs.files import new_file, parsed
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
+from ragbandit.router.storage.json_lines import new_file, parsed
 
 __all__ = ["feedback_of", "read", "write"]
 

@@ -7,10 +7,9 @@ are. `dataset` says where a question comes from, which no deployed router is tol
 that no policy can reach it.
 """
 
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.storage.json_lines import lines as read_lines
+from ragbandit.router.storage.json_lines import naming, parsed
 from ragbandit.router.types import ArmName, TableRow
 
 __all__ = ["Matrix", "Table", "read_table"]
@@ -64,9 +65,10 @@ def read_table(path: str | Path) -> Table:
     datasets: list[str | None] = []
     arms: tuple[ArmName, ...] = ()
     lines: dict[str, int] = {}
-    for number, text in _lines(file):
+    for number, raw in read_lines(file):
         line = _Line(file=file, number=number)
-        found = line.parsed(text)
+        with naming(file, line=number):
+            found = parsed(raw)
         arms = arms or line.arms(found)
         row = line.row(found, arms=arms)
         if row.id in lines:
@@ -74,28 +76,7 @@ def read_table(path: str | Path) -> Table:
         lines[row.id] = number
         rows.append(row)
         datasets.append(line.dataset(found))
-    if not rows:
-        raise InvalidInput("has no rows", field=str(file), remedy="write one JSON object a line")
     return Table(rows=tuple(rows), arms=arms, datasets=tuple(datasets))
-
-
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """(line number from 1, text) of every line that is not blank."""
-    try:
-        with file.open("rb") as stream:
-            for number, raw in enumerate(stream, start=1):
-                try:
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise InvalidInput(
-                        f"is not UTF-8: {error.reason}", field=f"{file}:{number}", remedy="save the file as UTF-8"
-                    ) from error
-                if text.strip():
-                    yield number, text
-    except OSError as error:
-        raise InvalidInput(
-            f"cannot be read: {error.strerror}", field=str(file), remedy="give the path of a JSONL file"
-        ) from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,16 +89,6 @@ class _Line:
     def wrong(self, key: str, message: str, remedy: str) -> InvalidInput:
         """The error that names this place."""
         return InvalidInput(message, field=f"{self.file}:{self.number} {key}".rstrip(), remedy=remedy)
-
-    def parsed(self, text: str) -> dict[str, Any]:
-        """The line's JSON object."""
-        try:
-            found = json.loads(text, object_pairs_hook=_once)
-        except (ValueError, RecursionError) as error:
-            raise self.wrong("", f"is not JSON: {error}", "write one JSON object a line") from error
-        if not isinstance(found, dict):
-            raise self.wrong("", f"is a {type(found).__name__}", "write one JSON object a line")
-        return found
 
     def arms(self, found: Mapping[str, Any]) -> tuple[ArmName, ...]:
         """The arms of the table, from its first row."""
@@ -198,11 +169,3 @@ class _Line:
         if not 0 <= value <= most:
             raise self.wrong(key, f"{value!r:.40} is out of range", f"write a number in [0, {most:g}]")
         return float(value)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON lets a key that stands twice win silently the second time."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice in one object")
-    return found

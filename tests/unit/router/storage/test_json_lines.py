@@ -1,0 +1,73 @@
+"""JSON Lines: one reader, which names the line, and files that are whole or not there."""
+
+import gzip
+import os
+import stat
+
+import pytest
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.storage.files import whole_file
+from ragbandit.router.storage.json_lines import lines, naming, new_file, new_lines, parsed
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "packed-without-its-name.jsonl"])
+def test_lines_have_their_numbers(tmp_path, name):
+    """Blank lines count but are not given; a byte order mark is no part of the first; gzip is told by name or bytes."""
+    data, path = b'\xef\xbb\xbf{"a": 1}\n\n{"b": 2}\n', tmp_path / name
+    path.write_bytes(data if name == "rows.jsonl" else gzip.compress(data))
+    assert [(number, parsed(raw)) for number, raw in lines(path)] == [(1, {"a": 1}), (3, {"b": 2})]
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [(b"{", "not JSON"), (b"\xff", "not JSON in UTF-8"), (b"[1]", "is a list"), (b'{"a": 1, "a": 2}', "stands twice")],
+)
+def test_a_bad_line_is_named(tmp_path, raw, said):
+    """What is no JSON object is refused with the file and the line, and keeps its remedy."""
+    with pytest.raises(InvalidInput, match=said) as caught, naming(tmp_path / "f", line=7):
+        parsed(raw)
+    assert caught.value.field == f"{tmp_path / 'f'}:7"
+    assert caught.value.remedy
+
+
+def test_the_field_stands_after_the_line(tmp_path):
+    """An error that names a key keeps it behind file and line."""
+    with pytest.raises(InvalidInput) as caught, naming(tmp_path / "f", line=2):
+        raise InvalidInput("is missing", field="hops", remedy="give it")
+    assert caught.value.field == f"{tmp_path / 'f'}:2 hops"
+
+
+def test_an_error_leaves_no_file(tmp_path):
+    """A block that fails leaves neither the new file nor a part of it, and an old file as it was."""
+    old = tmp_path / "old.jsonl"
+    old.write_bytes(b"old")
+
+    def broken(path):
+        with new_lines(path) as out:
+            out.write(b"half")
+            raise RuntimeError
+
+    for path in (old, tmp_path / "new.jsonl"):
+        with pytest.raises(RuntimeError):
+            broken(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["old.jsonl"]
+    assert old.read_bytes() == b"old"
+
+
+def test_a_file_that_cannot_be_written_is_the_users_error(tmp_path):
+    """A folder that is not there is an InvalidInput with the path, not an OSError."""
+    with pytest.raises(InvalidInput, match="cannot be written"), new_file(tmp_path / "absent" / "file"):
+        pytest.fail("the block runs")
+
+
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
+def test_who_may_read_a_whole_file(tmp_path, private, mode):
+    """A private file is its owner's alone; another one has the rights that the process gives its files."""
+    before = os.umask(0o022)
+    try:
+        with whole_file(tmp_path / "file", durable=False, private=private) as beside:
+            beside.write_bytes(b"x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode

@@ -1,4 +1,5 @@
 import asyncio
+import math
 import threading
 import time
 from dataclasses import replace
@@ -7,6 +8,7 @@ import pytest
 
 from ragbandit.router.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import Generator, Prompt, Request
+from ragbandit.strategies.generators.kv_cache import Prefixes
 from ragbandit.strategies.generators.local import LocalGenerator
 
 pytestmark = pytest.mark.models
@@ -25,8 +27,24 @@ def folder():
 
 @pytest.fixture(scope="session")
 def generator(folder):
-    # One thread: on a busy machine OpenMP threads wait for each other far longer than they compute.
-    return LocalGenerator(folder, device="cpu", threads=1)
+    # float32, because its texts are the same on every processor; bfloat16 has tests of its own. One thread: on a busy
+    # machine OpenMP threads wait for each other far longer than they compute.
+    return LocalGenerator(folder, device="cpu", precision="float32", threads=1)
+
+
+@pytest.fixture(scope="session")
+def reference(folder):
+    """Transformers' own model of the same folder in float32, nothing of ours in it."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def half(folder):
+    """The model in bfloat16, which any processor computes; some in hardware."""
+    return LocalGenerator(folder, device="cpu", precision="bfloat16", threads=1)
 
 
 def complete(generator, prompt=CAPITAL, *, max_tokens=24, **options):
@@ -47,18 +65,73 @@ def test_generation_is_deterministic(generator):
     assert "Paris" in first.text
 
 
-def test_packed_layers_write_what_transformers_writes(folder):
+def test_packed_layers_write_what_transformers_writes(generator, reference):
     """In float32 our loop over packed weights writes the tokens that transformers' generate writes."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    ours = LocalGenerator(folder, device="cpu", precision="float32", threads=1)
-    written = complete(ours, max_tokens=8)
-    tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
-    ids = torch.tensor([ours._ids(CAPITAL)])
-    theirs = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
+    written = complete(generator, max_tokens=8)
+    tokenizer = AutoTokenizer.from_pretrained(reference.name_or_path)
+    ids = torch.tensor([generator._ids(CAPITAL)])
+    theirs = reference.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
     assert written.text == tokenizer.decode(theirs[0][ids.shape[1] :], skip_special_tokens=True)
+
+
+def bfloat16_error(layers):
+    """How far bfloat16 may move the state that the logits are made of, as a share of its length.
+
+    bfloat16 has 8 bits of significand: rounding a vector moves it by at most 2**-8 of its length; sums run in
+    float32. In a layer of Llama a state meets 22 roundings: 7 weights, their 7 results, the turn of positions, the
+    attention, the SiLU and its product, 2 norms and 2 sums; outside the layers, 4: the table, the last norm, the
+    weights of the logits and these. Roundings go as often one way as the other, so their squares add up.
+    """
+    return math.sqrt(22 * layers + 4) * 2.0**-8
+
+
+def logits_of(model, ids, *, count):
+    """Of the last `count` places, float32, shape (count, vocabulary)."""
+    import torch
+
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor([ids])).logits[0, -count:].float()
+
+
+def test_bfloat16_logits_are_those_of_float32_within_its_rounding(half, reference):
+    """At every place the logits of bfloat16 differ from float32's by `bfloat16_error` of their spread at most.
+
+    An error of the state in no direction of its own moves a logit as the state's own direction does: by its share of
+    the spread, root of mean square over the vocabulary.
+    """
+    answer = half._tokenizer("The capital of France is Paris.", add_special_tokens=False)["input_ids"]
+    ids = half._ids(CAPITAL) + answer
+    wanted, found = (logits_of(model, ids, count=len(answer) + 1) for model in (reference, half._model))
+    error = (found - wanted).square().mean(-1).sqrt() / wanted.std(-1)
+    assert float(error.max()) <= bfloat16_error(reference.config.num_hidden_layers)
+
+
+def test_bfloat16_writes_what_float32_finds_as_likely(half, reference, monkeypatch):
+    """Alone or beside others, no token is taken that float32 puts behind its own choice by more than rounding.
+
+    Which of two near ties is taken is the processor's affair. Two logits may each be off by `bfloat16_error` of the
+    spread, their difference by sqrt(2) of it: four times that leaves out one place in 16,000.
+    """
+    texts, submit = [], half._engine.submit
+    monkeypatch.setattr(half._engine, "submit", lambda writing: (texts.append(writing), submit(writing)))
+    bodies = [CAPITAL.body.replace("France", name) for name in ("France", "Japan", "the Kingdom of Norway")]
+
+    async def many():
+        prompts = [Prompt(instructions=CAPITAL.instructions, body=body) for body in bodies]
+        await asyncio.gather(*(half.complete(Request(prompt=prompt, max_tokens=6)) for prompt in prompts))
+
+    complete(half, max_tokens=6)
+    asyncio.run(many())
+    assert len(texts) == 4
+    for writing in texts:
+        taken = writing.taken.tokens
+        logits = logits_of(reference, [*writing.ids.tolist(), *taken[:-1]], count=len(taken))
+        behind = logits.amax(-1) - logits[range(len(taken)), taken]
+        allowed = 4 * math.sqrt(2) * bfloat16_error(reference.config.num_hidden_layers) * logits.std(-1)
+        assert (behind <= allowed).all(), (behind, allowed)
 
 
 def test_a_stop_string_ends_the_text_before_it(generator):
@@ -118,13 +191,21 @@ def test_a_passed_deadline_returns_at_once(generator):
     assert (done.text, done.prompt_tokens, done.completion_tokens, done.finish) == ("", 0, 0, "deadline")
 
 
-def test_the_deadline_stops_the_writing(generator):
-    """The text so far comes back soon after the deadline."""
-    began = time.monotonic()
-    done = complete(generator, LONG, max_tokens=300, deadline=began + 1.0)
+def test_the_deadline_stops_the_writing(generator, monkeypatch):
+    """The text so far comes back after the deadline: at most one step of the model begins later."""
+    begun, forward = [], generator._model.forward
+
+    def watched(**inputs):
+        begun.append(time.monotonic())
+        return forward(**inputs)
+
+    monkeypatch.setattr(generator._model, "forward", watched)
+    deadline = time.monotonic() + 0.5
+    done = complete(generator, LONG, max_tokens=900, deadline=deadline)
     assert done.finish == "deadline"
-    assert time.monotonic() - began < 4
     assert done.prompt_tokens <= generator.count_tokens(LONG)
+    # The clock is looked at before a step, so that it may pass in between.
+    assert sum(moment > deadline for moment in begun) <= 1
 
 
 def test_the_deadline_holds_in_the_queue(generator):
@@ -133,32 +214,41 @@ def test_the_deadline_holds_in_the_queue(generator):
     async def both():
         long = asyncio.create_task(generator.complete(Request(prompt=LONG, max_tokens=300)))
         await asyncio.sleep(0.1)
-        began = time.monotonic()
-        short = await generator.complete(Request(prompt=CAPITAL, max_tokens=5, deadline=began + 0.1))
-        waited = time.monotonic() - began
+        short = await generator.complete(Request(prompt=CAPITAL, max_tokens=5, deadline=time.monotonic() + 0.1))
         unfinished = not long.done()
         long.cancel()
-        return short.finish, waited, unfinished
+        return short.finish, unfinished
 
-    finish, waited, unfinished = asyncio.run(both())
-    assert (finish, unfinished) == ("deadline", True)
-    assert waited < 2
+    assert asyncio.run(both()) == ("deadline", True)
 
 
-def test_cancelling_frees_the_model(generator):
-    """After a cancelled call the next one is served soon, not when the cancelled text would have ended."""
+def test_cancelling_frees_the_model(generator, monkeypatch):
+    """After a cancelled call the model computes one more step of it at most, then serves the next."""
+    widths, forward = [], generator._model.forward
+    computing = threading.Event()
+
+    def watched(**inputs):
+        widths.append(inputs["input_ids"].shape[1])
+        computing.set()
+        return forward(**inputs)
+
+    monkeypatch.setattr(generator._model, "forward", watched)
 
     async def cancel_then_ask():
         task = asyncio.create_task(generator.complete(Request(prompt=LONG, max_tokens=300)))
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(computing.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        began = time.monotonic()
+        before = len(widths)
         await generator.complete(Request(prompt=CAPITAL, max_tokens=1))
-        return time.monotonic() - began
+        return widths[before:]
 
-    assert asyncio.run(cancel_then_ask()) < 4
+    # A step may have begun between the cancelling and the count. The prompt's steps are of many tokens, and it has
+    # more left to read than one of them holds.
+    steps = asyncio.run(cancel_then_ask())
+    assert len(steps) <= 2
+    assert steps[-1] <= generator.count_tokens(CAPITAL)
 
 
 def test_the_event_loop_stays_free(generator):
@@ -187,19 +277,16 @@ def test_calls_at_once_are_all_answered(generator):
     assert set(asyncio.run(many())) == {complete(generator, max_tokens=6)}
 
 
-def test_texts_are_the_same_written_together(folder):
+def test_texts_are_the_same_written_together(generator):
     """In float32 prompts of several lengths get, all at once, the texts that each gets alone."""
-    alone = LocalGenerator(folder, device="cpu", precision="float32", threads=1, max_batch=1, prefix_mb=0)
-    among = LocalGenerator(folder, device="cpu", precision="float32", threads=1, max_batch=4)
     names = ("France", "Japan", "the Kingdom of Norway")
     bodies = [CAPITAL.body.replace("France", name) for name in names] + [MEDIUM.body, CAPITAL.body]
     prompts = [Prompt(instructions=CAPITAL.instructions, body=body) for body in bodies]
 
     async def many():
-        calls = [among.complete(Request(prompt=prompt, max_tokens=10)) for prompt in prompts]
-        return await asyncio.gather(*calls)
+        return await asyncio.gather(*(generator.complete(Request(prompt=each, max_tokens=6)) for each in prompts))
 
-    assert asyncio.run(many()) == [complete(alone, prompt, max_tokens=10) for prompt in prompts]
+    assert asyncio.run(many()) == [complete(generator, prompt, max_tokens=6) for prompt in prompts]
 
 
 def test_a_prompt_too_long_fails(generator):
@@ -208,12 +295,13 @@ def test_a_prompt_too_long_fails(generator):
         complete(generator, LONG, max_tokens=2000)
 
 
-def test_the_answer_does_not_depend_on_reading_in_chunks(folder, monkeypatch):
+def test_the_answer_does_not_depend_on_reading_in_chunks(generator, monkeypatch):
     """A long prompt read in pieces is continued like one read at once."""
-    forgetful = LocalGenerator(folder, device="cpu", threads=1, prefix_mb=0)
-    whole = complete(forgetful, MEDIUM, max_tokens=6)
-    monkeypatch.setattr(forgetful._engine, "pace", replace(forgetful._engine.pace, chunk=100))
-    assert complete(forgetful, MEDIUM, max_tokens=6).text == whole.text
+    monkeypatch.setattr(generator._engine, "_prefixes", Prefixes(limit=0, bytes_per_token=1))
+    monkeypatch.setattr(generator._engine, "pace", replace(generator._engine.pace, chunk=2048))
+    whole = complete(generator, MEDIUM, max_tokens=6)
+    monkeypatch.setattr(generator._engine, "pace", replace(generator._engine.pace, chunk=100))
+    assert complete(generator, MEDIUM, max_tokens=6).text == whole.text
 
 
 def test_a_failure_of_the_model_is_arm_failed(generator, monkeypatch):

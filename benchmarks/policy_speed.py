@@ -20,7 +20,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply, pmf_of_one
-from ragbandit.router.policies.draw import draw, newcomers, seed_of
+from ragbandit.router.policies.draw import cold_start_floors, draw, seed_of
 from ragbandit.router.types import ArmName, DecisionId, FeatureRows, Json, PolicyLabel, Query, Reward, Update
 
 #: registry name -> params, of the policies that decide without a transformer or a language model
@@ -79,7 +79,9 @@ def _decides(policy: Policy, *, features: FeatureRows, arms: tuple[ArmName, ...]
     def decide(number: int) -> object:
         query = queries[number % STORE]
         assert query.id is not None
-        raised = newcomers(policy.seen, arms=arms, share=settings.newcomer_share, outcomes=settings.newcomer_outcomes)
+        raised = cold_start_floors(
+            policy.seen, arms=arms, share=settings.cold_start_floor, outcomes=settings.cold_start_outcomes
+        )
         output = pmf_of_one(policy, query, features=features[number % STORE], arms=arms)
         return draw(
             output,

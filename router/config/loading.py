@@ -8,6 +8,7 @@ Values are read as YAML scalars. Secrets belong in the environment: a URL with a
 """
 
 import copy
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from pydantic import ValidationError
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import RENAMED, Settings
 from ragbandit.router.errors import ConfigError
 
 __all__ = ["Loaded", "effective", "load", "with_arms"]
+
+log = logging.getLogger("ragbandit.config")
 
 ENV_PREFIX = "RAGBANDIT_"
 #: variables under the prefix that are not settings
@@ -60,6 +63,7 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     for variable, keys, value in _from_environment(environ):
         _put(tree, keys, value, variable=variable)
         sources[".".join(keys)] = f"environment {variable}"
+    _note_renamed(sources)
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
@@ -67,6 +71,16 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     _check_database(settings)
     _check_redis(settings)
     return Loaded(settings=settings, sources=sources, file=file if there else None, tree=written)
+
+
+def _note_renamed(sources: dict[str, str]) -> None:
+    """Say which settings are given by a former name, and note where they came from under their name of today."""
+    for section, names in RENAMED.items():
+        for former, name in names.items():
+            source = sources.get(f"{section}.{former}")
+            if source is not None:
+                log.warning("%s.%s is now named %s.%s: rename it (%s)", section, former, section, name, source)
+                sources.setdefault(f"{section}.{name}", source)
 
 
 def with_arms(settings: Settings, arms: Mapping[str, Mapping[str, object]]) -> Settings:

@@ -1,7 +1,9 @@
 """Everything that can be set, section by section; `router.config.loading` reads it from a file and the environment."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -10,6 +12,7 @@ from ragbandit.router.types import Aggregate
 
 __all__ = [
     "COUNTED_S",
+    "RENAMED",
     "BudgetSettings",
     "EncoderSettings",
     "GeneratorSettings",
@@ -39,6 +42,12 @@ Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
+#: former names of settings, which are still read: section -> former name -> name
+RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"policy": {"newcomer_share": "cold_start_floor", "newcomer_outcomes": "cold_start_outcomes"}}
+)
+
+
 class PolicySettings(_Section):
     """Which algorithm decides, and the ledger it learns from."""
 
@@ -48,11 +57,24 @@ class PolicySettings(_Section):
     params: dict[str, Any] = Field(default_factory=dict)
     #: least probability of every offered arm
     floor: Annotated[float, Field(ge=0, le=0.5)] = 0.02
-    #: data floor: least probability of an arm until the policy has learned newcomer_outcomes of it; 0 is none
-    newcomer_share: Annotated[float, Field(ge=0, le=0.5)] = 0.05
-    newcomer_outcomes: Annotated[int, Field(ge=0)] = 30
+    #: least probability of an arm until the policy has learned cold_start_outcomes of it; 0 is none
+    cold_start_floor: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    cold_start_outcomes: Annotated[int, Field(ge=0)] = 30
     #: arm played when the policy breaks its contract; None: single_step. The first arm where it is not offered
     fallback: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        taken = dict(given)
+        for former, name in RENAMED["policy"].items():
+            if former in taken:
+                if name in taken:
+                    raise ValueError(f"policy.{former} is the former name of policy.{name}: set {name} alone")
+                taken[name] = taken.pop(former)
+        return taken
 
 
 class RewardSettings(_Section):

@@ -17,7 +17,7 @@ from ragbandit.router.errors import RagBanditError, SnapshotError, StoreError
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one
-from ragbandit.router.policies.draw import RAISED, Drawn, choose, draw, seed_of
+from ragbandit.router.policies.draw import Drawn, choose, draw, raised_floors, seed_of
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.rows import decision_value, snapshot_value
 from ragbandit.router.storage.tables import decisions, outcomes, snapshots
@@ -314,12 +314,11 @@ def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
         output = pmf_of_one(policy, decision.query, features=decision.features, arms=decision.arms)
     except RagBanditError as error:
         output = error
-    raised = decision.facts.get(RAISED)
     return draw(
         output,
         arms=decision.arms,
         floor=decision.floor,
         fallback=decision.arm,
         seed=decision.seed,
-        raised=raised if isinstance(raised, dict) else None,
+        raised=raised_floors(decision.facts),
     )

@@ -42,7 +42,7 @@ class PolicyOutput:
     """A policy's word on one question; both tuples are aligned with the arms that were offered."""
 
     pmf: tuple[float, ...]
-    #: the value it expects of every arm, in units of reward; None if it has no opinion
+    #: the value it expects of every arm, in units of reward; None if it has none
     scores: tuple[float, ...] | None = None
     #: what else belongs in the log: a price in force, an LLM's reply. A policy that keeps quality and cost apart puts
     #: both here, as lists aligned with the arms, with the weight between them: {"quality": [...], "cost": [...],

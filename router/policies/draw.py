@@ -12,21 +12,24 @@ from ragbandit.router.policies.base import Policy, PolicyOutput
 from ragbandit.router.types import ArmName, Decision, FeatureRows, Features, Json, PolicyLabel, Query, RunBy
 
 __all__ = [
-    "RAISED",
+    "COLD_START_FLOOR",
     "Drawn",
     "choose",
+    "cold_start_floors",
     "draw",
     "gate",
     "made_decision",
-    "newcomers",
     "outputs_of",
+    "raised_floors",
     "seed_of",
     "with_floor",
 ]
 
 
-#: where a decision's facts keep the raised floors of its draw: arm -> floor
-RAISED: Final = "data_floor"
+#: the key of a decision's facts with the cold-start floors of its draw: arm -> floor
+COLD_START_FLOOR: Final = "cold_start_floor"
+#: the same key in decisions that releases before 0.2 stored
+_COLD_START_FLOOR_OF_0_1: Final = "data_floor"
 
 #: the arm that plays where the settings name none
 _FALLBACK: Final = "single_step"
@@ -131,16 +134,22 @@ def draw(
         pmf = tuple(float(arm == played) for arm in arms)
     pmf = with_floor(pmf, floor=floor, raised=raised, arms=arms)
     if raised:
-        facts[RAISED] = dict(raised)
+        facts[COLD_START_FLOOR] = dict(raised)
     scores = None if scores is None else tuple(scores)
     return Drawn(index=choose(pmf, seed=seed), pmf=pmf, scores=scores, facts=facts, fault=fault)
 
 
-def newcomers(
+def cold_start_floors(
     seen: Mapping[ArmName, int], *, arms: Sequence[ArmName], share: float, outcomes: int
 ) -> dict[ArmName, float]:
-    """The arms of which the policy has learned fewer than `outcomes` outcomes, each with its data floor, `share`."""
+    """Arm -> cold-start floor, `share`, of the arms with fewer than `outcomes` learned outcomes."""
     return {arm: share for arm in arms if share > 0.0 and seen.get(arm, 0) < outcomes}
+
+
+def raised_floors(facts: Mapping[str, Json]) -> Mapping[ArmName, float] | None:
+    """The cold-start floors that a stored decision was drawn with, out of its facts; None where it had none."""
+    found = facts.get(COLD_START_FLOOR, facts.get(_COLD_START_FLOOR_OF_0_1))
+    return found if isinstance(found, dict) else None
 
 
 def outputs_of(
@@ -177,11 +186,11 @@ def made_decision(
 ) -> Decision:
     """The decision that follows from a policy's word on a query with an id. `simulate` makes its decisions here too.
 
-    seen: the outcomes of each arm that the policy has learned, for the data floor.
+    seen: the outcomes of each arm that the policy has learned, for the cold-start floor.
     """
     assert query.id is not None
     seed, policy = seed_of(query.id), settings.policy
-    raised = newcomers(seen, arms=arms, share=policy.newcomer_share, outcomes=policy.newcomer_outcomes)
+    raised = cold_start_floors(seen, arms=arms, share=policy.cold_start_floor, outcomes=policy.cold_start_outcomes)
     drawn = draw(output, arms=arms, floor=policy.floor, fallback=policy.fallback, seed=seed, raised=raised)
     return Decision(
         id=query.id,

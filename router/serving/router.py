@@ -204,8 +204,8 @@ class Router:
     def offer(self, arms: Mapping[str, Mapping[str, object]]) -> None:
         """Offer these arms, name -> params as in the configuration, from the next request on.
 
-        A new arm begins with its data floor (policy.newcomer_share); one that is left out is drawn no more and keeps
-        what was learned of it, should it come back. Arms that our workers run must be known to the workers too: they
+        A new arm begins with policy.cold_start_floor; one that is left out is drawn no more and keeps what was
+        learned of it, should it come back. Arms that our workers run must be known to the workers too: they
         take them from their configuration when they start. Raises ConfigError for arms that cannot be.
         """
         settings = with_arms(self.settings, arms)

@@ -27,8 +27,8 @@ def played(client, system, count: int, *, good: str) -> list[dict]:
 
 
 def raised(client, decision) -> dict | None:
-    """The data floors in a decision's row."""
-    return client.decision(decision["decision_id"])["facts"].get("data_floor")
+    """The cold-start floors in a decision's row."""
+    return client.decision(decision["decision_id"])["facts"].get("cold_start_floor")
 
 
 def until_offered(client, arms) -> None:
@@ -39,14 +39,14 @@ def until_offered(client, arms) -> None:
 
 
 def test_arms_join_and_leave_a_running_service(make_system):
-    """A new arm gets its data floor, is picked up when it is better, is gone when removed, and comes back as it was.
+    """A new arm has a cold-start floor, is picked up when it is better, is gone when removed, comes back as it was.
 
     Replay of the ledger gives the live policy at every stage, and every pmf can be made again.
     """
     old = ["single_step", "multi_step"]
     system = make_system(
         arms={arm: dict(CALLER) for arm in old},
-        policy={"newcomer_share": 0.3, "newcomer_outcomes": 20, "floor": 0.01},
+        policy={"cold_start_floor": 0.3, "cold_start_outcomes": 20, "floor": 0.01},
         learning={"lease_s": 2.0, "expire_s": 3600.0},
     )
     with system.client() as client:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ragbandit.router.policies.base import epsilon_greedy
-from ragbandit.router.policies.linear.ridge import Opinion, RidgePolicy
+from ragbandit.router.policies.linear.ridge import Prediction, RidgePolicy
 from ragbandit.router.policies.params import check_number
 from ragbandit.router.types import Json
 
@@ -47,7 +47,7 @@ class LinUcb(RidgePolicy):
             "bias_ridge": self._heads.bias_ridge,
         }
 
-    def explored(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
+    def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
         """Most on the highest bound; the bounds go to the log as "ucb", with epsilon."""
-        bounds = [v + self.alpha * w for v, w in zip(opinion.value, opinion.width, strict=True)]
+        bounds = [v + self.alpha * w for v, w in zip(prediction.value, prediction.width, strict=True)]
         return epsilon_greedy(bounds, epsilon=self.epsilon), {"ucb": bounds, "epsilon": self.epsilon}

@@ -6,17 +6,17 @@ Different, on purpose, each chosen by cross-validation on a routing table (docs/
 
 - Two heads per arm, quality A and cost C, so that lambda can change without learning again.
 - A head is the exact minimiser of the ridge-regularised squared error over all updates
-  (router/policies/linear/ridge.py),
-  not one gradient step per question: no learning rate, and an exact function of the ledger.
-- Epsilon is not a schedule but what is still unknown of this question. With g the greedy arm, v and w posterior means
-  and widths of the arms' rewards, and p_j = P(v_j > v_g) = Phi((v_j - v_g) / sqrt(w_j^2 + w_g^2)),
+  (router/policies/linear/ridge.py), not one gradient step per question: no learning rate, and an exact function of the
+  ledger.
+- Epsilon is not a schedule: it follows from the posterior of this question. With g the greedy arm, v and w posterior
+  means and widths of the arms' rewards, and p_j = P(v_j > v_g) = Phi((v_j - v_g) / sqrt(w_j^2 + w_g^2)),
 
       pmf_j = (p_j / (1 - p_j)) / sum_i (p_i / (1 - p_i)),    epsilon = 1 - pmf_g,
 
   so that every arm is drawn by its odds of being better than the greedy one, ties are shared, and epsilon falls to
   epsilon_min as the widths do. The pmf is a closed form: the logged propensity is exact.
-- Old rows fade (memory), and where an arm's rewards have changed at once that is noticed, and its old rows count for
-  little from then on (alarm), since a service has no last step and its world moves.
+- Rewards drift, and a service has no last step. Old rows fade (memory); an abrupt change of an arm's rewards is
+  detected by a CUSUM of its residuals (alarm), and the arm's old rows count for little from then on.
 - A failing arm's reward is what the reward setting says (the authors' code turns -1 into 0); no dropout noise.
 
 `mba_paper`, the faithful fine-tuning, is another policy.
@@ -28,22 +28,27 @@ from typing import ClassVar
 
 from ragbandit.router.errors import SnapshotError
 from ragbandit.router.policies.base import Arrays
-from ragbandit.router.policies.linear.ridge import Opinion, RidgePolicy, per_arm
+from ragbandit.router.policies.linear.ridge import Prediction, RidgePolicy, per_arm
 from ragbandit.router.policies.params import check_number, check_positive
 from ragbandit.router.types import ArmName, Features, Json, Update
 
 __all__ = ["MbaRag", "chances"]
 
-#: A cumulative sum forgives this much surprise per row, in standard deviations ...
-_FORGIVEN = 0.25
-#: ... one row counts no more than this: an arm that is nearly always right may miss once ...
-_MOST = 4.0
-#: ... and an arm this young is not yet known well enough to be surprised at.
-_YOUNG = 30
+# Page's test (Page 1954), one two-sided CUSUM per arm on its standardised residuals; the threshold h is the param
+# `alarm`. All but the row counts are in standard deviations.
+#: the allowance k: what every row takes off the sums, so that they stay near 0 while the arm is unchanged
+_ALLOWANCE = 0.25
+#: a residual is clipped to this: an arm that is nearly always right may miss once
+_MAX_RESIDUAL = 4.0
+#: rows of an arm before its sums begin: a posterior this young is not yet a reference
+_WARM_UP = 30
 #: what an arm's rows count together after an alarm
-_KEPT = 3.0
-#: An arm's mean squared surprise is taken over this many of its rows, and begins as if there had been _CALM rows of 1.
-_LATEST, _CALM = 200, 10
+_RESTART_ROWS = 3.0
+#: an arm's residual variance is a mean over this many of its latest rows, begun with _PRIOR_ROWS rows of variance 1
+_VARIANCE_ROWS, _PRIOR_ROWS = 200, 10
+
+# The keys of a saved state. Snapshots of every release bear them, and their sha256 covers them.
+_CUSUM_KEY, _VARIANCE_KEY = "surprise", "loud"
 
 
 class MbaRag(RidgePolicy):
@@ -53,8 +58,8 @@ class MbaRag(RidgePolicy):
     explore: factor on the widths (>= 0); 0 is greedy but for epsilon_min.
     epsilon_min: probability that is always spread over all arms, in [0, 1].
     memory: rows of an arm after which an older one counts 1/e (>= 50).
-    alarm: an arm's old rows count for little once the surprise at its rewards, summed to one side, exceeds this many
-    standard deviations (> 0).
+    alarm: threshold of the CUSUM, in standard deviations (> 0); when an arm's sum exceeds it, its old rows count for
+    little.
     """
 
     algorithm: ClassVar[str] = "mba"
@@ -73,10 +78,10 @@ class MbaRag(RidgePolicy):
         self.explore = check_number("explore", explore)
         self.epsilon_min = check_number("epsilon_min", epsilon_min, most=1.0)
         self.alarm = check_positive("alarm", alarm)
-        #: per arm: mean squared surprise; surprise summed upwards and downwards (all >= 0); how often its alarm rang
-        self._loud: dict[ArmName, float] = {}
-        self._upward: dict[ArmName, float] = {}
-        self._downward: dict[ArmName, float] = {}
+        #: per arm: residual variance; upper and lower CUSUM sums (all >= 0); alarms so far
+        self._residual_variance: dict[ArmName, float] = {}
+        self._cusum_up: dict[ArmName, float] = {}
+        self._cusum_down: dict[ArmName, float] = {}
         self.alarms: dict[ArmName, int] = {}
 
     @property
@@ -91,58 +96,60 @@ class MbaRag(RidgePolicy):
             "alarm": self.alarm,
         }
 
-    def opinion(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
+    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """In microseconds: an arm's width is the same for all questions."""
-        return self._heads.quick(features, arms=arms)
+        return self._heads.predict_fast(features, arms=arms)
 
-    def explored(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
+    def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
         """Every arm by its odds of being better than the greedy one; an arm never learned has the prior's width."""
-        even = self.epsilon_min / len(opinion.value)
-        odds = chances(opinion.value, widths=[self.explore * width for width in opinion.width])
+        even = self.epsilon_min / len(prediction.value)
+        odds = chances(prediction.value, widths=[self.explore * width for width in prediction.width])
         pmf = tuple(even + (1.0 - self.epsilon_min) * p for p in odds)
         return pmf, {"epsilon": 1.0 - max(pmf)}
 
     def learn(self, update: Update) -> None:
         """Rank-one update of the drawn arm, O(d^2) whatever the number of rows; PolicyFault as in RidgeHeads."""
-        arm, surprise = update.arm, self._heads.learn(update)
-        loud = self._loud.get(arm, 1.0)
-        # The heads' noise is shared by the arms: one that is less sure than the others is louder by nature.
-        heard = min(max(surprise / math.sqrt(max(loud, 1.0)), -_MOST), _MOST)
-        self._loud[arm] = loud + (surprise * surprise - loud) / min(self.seen[arm] + _CALM, _LATEST)
-        if self._heads.age(arm) <= _YOUNG:
+        arm, residual = update.arm, self._heads.learn(update)
+        variance = self._residual_variance.get(arm, 1.0)
+        # The heads' noise variance is pooled over the arms, so each arm's residual is scaled by its own root mean
+        # square before it enters the CUSUM.
+        scaled = min(max(residual / math.sqrt(max(variance, 1.0)), -_MAX_RESIDUAL), _MAX_RESIDUAL)
+        rows = min(self.seen[arm] + _PRIOR_ROWS, _VARIANCE_ROWS)
+        self._residual_variance[arm] = variance + (residual * residual - variance) / rows
+        if self._heads.age(arm) <= _WARM_UP:
             return
-        up = max(0.0, self._upward.get(arm, 0.0) + heard - _FORGIVEN)
-        down = max(0.0, self._downward.get(arm, 0.0) - heard - _FORGIVEN)
-        if max(up, down) > self.alarm:  # Page 1954: the arm is not what it was
-            self._heads.discount(arm, rows=_KEPT)
+        up = max(0.0, self._cusum_up.get(arm, 0.0) + scaled - _ALLOWANCE)
+        down = max(0.0, self._cusum_down.get(arm, 0.0) - scaled - _ALLOWANCE)
+        if max(up, down) > self.alarm:
+            self._heads.discount(arm, rows=_RESTART_ROWS)
             self.alarms[arm] = self.alarms.get(arm, 0) + 1
             up = down = 0.0
-        self._upward[arm], self._downward[arm] = up, down
+        self._cusum_up[arm], self._cusum_down[arm] = up, down
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The heads', and the sums of surprise."""
+        """The heads' state, and per arm the two sums, the alarms and the residual variance."""
         arrays, facts = super().state()
-        facts["surprise"] = {arm: [self._upward[arm], self._downward[arm]] for arm in sorted(self._upward)}
+        facts[_CUSUM_KEY] = {arm: [self._cusum_up[arm], self._cusum_down[arm]] for arm in sorted(self._cusum_up)}
         facts["alarms"] = dict(sorted(self.alarms.items()))
-        facts["loud"] = dict(sorted(self._loud.items()))
+        facts[_VARIANCE_KEY] = dict(sorted(self._residual_variance.items()))
         return arrays, facts
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
         """Take over a saved state. Raises SnapshotError for sums that are missing or are no numbers."""
-        surprise, alarms = facts.get("surprise"), facts.get("alarms")
-        if not isinstance(surprise, Mapping) or not isinstance(alarms, Mapping):
-            raise SnapshotError("the sums of surprise or the alarms are missing")
-        for sums in surprise.values():
+        cusum, alarms = facts.get(_CUSUM_KEY), facts.get("alarms")
+        if not isinstance(cusum, Mapping) or not isinstance(alarms, Mapping):
+            raise SnapshotError("the CUSUM sums or the alarms are missing")
+        for sums in cusum.values():
             two = isinstance(sums, list | tuple) and len(sums) == 2
             if not two or not all(isinstance(s, int | float) and 0 <= s < math.inf for s in sums):
-                raise SnapshotError(f"the sums of surprise are wrong: {sums!r}")
+                raise SnapshotError(f"the CUSUM sums are wrong: {sums!r}")
         if not all(isinstance(count, int) and count > 0 for count in alarms.values()):
             raise SnapshotError(f"the alarms are wrong: {alarms!r}")
-        loud = per_arm(facts, "loud")
+        variance = per_arm(facts, _VARIANCE_KEY)
         super().restore(arrays, facts)
-        self._loud = loud
-        self._upward = {arm: float(sums[0]) for arm, sums in surprise.items()}
-        self._downward = {arm: float(sums[1]) for arm, sums in surprise.items()}
+        self._residual_variance = variance
+        self._cusum_up = {arm: float(sums[0]) for arm, sums in cusum.items()}
+        self._cusum_down = {arm: float(sums[1]) for arm, sums in cusum.items()}
         self.alarms = dict(alarms)
 
 

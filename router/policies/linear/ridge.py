@@ -14,9 +14,9 @@ matrix normal inverse Wishart). The posterior of the value v = quality - weight 
 in units of reward. z^T P_a z takes O(d^2) per arm; its mean over the arm's latest rows, the leverage, is kept as well,
 for a policy that decides in microseconds.
 
-Rows may fade: with a memory of m rows, each new row of an arm multiplies the weight of its older ones by 1 - 1/m. So
-would the prior fade, and directions that no question takes would be forgotten without end; therefore every row gives
-back what the prior lost, to one coordinate after another.
+Rows may fade: with a memory of m rows, each new row of an arm multiplies the weight of its older ones by 1 - 1/m. The
+prior would fade as well, and the precision of directions that no question takes would fall without end. So every row
+restores the prior of one coordinate, each in its turn.
 
 Sums run through einsum and numpy's own loops, never BLAS: its result depends on the threads.
 """
@@ -43,7 +43,7 @@ from ragbandit.router.policies.base import (
 from ragbandit.router.policies.params import check_number, check_positive
 from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
 
-__all__ = ["Opinion", "RidgeHeads", "RidgePolicy", "per_arm"]
+__all__ = ["Prediction", "RidgeHeads", "RidgePolicy", "per_arm"]
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -62,8 +62,8 @@ _LEAST_NOISE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Opinion:
-    """What the regression says of one question; four tuples aligned with the arms that were offered."""
+class Prediction:
+    """The posterior for one question; four tuples aligned with the arms that were offered."""
 
     quality: tuple[float, ...]
     cost: tuple[float, ...]
@@ -74,7 +74,7 @@ class Opinion:
 
 
 class RidgeHeads:
-    """The regression: what it has learned of every arm, and how it learns.
+    """Ridge regression per arm: the posterior of every arm's weights, and its update.
 
     ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1/noise variance (> 0), with
     x scaled so that |x|^2 / d is 1 on average. An arm without rows has mean 0 and the prior's width. memory: rows of an
@@ -112,7 +112,7 @@ class RidgeHeads:
         # The scatter is positive semidefinite but for rounding.
         return math.sqrt(max(float(variance), 0.0))
 
-    def opinion(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
+    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """Means and widths of these arms for one question; features of shape (d,)."""
         z = _design(features)
         noise, weight = self.noise, self.weight
@@ -128,10 +128,10 @@ class RidgeHeads:
             cost.append(c)
             width.append(noise * math.sqrt(max(spread, 0.0)))
         value = tuple(q - weight * c for q, c in zip(quality, cost, strict=True))
-        return Opinion(quality=tuple(quality), cost=tuple(cost), value=value, width=tuple(width))
+        return Prediction(quality=tuple(quality), cost=tuple(cost), value=value, width=tuple(width))
 
-    def quick(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
-        """`opinion` in O(d) per arm: the width is the same for all questions, from the arm's leverage."""
+    def predict_fast(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
+        """`predict` in O(d) per arm: the width is the same for all questions, from the arm's cached leverage."""
         if self._stack is None:
             self._stack = self._stacked(size=features.size + 1)
         order, stacked = self._stack
@@ -139,7 +139,7 @@ class RidgeHeads:
         noise, weight, prior = self.noise, self.weight, 1.0 / self.bias_ridge + 1.0 / self.ridge
         quality = tuple(found[2 * order[arm]] if arm in order else 0.0 for arm in arms)
         cost = tuple(found[2 * order[arm] + 1] if arm in order else 0.0 for arm in arms)
-        return Opinion(
+        return Prediction(
             quality=quality,
             cost=cost,
             value=tuple(q - weight * c for q, c in zip(quality, cost, strict=True)),
@@ -154,7 +154,7 @@ class RidgeHeads:
     def learn(self, update: Update) -> float:
         """One row into the drawn arm's posterior and into the noise; PolicyFault and no change if it cannot be used.
 
-        What the row's value missed its prediction by, in standard deviations of the prediction.
+        The row's residual, in standard deviations of its prediction.
         """
         if update.features is None or (self._mean and update.features.size + 1 != self._size):
             raise PolicyFault("features are missing or of another length")
@@ -175,11 +175,11 @@ class RidgeHeads:
         if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(reach)):
             raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
         expected = self._noise(weight=weight) * math.sqrt(1.0 + leverage)
-        surprise = float(missed[0] - weight * missed[1]) / max(expected, _LEAST_NOISE)
+        residual = float(missed[0] - weight * missed[1]) / max(expected, _LEAST_NOISE)
         age = self._age.get(arm, 0)
         if self.memory is not None:
             inverse /= kept
-            self._give_back(inverse, place=age % z.size, lost=1.0 - kept)
+            self._restore_prior(inverse, place=age % z.size, lost=1.0 - kept)
         _add(inverse, z)
         self._inverse[arm], self._moment[arm] = inverse, moment
         self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
@@ -189,7 +189,7 @@ class RidgeHeads:
         self._leverage[arm] = known + (leverage - known) / min(age + 1, _LATEST)
         self._stack = None
         tally(self.seen, update)
-        return surprise
+        return residual
 
     def age(self, arm: ArmName) -> int:
         """Rows of an arm since it was started, or started again."""
@@ -213,7 +213,7 @@ class RidgeHeads:
         self._age[arm] = 0
         self._stack = None
 
-    def _give_back(self, inverse: Matrix, *, place: int, lost: float) -> None:
+    def _restore_prior(self, inverse: Matrix, *, place: int, lost: float) -> None:
         """Return to one coordinate the prior precision that all of them lose in as many rows as there are of them."""
         precision = (self.bias_ridge if place == 0 else self.ridge) * lost * len(inverse)
         _add_at(inverse, place=place, precision=precision)
@@ -273,7 +273,7 @@ class RidgeHeads:
 
 
 class RidgePolicy(ABC):
-    """A policy on these heads: it only says how an opinion becomes a pmf.
+    """A policy on these heads: a subclass only says how a prediction becomes a pmf.
 
     The scores of its output are the posterior means; what it explores with stands in the facts, beside quality, cost
     and the weight between them.
@@ -291,13 +291,13 @@ class RidgePolicy(ABC):
     def params(self) -> Mapping[str, Json]:
         """The settings it was made with, after defaults."""
 
-    def opinion(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
-        """What the heads say of a question, with the widths of that question."""
-        return self._heads.opinion(features, arms=arms)
+    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
+        """The posterior for a question, with the widths of that question."""
+        return self._heads.predict(features, arms=arms)
 
     @abstractmethod
-    def explored(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
-        """The pmf over the arms of an opinion, and what else belongs in the log."""
+    def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
+        """The pmf over the arms of an prediction, and what else belongs in the log."""
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
@@ -314,10 +314,10 @@ class RidgePolicy(ABC):
 
     def _outputs(self, features: FeatureRows, *, arms: Sequence[Sequence[ArmName]]) -> Iterator[PolicyOutput]:
         for row, offered in zip(features, arms, strict=True):
-            opinion = self.opinion(row, arms=offered)
-            pmf, more = self.explored(opinion)
-            facts = {"quality": list(opinion.quality), "cost": list(opinion.cost), "weight": self._heads.weight}
-            yield PolicyOutput(pmf=pmf, scores=opinion.value, facts=facts | more)
+            prediction = self.predict(row, arms=offered)
+            pmf, more = self.explored(prediction)
+            facts = {"quality": list(prediction.quality), "cost": list(prediction.cost), "weight": self._heads.weight}
+            yield PolicyOutput(pmf=pmf, scores=prediction.value, facts=facts | more)
 
     def learn(self, update: Update) -> None:
         """Take in one row, O(d^2); PolicyFault and no change if its features are missing or of another length."""

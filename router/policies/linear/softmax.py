@@ -1,4 +1,4 @@
-"""Boltzmann exploration: the better an arm is thought to be, the more often it is drawn.
+"""Boltzmann exploration: the higher an arm's predicted reward, the more often it is drawn.
 
 pmf(a) = exp(value(a) / temperature) / sum over arms, value the posterior mean of the reward (Sutton and Barto 1998,
 section 2.3). The temperature stays where it is: exploration falls only as the values come apart, not with time, which
@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from ragbandit.router.policies.linear.ridge import Opinion, RidgePolicy
+from ragbandit.router.policies.linear.ridge import Prediction, RidgePolicy
 from ragbandit.router.policies.params import check_positive
 from ragbandit.router.types import ArmName, Features, Json
 
@@ -37,13 +37,13 @@ class Softmax(RidgePolicy):
             "bias_ridge": self._heads.bias_ridge,
         }
 
-    def opinion(self, features: Features, *, arms: Sequence[ArmName]) -> Opinion:
+    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """The means alone are needed."""
-        return self._heads.quick(features, arms=arms)
+        return self._heads.predict_fast(features, arms=arms)
 
-    def explored(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
+    def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
         """Exponentials of the values against the best one, so that none overflows."""
-        best = max(opinion.value)
-        shares = [math.exp((value - best) / self.temperature) for value in opinion.value]
+        best = max(prediction.value)
+        shares = [math.exp((value - best) / self.temperature) for value in prediction.value]
         total = math.fsum(shares)
         return tuple(share / total for share in shares), {}

@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.policies.linear.ridge import Opinion, RidgePolicy
+from ragbandit.router.policies.linear.ridge import Prediction, RidgePolicy
 from ragbandit.router.policies.params import check_number
 from ragbandit.router.types import Json
 
@@ -57,10 +57,10 @@ class LinTs(RidgePolicy):
         """The three numbers above."""
         return {"scale": self.scale, "ridge": self._heads.ridge, "bias_ridge": self._heads.bias_ridge}
 
-    def explored(self, opinion: Opinion) -> tuple[tuple[float, ...], dict[str, Json]]:
+    def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
         """The integral; the widths it used go to the log."""
-        widths = [self.scale * width for width in opinion.width]
-        return chance_of_being_best(opinion.value, widths=widths), {"width": widths}
+        widths = [self.scale * width for width in prediction.width]
+        return chance_of_being_best(prediction.value, widths=widths), {"width": widths}
 
 
 def chance_of_being_best(means: Sequence[float], *, widths: Sequence[float]) -> tuple[float, ...]:

@@ -502,7 +502,7 @@ def test_get_decision(http, service):
     assert (shown["reward"]["terms"], shown["reward"]["preset"]) == ({"steps": 1.0}, "f1")
     assert (shown["run_by"], shown["outcome"]["made_by"]) == ("caller", {})
     assert shown["facts"]["quality"] == [0.0, 0.0, 0.0]
-    assert shown["facts"]["data_floor"] == dict.fromkeys(shown["pmf"], 0.05)
+    assert shown["facts"]["cold_start_floor"] == dict.fromkeys(shown["pmf"], 0.05)
     assert int(shown["seed"]) == service.router.decision(key).decision.seed
 
 

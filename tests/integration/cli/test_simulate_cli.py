@@ -235,7 +235,7 @@ def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
         for row, right in zip(made_rows(4), [(1, 1, 1), (0, 1, 1), (0, 0, 1), (0, 0, 0)], strict=True)
     ]
     write_table(tmp_path / "table.jsonl", rows)
-    (tmp_path / "config.yaml").write_text(HASHING + "policy: {floor: 0.0, newcomer_share: 0.0}\n")
+    (tmp_path / "config.yaml").write_text(HASHING + "policy: {floor: 0.0, cold_start_floor: 0.0}\n")
 
     def clocked(*given, **more):
         return [

@@ -176,7 +176,12 @@ def test_trained_policy_serves_and_replays(make_world, name):
     counted, and the ledger replayed gives the live policy.
     """
     world = make_world(
-        policy={"name": name, "params": READING | {"trained": tiny_trained(name)}, "floor": 0.02, "newcomer_share": 0.0}
+        policy={
+            "name": name,
+            "params": READING | {"trained": tiny_trained(name)},
+            "floor": 0.02,
+            "cold_start_floor": 0.0,
+        }
     )
     decided = world.judged(6)
     assert world.learn() == 6
@@ -191,7 +196,12 @@ def test_trained_policy_serves_and_replays(make_world, name):
 def test_mba_paper_learns_live_and_replays(make_world):
     """mba_paper decides, learns from feedback and serves what it learned; replaying the ledger gives it bit for bit."""
     world = make_world(
-        policy={"name": "mba_paper", "params": READING | {"learning_rate": 1e-3}, "floor": 0.02, "newcomer_share": 0.0}
+        policy={
+            "name": "mba_paper",
+            "params": READING | {"learning_rate": 1e-3},
+            "floor": 0.02,
+            "cold_start_floor": 0.0,
+        }
     )
     first = world.router.service.serving.policy
     for _ in range(3):

@@ -11,7 +11,7 @@ from ragbandit.router.storage.tables import decisions, snapshots
 from ragbandit.router.types import ArmName, Query
 
 BOTH = ("caller", "worker")
-POLICY = {"newcomer_share": 0.2, "newcomer_outcomes": 4, "floor": 0.02}
+POLICY = {"cold_start_floor": 0.2, "cold_start_outcomes": 4, "floor": 0.02}
 
 
 @pytest.fixture
@@ -31,15 +31,15 @@ def learned(world, count, *, key):
 
 
 def test_new_arm_has_its_data_floor_until_it_is_known(world):
-    """An arm's floor is newcomer_share until newcomer_outcomes of it are learned, and the row names those raised."""
+    """An arm has cold_start_floor until cold_start_outcomes of it are learned, and the row names the raised floors."""
     made = learned(world, 40, key="a")
     for decision in made:
-        raised = decision.facts.get("data_floor", {})
+        raised = decision.facts.get("cold_start_floor", {})
         assert all(share == 0.2 for share in raised.values())
         for arm, p in zip(decision.arms, decision.pmf, strict=True):
             assert p >= (0.2 if arm in raised else 0.02) - 1e-12
-    assert set(made[0].facts["data_floor"]) == set(made[0].arms)
-    assert "data_floor" not in made[-1].facts
+    assert set(made[0].facts["cold_start_floor"]) == set(made[0].arms)
+    assert "cold_start_floor" not in made[-1].facts
     assert world.router.verify(deep=True).ok
 
 
@@ -107,7 +107,9 @@ def test_deep_verification_finds_a_changed_floor(world, lie):
     decision = world.route(key="x")
     assert len(set(decision.pmf)) > 1
     assert world.router.verify(deep=True).ok
-    world.write(update(decisions).where(decisions.c.id == decision.id).values(facts=canonical({"data_floor": lie})))
+    world.write(
+        update(decisions).where(decisions.c.id == decision.id).values(facts=canonical({"cold_start_floor": lie}))
+    )
     found = world.router.verify(deep=True)
     assert found.deep_mismatches == 1
 
@@ -128,7 +130,7 @@ def test_a_queued_request_keeps_the_arms_it_was_checked_with(world):
 
 def test_many_newcomers_leave_the_floor_of_the_others(make_world):
     """With twenty new arms beside a known one every arm keeps policy.floor, and every draw verifies."""
-    world = make_world(policy={"newcomer_share": 0.05, "newcomer_outcomes": 5})
+    world = make_world(policy={"cold_start_floor": 0.05, "cold_start_outcomes": 5})
     world.router.offer({"single_step": {}})
     learned(world, 6, key="a")
     world.router.offer({"single_step": {}} | {f"new_{n}": {"run_by": "caller"} for n in range(20)})

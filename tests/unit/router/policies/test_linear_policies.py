@@ -57,7 +57,7 @@ GRID = np.linspace(-9.0, 9.0, 72_001)
 TABLE = np.array([phi(u) for u in GRID])
 
 
-# --- what they do with an opinion ------------------------------------------------------------------------------------
+# --- from a prediction to a pmf -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [LinUcb, LinTs, Softmax])
@@ -76,7 +76,7 @@ def test_scores_are_posterior_means(make):
     """The scores are the means and not the bounds, so that their argmax is the greedy policy."""
     updates = made_updates(90)
     output = output_of(taught(make, updates), made_features(8))
-    means = heads_after(updates).opinion(made_features(8), arms=ARMS).value
+    means = heads_after(updates).predict(made_features(8), arms=ARMS).value
     assert output.scores == pytest.approx(means, abs=1e-12)
 
 
@@ -85,8 +85,8 @@ def test_linucb_is_greedy_on_the_bounds():
     updates = made_updates(90)
     policy = taught(lambda: LinUcb(alpha=1.5, epsilon=0.3), updates)
     output = output_of(policy, made_features(8), (*ARMS, "newcomer"))
-    opinion = heads_after(updates).opinion(made_features(8), arms=(*ARMS, "newcomer"))
-    bounds = [value + 1.5 * width for value, width in zip(opinion.value, opinion.width, strict=True)]
+    prediction = heads_after(updates).predict(made_features(8), arms=(*ARMS, "newcomer"))
+    bounds = [value + 1.5 * width for value, width in zip(prediction.value, prediction.width, strict=True)]
     assert output.facts["ucb"] == pytest.approx(bounds, abs=1e-12)
     assert output.pmf == epsilon_greedy(output.facts["ucb"], epsilon=0.3)
     assert output.facts["epsilon"] == 0.3
@@ -111,10 +111,10 @@ def test_lints_uses_scale_times_width():
     """The pmf is the chance of being best with the heads' means and scale times their widths, which are logged."""
     updates = made_updates(60)
     output = output_of(taught(lambda: LinTs(scale=0.7), updates), made_features(8))
-    opinion = heads_after(updates).opinion(made_features(8), arms=ARMS)
-    widths = [0.7 * width for width in opinion.width]
+    prediction = heads_after(updates).predict(made_features(8), arms=ARMS)
+    widths = [0.7 * width for width in prediction.width]
     assert output.facts["width"] == widths
-    assert output.pmf == chance_of_being_best(opinion.value, widths=widths)
+    assert output.pmf == chance_of_being_best(prediction.value, widths=widths)
 
 
 def test_lints_without_scale_is_greedy():

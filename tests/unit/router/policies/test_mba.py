@@ -251,12 +251,12 @@ def test_log_has_the_heads_apart():
     heads = RidgeHeads(ridge=5.0, bias_ridge=1.0, memory=20_000.0)
     for update in updates:
         heads.learn(update)
-    opinion = heads.opinion(made_features(1), arms=(*ARMS, "newcomer"))
+    prediction = heads.predict(made_features(1), arms=(*ARMS, "newcomer"))
     assert set(output.facts) == {"quality", "cost", "weight", "epsilon"}
-    assert output.facts["quality"] == pytest.approx(opinion.quality, abs=1e-12)
-    assert output.facts["cost"] == pytest.approx(opinion.cost, abs=1e-12)
+    assert output.facts["quality"] == pytest.approx(prediction.quality, abs=1e-12)
+    assert output.facts["cost"] == pytest.approx(prediction.cost, abs=1e-12)
     assert (output.facts["weight"], output.facts["epsilon"]) == (0.1, 1.0 - max(output.pmf))
-    assert output.scores == pytest.approx(opinion.value, abs=1e-12)
+    assert output.scores == pytest.approx(prediction.value, abs=1e-12)
 
 
 @pytest.mark.parametrize("size", [5, 24, 768])
@@ -420,13 +420,13 @@ def test_arm_that_rang_learns_anew_and_the_others_keep_all():
     while not policy.alarms:
         row = after[place]
         before = {name: array.copy() for name, array in policy.state()[0].items()}
-        width = policy._heads.quick(row.features, arms=[row.arm]).width[0]
+        width = policy._heads.predict_fast(row.features, arms=[row.arm]).width[0]
         policy.learn(row)
         place += 1
     arrays, facts = policy.state()
     changed = {name for name, array in arrays.items() if not np.array_equal(array, before[name])}
     assert changed == {"scatter", *(f"{kind}/{row.arm}" for kind in ("inverse", "moment", "mean"))}
-    assert policy._heads.quick(row.features, arms=[row.arm]).width[0] > 2 * width
+    assert policy._heads.predict_fast(row.features, arms=[row.arm]).width[0] > 2 * width
     assert facts["surprise"][row.arm] == [0.0, 0.0]
     assert facts["updates"] == 1500 + place
     calm = np.zeros(8, dtype=np.float32)
@@ -464,8 +464,8 @@ def test_after_a_swap_the_best_arm_is_found_again():
         assert (max(pmf) == pmf[2]) == right
 
 
-def surprises(updates):
-    """Arm -> what the heads were surprised by, one number per row, by heads of their own."""
+def residuals_of(updates):
+    """Arm -> the heads' residuals, one number per row, by heads of their own."""
     heads, found = RidgeHeads(ridge=5.0, bias_ridge=1.0, memory=20_000.0), {arm: [] for arm in ARMS}
     for update in updates:
         found[update.arm].append(heads.learn(update))
@@ -473,7 +473,7 @@ def surprises(updates):
 
 
 def test_sums_are_pages():
-    """Up and down are the largest sum, over all starts after the arm's 30th row, of surprise less .25 (Page 1954).
+    """Up and down are the largest sum, over all starts after the arm's 30th row, of residual less .25 (Page 1954).
 
     Surprise is measured against the arm's own root mean square so far, ten rows of 1 added, and never against less
     than 1; one row counts 4 at most.
@@ -481,7 +481,7 @@ def test_sums_are_pages():
     updates = list(world(400, chance=(0.5, 0.5, 0.5), seed=5))
     policy = taught(lambda: MbaRag(alarm=1e9), updates)
     found, some = policy.state()[1]["surprise"], 0
-    for arm, said in surprises(updates).items():
+    for arm, said in residuals_of(updates).items():
         squares = [10.0 + sum(s * s for s in said[:n]) for n in range(len(said))]
         scales = [math.sqrt(max(1.0, square / (n + 10))) for n, square in enumerate(squares)]
         late = [min(4.0, max(-4.0, s / scale)) for s, scale in zip(said, scales, strict=True)][30:]
@@ -506,7 +506,7 @@ def test_alarm_rings_above_its_bound_and_not_at_it():
 
 
 def test_young_arms_do_not_ring():
-    """However its rewards jump, an arm's first 30 rows are no surprise; the 31st can be."""
+    """However its rewards jump, an arm's first 30 rows raise no sum; the 31st can."""
     rows = list(made_updates(40, arms=ARMS[:1], size=8))
     policy = MbaRag(alarm=1e-6)
     for count, row in enumerate(rows[:31], start=1):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import PolicyOutput, counted_state, epsilon_greedy, restored_counts, tally
-from ragbandit.router.policies.draw import choose, draw, gate, newcomers, seed_of, with_floor
+from ragbandit.router.policies.draw import choose, cold_start_floors, draw, gate, raised_floors, seed_of, with_floor
 from tests.support.policy_checks import made_updates, steady
 
 #: upper 0.1 % points of chi-square by degrees of freedom
@@ -141,11 +141,11 @@ def test_floors_that_leave_nothing_are_shared():
 
 
 def test_newcomers_are_the_arms_with_too_few_outcomes():
-    """An arm below the number of outcomes has the data floor, one at it has not, one never seen has."""
+    """An arm below the number of outcomes has the cold-start floor, one at it has not, one never seen has."""
     seen = {"old": 100, "young": 9, "grown": 10}
     arms = ("old", "young", "grown", "new")
-    assert newcomers(seen, arms=arms, share=0.1, outcomes=10) == {"young": 0.1, "new": 0.1}
-    assert newcomers(seen, arms=arms, share=0.0, outcomes=10) == {}
+    assert cold_start_floors(seen, arms=arms, share=0.1, outcomes=10) == {"young": 0.1, "new": 0.1}
+    assert cold_start_floors(seen, arms=arms, share=0.0, outcomes=10) == {}
 
 
 def test_draw_logs_the_raised_floors():
@@ -154,7 +154,7 @@ def test_draw_logs_the_raised_floors():
     ordinary = {"arms": ("a", "b"), "floor": 0.02, "fallback": "a", "seed": 5}
     assert draw(output, **ordinary).facts == {"epsilon": 0.1}
     raised = draw(output, raised={"b": 0.4}, **ordinary)
-    assert raised.facts == {"epsilon": 0.1, "data_floor": {"b": 0.4}}
+    assert raised.facts == {"epsilon": 0.1, "cold_start_floor": {"b": 0.4}}
     assert raised.pmf[1] == pytest.approx(0.4)
 
 
@@ -301,3 +301,10 @@ def test_numbers_that_are_not_finite_are_named(number, kind):
     """A saved array with a number that is not finite is refused by its name."""
     with pytest.raises(SnapshotError, match="weights holds numbers that are not finite"):
         restored_counts({"weights": np.array([0, number], dtype=kind)}, {"updates": 1, "seen": {"a": 1}})
+
+
+def test_cold_start_floors_of_stored_decisions():
+    """The floors are read out of the facts by today's key and by that of release 0.1; without either there are none."""
+    for key in ("cold_start_floor", "data_floor"):
+        assert raised_floors({key: {"a": 0.1}, "epsilon": 0.2}) == {"a": 0.1}
+    assert raised_floors({"epsilon": 0.2}) is None

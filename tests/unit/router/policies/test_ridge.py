@@ -1,4 +1,4 @@
-"""The ridge heads against closed forms: means, inverses, the noise, the widths, what fades, what surprises."""
+"""The ridge heads against closed forms: means, inverses, the noise, the widths, what fades, residuals."""
 
 import math
 import os
@@ -105,7 +105,7 @@ def test_noise_is_that_of_the_rewards():
 def test_width_is_the_posteriors():
     """The width equals noise * sqrt(z^T P z), with the noise and P of the closed form, to 1e-9."""
     updates = made_updates(200, seed=6)
-    found = heads_after(updates).opinion(made_features(9), arms=ARMS)
+    found = heads_after(updates).predict(made_features(9), arms=ARMS)
     parts = [solution(updates, arm, ridge=10.0, bias_ridge=1.0) for arm in ARMS]
     covariance = (np.array([[0.25, 0.0], [0.0, 0.0]]) + sum(part[2] for part in parts)) / 201
     price = np.array([1.0, -0.1])
@@ -125,7 +125,7 @@ def test_width_covers_the_truth():
             quality = float(weights @ design(update.features)) + 0.4 * rng.standard_normal()
             heads.learn(replace(update, reward=made_reward(quality, weight=0.0)))
         for seed in range(40):
-            found = heads.opinion(made_features(10_000 + seed), arms=ARMS[:1])
+            found = heads.predict(made_features(10_000 + seed), arms=ARMS[:1])
             inside.append(abs(weights @ design(made_features(10_000 + seed)) - found.value[0]) < 1.96 * found.width[0])
     assert len(inside) == 2400
     assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
@@ -149,7 +149,7 @@ def test_arm_without_rows_has_the_prior():
     assert fresh.noise == 0.5
     assert late.noise != 0.5
     for heads in (fresh, late):
-        found = heads.opinion(x, arms=["newcomer"])
+        found = heads.predict(x, arms=["newcomer"])
         assert (found.quality, found.cost, found.value) == ((0.0,), (0.0,), (0.0,))
         assert found.width[0] == pytest.approx(heads.noise * prior, rel=1e-12)
 
@@ -160,7 +160,7 @@ def test_rows_make_the_width_shrink():
     heads = RidgeHeads(ridge=1.0, bias_ridge=1.0)
     spreads = []
     for update in made_updates(20, arms=ARMS[:1]):
-        found = heads.opinion(x, arms=ARMS)
+        found = heads.predict(x, arms=ARMS)
         spreads.append([width / heads.noise for width in found.width])
         heads.learn(replace(update, features=x))
     shrunk = np.array(spreads)
@@ -187,7 +187,7 @@ def test_reward_without_parts_is_learned_as_it_is():
     given_ = replace(judged[0].reward, preset="reward", weight=0.0, value=0.7, quality=0.7, cost=3.0)
     heads = heads_after([*judged, *(replace(judged[0], reward=given_) for _ in range(5000))])
     assert heads.weight == 0.1
-    assert heads.opinion(judged[0].features, arms=ARMS[:1]).value[0] == pytest.approx(0.7, abs=0.01)
+    assert heads.predict(judged[0].features, arms=ARMS[:1]).value[0] == pytest.approx(0.7, abs=0.01)
 
 
 def test_learning_one_arm_leaves_the_others():
@@ -256,37 +256,37 @@ def test_wrong_facts_are_refused(name, wrong):
 
 @pytest.mark.parametrize("memory", [None, 60.0])
 def test_quick_has_the_same_means(memory):
-    """Quality, cost and value of any arms in any order, known or not, are those of `opinion`, to 1e-12."""
+    """Quality, cost and value of any arms in any order, known or not, are those of `predict`, to 1e-12."""
     heads = heads_after(made_updates(120), memory=memory)
     for seed, arms in enumerate((ARMS, ARMS[::-1], ARMS[1:2], ("newcomer", *ARMS), ("newcomer",))):
-        slow, quick = (way(made_features(seed), arms=arms) for way in (heads.opinion, heads.quick))
+        slow, quick = (way(made_features(seed), arms=arms) for way in (heads.predict, heads.predict_fast))
         for part in ("quality", "cost", "value"):
             assert getattr(quick, part) == pytest.approx(getattr(slow, part), abs=1e-12)
 
 
-def test_quick_sees_every_lesson():
+def test_predict_fast_sees_every_row():
     """What it keeps between two questions is thrown away by a row, a discount and a restore."""
     heads, other, x = heads_after(made_updates(30)), heads_after(made_updates(60)), made_features(1)
-    said = [heads.quick(x, arms=ARMS).quality]
+    said = [heads.predict_fast(x, arms=ARMS).quality]
     heads.learn(row_of(x, quality=1.0, arm=ARMS[1]))
-    said.append(heads.quick(x, arms=ARMS).quality)
+    said.append(heads.predict_fast(x, arms=ARMS).quality)
     heads.discount(ARMS[0], rows=1.0)
-    said.append(heads.quick(x, arms=ARMS).quality)
+    said.append(heads.predict_fast(x, arms=ARMS).quality)
     assert [a != b for a, b in zip(said[0], said[1], strict=True)] == [False, True, False]
     assert [a != b for a, b in zip(said[1], said[2], strict=True)] == [True, False, False]
     heads.restore(*other.state())
-    assert heads.quick(x, arms=ARMS) == other.quick(x, arms=ARMS)
+    assert heads.predict_fast(x, arms=ARMS) == other.predict_fast(x, arms=ARMS)
 
 
 def test_quick_knows_no_arm_at_first():
     """Before any row all means are 0 and the width is the prior's of a question with |x|^2 = d."""
     heads = RidgeHeads(ridge=5.0, bias_ridge=2.0)
     for size in (SIZE, SIZE + 1):
-        found = heads.quick(made_features(1, size=size), arms=ARMS)
+        found = heads.predict_fast(made_features(1, size=size), arms=ARMS)
         assert found.quality == found.cost == found.value == (0.0,) * 3
         assert found.width == pytest.approx((0.5 * math.sqrt(1 / 2.0 + 1 / 5.0),) * 3, rel=1e-12)
-    assert heads.quick(np.ones(SIZE, dtype=np.float32), arms=ARMS).width == pytest.approx(
-        heads.opinion(np.ones(SIZE, dtype=np.float32), arms=ARMS).width, rel=1e-12
+    assert heads.predict_fast(np.ones(SIZE, dtype=np.float32), arms=ARMS).width == pytest.approx(
+        heads.predict(np.ones(SIZE, dtype=np.float32), arms=ARMS).width, rel=1e-12
     )
 
 
@@ -298,7 +298,7 @@ def test_leverage_is_the_running_mean(memory):
     """
     updates = made_updates(400, seed=8)
     heads = heads_after(updates, ridge=2.0, bias_ridge=0.5, memory=memory)
-    for arm, width in zip(ARMS, heads.quick(made_features(1), arms=ARMS).width, strict=True):
+    for arm, width in zip(ARMS, heads.predict_fast(made_features(1), arms=ARMS).width, strict=True):
         rows = [update for update in updates if update.arm == arm]
         spreads = []
         for count in range(len(rows)):
@@ -397,7 +397,10 @@ def test_fading_follows_a_change():
     """An arm whose rewards turn is believed anew after a few memories of rows; without memory the old ones linger."""
     x = np.ones(SIZE)
     rows = [row_of(x, quality=0.9)] * 1000 + [row_of(x, quality=0.1)] * 400
-    found = {m: heads_after(rows, memory=m).quick(x.astype(np.float32), arms=ARMS[:1]).quality[0] for m in (None, 80.0)}
+    found = {
+        m: heads_after(rows, memory=m).predict_fast(x.astype(np.float32), arms=ARMS[:1]).quality[0]
+        for m in (None, 80.0)
+    }
     assert found[None] == pytest.approx((1000 * 0.9 + 400 * 0.1) / 1400, abs=0.01)
     assert found[80.0] == pytest.approx(0.1, abs=0.02)
 
@@ -421,10 +424,10 @@ def test_memory_that_rounding_would_not_survive_is_refused(memory):
     assert caught.value.field == "policy.params.memory"
 
 
-# --- surprise and starting again -------------------------------------------------------------------------------------
+# --- residuals and starting again -------------------------------------------------------------------------------------
 
 
-def test_surprise_is_the_standardised_miss():
+def test_residual_is_the_standardised_miss():
     """(value - prediction) / (noise * sqrt(1 + z^T P z)), prediction, noise and P before the row, weight the row's."""
     updates = made_updates(200, seed=6)
     heads = heads_after(updates)
@@ -439,17 +442,17 @@ def test_surprise_is_the_standardised_miss():
     assert found == pytest.approx(wanted, rel=1e-9)
 
 
-def test_surprise_is_standard_where_the_world_is_linear():
-    """Where truths come from the prior and the noise is Gaussian, surprises have mean 0 and deviation 1, to 5 %."""
+def test_residual_is_standard_where_the_world_is_linear():
+    """Where truths come from the prior and the noise is Gaussian, residuals have mean 0 and deviation 1, to 5 %."""
     rng, found = np.random.default_rng(5), []
     for world in range(20):
         weights = 0.4 * rng.standard_normal(SIZE + 1) / np.sqrt([1.0] + [4.0] * SIZE)
         heads = RidgeHeads(ridge=4.0, bias_ridge=1.0)
         for update in made_updates(250, arms=ARMS[:1], seed=200 + world):
             quality = float(weights @ design(update.features)) + 0.4 * rng.standard_normal()
-            surprise = heads.learn(replace(update, reward=made_reward(quality, weight=0.0)))
+            residual = heads.learn(replace(update, reward=made_reward(quality, weight=0.0)))
             if heads.age(ARMS[0]) > 50:  # the noise itself is known by then
-                found.append(surprise)
+                found.append(residual)
     assert len(found) == 4000
     assert np.mean(found) == pytest.approx(0.0, abs=0.05)
     assert np.std(found) == pytest.approx(1.0, abs=0.05)

@@ -254,7 +254,7 @@ def test_missing_questions_are_wrong():
 
 def test_online_reward_by_hand():
     """An arm that is always drawn earns its mean reward; the regret is what the best arm would have earned more."""
-    settings = Settings(policy={"floor": 0.0, "newcomer_share": 0.0})
+    settings = Settings(policy={"floor": 0.0, "cold_start_floor": 0.0})
     rows = simulate(
         SMALL, policies={"fixed": {"arm": "multi_step"}}, folds=2, seeds=2, weights=[0.1], settings=settings
     )

@@ -58,7 +58,8 @@ class RagBanditError(Exception):
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        where = f"{self.field}: " if self.field else ""
+        named = self.message.startswith(f'"{self.field}"')  # the message is a sentence about the field
+        where = f"{self.field}: " if self.field and not named else ""
         cure = f" ({self.remedy})" if self.remedy else ""
         return f"{where}{self.message}{cure}"
 

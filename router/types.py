@@ -147,7 +147,7 @@ class Decision:
     facts: Mapping[str, Json]
     #: who runs the arm: our workers, or the caller's own stack
     run_by: RunBy
-    features: Features | None
+    features: Features | None = field(repr=False)  # hundreds of numbers that nobody reads
     made_at: float
 
 
@@ -340,7 +340,7 @@ class Update:
     reward: Reward
     feedback_ids: tuple[FeedbackId, ...]
     #: its embedding by the decision's encoder
-    features: Features | None
+    features: Features | None = field(repr=False)  # hundreds of numbers that nobody reads
     made_at: float
 
 

@@ -1,4 +1,4 @@
-"""A client of the HTTP surface: needs httpx and nothing heavy. Errors come back as the classes the service raised."""
+"""HTTP client: needs httpx and nothing heavy. Errors come back as the classes that the service raised."""
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -37,6 +37,8 @@ class Client:
         self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: object
     ) -> Reply:
         """POST /v1/answer; status "pending" if it takes longer than wait_s."""
+        if wait_s is not None and not isinstance(wait_s, int | float):
+            raise InvalidInput(f'"wait_s" must be a number, not {wait_s!r:.80}', field="wait_s", remedy="pass seconds")
         waits = None if wait_s is None else {"wait_s": wait_s}
         limit = self._timeout_s + (wait_s or 0.0)
         body = {"question": question, "decision_id": decision_id, **more}
@@ -52,16 +54,21 @@ class Client:
 
     def feedback_batch(self, items: Sequence[Mapping[str, object]]) -> list[Reply]:
         """POST /v1/feedback/batch; a receipt or {"error": ...} per item."""
-        reply = self._post("/v1/feedback/batch", {"items": [dict(item) for item in items]})
+        try:
+            sent = [dict(item) for item in items]
+        except (TypeError, ValueError) as error:
+            remedy = "pass a list of dicts, each as the body of /v1/feedback"
+            raise InvalidInput('"items" must be a list of mappings', field="items", remedy=remedy) from error
+        reply = self._post("/v1/feedback/batch", {"items": sent})
         return list(reply["items"])
 
     def decision(self, decision_id: str) -> Reply:
         """GET /v1/decisions/{id}."""
-        return self._get(f"/v1/decisions/{quote(decision_id, safe='')}")
+        return self._get(f"/v1/decisions/{_quoted(decision_id)}")
 
     def cancel(self, decision_id: str) -> Reply:
         """POST /v1/decisions/{id}/cancel; status "pending" while a worker has still to end it."""
-        return self._post(f"/v1/decisions/{quote(decision_id, safe='')}/cancel", {})
+        return self._post(f"/v1/decisions/{_quoted(decision_id)}/cancel", {})
 
     def status(self) -> Reply:
         """GET /v1/status."""
@@ -103,8 +110,11 @@ class Client:
     def _reply(self, method: str, path: str, **more: Any) -> Reply:
         try:
             request = self._http.build_request(method, path, **more)
-        except ValueError as error:
-            raise InvalidInput(f"cannot be sent as JSON: {error}", remedy="send finite numbers and UTF-8") from error
+        except (ValueError, TypeError) as error:
+            message = f"the request cannot be sent as JSON: {error}"
+            raise InvalidInput(
+                message, remedy="send text in UTF-8, finite numbers, booleans, lists and dicts"
+            ) from error
         try:
             response = self._http.send(request)
         except httpx.TransportError as error:
@@ -118,3 +128,10 @@ class Client:
             made = _BY_CODE.get(said.get("code", ""), RagBanditError)
             raise made(said.get("message", str(body)), field=said.get("field"), remedy=said.get("remedy"))
         return dict(body)
+
+
+def _quoted(decision_id: object) -> str:
+    if not isinstance(decision_id, str):
+        message = f'"decision_id" must be text, not {type(decision_id).__name__}'
+        raise InvalidInput(message, field="decision_id", remedy="pass the decision id that route or answer gave")
+    return quote(decision_id, safe="")

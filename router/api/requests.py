@@ -1,6 +1,6 @@
-"""What callers may send over HTTP, and what they are told where it is something else.
+"""Requests: the JSON bodies that callers send, and the error for a body of another shape.
 
-Shapes alone: what values are allowed is edge.py's. Every reply to a wrong one names all that would have been right.
+Only shapes are checked here; serving/validation.py checks the values. An error names every type that is accepted.
 """
 
 import json
@@ -18,21 +18,21 @@ __all__ = ["BudgetBody", "FeedbackBatchBody", "FeedbackBody", "OutcomeBody", "Ro
 
 #: the header that may stand for decision_id or feedback_id
 KEY_HEADER: Final = "Idempotency-Key"
-#: the complaint's type; its message is what was wanted
+#: pydantic's error type of ours; the message is what is accepted
 _WANTED: Final = "wanted"
-#: pydantic's type of a complaint -> what was wanted
+#: pydantic's error type -> what is accepted
 _KINDS: Final = {
     "string_type": "text",
     "list_type": "a list",
     "dict_type": "an object",
     "model_type": "an object",
     "model_attributes_type": "an object",
+    "float_parsing": "a number",
 }
-_SEE_DOCS: Final = "see /docs for what is accepted"
 
 
 def _wanted(what: str) -> GetPydanticSchema:
-    """One complaint for a value of several types, instead of one for each of them."""
+    """One error for a value of several types, instead of one for each of them."""
 
     def said(source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.custom_error_schema(handler(source), custom_error_type=_WANTED, custom_error_message=what)
@@ -103,33 +103,47 @@ class OutcomeBody(_Body):
     error: Text = None
 
 
-def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | None = None) -> InvalidInput:
-    """One complaint of pydantic as ours.
+#: required fields -> their type in JSON
+_REQUIRED: Final = {
+    name: "list" if field.annotation == list[dict[str, Any]] else "string"
+    for body in (RouteBody, FeedbackBody, FeedbackBatchBody, OutcomeBody)
+    for name, field in body.model_fields.items()
+    if field.is_required()
+}
 
-    skip: so many first parts of its place are no fields. content_type: the request's header.
+
+def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | None = None) -> InvalidInput:
+    """An error of pydantic as InvalidInput.
+
+    skip: parts at the start of its location that are no fields ("body", "query"). content_type: the request's header.
     """
     kind, sent = fault["type"], fault.get("input")
     field = ".".join(map(str, fault["loc"][skip:])) or "body"
     if kind == "extra_forbidden":
-        return InvalidInput("is unknown", field=field, remedy="remove it; see /docs")
+        remedy = "remove it; /docs lists the fields"
+        if field == "wait_s":
+            remedy = "send it to /v1/answer as a query parameter: /v1/answer?wait_s=10"
+        return InvalidInput(f'"{field}" is not a field of this request', field=field, remedy=remedy)
     if isinstance(sent, bytes):  # read as JSON it would be something else
         came = "without a content type" if content_type is None else f"as {content_type:.80}"
         remedy = "send the header content-type: application/json"
         return InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
     if kind == "missing":
-        return InvalidInput("is missing", field=field, remedy=_SEE_DOCS)
+        kind = _REQUIRED.get(field, "value")
+        return InvalidInput(f'"{field}" is required ({kind})', field=field, remedy=f"add it to the request as a {kind}")
     wanted = fault["msg"] if kind == _WANTED else _KINDS.get(kind)
     if kind == "literal_error":
         wanted = fault["ctx"]["expected"]
-    said = fault["msg"] if wanted is None else f"must be {wanted}, not {_shown(sent)}"
-    return InvalidInput(said, field=field, remedy=_SEE_DOCS)
+    if wanted is None:
+        return InvalidInput(fault["msg"], field=field, remedy="/docs describes what is accepted")
+    return InvalidInput(f'"{field}" must be {wanted}, not {_shown(sent)}', field=field, remedy=f"send {wanted}")
 
 
 def _shown(sent: object) -> str:
-    """What was sent, in a few words: the whole of a list may be deep."""
+    """The value that was sent, in a few words: a whole list may be deep."""
     if isinstance(sent, dict | list):
         return "this object" if isinstance(sent, dict) else "this list"
-    # Half a surrogate pair, which JSON may bring, no reply can hold.
+    # No reply can hold half a surrogate pair, which JSON may bring.
     return f"{json.dumps(sent, ensure_ascii=False):.80}".encode("utf-8", "backslashreplace").decode()
 
 

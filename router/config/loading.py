@@ -30,6 +30,8 @@ log = logging.getLogger("ragbandit.config")
 ENV_PREFIX = "RAGBANDIT_"
 #: variables under the prefix that are not settings
 _NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL"}
+#: remedy for arms of another shape
+_ARMS_EXAMPLE = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
 _PLAIN_ENV = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
 
 
@@ -85,7 +87,10 @@ def _note_renamed(sources: dict[str, str]) -> None:
 
 def with_arms(settings: Settings, arms: Mapping[str, Mapping[str, object]]) -> Settings:
     """The same settings with other arms, checked as if they had been read like that. Raises ConfigError."""
-    tree = settings.model_dump() | {"arms": {name: dict(params) for name, params in arms.items()}}
+    given: object = arms
+    if not isinstance(given, Mapping) or not all(isinstance(each, Mapping | None) for each in given.values()):
+        raise ConfigError("arms must be a mapping of names to params", field="arms", remedy=_ARMS_EXAMPLE)
+    tree = settings.model_dump() | {"arms": {name: dict(params or {}) for name, params in arms.items()}}
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:

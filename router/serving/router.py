@@ -34,7 +34,13 @@ from ragbandit.router.serving.polling import PollingThread
 from ragbandit.router.serving.service import RouteService, Serving
 from ragbandit.router.serving.snapshot_follower import SnapshotFollower
 from ragbandit.router.serving.state import RouterState, percentiles
-from ragbandit.router.serving.validation import checked_id, made_feedback, made_outcome
+from ragbandit.router.serving.validation import (
+    checked_id,
+    checked_seconds,
+    checked_type,
+    made_feedback,
+    made_outcome,
+)
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledger import Ledger
@@ -143,6 +149,7 @@ class Router:
 
         Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (time ran out).
         """
+        timeout_s = checked_seconds(timeout_s, field="timeout_s")
         query = Query(text=query) if isinstance(query, str) else query
         return _result(self.submit(query), timeout_s=timeout_s)
 
@@ -153,7 +160,7 @@ class Router:
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
         """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds."""
         query = Query(text=query) if isinstance(query, str) else query
-        wait_s = self.settings.server.answer_wait_s if wait_s is None else wait_s
+        wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_seconds(wait_s, field="wait_s")
         decision = _result(self.submit(query, run_by="worker"), timeout_s=SERVE_S)
         waiting = self.await_outcome(decision)
         try:
@@ -243,6 +250,7 @@ class Router:
 
     def submit_outcome(self, outcome: Outcome) -> "Future[bool]":
         """`outcome` without waiting."""
+        checked_type(outcome, Outcome, field="outcome", wanted="an Outcome")
         return self._writes.submit_outcome(outcome)
 
     def feedback(
@@ -275,6 +283,7 @@ class Router:
 
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
         """`feedback` without waiting."""
+        checked_type(feedback, Feedback, field="feedback", wanted="a Feedback")
         return self._writes.submit_feedback(feedback)
 
     def decision(self, decision_id: str) -> DecisionRecord:

@@ -1,6 +1,6 @@
-"""Where bytes become values: the checks that the library, HTTP and the command line share.
+"""Validation of input: the checks that the library, HTTP and the command line share.
 
-Whatever passes here can be stored, encoded, learned and printed; whatever does not is refused with the field and
+What passes can be stored, encoded, learned and printed. What does not is refused as InvalidInput, with the field and
 the remedy, before anything is written.
 """
 
@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import UnionType
 from typing import cast
 
 import uuid_utils
@@ -33,7 +34,9 @@ __all__ = [
     "capped",
     "checked_id",
     "checked_query",
+    "checked_seconds",
     "checked_text",
+    "checked_type",
     "made_feedback",
     "made_outcome",
     "new_id",
@@ -57,21 +60,31 @@ def checked_query(query: Query, *, arms: Sequence[ArmName], configured: Sequence
 
     arms: those that may be drawn. configured: all there are; the others among them are run by the caller's own stack.
     """
+    checked_type(query, Query, field="question", wanted="a string or a Query")
     checked_text(query.text, field="question")
     if query.id is not None:
         checked_id(query.id, field="decision_id")
     checked_id(query.tenant, field="tenant")
     if not arms:
-        raise InvalidInput("no arm of this service is run by workers", field="arms", remedy="use /v1/route")
+        raise InvalidInput(
+            "no arm of this service is run by workers",
+            field="arms",
+            remedy="route the question instead (Router.route or POST /v1/route) and run the arm yourself",
+        )
     if query.arms is not None:
         _checked_arms(query.arms, known=arms, configured=configured)
+    checked_type(query.context, Mapping, field="context", wanted="a mapping")
     _checked_context(query.context)
+    checked_type(query.budget, Budget, field="budget", wanted="a Budget")
     _checked_budget(query.budget)
-    # In one order, as the log keeps it: a policy that reads the context must see the same again in a replay.
+    # Sorted, as the log keeps it: a policy that reads the context must see the same again in a replay.
     return replace(query, context=dict(sorted(query.context.items())))
 
 
 def _checked_arms(arms: Sequence[ArmName], *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> None:
+    checked_type(arms, list | tuple, field="arms", wanted="a list of names")
+    for arm in arms:
+        checked_type(arm, str, field="arms", wanted="a list of names")
     if not arms:
         raise InvalidInput("no arm is allowed", field="arms", remedy="name at least one, or leave it out")
     if len(set(arms)) != len(arms):
@@ -80,7 +93,7 @@ def _checked_arms(arms: Sequence[ArmName], *, known: Sequence[ArmName], configur
         if arm in known:
             continue
         if arm in configured:
-            remedy = f"use /v1/route (Router.route) for it; our workers run {', '.join(known)}"
+            remedy = f"use Router.route or POST /v1/route for it; our workers run {', '.join(known)}"
             raise InvalidInput(
                 f"the arm {arm!r} is run by your own stack (run_by: caller)", field="arms", remedy=remedy
             )
@@ -100,20 +113,35 @@ def _checked_budget(budget: Budget) -> None:
             _number(asked, field=f"budget.{cap}", low=0, high=MAX_CAP)
 
 
+def checked_type(value: object, kind: type | UnionType, *, field: str, wanted: str) -> None:
+    """Raises InvalidInput for a value that is not of this kind. wanted: the kind in words."""
+    if not isinstance(value, kind):
+        raise InvalidInput(
+            f'"{field}" must be {wanted}, not {type(value).__name__}', field=field, remedy=f"pass {wanted}"
+        )
+
+
+def checked_seconds(value: object, *, field: str) -> float:
+    """A number of seconds, 0 or more."""
+    return _number(value, field=field, low=0, high=MAX_CAP)
+
+
 def checked_text(text: object, *, field: str) -> str:
     """Text that can be stored, encoded and read: not blank, not too long, valid Unicode."""
     if not isinstance(text, str):
-        raise InvalidInput(f"must be text, not {type(text).__name__}", field=field, remedy="send a string")
+        raise InvalidInput(f'"{field}" must be text, not {type(text).__name__}', field=field, remedy="send a string")
     if not text.strip():
-        raise InvalidInput("is empty", field=field, remedy="send at least one character that is not a space")
+        remedy = "send at least one character that is not a space"
+        raise InvalidInput(f'"{field}" is empty', field=field, remedy=remedy)
     if len(text) > MAX_TEXT:
-        raise InvalidInput(f"has {len(text)} characters", field=field, remedy=f"send at most {MAX_TEXT}")
+        raise InvalidInput(f'"{field}" has {len(text)} characters', field=field, remedy=f"send at most {MAX_TEXT}")
     if "\x00" in text:
-        raise InvalidInput("holds a NUL character", field=field, remedy="remove it")
+        raise InvalidInput(f'"{field}" holds a NUL character', field=field, remedy="remove it")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InvalidInput("is not valid Unicode (a lone surrogate)", field=field, remedy="send UTF-8") from error
+        message = f'"{field}" is not valid Unicode (a lone surrogate)'
+        raise InvalidInput(message, field=field, remedy="send UTF-8") from error
     return text
 
 
@@ -133,10 +161,16 @@ def _checked_context(context: Mapping[str, object]) -> None:
             if value.strip():  # empty and blank values are values
                 checked_text(value, field=f"context.{key}")
         elif isinstance(value, float) and not math.isfinite(value):
-            raise InvalidInput("is not a finite number", field=f"context.{key}", remedy="send null or leave it out")
+            raise InvalidInput(
+                f'"context.{key}" is not a finite number',
+                field=f"context.{key}",
+                remedy="send null or leave it out",
+            )
         elif value is not None and not isinstance(value, bool | int | float):
             raise InvalidInput(
-                f"is a {type(value).__name__}", field=f"context.{key}", remedy="send text, numbers, booleans or null"
+                f'"context.{key}" is a {type(value).__name__}',
+                field=f"context.{key}",
+                remedy="send text, numbers, booleans or null",
             )
 
 
@@ -178,8 +212,8 @@ def made_feedback(
     identity = checked_id(feedback_id, field="feedback_id") if feedback_id is not None else new_id()
     given = [name for name, value in (("label", label), ("rating", rating), ("reward", reward)) if value is not None]
     if len(given) != 1:
-        what = f"has {' and '.join(given)}" if given else "has no value"
-        raise InvalidInput(what, field="feedback", remedy="send exactly one of label, rating and reward")
+        message = f"{' and '.join(given)} were given" if given else "no label, rating or reward was given"
+        raise InvalidInput(message, field="feedback", remedy="send exactly one of label, rating and reward")
     if scale not in ("0-1", "1-5"):
         raise InvalidInput(f"unknown scale {scale!r}", field="scale", remedy="use 0-1 or 1-5")
     if source not in ("human", "judge", "code"):
@@ -207,7 +241,7 @@ def _label(label: Sequence[str]) -> tuple[str, ...]:
     answers = tuple(label) if isinstance(label, Sequence) and not isinstance(label, str) else (label,)
     if not answers or len(answers) > MAX_ANSWERS:
         raise InvalidInput(
-            f"has {len(answers)} gold answers", field="label", remedy=f"send between 1 and {MAX_ANSWERS}"
+            f'"label" has {len(answers)} gold answers', field="label", remedy=f"send between 1 and {MAX_ANSWERS}"
         )
     return tuple(checked_text(answer, field="label") for answer in answers)
 
@@ -217,7 +251,9 @@ def _rating(rating: float, *, scale: str) -> float:
         return float(rating)
     if scale == "1-5":
         return (_number(rating, field="rating", low=1, high=5) - 1.0) / 4.0
-    return _number(rating, field="rating", low=0, high=1, hint='; for stars add "scale": "1-5"')
+    return _number(
+        rating, field="rating", low=0, high=1, hint="; for a rating from 1 to 5 set scale to 1-5 (--scale 1-5)"
+    )
 
 
 def _number(value: object, *, field: str, low: float, high: float, hint: str = "") -> float:
@@ -265,10 +301,13 @@ def made_outcome(
     if status not in ("answered", "exhausted", "failed"):
         raise InvalidInput(f"unknown status {status!r}", field="status", remedy="use answered, exhausted or failed")
     for field, text in (("answer", answer), ("error", error), ("stop_reason", stop_reason)):
-        if text:
+        if text is not None and text != "":
             checked_text(text, field=field)
+    checked_type(stop_reason, str, field="stop_reason", wanted="text")
     if len(stop_reason) > 64:
-        raise InvalidInput("has more than 64 characters", field="stop_reason", remedy="name the rule in a word or two")
+        message = '"stop_reason" has more than 64 characters'
+        raise InvalidInput(message, field="stop_reason", remedy="name the rule in a word or two")
+    checked_type({} if cost is None else cost, Mapping, field="cost", wanted="a mapping")
     amounts: dict[str, float | int] = {}
     for name, value in (cost or {}).items():
         if name not in Cost.__dataclass_fields__:

@@ -642,8 +642,20 @@ def test_a_wrong_type_is_told_all_right_ones(unmoved, path, body, field, wanted)
     sent = json.dumps(needed)[:-1] + ", " + body[1:]
     response = unmoved.post(path, content=sent, headers={"content-type": "application/json"})
     error = refused(response, 422, "INVALID_INPUT", field=field)
-    assert error["message"] == f"must be {wanted}"
+    assert error["message"] == f'"{field}" must be {wanted}'
     assert error["remedy"]
+
+
+def test_a_missing_field_is_a_sentence(unmoved):
+    """What is missing, and what is no field, is said in a sentence that names it; wait_s is told its place."""
+    missing = refused(unmoved.post("/v1/route", json={}), 422, "INVALID_INPUT", field="question")
+    assert missing["message"] == '"question" is required (string)'
+    batch = refused(unmoved.post("/v1/feedback/batch", json={}), 422, "INVALID_INPUT", field="items")
+    assert batch["message"] == '"items" is required (list)'
+    sent = {"question": QUESTION, "wait_s": 3}
+    misplaced = refused(unmoved.post("/v1/answer", json=sent), 422, "INVALID_INPUT", field="wait_s")
+    assert misplaced["message"] == '"wait_s" is not a field of this request'
+    assert "/v1/answer?wait_s=" in misplaced["remedy"]
 
 
 def test_a_long_or_deep_wrong_value_is_not_repeated(unmoved):

@@ -229,7 +229,7 @@ def test_a_query_may_ask_for_less_never_for_more(asked, limits):
 
 def test_feedback_needs_exactly_one_value():
     """No value, and two kinds at once, are refused."""
-    assert "no value" in refused("feedback", feedback).message
+    assert "no label, rating or reward" in refused("feedback", feedback).message
     for two in ({"label": ["x"], "rating": 1.0}, {"rating": True, "reward": 0.0}, {"label": ["x"], "reward": 0.0}):
         assert " and ".join(two) in refused("feedback", feedback, **two).message
 
@@ -246,7 +246,7 @@ def test_bad_rating_is_refused(value):
 
 def test_stars_without_scale_are_told_how():
     """A rating of 5 without a scale names the scale it wants."""
-    assert '"scale": "1-5"' in refused("rating", feedback, rating=5).remedy
+    assert "set scale to 1-5 (--scale 1-5)" in refused("rating", feedback, rating=5).remedy
 
 
 @pytest.mark.parametrize("value", [0, 0.99, 5.01, 6, -1, math.nan, math.inf, "5"], ids=repr)

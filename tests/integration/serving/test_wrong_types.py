@@ -1,0 +1,116 @@
+"""Arguments of a wrong type are refused by the library and the client with field and remedy, and write nothing."""
+
+import pytest
+
+from ragbandit import Client, Router
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError, InvalidInput, NotFound
+from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.types import Budget, Query
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """One router for all of these, since none of them may move it."""
+    settings = {"data_dir": str(tmp_path_factory.mktemp("types")), "encoder": {"model": "hashing", "dimension": 8}}
+    with Router.open(Settings.model_validate(settings), jobs=MemoryJobs()) as router:
+        yield router
+
+
+@pytest.fixture
+def unmoved(opened):
+    yield opened
+    assert opened.status().counters.decided == opened.status().counters.feedback == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda r: r.route(None), "question"),
+        (lambda r: r.route(5), "question"),
+        (lambda r: r.route({"question": "Who?"}), "question"),
+        (lambda r: r.submit(None), "question"),
+        (lambda r: r.answer(5), "question"),
+        (lambda r: r.answer("Who?", wait_s="a"), "wait_s"),
+        (lambda r: r.answer("Who?", wait_s=float("inf")), "wait_s"),
+        (lambda r: r.route("Who?", timeout_s="soon"), "timeout_s"),
+        (lambda r: r.route(Query(text="Who?", budget={"rounds": 1})), "budget"),
+        (lambda r: r.route(Query(text="Who?", budget=None)), "budget"),
+        (lambda r: r.route(Query(text="Who?", budget=Budget(rounds="1"))), "budget.rounds"),
+        (lambda r: r.route(Query(text="Who?", context=["vip"])), "context"),
+        (lambda r: r.route(Query(text="Who?", context=None)), "context"),
+        (lambda r: r.route(Query(text="Who?", arms="single_step")), "arms"),
+        (lambda r: r.route(Query(text="Who?", arms=5)), "arms"),
+        (lambda r: r.route(Query(text="Who?", arms=(["single_step"],))), "arms"),
+        (lambda r: r.route(Query(text="Who?", tenant=None)), "tenant"),
+        (lambda r: r.outcome(None), "decision_id"),
+        (lambda r: r.outcome("d-1", cost=5), "cost"),
+        (lambda r: r.outcome("d-1", cost=[("tokens", 1)]), "cost"),
+        (lambda r: r.outcome("d-1", answer=[]), "answer"),
+        (lambda r: r.outcome("d-1", error=0), "error"),
+        (lambda r: r.outcome("d-1", stop_reason=None), "stop_reason"),
+        (lambda r: r.outcome("d-1", steps=None), "steps"),
+        (lambda r: r.outcome("d-1", status=["answered"]), "status"),
+        (lambda r: r.submit_outcome("d-1"), "outcome"),
+        (lambda r: r.feedback(5, rating=True), "decision_id"),
+        (lambda r: r.feedback("d-1", rating="good"), "rating"),
+        (lambda r: r.feedback("d-1", label=5), "label"),
+        (lambda r: r.feedback("d-1", label={"a": 1}), "label"),
+        (lambda r: r.feedback("d-1", rating=True, scale=None), "scale"),
+        (lambda r: r.feedback("d-1", rating=True, source=["human"]), "source"),
+        (lambda r: r.feedback("d-1", rating=True, feedback_id=7), "feedback_id"),
+        (lambda r: r.submit_feedback({"rating": True}), "feedback"),
+        (lambda r: r.decision(None), "decision_id"),
+        (lambda r: r.cancel(5), "decision_id"),
+    ],
+)
+def test_the_library_refuses(unmoved, call, field):
+    """InvalidInput, never an AttributeError or TypeError of ours, and never a word of HTTP alone."""
+    with pytest.raises(InvalidInput) as caught:
+        call(unmoved)
+    assert caught.value.field == field
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("arms", [None, 5, ["fast"], {"fast": 5}, {"fast": ["caller"]}, {}, {"": {}}, {5: {}}])
+def test_arms_that_cannot_be_offered(unmoved, arms):
+    """Router.offer refuses arms of another shape as ConfigError, and goes on offering those it had."""
+    with pytest.raises(ConfigError) as caught:
+        unmoved.offer(arms)
+    assert caught.value.field.startswith("arms")
+    assert unmoved.service.arms == ("no_retrieval", "single_step", "multi_step")
+
+
+def test_an_unknown_decision_is_told_without_http(unmoved):
+    """The remedy for an id that no decision has fits the library as well as HTTP."""
+    for call in (unmoved.decision, unmoved.cancel, unmoved.outcome):
+        with pytest.raises(NotFound) as caught:
+            call("nobody")
+        assert "decision id that" in caught.value.remedy
+        assert "/v1" not in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda c: c.answer("Who?", wait_s="a"), "wait_s"),
+        (lambda c: c.decision(None), "decision_id"),
+        (lambda c: c.cancel(5), "decision_id"),
+        (lambda c: c.feedback_batch(5), "items"),
+        (lambda c: c.feedback_batch([5]), "items"),
+        (lambda c: c.route({"a set"}), None),
+    ],
+)
+def test_the_client_refuses(call, field):
+    """The client refuses what it cannot send before it asks the service."""
+    with Client("http://127.0.0.1:9") as client, pytest.raises(InvalidInput) as caught:
+        call(client)
+    assert caught.value.field == field
+    assert caught.value.remedy
+
+
+def test_a_record_is_short_to_print(router):
+    """The repr of a decision leaves out its features: hundreds of numbers that nobody reads."""
+    key = router.route("Who wrote Dracula?").id
+    assert "array(" not in repr(router.decision(key))
+    assert router.decision(key).decision.features.shape == (8,)

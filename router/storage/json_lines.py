@@ -84,7 +84,8 @@ def naming(path: Path, *, line: int) -> Iterator[None]:
         yield
     except InvalidInput as error:
         where = f"{path}:{line} {error.field or ''}".rstrip()
-        raise InvalidInput(error.message, field=where, remedy=error.remedy) from error
+        message = error.message.removeprefix(f'"{error.field}" ')  # the place names the field already
+        raise InvalidInput(message, field=where, remedy=error.remedy) from error
 
 
 @contextlib.contextmanager

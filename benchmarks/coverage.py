@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
-from ragbandit.router.offline.estimation.bandit_log import Choices
 from ragbandit.router.offline.estimation.confidence_sequences import betting_ips, doubly_robust
 from ragbandit.router.offline.estimation.intervals import (
     Interval,
@@ -31,8 +30,9 @@ from ragbandit.router.offline.estimation.intervals import (
     normal,
     weight_powers,
 )
-from ragbandit.router.offline.estimation.moments import Matrix, Moments, Vector
+from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.simulation.process_pool import cores
+from ragbandit.router.offline.types import Choices, Matrix, Vector
 
 __all__ = ["COUNTS", "PRINTED", "World", "main", "missed", "shares", "worlds"]
 

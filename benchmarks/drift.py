@@ -33,8 +33,9 @@ from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.frontier_plot import check_plot
 from ragbandit.router.offline.simulation.process_pool import cores
-from ragbandit.router.offline.simulation.run import Learning, Run, World
-from ragbandit.router.offline.simulation.table import Matrix, Table, read_table
+from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun
+from ragbandit.router.offline.simulation.table import LabelledTable, read_table
+from ragbandit.router.offline.types import Matrix
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.draw import with_floor
 from ragbandit.router.serving.bootstrap import make_encoder
@@ -65,7 +66,7 @@ _GREY = "#777777"
 class Stream:
     """Questions in the order in which they are asked; two arms are exchanged from the middle on."""
 
-    table: Table
+    table: LabelledTable
     #: shape (n, d)
     features: FeatureRows
     #: names of the arms that are exchanged
@@ -136,7 +137,7 @@ class Made:
 class Passes:
     """A routing table, every pass in another order. From the second pass on a policy has met every question."""
 
-    table: Table = field(repr=False)
+    table: LabelledTable = field(repr=False)
     features: FeatureRows = field(repr=False)
     passes: int = 4
     quiet: bool = False
@@ -160,13 +161,13 @@ class Passes:
 
 
 def _stream(rows: tuple[TableRow, ...], *, arms: tuple[ArmName, ...], features: FeatureRows, quiet: bool) -> Stream:
-    table = Table(rows=rows, arms=arms, datasets=(None,) * len(rows))
+    table = LabelledTable(rows=rows, arms=arms, datasets=(None,) * len(rows))
     order = np.argsort(_rewards(table).mean(axis=0))
     pair = arms[order[-1]], arms[order[-2 if quiet else 0]]
     return Stream(table=table, features=features, pair=pair)
 
 
-def exchanged(table: Table, *, pair: tuple[ArmName, ArmName], start: int) -> Table:
+def exchanged(table: LabelledTable, *, pair: tuple[ArmName, ArmName], start: int) -> LabelledTable:
     """The table with the outcomes of two arms, quality and steps, exchanged from row `start` on."""
     one, other = pair
 
@@ -191,18 +192,18 @@ class Lived:
     frozen: float
 
 
-def _rewards(table: Table) -> Matrix:
+def _rewards(table: LabelledTable) -> Matrix:
     """Of every arm, shape (n, arms), by the service's default settings."""
     reward = Settings().reward
     bounds = (reward.minimum, reward.maximum)
     return rewards_of(table, weight=reward.weight, price=reward.cost["steps"], bounds=bounds)
 
 
-def life(table: Table, *, features: FeatureRows, policy: str, params: Mapping[str, Json], seed: int) -> Lived:
+def life(table: LabelledTable, *, features: FeatureRows, policy: str, params: Mapping[str, Json], seed: int) -> Lived:
     """A fresh policy's way through these rows, in their order."""
     settings = Settings()
-    world = World(table=table, test=None, folds=2, settings=settings, features=features)
-    run = Run(policy=policy, params=params, weight=settings.reward.weight, seed=seed, fold=0)
+    world = SimulationData(table=table, test=None, folds=2, settings=settings, features=features)
+    run = SimulationRun(policy=policy, params=params, weight=settings.reward.weight, seed=seed, fold=0)
     learning, rewards = Learning(run, world=world), _rewards(table)
     count, middle = len(rewards), len(rewards) // 2
     worth, alarms, rung, frozen = np.empty(count), [], 0, 0.0

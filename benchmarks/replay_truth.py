@@ -27,7 +27,7 @@ from ragbandit.router.jobs.queue import MemoryJobs
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import MemoryLog, Plan, judge, memory_log, parse_candidates, prepare
 from ragbandit.router.offline.simulation.frontier import rewards_of
-from ragbandit.router.offline.simulation.table import Table, read_table
+from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.serving.bootstrap import make_encoder
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.storage.database import Database, migrate
@@ -62,7 +62,7 @@ class Judged:
         return self.low <= self.truth <= self.high
 
 
-def made_table(rows: int = 1_000, *, seed: int = 0) -> Table:
+def made_table(rows: int = 1_000, *, seed: int = 0) -> LabelledTable:
     """Questions of three kinds, whose words tell the kind: each is best answered by another arm."""
     draw = np.random.default_rng(seed)
     arms = tuple(ArmName(name) for name in ("no_retrieval", "single_step", "multi_step"))
@@ -81,7 +81,7 @@ def made_table(rows: int = 1_000, *, seed: int = 0) -> Table:
                 steps=dict(zip(arms, steps, strict=True)),
             )
         )
-    return Table(rows=tuple(found), arms=arms, datasets=(None,) * rows)
+    return LabelledTable(rows=tuple(found), arms=arms, datasets=(None,) * rows)
 
 
 class Remembering:
@@ -101,7 +101,7 @@ class Remembering:
 
 
 def lived(
-    table: Table, *, decisions: int, settings: Settings, encoder: Encoder, seed: int, progress: Progress
+    table: LabelledTable, *, decisions: int, settings: Settings, encoder: Encoder, seed: int, progress: Progress
 ) -> MemoryLog:
     """Decisions on questions drawn from the table, each told what its arm made of it, learned as they come."""
     draw = np.random.default_rng(seed)
@@ -145,7 +145,7 @@ def lived(
 
 
 def judged(
-    log: MemoryLog, *, table: Table, settings: Settings, estimators: Sequence[str], confidence: float
+    log: MemoryLog, *, table: LabelledTable, settings: Settings, estimators: Sequence[str], confidence: float
 ) -> list[Judged]:
     """The five others on this log, by each estimator, beside what the table says that they would have earned."""
     rewards = truth_of(log, table=table, settings=settings)
@@ -179,13 +179,13 @@ def judged(
     return found
 
 
-def table_rewards(table: Table, *, settings: Settings) -> Matrix:
+def table_rewards(table: LabelledTable, *, settings: Settings) -> Matrix:
     """Reward of every arm on every row of the table, shape (rows, K)."""
     reward = settings.reward
     return rewards_of(table, weight=reward.weight, price=reward.cost["steps"], bounds=(reward.minimum, reward.maximum))
 
 
-def truth_of(log: MemoryLog, *, table: Table, settings: Settings) -> Matrix:
+def truth_of(log: MemoryLog, *, table: LabelledTable, settings: Settings) -> Matrix:
     """Reward of every arm on every row of the log, shape (n, K), in the order of the log's arms."""
     all_rewards = table_rewards(table, settings=settings)
     places = {row.id: place for place, row in enumerate(table.rows)}

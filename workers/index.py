@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, print_json, printable
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.base import Passage
@@ -52,15 +51,11 @@ def build(
         kind = kind_of(settings)
         left_out: set[str] = set()
         rows = _reading(corpus, left_out=left_out)
-        with _interruptible(settings), _progress() as progress:
-            bar = progress.add_task("indexing", total=count_rows(corpus))
-
-            def show(done: int) -> None:
-                progress.update(bar, completed=done)
-
-            facts = kind.build(settings, rows, show)
+        total = count_rows(corpus) or 0
+        with _interruptible(settings), bars(errors) as progress:
+            facts = kind.build(settings, rows, lambda done: progress("passages indexed", done, total))
             if popularity and "bm25" in _parts(settings):  # the policy looks for its table in that folder
-                progress.update(bar, description="counting mentions")
+                progress("counting mentions", 0, 0)
                 facts = {**facts, "popularity": str(write_popularity(rows, index_folder(settings)))}
         if corpus.is_dir():
             facts = {**facts, "left_out": len(left_out)}
@@ -137,18 +132,6 @@ def _settings(config: str | None, *, retriever: str | None, index_name: str | No
 def _parts(settings: Settings) -> tuple[str, ...]:
     chosen = settings.retriever
     return (chosen.first, chosen.second) if chosen.name == "hybrid" else (chosen.name,)
-
-
-class _Rate(ProgressColumn):
-    """Passages a second."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.0f}/s" if task.speed else "")
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _show(facts: Mapping[str, object], *, as_json: bool) -> None:

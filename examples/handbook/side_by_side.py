@@ -12,7 +12,8 @@ from rich.table import Table as Printed
 from examples.handbook.command import Row
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.simulation.frontier import best_by_reward, mean_and_error, one_hot, rewards_of
-from ragbandit.router.offline.simulation.table import Matrix, Table
+from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.types import Matrix
 
 __all__ = ["KINDS", "LEGEND", "by_kind", "ended", "kinds_table", "main_table", "print_wide", "sampled"]
 
@@ -57,7 +58,7 @@ def ended(rows: Sequence[Row]) -> list[str]:
     return [f"ended by the budget and judged by their drafts: {counts}"] if counts else []
 
 
-def by_kind(table: Table, *, kinds: Mapping[str, str], reward: RewardSettings) -> list[Row]:
+def by_kind(table: LabelledTable, *, kinds: Mapping[str, str], reward: RewardSettings) -> list[Row]:
     """A row per arm, and one of the oracle, which takes the arm of the best reward for every question.
 
     kinds: the id of a question -> its kind. Each row has the share right of every kind and of all ("right"), the
@@ -75,7 +76,7 @@ def by_kind(table: Table, *, kinds: Mapping[str, str], reward: RewardSettings) -
     ]
 
 
-def _row(shares: Matrix, *, table: Table, rewards: Matrix, needs: Sequence[str]) -> Row:
+def _row(shares: Matrix, *, table: LabelledTable, rewards: Matrix, needs: Sequence[str]) -> Row:
     """Of arms chosen with these shares, shape (n, arms)."""
     right, steps, reward = ((shares * values).sum(axis=1) for values in (table.correct, table.steps, rewards))
     groups = {kind: [value for value, need in zip(right, needs, strict=True) if need == kind] for kind in KINDS}

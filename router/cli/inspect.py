@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 from ragbandit.router.api.responses import ledger_json, plain
@@ -24,6 +23,7 @@ from ragbandit.router.cli.console import (
     print_json,
     show,
 )
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
@@ -76,14 +76,13 @@ def _verify(
     """Draw every decision again and learn the ledger again from nothing; exit code 1 on any difference."""
     with failing_well(), _ledger(config, label=label) as (settings, ledger):
         files = SnapshotFiles(settings.snapshot_root)
-        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-            bar = progress.add_task("rows", total=None)
+        with bars(errors) as progress:
             verdict = verify(
                 ledger,
                 files=files,
                 serving=_serving(ledger, settings=settings),
                 deep=deep,
-                progress=lambda done, total: progress.update(bar, completed=done, total=total),
+                progress=lambda done, total: progress("rows", done, total or 0),
             )
         show(asdict(verdict) | {"ok": verdict.ok}, as_json=as_json)
         if not verdict.ok:

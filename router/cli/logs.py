@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from ragbandit.router.cli.arguments import asked_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, failing_well, print_json
@@ -20,7 +19,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput, NotFound, RagBanditError
 from ragbandit.router.learning.status import check_registered
 from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, write_rows
-from ragbandit.router.offline.logs.ledger_transfer import Taken, ledger_rows, take_in
+from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
 from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.serving.bootstrap import ledger_of, open_database
 from ragbandit.router.storage.ledger import Ledger
@@ -143,7 +142,7 @@ class _Reading:
         #: keys that the store has no place for
         self.left_out: set[str] = set()
         #: what is in the store so far
-        self.taken = Taken()
+        self.taken = ImportCounts()
 
     def rows(self, found: Iterator[Logged | BadRow]) -> Iterator[Logged]:
         """The rows that can be used. Raises InvalidInput at the first that cannot, unless they are skipped."""
@@ -175,19 +174,16 @@ def _new_ledger(settings: Settings, *, label: str) -> Iterator[Ledger]:
 
 
 @contextlib.contextmanager
-def _told(reading: _Reading) -> Iterator[Callable[[Taken], None]]:
-    """Shows rows done, seconds and rate; an error in the block says what is kept, and that nothing has to be undone.
+def _told(reading: _Reading) -> Iterator[Callable[[ImportCounts], None]]:
+    """Shows rows done and rate; an error in the block says which rows were added, and that nothing has to be undone.
 
-    How many rows there will be nobody knows before the file's end.
+    The number of rows is not known before the end of the file.
     """
-    columns = TextColumn("rows {task.completed:.0f}"), TextColumn("{task.fields[rate]}"), TimeElapsedColumn()
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("rows", total=None, rate="")
+    with bars(errors) as progress:
 
-        def show(taken: Taken) -> None:
+        def show(taken: ImportCounts) -> None:
             reading.taken = taken
-            speed = progress.tasks[0].speed
-            progress.update(task, completed=taken.added + taken.known, rate=f"{speed:.0f}/s" if speed else "")
+            progress("rows", taken.added + taken.known, 0)
 
         try:
             yield show

@@ -61,7 +61,7 @@ def parsed(raw: bytes) -> dict[str, Any]:
     try:
         found = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"is not JSON in UTF-8: {error.reason}", remedy="save the file as UTF-8") from error
+        raise InvalidInput(f"is not JSON in UTF-8: {error}", remedy="save the file as UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", remedy="write one JSON object a line, in UTF-8") from error
     if not isinstance(found, dict):

@@ -18,7 +18,7 @@ from ragbandit.router.storage.json_lines import parsed
 from ragbandit.router.types import Cost, Json, Outcome, OutcomeStatus
 from ragbandit.strategies.registry import PATHS_OF_0_1
 
-__all__ = ["Answers", "Kept", "key_of"]
+__all__ = ["Answers", "StoredAnswer", "key_of"]
 
 
 #: registered name -> what release 0.1 recorded for that arm
@@ -26,7 +26,7 @@ _PATHS = {name: path for path, name in PATHS_OF_0_1.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class StoredAnswer:
     """One answer of one arm to one question, with what it took. Who judges it looks at it again each time."""
 
     #: see `key_of`
@@ -67,7 +67,7 @@ class Answers:
     def __init__(self, file: Path, *, resume: bool) -> None:
         self.file = file
         self._resume = resume
-        self._found: dict[str, Kept] = {}
+        self._found: dict[str, StoredAnswer] = {}
         self._stream: BinaryIO | None = None
 
     def __enter__(self) -> "Answers":
@@ -93,7 +93,7 @@ class Answers:
     def __contains__(self, key: str) -> bool:
         return key in self._found
 
-    def __getitem__(self, key: str) -> Kept:
+    def __getitem__(self, key: str) -> StoredAnswer:
         return self._found[key]
 
     def forget_failed(self) -> None:
@@ -103,7 +103,7 @@ class Answers:
     def add(self, outcome: Outcome, *, key: str, arm: str, question: str) -> None:
         """Keep the answer; it is with the operating system when this returns."""
         assert self._stream is not None
-        kept = Kept(
+        kept = StoredAnswer(
             key=key,
             arm=arm,
             question=question,
@@ -153,10 +153,10 @@ class Answers:
         self._stream.truncate(whole)
 
 
-def _kept(line: bytes, *, where: str) -> Kept:
+def _kept(line: bytes, *, where: str) -> StoredAnswer:
     try:
         found: dict[str, Any] = parsed(line)
-        return Kept(**{**found, "cost": Cost(**found["cost"])})
+        return StoredAnswer(**{**found, "cost": Cost(**found["cost"])})
     except (InvalidInput, KeyError, TypeError) as error:
         raise _unusable(Path(where), fault="is no answer of an evaluation") from error
 

@@ -29,21 +29,21 @@ from ragbandit.strategies.base import Generator, Need, Retriever
 from ragbandit.strategies.registry import known_arms, make_arms
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by, run_strategy
-from ragbandit.workers.evaluation.answers import Answers, Kept, key_of
+from ragbandit.workers.evaluation.answers import Answers, StoredAnswer, key_of
 from ragbandit.workers.evaluation.judging import (
     CRUD,
     FAMILY_NAMES,
     Answered,
-    Asked,
     Evaluated,
     Judgements,
+    LabelledQuestion,
     check_family,
     evaluated,
     judgements,
     log_records,
     table_records,
 )
-from ragbandit.workers.evaluation.questions import read_asked
+from ragbandit.workers.evaluation.questions import read_questions
 from ragbandit.workers.evaluation.quiz import quizzed_answers
 from ragbandit.workers.evaluation.ragquesteval import Judge, chinese_words, judge_templates
 from ragbandit.workers.evaluation.report import show
@@ -97,7 +97,7 @@ def add_evaluate_verb(app: typer.Typer) -> None:
             settings = configuration.load(config).settings
             judging = _judging(settings, family=family, judge=judge)
             settings = _searching(settings, corpus=corpus, index=index)
-            rows = read_asked(questions, family=family, limit=limit)
+            rows = read_questions(questions, family=family, limit=limit)
             arms, lacking = asked_arms(strategy, settings=settings)
             if len(arms) < 2 and (table or log):
                 raise InvalidInput(
@@ -243,7 +243,7 @@ class Bench:
     #: caps on every answer
     budget: Budget
 
-    def work(self, asked: Sequence[Asked]) -> list[Work]:
+    def work(self, asked: Sequence[LabelledQuestion]) -> list[Work]:
         """Every arm on every question, question by question: what is cut short has whole questions, but for one."""
         parts = {"budget": self.budget, "retriever": self.retriever, "generator": self.generator}
         making = {name: made_by(arm, **parts) for name, arm in self.arms.items()}  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ class Bench:
         ]
 
     async def answer(
-        self, work: Iterable[Work], *, answers: Answers, concurrency: int, done: Callable[[Kept], None]
+        self, work: Iterable[Work], *, answers: Answers, concurrency: int, done: Callable[[StoredAnswer], None]
     ) -> None:
         """Do the work, at most `concurrency` at a time, and keep each answer as it comes. A failing arm is an answer.
 
@@ -291,7 +291,12 @@ class Bench:
 
 
 def _run(
-    asked: Sequence[Asked], *, arms: Mapping[str, Strategy], settings: Settings, answers: Answers, concurrency: int
+    asked: Sequence[LabelledQuestion],
+    *,
+    arms: Mapping[str, Strategy],
+    settings: Settings,
+    answers: Answers,
+    concurrency: int,
 ) -> Answered:
     """Answers per arm in the order of the questions. Ctrl-C ends the command; what was answered is kept."""
     bench = Bench(
@@ -307,7 +312,7 @@ def _run(
     count, warn = itertools.count(1), _warner(fine)
     with bars(errors) as progress, _interruptible(answers):
 
-        def done(kept: Kept) -> None:
+        def done(kept: StoredAnswer) -> None:
             progress("answers", next(count), len(todo))
             warn(kept)
 
@@ -315,14 +320,14 @@ def _run(
     return {name: [answers[each.key] for each in work if each.arm == name] for name in arms}
 
 
-def _warner(fine: set[str]) -> Callable[[Kept], None]:
+def _warner(fine: set[str]) -> Callable[[StoredAnswer], None]:
     """Says it of an arm, once, that its first answers have all failed: hours of an outage need not be waited for.
 
     fine: the arms that have answered before.
     """
     failed = Counter[str]()
 
-    def warn(kept: Kept) -> None:
+    def warn(kept: StoredAnswer) -> None:
         if kept.status != "failed":
             fine.add(kept.arm)
         elif kept.arm not in fine:
@@ -340,7 +345,7 @@ def _loaded(settings: GeneratorSettings, *, what: str) -> Generator:
 
 
 def _quiz(
-    asked: Sequence[Asked], *, answered: Answered, judge: Judge, answers: Answers, concurrency: int
+    asked: Sequence[LabelledQuestion], *, answered: Answered, judge: Judge, answers: Answers, concurrency: int
 ) -> Judgements:
     """Judgements by the judge. Ctrl-C ends the command; what was judged is in the judge's cache."""
     count = itertools.count(1)
@@ -367,7 +372,7 @@ def _interruptible(answers: Answers) -> Iterator[None]:
 
 
 def _encoded(
-    records: Iterable[Mapping[str, Any]], *, asked: Sequence[Asked], settings: Settings
+    records: Iterable[Mapping[str, Any]], *, asked: Sequence[LabelledQuestion], settings: Settings
 ) -> Iterator[Mapping[str, Any]]:
     """The records with the features by which a policy learns from them."""
     encoder = make_encoder(settings.encoder)

@@ -11,7 +11,7 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.answer_metrics import FAMILIES, judged
 from ragbandit.router.types import COST_TERMS, Json
-from ragbandit.workers.evaluation.answers import Kept
+from ragbandit.workers.evaluation.answers import StoredAnswer
 from ragbandit.workers.evaluation.ragquesteval import Quiz
 
 __all__ = [
@@ -19,10 +19,10 @@ __all__ = [
     "FAMILY_NAMES",
     "TIME_ONE",
     "Answered",
-    "Asked",
     "Evaluated",
     "Judgement",
     "Judgements",
+    "LabelledQuestion",
     "Mean",
     "check_family",
     "evaluated",
@@ -39,11 +39,11 @@ TIME_ONE = "single_step"
 #: the measure of a short answer that `reward.quality` names
 _MEASURES = {"exact_match": "exact_match", "f1": "f1", "containment": "accuracy"}
 
-Answered = Mapping[str, Sequence[Kept]]
+Answered = Mapping[str, Sequence[StoredAnswer]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class LabelledQuestion:
     """A labelled question. `answers` has the shape that its family wants, see router.learning.answer_metrics; of
     "crud" it is empty.
     """
@@ -137,7 +137,7 @@ def check_family(family: str) -> None:
         raise InvalidInput(f"{family!r} is unknown", field="family", remedy=f"known: {', '.join(FAMILY_NAMES)}")
 
 
-def judgements(asked: Sequence[Asked], *, answered: Answered, family: str) -> Judgements:
+def judgements(asked: Sequence[LabelledQuestion], *, answered: Answered, family: str) -> Judgements:
     """By the rules of a family with gold answers; a failed answer is wrong."""
     return {
         arm: [
@@ -150,12 +150,14 @@ def judgements(asked: Sequence[Asked], *, answered: Answered, family: str) -> Ju
     }
 
 
-def evaluated(asked: Sequence[Asked], *, answered: Answered, judged_as: Judgements) -> list[Evaluated]:
+def evaluated(asked: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Judgements) -> list[Evaluated]:
     """A line per arm, in the order of `answered`, which has per arm an answer per question in the order of `asked`."""
     return [_line(asked, arm=arm, answered=answered, judged_as=judged_as[arm]) for arm in answered]
 
 
-def _line(asked: Sequence[Asked], *, arm: str, answered: Answered, judged_as: Sequence[Judgement]) -> Evaluated:
+def _line(
+    asked: Sequence[LabelledQuestion], *, arm: str, answered: Answered, judged_as: Sequence[Judgement]
+) -> Evaluated:
     kept = answered[arm]
     seconds = [each.cost.seconds_total for each in kept]
     first = answered.get(TIME_ONE)
@@ -190,7 +192,7 @@ def _mean(values: Sequence[float]) -> Mean:
     return Mean(value=mean, error=math.sqrt(variance / count))
 
 
-def _time(kept: Sequence[Kept], *, over: Sequence[Kept]) -> Mean | None:
+def _time(kept: Sequence[StoredAnswer], *, over: Sequence[StoredAnswer]) -> Mean | None:
     """The papers' Time. An answer that failed may have taken milliseconds, or until a timeout: neither is answering."""
     pairs = [
         (each.cost.seconds_total, other.cost.seconds_total)
@@ -212,7 +214,7 @@ def _ratio(values: Sequence[float], *, over: Sequence[float]) -> Mean | None:
 
 
 def table_records(
-    asked: Sequence[Asked], *, answered: Answered, judged_as: Judgements, reward: RewardSettings
+    asked: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Judgements, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
     """The full-information table, a record per question (router/offline/simulation/table.py); quality as the reward
     has it.
@@ -230,7 +232,7 @@ def table_records(
 
 
 def log_records(
-    asked: Sequence[Asked], *, answered: Answered, judged_as: Judgements, reward: RewardSettings
+    asked: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Judgements, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
     """The same as a log of uniform draws, a record per question and arm, from which a policy starts warm.
 
@@ -266,7 +268,7 @@ def _quality(judgement: Judgement, *, reward: RewardSettings) -> float:
     return found["answered"] * found["word_f1"] if "answered" in found else found[_MEASURES[reward.quality]]
 
 
-def _cost(kept: Kept, *, reward: RewardSettings) -> float:
+def _cost(kept: StoredAnswer, *, reward: RewardSettings) -> float:
     assert set(reward.cost) <= set(COST_TERMS)
     return math.fsum(
         price * (kept.steps if term == "steps" else getattr(kept.cost, term)) for term, price in reward.cost.items()

@@ -8,21 +8,21 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.answer_metrics import judged
 from ragbandit.router.serving.validation import checked_text
 from ragbandit.router.storage.json_lines import lines, naming, parsed
-from ragbandit.workers.evaluation.judging import CRUD, Asked
+from ragbandit.workers.evaluation.judging import CRUD, LabelledQuestion
 from ragbandit.workers.evaluation.ragquesteval import Quiz
 
-__all__ = ["read_asked"]
+__all__ = ["read_questions"]
 
 #: of a quiz about a gold text
 _COLUMNS = {"questions", "references"}
 
 
-def read_asked(path: Path, *, family: str, limit: int | None = None) -> tuple[Asked, ...]:
+def read_questions(path: Path, *, family: str, limit: int | None = None) -> tuple[LabelledQuestion, ...]:
     """The questions of the file, the first `limit` of them. A question without an id is "row-<line>".
 
     Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
     """
-    rows: list[Asked] = []
+    rows: list[LabelledQuestion] = []
     places: dict[str, int] = {}
     for number, raw in lines(path):
         if limit is not None and len(rows) == limit:
@@ -36,7 +36,7 @@ def read_asked(path: Path, *, family: str, limit: int | None = None) -> tuple[As
     return tuple(rows)
 
 
-def _asked(found: Mapping[str, Any], *, number: int, family: str) -> Asked:
+def _asked(found: Mapping[str, Any], *, number: int, family: str) -> LabelledQuestion:
     question = _text_of(found, field="question", remedy="every line has one, a text")
     gold = _quiz_of(found) if family == CRUD else _answers_of(found, family=family)
     identity, dataset, hops = found.get("id", f"row-{number}"), found.get("dataset"), found.get("hops")
@@ -45,7 +45,7 @@ def _asked(found: Mapping[str, Any], *, number: int, family: str) -> Asked:
             raise InvalidInput(f"{value!r} is no name", field=field, remedy="write text, or leave it out")
     if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
         raise InvalidInput(f"{hops!r} is no count", field="hops", remedy="write a whole number, or leave it out")
-    return Asked(id=str(identity), question=question, dataset=dataset, hops=hops, **gold)
+    return LabelledQuestion(id=str(identity), question=question, dataset=dataset, hops=hops, **gold)
 
 
 def _answers_of(found: Mapping[str, Any], *, family: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from ragbandit.router.errors import ArmFailed
-from ragbandit.workers.evaluation.answers import Kept
-from ragbandit.workers.evaluation.judging import Answered, Asked, Judgement, Judgements
+from ragbandit.workers.evaluation.answers import StoredAnswer
+from ragbandit.workers.evaluation.judging import Answered, Judgement, Judgements, LabelledQuestion
 from ragbandit.workers.evaluation.ragquesteval import Cut, Judge, Quiz, chinese_words, made_quiz, quizzed
 
 __all__ = ["quizzed_answers"]
@@ -14,7 +14,7 @@ _MEASURES = ("answered", "word_precision", "word_recall", "word_f1")
 
 
 async def quizzed_answers(
-    asked: Sequence[Asked], *, answered: Answered, judge: Judge, concurrency: int, done: Callable[[], None]
+    asked: Sequence[LabelledQuestion], *, answered: Answered, judge: Judge, concurrency: int, done: Callable[[], None]
 ) -> Judgements:
     """The judge's scores, at most `concurrency` questions at a time; closes the judge's model.
 
@@ -23,7 +23,7 @@ async def quizzed_answers(
     """
     cut, limit = chinese_words(), asyncio.Semaphore(concurrency)
 
-    async def judged(row: Asked, *, kept: Mapping[str, Kept]) -> dict[str, Judgement]:
+    async def judged(row: LabelledQuestion, *, kept: Mapping[str, StoredAnswer]) -> dict[str, Judgement]:
         async with limit:
             found = await _judged(row, kept=kept, judge=judge, cut=cut)
             done()
@@ -42,7 +42,9 @@ async def quizzed_answers(
     return {arm: [task.result()[arm] for task in tasks] for arm in answered}
 
 
-async def _judged(row: Asked, *, kept: Mapping[str, Kept], judge: Judge, cut: Cut) -> dict[str, Judgement]:
+async def _judged(
+    row: LabelledQuestion, *, kept: Mapping[str, StoredAnswer], judge: Judge, cut: Cut
+) -> dict[str, Judgement]:
     """By arm. One after the other: arms that answer alike share the reply in the judge's cache."""
     quiz = row.quiz
     if quiz is None:
@@ -54,7 +56,7 @@ async def _judged(row: Asked, *, kept: Mapping[str, Kept], judge: Judge, cut: Cu
     return {arm: await _scored(each, quiz=quiz, judge=judge, cut=cut) for arm, each in kept.items()}
 
 
-async def _scored(kept: Kept, *, quiz: Quiz, judge: Judge, cut: Cut) -> Judgement:
+async def _scored(kept: StoredAnswer, *, quiz: Quiz, judge: Judge, cut: Cut) -> Judgement:
     text = "" if kept.status == "failed" else kept.answer or ""
     score = await quizzed(text, quiz=quiz, judge=judge, cut=cut)
     return Judgement(measures={name: getattr(score, name) for name in _MEASURES}, error=score.error)

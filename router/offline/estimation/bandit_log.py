@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.moments import Matrix, Vector
+from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
 from ragbandit.router.types import ArmName
 
 __all__ = [
@@ -27,10 +27,6 @@ __all__ = [
     "wrong_pmfs",
 ]
 
-Choices = npt.NDArray[np.intp]
-Flags = npt.NDArray[np.bool_]
-Keys = npt.NDArray[np.uint64]
-Strings = npt.NDArray[np.object_]
 
 #: a pmf sums to 1 within this
 SUM_TOLERANCE = 1e-6

@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import Choices
 from ragbandit.router.offline.estimation.intervals import Interval
-from ragbandit.router.offline.estimation.moments import Matrix, Vector
+from ragbandit.router.offline.types import Choices, Matrix, Vector
 
 __all__ = ["Looks", "betting_ips", "doubly_robust", "lower_bound"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.moments import Matrix, Vector
+from ragbandit.router.offline.types import Matrix, Vector
 
 __all__ = ["ALPHA", "BIN_EDGES", "ArmTally", "WeightTally", "deviation", "ratios"]
 

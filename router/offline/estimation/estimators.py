@@ -20,14 +20,15 @@ from types import MappingProxyType
 import numpy as np
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import Choices, wrong_pmfs
-from ragbandit.router.offline.estimation.moments import Matrix, Moments, Vector
+from ragbandit.router.offline.estimation.bandit_log import wrong_pmfs
+from ragbandit.router.offline.estimation.moments import Moments
+from ragbandit.router.offline.types import Choices, Matrix, Vector
 
 __all__ = [
     "ESTIMATORS",
     "Estimate",
     "Estimator",
-    "Facts",
+    "EstimatorProperties",
     "Terms",
     "check_rows",
     "clipped_ips",
@@ -49,7 +50,7 @@ _BLOCK = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
+class EstimatorProperties:
     """What must be known of an estimator before its number is used."""
 
     #: it needs predicted rewards
@@ -61,16 +62,16 @@ class Facts:
 
 
 #: every estimator by name
-ESTIMATORS: Mapping[str, Facts] = MappingProxyType(
+ESTIMATORS: Mapping[str, EstimatorProperties] = MappingProxyType(
     {
-        "ips": Facts(),
-        "clipped_ips": Facts(biased=True, has_parameter=True),
-        "snips": Facts(self_normalised=True),
-        "dm": Facts(needs_model=True, biased=True),
-        "dr": Facts(needs_model=True),
-        "sndr": Facts(needs_model=True, self_normalised=True),
-        "switch_dr": Facts(needs_model=True, biased=True, has_parameter=True),
-        "dros": Facts(needs_model=True, biased=True, has_parameter=True),
+        "ips": EstimatorProperties(),
+        "clipped_ips": EstimatorProperties(biased=True, has_parameter=True),
+        "snips": EstimatorProperties(self_normalised=True),
+        "dm": EstimatorProperties(needs_model=True, biased=True),
+        "dr": EstimatorProperties(needs_model=True),
+        "sndr": EstimatorProperties(needs_model=True, self_normalised=True),
+        "switch_dr": EstimatorProperties(needs_model=True, biased=True, has_parameter=True),
+        "dros": EstimatorProperties(needs_model=True, biased=True, has_parameter=True),
     }
 )
 
@@ -116,7 +117,7 @@ class Estimator:
         return self.name if self.parameter is None else f"{self.name}:{self.parameter:g}"
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> EstimatorProperties:
         """Its row of ESTIMATORS."""
         return ESTIMATORS[self.name]
 

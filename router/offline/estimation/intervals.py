@@ -17,7 +17,8 @@ from statistics import NormalDist
 import numpy as np
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.moments import Matrix, Moments, Vector
+from ragbandit.router.offline.estimation.moments import Moments
+from ragbandit.router.offline.types import Matrix, Vector
 
 __all__ = [
     "Extremes",

@@ -7,12 +7,10 @@ Golub and LeVeque 1983), so that the estimates are the same however it is read.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["Matrix", "Moments", "Vector"]
+from ragbandit.router.offline.types import Matrix, Vector
 
-Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
+__all__ = ["Moments"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

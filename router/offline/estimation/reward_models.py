@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import Choices, Keys
-from ragbandit.router.offline.estimation.moments import Matrix, Vector
+from ragbandit.router.offline.types import Choices, Keys, Matrix, Vector
 
 __all__ = [
     "Predictions",

@@ -17,9 +17,9 @@ from typing import Literal
 import numpy as np
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import Choices
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator, shrunk, terms
-from ragbandit.router.offline.estimation.moments import Matrix, Moments, Vector
+from ragbandit.router.offline.estimation.moments import Moments
+from ragbandit.router.offline.types import Choices, Matrix, Vector
 
 __all__ = ["GRIDS", "Method", "Trials", "trials"]
 

@@ -31,7 +31,7 @@ from ragbandit.router.storage.rows import decision_row, feedback_row, outcome_ro
 from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
 from ragbandit.router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
 
-__all__ = ["Taken", "ledger_rows", "take_in"]
+__all__ = ["ImportCounts", "ledger_rows", "take_in"]
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taken:
+class ImportCounts:
     """What became of a log's rows."""
 
     #: rows that are in the ledger now and were not before
@@ -106,8 +106,8 @@ def take_in(
     lease_s: float = 10.0,
     patience_s: float = 30.0,
     clock: Callable[[], float] = time.time,
-    progress: Callable[[Taken], None] = lambda _taken: None,
-) -> Taken:
+    progress: Callable[[ImportCounts], None] = lambda _taken: None,
+) -> ImportCounts:
     """Append the rows to the ledger in their order, a page per transaction; the same row again adds nothing.
 
     origin: the format, kept in the facts of rows that were made elsewhere. source: the file, for messages. progress:
@@ -117,7 +117,7 @@ def take_in(
     """
     holder = f"import-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     encoder: str | None = None
-    taken = Taken()
+    taken = ImportCounts()
     try:
         for page in _pages(iter(rows), size=PAGE):
             if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
@@ -128,7 +128,7 @@ def take_in(
                 work = _Page(ledger=ledger, connection=connection, rows=marked, source=source, origin=origin)
                 work.check_encoder(encoder)
                 added = work.write(end=end, now=clock())
-            taken = Taken(
+            taken = ImportCounts(
                 added=taken.added + len(added),
                 known=taken.known + len(page) - len(added),
                 made_elsewhere=taken.made_elsewhere + sum(IMPORTED in row.decision.facts for row in added),

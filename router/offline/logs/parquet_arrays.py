@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Flags, Keys, Log, Strings, keys_of_bytes
-from ragbandit.router.offline.estimation.moments import Matrix, Vector
+from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes
 from ragbandit.router.offline.logs.parquet import arrow, opened
 from ragbandit.router.offline.logs.records import OURS, Defaults
+from ragbandit.router.offline.types import Flags, Keys, Matrix, Strings, Vector
 from ragbandit.router.storage.rows import canonical
 from ragbandit.router.types import ArmName
 

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.bandit_log import Choices
 from ragbandit.router.offline.estimation.comparison import corrected
 from ragbandit.router.offline.estimation.confidence_sequences import betting_ips, doubly_robust
 from ragbandit.router.offline.estimation.intervals import Interval
-from ragbandit.router.offline.estimation.moments import Matrix, Vector
 from ragbandit.router.offline.estimation.reward_models import progressive
 from ragbandit.router.offline.replay.measure import LogSummary
-from ragbandit.router.offline.replay.plan import Plan, Progress
+from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.sources import Piece, Pieces
+from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector
 from ragbandit.router.types import FeatureRows
 
 __all__ = ["Sequences", "sequences"]

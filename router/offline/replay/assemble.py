@@ -9,7 +9,7 @@ from ragbandit.router.offline.estimation.comparison import corrected, rows_neede
 from ragbandit.router.offline.estimation.diagnostics import BIN_EDGES, WeightTally
 from ragbandit.router.offline.estimation.estimators import Estimator, combination, estimated
 from ragbandit.router.offline.estimation.intervals import Interval, cressie_read, extreme_rows, heavy_weight, normal
-from ragbandit.router.offline.estimation.moments import Matrix, Moments
+from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.replay.anytime import Sequences
 from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec
 from ragbandit.router.offline.replay.measure import Accumulators, Columns, LogSummary, RowGroup
@@ -24,6 +24,7 @@ from ragbandit.router.offline.replay.results import (
     Segment,
     Standing,
 )
+from ragbandit.router.offline.types import Matrix
 from ragbandit.router.types import ArmName
 
 __all__ = ["ResultAssembler", "arms_of", "others_largest"]

@@ -18,11 +18,10 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.offline.estimation.bandit_log import Choices, Flags, Log, mixed
-from ragbandit.router.offline.estimation.moments import Matrix, Vector
+from ragbandit.router.offline.estimation.bandit_log import Log, mixed
 from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.offline.replay.plan import Progress
 from ragbandit.router.offline.replay.sources import MemoryLog, check_pmf, pmf_columns
+from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress, Vector
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import Drawn, draw, outputs_of

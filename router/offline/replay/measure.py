@@ -12,14 +12,14 @@ from functools import cached_property
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.bandit_log import Choices, Flags, Log, Strings
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.diagnostics import ArmTally, WeightTally
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator, terms
-from ragbandit.router.offline.estimation.moments import Matrix, Moments, Vector
+from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.estimation.tuning import Trials, trials
-from ragbandit.router.offline.replay.plan import Progress
 from ragbandit.router.offline.replay.reward_model import Model
 from ragbandit.router.offline.replay.sources import Piece, Pieces
+from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress, Strings, Vector
 
 __all__ = [
     "Accumulators",

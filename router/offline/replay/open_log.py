@@ -9,16 +9,16 @@ import numpy as np
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.moments import Vector
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import opened
 from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.offline.replay.candidates import CandidateSpec, baselines
 from ragbandit.router.offline.replay.parquet_source import ParquetPieces, can_stream
-from ragbandit.router.offline.replay.plan import Plan, Progress, no_progress
+from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Skipped, instant
 from ragbandit.router.offline.replay.sources import MemoryLog, memory_log
+from ragbandit.router.offline.types import Progress, Vector, no_progress
 from ragbandit.router.serving.bootstrap import ledger_of
 
 __all__ = ["MOST_NAMED", "OpenLog", "open_log"]

@@ -9,13 +9,14 @@ from typing import TypeVar, cast
 import numpy as np
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import Keys, Log
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs.parquet import opened
 from ragbandit.router.offline.logs.parquet_arrays import read_log_with
 from ragbandit.router.offline.logs.records import Defaults
 from ragbandit.router.offline.replay.candidates import CandidateSpec, array_pmf
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.sources import PIECE, UNMIXED, Piece, check_choice
+from ragbandit.router.offline.types import Keys
 
 __all__ = ["ParquetPieces", "can_stream"]
 

@@ -1,7 +1,6 @@
 """Plan of a replay: estimator, reward model, confidence and folds, checked before anything is read."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ragbandit.router.errors import InvalidInput
@@ -9,14 +8,7 @@ from ragbandit.router.offline.estimation.estimators import Estimator
 from ragbandit.router.offline.estimation.reward_models import regressor_named
 from ragbandit.router.offline.estimation.tuning import GRIDS
 
-__all__ = ["RIDGES", "Plan", "Progress", "no_progress"]
-
-#: what is being done, how much of it is done, and how much there is (0: not known)
-Progress = Callable[[str, int, int], None]
-
-
-def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Progress that nobody watches."""
+__all__ = ["RIDGES", "Plan"]
 
 
 #: reward models of our own

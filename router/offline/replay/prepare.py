@@ -33,9 +33,10 @@ from ragbandit.router.offline.replay.candidates import (
 )
 from ragbandit.router.offline.replay.judge import judge
 from ragbandit.router.offline.replay.open_log import OpenLog
-from ragbandit.router.offline.replay.plan import Plan, Progress, no_progress
+from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
 from ragbandit.router.offline.replay.sources import MemoryLog, segment_of
+from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.bootstrap import make_encoder

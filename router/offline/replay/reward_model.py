@@ -8,7 +8,6 @@ import numpy as np
 
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.moments import Matrix
 from ragbandit.router.offline.estimation.reward_models import (
     Regressor,
     Ridge,
@@ -19,6 +18,7 @@ from ragbandit.router.offline.estimation.reward_models import (
 )
 from ragbandit.router.offline.replay.plan import RIDGES, Plan
 from ragbandit.router.offline.replay.sources import Pieces
+from ragbandit.router.offline.types import Matrix
 from ragbandit.router.types import FeatureRows
 
 __all__ = ["Model", "RewardModelFit"]

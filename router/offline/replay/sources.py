@@ -7,10 +7,10 @@ from typing import Protocol
 import numpy as np
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import Flags, Log, Strings, keys_of, wrong_pmfs
-from ragbandit.router.offline.estimation.moments import Matrix
+from ragbandit.router.offline.estimation.bandit_log import Log, keys_of, wrong_pmfs
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.results import Skipped
+from ragbandit.router.offline.types import Flags, Matrix, Strings
 from ragbandit.router.storage.rows import canonical
 from ragbandit.router.types import ArmName
 

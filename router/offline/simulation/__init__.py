@@ -18,10 +18,11 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.simulation.frontier import line_of
-from ragbandit.router.offline.simulation.process_pool import Progress, played
+from ragbandit.router.offline.simulation.process_pool import played
 from ragbandit.router.offline.simulation.results import Measure, Simulated, by_seed
-from ragbandit.router.offline.simulation.run import Run, World
-from ragbandit.router.offline.simulation.table import Table
+from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun
+from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.types import Progress
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.types import Json
@@ -37,10 +38,10 @@ _ARM_PARAMS = {"arm", "first", "second"}
 
 
 def simulate(
-    table: Table,
+    table: LabelledTable,
     *,
     policies: Mapping[str, Mapping[str, Json]],
-    test: Table | None = None,
+    test: LabelledTable | None = None,
     folds: int = 5,
     weights: Sequence[float] | None = None,
     seeds: int = 5,
@@ -64,13 +65,13 @@ def simulate(
     weights = (settings.reward.weight,) if weights is None else weights
     test = None if test is None else _aligned(test, table=table)
     _check(weights=weights, seeds=seeds, settings=settings)
-    world = World(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
+    world = SimulationData(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
     measure = _measure(world.judged, total=total, line=line)
     made = _made(policies, table=table)
     if any("features" in policy.needs for policy in made.values()):
         world = _with_features(world, encoder=encoder, progress=progress)
     runs = [
-        Run(policy=name, params=policies[name], weight=weight, seed=seed, fold=fold)
+        SimulationRun(policy=name, params=policies[name], weight=weight, seed=seed, fold=fold)
         for name, policy in made.items()
         for weight in (weights[:1] if isinstance(policy, TableTrained) else weights)  # it is not told what a step costs
         for seed in range(seeds)
@@ -83,7 +84,7 @@ def simulate(
     return learned + [row for row in plain if row.policy not in policies]
 
 
-def _aligned(test: Table, *, table: Table) -> Table:
+def _aligned(test: LabelledTable, *, table: LabelledTable) -> LabelledTable:
     """The test rows with the arms in the table's order."""
     if set(test.arms) != set(table.arms):
         raise InvalidInput(
@@ -113,7 +114,7 @@ def _check(*, weights: Sequence[float], seeds: int, settings: Settings) -> None:
         )
 
 
-def _folds(folds: int, *, table: Table, test: Table | None) -> int:
+def _folds(folds: int, *, table: LabelledTable, test: LabelledTable | None) -> int:
     """How often the table is learned per seed; once where the test rows are others."""
     if test is not None:
         return 1
@@ -122,7 +123,7 @@ def _folds(folds: int, *, table: Table, test: Table | None) -> int:
     return folds
 
 
-def _measure(judged: Table, *, total: int | None, line: tuple[str, str] | None) -> Measure:
+def _measure(judged: LabelledTable, *, total: int | None, line: tuple[str, str] | None) -> Measure:
     rows = len(judged.rows)
     total = rows if total is None else total
     if total < rows:
@@ -134,7 +135,7 @@ def _measure(judged: Table, *, total: int | None, line: tuple[str, str] | None) 
     return Measure(table=judged, total=total, line=line_of(judged, total=total, arms=line))
 
 
-def _made(policies: Mapping[str, Mapping[str, Json]], *, table: Table) -> dict[str, Policy]:
+def _made(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -> dict[str, Policy]:
     """One of each, to ask what it needs. Raises ConfigError for one that cannot be made, or names an arm not there."""
     if not policies:
         raise InvalidInput("names none", field="policy", remedy=f"known: {', '.join(sorted(POLICIES))}")
@@ -150,7 +151,9 @@ def _made(policies: Mapping[str, Mapping[str, Json]], *, table: Table) -> dict[s
     return made
 
 
-def _with_features(world: World, *, encoder: Callable[[], Encoder] | None, progress: Progress) -> World:
+def _with_features(
+    world: SimulationData, *, encoder: Callable[[], Encoder] | None, progress: Progress
+) -> SimulationData:
     if encoder is None:
         raise ConfigError("a policy needs features", field="encoder", remedy="give what makes the encoder")
     progress("loading the encoder", 0, 0)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.simulation.table import Matrix, Table
+from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.types import Choices, Matrix
 from ragbandit.router.types import ArmName
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "rewards_of",
 ]
 
-Choices = npt.NDArray[np.intp]
 
 #: mean steps at which frontiers are compared
 STEPS_READ = (1.3, 1.5, 1.85, 2.2, 2.8)
@@ -79,7 +78,7 @@ class Line:
         return point.em - self.at(point.steps)
 
 
-def point_of(shares: Matrix, *, table: Table, total: int) -> Point:
+def point_of(shares: Matrix, *, table: LabelledTable, total: int) -> Point:
     """EM = 100 * expected sum of correct / total; steps = expected mean over the rows of the table.
 
     total: questions in the denominator of EM, at least the table's. Those missing from the table are wrong under
@@ -89,7 +88,7 @@ def point_of(shares: Matrix, *, table: Table, total: int) -> Point:
     return Point(em=em, steps=float((shares * table.steps).sum()) / len(table.rows))
 
 
-def line_of(table: Table, *, total: int, arms: tuple[str, str] | None = None) -> Line:
+def line_of(table: LabelledTable, *, total: int, arms: tuple[str, str] | None = None) -> Line:
     """The line between two arms: the given ones, else single_step and multi_step, else the cheapest and the dearest.
 
     Raises InvalidInput for arms that the table has not.
@@ -122,19 +121,19 @@ def greedy(values: Matrix, *, cost: Matrix) -> Choices:
     return choices
 
 
-def cheapest_right(table: Table) -> Choices:
+def cheapest_right(table: LabelledTable) -> Choices:
     """The oracle of the papers: the cheapest of the arms that answer best; where none is right, the cheapest arm."""
     return greedy(table.correct, cost=table.steps)
 
 
-def rewards_of(table: Table, *, weight: float, price: float, bounds: tuple[float, float]) -> Matrix:
+def rewards_of(table: LabelledTable, *, weight: float, price: float, bounds: tuple[float, float]) -> Matrix:
     """Reward of every arm, shape (n, arms): clip(correct - weight * price * steps), as router.learning.reward makes
     it.
     """
     return np.clip(table.correct - weight * (price * table.steps), *bounds)
 
 
-def best_by_reward(rewards: Matrix, *, table: Table) -> Choices:
+def best_by_reward(rewards: Matrix, *, table: LabelledTable) -> Choices:
     """The oracle of one weight of cost: the arm that earns most, of equal ones the cheaper."""
     return greedy(rewards, cost=table.steps)
 

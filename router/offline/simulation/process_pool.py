@@ -7,7 +7,7 @@ import pickle
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -15,18 +15,17 @@ from pathlib import Path
 
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.jobs.processes import PARENT_VARIABLE, die_with_parent
-from ragbandit.router.offline.simulation.run import Played, Run, World, play
+from ragbandit.router.offline.simulation.run import Played, SimulationData, SimulationRun, play
+from ragbandit.router.offline.types import Progress
 
-__all__ = ["Progress", "cores", "played", "started"]
+__all__ = ["cores", "played", "started"]
 
-#: what is being done, how much of it is done, how much there is to do
-Progress = Callable[[str, int, int], None]
 
 #: numbers are crunched by one process per core, not by many threads in each
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 #: in a process of the pool: what it was started with
-_world: World | None = None
+_world: SimulationData | None = None
 
 
 def cores() -> int:
@@ -36,7 +35,14 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def played(runs: Sequence[Run], *, world: World, jobs: int, here: frozenset[str], progress: Progress) -> list[Played]:
+def played(
+    runs: Sequence[SimulationRun],
+    *,
+    world: SimulationData,
+    jobs: int,
+    here: frozenset[str],
+    progress: Progress,
+) -> list[Played]:
     """Every run's result, in the order of the runs.
 
     jobs: processes; 1 starts none. here: policies that are run in this process one after the other, since a model of
@@ -61,7 +67,7 @@ def played(runs: Sequence[Run], *, world: World, jobs: int, here: frozenset[str]
 
 
 @contextlib.contextmanager
-def started(world: World, *, jobs: int) -> Iterator[ProcessPoolExecutor]:
+def started(world: SimulationData, *, jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that have the world; on any error, Ctrl-C included, they end at once."""
     others = set(multiprocessing.active_children())
     # Spawned, not forked: the parent may have threads of torch and of the encoder.
@@ -130,6 +136,6 @@ def _begin(file: Path) -> None:
     _world = pickle.loads(file.read_bytes())  # noqa: S301 - our parent wrote it a moment ago, where nobody else can
 
 
-def _play(run: Run) -> Played:
+def _play(run: SimulationRun) -> Played:
     assert _world is not None
     return play(run, world=_world)

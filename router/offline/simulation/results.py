@@ -25,8 +25,9 @@ from ragbandit.router.offline.simulation.frontier import (
     point_of,
     rewards_of,
 )
-from ragbandit.router.offline.simulation.run import Played, Run, Timed
-from ragbandit.router.offline.simulation.table import Matrix, Table
+from ragbandit.router.offline.simulation.run import Played, SimulationRun, Timed
+from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.types import Matrix
 from ragbandit.router.types import ArmName, Json
 
 __all__ = ["Group", "Measure", "Simulated", "Step", "by_seed"]
@@ -132,7 +133,7 @@ class Group:
     seeds: Sequence[Seed]
 
 
-def by_seed(runs: Sequence[Run], found: Sequence[Played], *, table: Table) -> list[Group]:
+def by_seed(runs: Sequence[SimulationRun], found: Sequence[Played], *, table: LabelledTable) -> list[Group]:
     """The runs put together, in the order in which policies and weights were given."""
     groups: dict[tuple[str, float], dict[int, list[Played]]] = {}
     params: dict[str, Mapping[str, Json]] = {}
@@ -170,7 +171,7 @@ Points = Sequence[tuple[float | None, Sequence[Point]]]
 class Measure:
     """What every row is measured by: the judged table, the denominator, the line."""
 
-    table: Table
+    table: LabelledTable
     total: int
     line: Line
 

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, join, made_update
 from ragbandit.router.offline.simulation.frontier import rewards_of
-from ragbandit.router.offline.simulation.table import Matrix, Table
+from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.types import Matrix
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, TableTrained, apply
 from ragbandit.router.policies.draw import Drawn, draw, made_decision, outputs_of
@@ -35,7 +36,7 @@ from ragbandit.router.types import (
     Update,
 )
 
-__all__ = ["Played", "Run", "Split", "World", "decision_id", "play", "split_of", "weighted"]
+__all__ = ["Played", "SimulationData", "SimulationRun", "Split", "decision_id", "play", "split_of", "weighted"]
 
 #: test questions asked of a policy at once
 BATCH = 64
@@ -47,12 +48,12 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class World:
+class SimulationData:
     """What all runs share; every process gets it once."""
 
-    table: Table
+    table: LabelledTable
     #: other rows to predict, arms in the table's order; None: folds of the table
-    test: Table | None
+    test: LabelledTable | None
     folds: int
     settings: Settings
     #: of the table's and the test's questions, shape (n, d), None where no policy asks for them
@@ -61,7 +62,7 @@ class World:
     encoder_hash: str = ""
 
     @property
-    def judged(self) -> Table:
+    def judged(self) -> LabelledTable:
         """The table whose rows are predicted."""
         return self.test or self.table
 
@@ -72,7 +73,7 @@ class World:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class SimulationRun:
     """One learner's life: a policy, its weight of cost, a seed, and a fold (0 where there is a test table)."""
 
     policy: str
@@ -124,7 +125,7 @@ class Played:
     full_information: bool
 
 
-def split_of(world: World, *, seed: int, fold: int) -> Split:
+def split_of(world: SimulationData, *, seed: int, fold: int) -> Split:
     """The same for every policy: the seed's order of the table; of that every folds-th row is the fold's test."""
     order = np.random.default_rng(seed).permutation(len(world.table.rows))
     if world.test is not None:
@@ -144,7 +145,7 @@ def weighted(settings: Settings, *, weight: float) -> Settings:
     return settings.model_copy(update={"reward": settings.reward.model_copy(update={"weight": weight})})
 
 
-def play(run: Run, *, world: World, progress: Progress = lambda _done, _total: None) -> Played:
+def play(run: SimulationRun, *, world: SimulationData, progress: Progress = lambda _done, _total: None) -> Played:
     """Learn, then predict. progress: training rows done, and how many there are."""
     began = time.perf_counter()
     split = split_of(world, seed=run.seed, fold=run.fold)
@@ -180,7 +181,7 @@ def play(run: Run, *, world: World, progress: Progress = lambda _done, _total: N
 class Learning:
     """A policy on its way through the training rows."""
 
-    def __init__(self, run: Run, *, world: World) -> None:
+    def __init__(self, run: SimulationRun, *, world: SimulationData) -> None:
         self.run, self.world = run, world
         self.policy: Policy = make_policy(run.policy, params=run.params)
         self.settings = weighted(world.settings, weight=run.weight)

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.types import Matrix
 from ragbandit.router.storage.json_lines import lines as read_lines
 from ragbandit.router.storage.json_lines import naming, parsed
 from ragbandit.router.types import ArmName, TableRow
 
-__all__ = ["Matrix", "Table", "read_table"]
+__all__ = ["LabelledTable", "read_table"]
 
-Matrix = npt.NDArray[np.float64]
 
 #: as the arms of a configuration are named: what is learned here can serve there
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -35,7 +34,7 @@ _MOST_TEXT = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class LabelledTable:
     """The rows in the order of the file, with the arms in the order of its first line."""
 
     rows: tuple[TableRow, ...]
@@ -54,7 +53,7 @@ class Table:
         return np.array([[row.steps[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
 
 
-def read_table(path: str | Path) -> Table:
+def read_table(path: str | Path) -> LabelledTable:
     """The table in this file.
 
     Raises InvalidInput with "<file>:<line> <key>" and a remedy for a file that cannot be read or has no row, and for
@@ -76,7 +75,7 @@ def read_table(path: str | Path) -> Table:
         lines[row.id] = number
         rows.append(row)
         datasets.append(line.dataset(found))
-    return Table(rows=tuple(rows), arms=arms, datasets=tuple(datasets))
+    return LabelledTable(rows=tuple(rows), arms=arms, datasets=tuple(datasets))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

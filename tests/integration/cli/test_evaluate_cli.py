@@ -28,7 +28,7 @@ from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.workers.evaluation.answers import Answers
 from ragbandit.workers.evaluation.command import Bench, add_evaluate_verb
-from ragbandit.workers.evaluation.judging import Asked
+from ragbandit.workers.evaluation.judging import LabelledQuestion
 from tests.conftest import World
 
 ROOT = Path(__file__).parents[3]
@@ -615,7 +615,7 @@ def test_question_that_cannot_be_used_is_named(run, tmp_path, row, named):
         (("--family", "trivia"), "known: 2wiki"),
         (("--questions", "missing.jsonl"), "missing.jsonl: cannot be read"),
         (("--questions", "empty.jsonl"), "empty.jsonl: has no rows (give a file with at least one JSON object)"),
-        (("--questions", "latin.jsonl"), "latin.jsonl:2: is not JSON: 'utf-8' codec can't decode byte 0xe9"),
+        (("--questions", "latin.jsonl"), "latin.jsonl:2: is not JSON in UTF-8: 'utf-8' codec can't decode byte 0xe9"),
         (("--corpus", "documents"), "index build --corpus documents --index NAME"),
     ],
 )
@@ -685,7 +685,7 @@ def test_no_more_answers_at_a_time_than_asked(tmp_path, concurrency):
     retriever = MemoryRetriever([Passage(**CORPUS[0])])
     arms = make_arms({"single_step": {}}, capabilities=generator.capabilities)
     bench = Bench(arms=arms, retriever=retriever, generator=generator, version="1", budget=Budget())
-    work = bench.work([Asked(id=str(n), question=f"Jaws {n}?", answers=["x"]) for n in range(9)])
+    work = bench.work([LabelledQuestion(id=str(n), question=f"Jaws {n}?", answers=["x"]) for n in range(9)])
     done = []
     with Answers(tmp_path / "a.jsonl", resume=False) as answers:
         asyncio.run(bench.answer(work, answers=answers, concurrency=concurrency, done=done.append))
@@ -702,7 +702,7 @@ def test_disk_that_is_full_ends_the_evaluation(tmp_path):
     generator = ScriptedGenerator({"": "x"})
     arms = make_arms({"no_retrieval": {}}, capabilities=generator.capabilities)
     bench = Bench(arms=arms, retriever=MemoryRetriever([]), generator=generator, version="1", budget=Budget())
-    work = bench.work([Asked(id="1", question="?", answers=["x"])])
+    work = bench.work([LabelledQuestion(id="1", question="?", answers=["x"])])
     answers = Answers(tmp_path / "a.jsonl", resume=False)
     with Path("/dev/full").open("wb", buffering=0) as answers._stream, pytest.raises(InvalidInput, match="No space"):
         asyncio.run(bench.answer(work, answers=answers, concurrency=2, done=lambda _: None))

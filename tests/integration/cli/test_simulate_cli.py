@@ -26,7 +26,7 @@ from ragbandit.router.errors import ConfigError, RagBanditError
 from ragbandit.router.offline.simulation import process_pool as runs
 from ragbandit.router.offline.simulation import report, simulate
 from ragbandit.router.offline.simulation.frontier import SWEEP, Point, line_of
-from ragbandit.router.offline.simulation.run import Learning, Run, World, decision_id, split_of
+from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, decision_id, split_of
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.fixed import Uniform
@@ -88,7 +88,7 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
     table = read_table(write_table(tmp_path / "table.jsonl", made_rows(45)))
     live = make_world(policy={"name": name, "params": params}, reward={"weight": 0.04})
     encoder = live.router.service.encoder
-    world = World(
+    world = SimulationData(
         table=table,
         test=None,
         folds=3,
@@ -96,7 +96,7 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
         features=embedded([row.question for row in table.rows], encoder=encoder, folder=tmp_path / "cache"),
         encoder_hash=encoder.hash,
     )
-    learning = Learning(Run(policy=name, params=params, weight=0.04, seed=3, fold=1), world=world)
+    learning = Learning(SimulationRun(policy=name, params=params, weight=0.04, seed=3, fold=1), world=world)
     for place in split_of(world, seed=3, fold=1).train:
         row = table.rows[place]
         there = live.route(row.question, key=decision_id(row, seed=3, fold=1))
@@ -137,8 +137,8 @@ def test_processes_change_nothing(tmp_path):
 def test_error_in_a_process_ends_them_all(tmp_path):
     """An error of ours in a process of the pool is raised here as it was, and no process is left."""
     table = read_table(write_table(tmp_path / "table.jsonl", made_rows(9)))
-    world = World(table=table, test=None, folds=3, settings=Settings())
-    asked = [Run(policy="fixed", params={"arm": 3}, weight=0.1, seed=0, fold=fold) for fold in range(3)]
+    world = SimulationData(table=table, test=None, folds=3, settings=Settings())
+    asked = [SimulationRun(policy="fixed", params={"arm": 3}, weight=0.1, seed=0, fold=fold) for fold in range(3)]
     with pytest.raises(ConfigError, match="must be the name of an arm") as caught:
         runs.played(asked, world=world, jobs=2, here=frozenset(), progress=lambda *_: None)
     assert caught.value.field == "policy.params.arm"
@@ -148,7 +148,7 @@ def test_error_in_a_process_ends_them_all(tmp_path):
 def test_process_that_dies_is_named(tmp_path):
     """A process that is killed ends the simulation with an error of ours, not with a hang."""
     table = read_table(write_table(tmp_path / "table.jsonl", made_rows(9)))
-    world = World(table=table, test=None, folds=3, settings=Settings())
+    world = SimulationData(table=table, test=None, folds=3, settings=Settings())
     died = pytest.raises(RagBanditError, match="a process of the simulation died")
     with died as caught, runs.started(world, jobs=2) as pool:
         pool.submit(os._exit, 9).result(60)

@@ -25,7 +25,7 @@ from ragbandit.router.offline.simulation.frontier import (
     rewards_of,
 )
 from ragbandit.router.offline.simulation.frontier_plot import Curve, check_plot, plot_frontier
-from ragbandit.router.offline.simulation.table import Table
+from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.serving.validation import made_feedback, made_outcome
 from ragbandit.router.types import TableRow
 
@@ -40,7 +40,7 @@ def made_table(correct, steps, *, arms=ARMS):
         )
         for i, (c, s) in enumerate(zip(correct, steps, strict=True))
     )
-    return Table(rows=rows, arms=arms, datasets=(None,) * len(rows))
+    return LabelledTable(rows=rows, arms=arms, datasets=(None,) * len(rows))
 
 
 #: four questions: right under none, single or multi, or nothing

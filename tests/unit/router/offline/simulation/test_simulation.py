@@ -13,8 +13,8 @@ from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.frontier import STEPS_READ, SWEEP
-from ragbandit.router.offline.simulation.run import Run, World, decision_id, play, split_of
-from ragbandit.router.offline.simulation.table import Table
+from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, decision_id, play, split_of
+from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import draw, gate, seed_of, with_floor
@@ -34,7 +34,7 @@ def made_table(count=40, *, seed=0, arms=ARMS):
         steps = {arm: 2.0 * k + rng.random() for k, arm in enumerate(arms)}
         text = f"{('who', 'where', 'why')[kind % 3]} {i}?"
         rows.append(TableRow(id=f"secret-{i}", question=text, correct=correct, steps=steps))
-    return Table(rows=tuple(rows), arms=arms, datasets=tuple(f"hidden{i % 2}" for i in range(count)))
+    return LabelledTable(rows=tuple(rows), arms=arms, datasets=tuple(f"hidden{i % 2}" for i in range(count)))
 
 
 def zero_one(correct, steps, *, arms=ARMS):
@@ -45,7 +45,7 @@ def zero_one(correct, steps, *, arms=ARMS):
         )
         for i, (c, s) in enumerate(zip(correct, steps, strict=True))
     )
-    return Table(rows=rows, arms=arms, datasets=("x", "x", "y", None)[: len(rows)])
+    return LabelledTable(rows=rows, arms=arms, datasets=("x", "x", "y", None)[: len(rows)])
 
 
 #: always-none 25 % at 0, always-single 50 % at 1, always-multi 75 % at 4; the oracle 100 % at 1.25
@@ -143,7 +143,7 @@ def test_features_are_of_the_question(spied):
 def test_test_rows_are_not_learned(spied):
     """In each fold what is learned and what is predicted are all rows together, and share none."""
     table, _ = spied
-    world = World(table=table, test=None, folds=2, settings=Settings())
+    world = SimulationData(table=table, test=None, folds=2, settings=Settings())
     for fold in range(2):
         split = split_of(world, seed=0, fold=fold)
         assert sorted([*split.train, *split.test]) == list(range(30))
@@ -577,8 +577,8 @@ def split_order(count):
 def test_play_reports_its_progress():
     """A run tells how many training rows are done, up to all of them."""
     told = []
-    world = World(table=made_table(10), test=None, folds=2, settings=Settings())
-    run = Run(policy="uniform", params={}, weight=0.03, seed=0, fold=0)
+    world = SimulationData(table=made_table(10), test=None, folds=2, settings=Settings())
+    run = SimulationRun(policy="uniform", params={}, weight=0.03, seed=0, fold=0)
     play(run, world=world, progress=lambda done, total: told.append((done, total)))
     assert told == [(number, 5) for number in range(1, 6)]
 

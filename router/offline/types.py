@@ -1,0 +1,26 @@
+"""Types that the offline tools share: arrays by their contents, and the progress callback."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Choices", "Flags", "Keys", "Matrix", "Progress", "Strings", "Vector", "no_progress"]
+
+Vector = npt.NDArray[np.float64]
+#: shape (n, K) where nothing else is said: a row per decision, a column per arm
+Matrix = npt.NDArray[np.float64]
+#: indices of arms
+Choices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
+#: text, as Python strings
+Strings = npt.NDArray[np.object_]
+#: hashes of decision ids
+Keys = npt.NDArray[np.uint64]
+
+#: what is being done, how much of it is done, and how much there is (0: not known)
+Progress = Callable[[str, int, int], None]
+
+
+def no_progress(_what: str, _done: int, _total: int) -> None:
+    """Progress that nobody watches."""

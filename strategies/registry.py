@@ -25,7 +25,9 @@ __all__ = [
     "known_arms",
     "load",
     "make_arms",
+    "presets_by_default",
     "registered_name",
+    "with_preset",
 ]
 
 GROUP = "ragbandit.strategies"
@@ -156,6 +158,37 @@ def registered_name(kind: type) -> str:
 def known_arms() -> tuple[str, ...]:
     """The names that need no class: ours and those of installed packages, sorted."""
     return tuple(sorted({*ARMS, *installed()}))
+
+
+def with_preset(config: Mapping[str, Mapping[str, object]], *, preset: str) -> dict[str, dict[str, object]]:
+    """The same arms, with this preset for every arm that has it and whose own params name none.
+
+    An arm's class says by `presets` which it has, beside "small", the default. Raises ConfigError with field
+    "arms_preset" where no arm at all has it, and what `make_arms` raises for a class that cannot be used.
+    """
+    presets = {name: _presets_of(name, path=params.get("class")) for name, params in config.items()}
+    if config and not any(preset in each for each in presets.values()):
+        known = ", ".join(sorted(set[str]().union(*presets.values()))) or "none"
+        raise ConfigError(f"no arm has the preset {preset!r}", field="arms_preset", remedy=f"their presets: {known}")
+    return {
+        name: {"preset": preset, **params} if preset in presets[name] else dict(params)
+        for name, params in config.items()
+    }
+
+
+def presets_by_default(config: Mapping[str, Mapping[str, object]], *, preset: str) -> tuple[str, ...]:
+    """The arms that have this preset and whose params say nothing of how answers look, by name."""
+    return tuple(
+        name
+        for name, params in config.items()
+        if not {"preset", "style", "max_tokens"} & params.keys()
+        and preset in _presets_of(name, path=params.get("class"))
+    )
+
+
+def _presets_of(name: str, *, path: object) -> frozenset[str]:
+    presets = getattr(_class_of(name, path=path), "presets", None)
+    return frozenset({"small", *presets}) if isinstance(presets, Mapping) else frozenset()
 
 
 def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: frozenset[Need]) -> dict[ArmName, Strategy]:

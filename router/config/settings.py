@@ -304,6 +304,8 @@ class Settings(_Section):
     #: where snapshots lie; None: data_dir/snapshots. A path or an fsspec URL
     snapshots: str | None = None
     arms: dict[str, dict[str, Any]] = Field(default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS))
+    #: preset of every arm that has it and names none: "chat" for large chat models; None: "small", for small models
+    arms_preset: Annotated[str, Field(min_length=1)] | None = None
     policy: PolicySettings = PolicySettings()
     reward: RewardSettings = RewardSettings()
     learning: LearningSettings = LearningSettings()

@@ -11,13 +11,36 @@ from ragbandit.strategies.prompting.passages import PassagePool, clean_query, ex
 from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Run
 
-__all__ = ["Result", "Style", "find", "gather", "gather_once", "partial_kept", "read", "stop_reason", "together"]
+__all__ = [
+    "Result",
+    "Style",
+    "answer_in",
+    "find",
+    "gather",
+    "gather_once",
+    "partial_kept",
+    "read",
+    "stop_reason",
+    "stops_of",
+    "together",
+]
 
 
 Result = TypeVar("Result")
 
-#: "direct" asks for the answer alone; "reasoned" asks for a line of reasoning that ends in "the answer is ..."
-Style = Literal["direct", "reasoned"]
+#: how a reader answers. "direct": the answer alone, on one line; "reasoned": a line of reasoning that ends in "the
+#: answer is ...", of which the answer is taken; "long": a paragraph, taken whole
+Style = Literal["direct", "reasoned", "long"]
+
+
+def stops_of(style: Style) -> tuple[str, ...]:
+    """The strings at which a reader's text ends; a "long" one has several lines."""
+    return () if style == "long" else ("\n",)
+
+
+def answer_in(text: str, *, style: Style) -> str:
+    """The answer in a reader's text: a "long" one is the whole text, of others see `extract_answer`."""
+    return text.strip() if style == "long" else extract_answer(text)
 
 
 async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> None:
@@ -87,9 +110,9 @@ async def read(
 ) -> str:
     """The final answer, "" if the model said nothing usable; it becomes the run's draft, too.
 
-    If the deadline cuts the text short, what stands there becomes the draft where it is usable: any answer of a
-    "direct" reader, of a "reasoned" one only an announced answer ("... answer is X"), since half a line of
-    reasoning is none. An earlier draft stays otherwise. Raises what `ask` raises.
+    If the deadline cuts the text short, the text so far becomes the draft where it is usable: that of a "direct" or
+    "long" reader, of a "reasoned" one only an announced answer ("... answer is X"), since half a line of reasoning is
+    no answer. An earlier draft stays otherwise. Raises what `ask` raises.
     """
     with partial_kept(run, style=style):
         done = await ask(
@@ -101,9 +124,9 @@ async def read(
             passages=passages,
             max_tokens=max_tokens,
             passage_words=passage_words,
-            stop=("\n",),
+            stop=stops_of(style),
         )
-    answer = extract_answer(done.text)
+    answer = answer_in(done.text, style=style)
     run.draft = answer or run.draft
     return answer
 
@@ -114,8 +137,8 @@ def partial_kept(run: Run, *, style: Style) -> Iterator[None]:
     try:
         yield
     except OutOfBudget:
-        if style == "direct" or has_answer(run.partial):
-            run.draft = extract_answer(run.partial) or run.draft
+        if style != "reasoned" or has_answer(run.partial):
+            run.draft = answer_in(run.partial, style=style) or run.draft
         raise
 
 

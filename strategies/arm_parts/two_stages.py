@@ -29,8 +29,9 @@ AnswerStyle = Literal["short", "long"]
 class NoteParams(ArmParams):
     """Settings of chain_of_note, self_refine and self_rerank."""
 
-    #: "small" is for local models of a few hundred million parameters; "paper" has Adaptive-Note's numbers
-    preset: Literal["small", "paper"] = "small"
+    #: "small" is for local models of a few hundred million parameters; "paper" has Adaptive-Note's numbers;
+    #: "chat" is for large chat models
+    preset: Literal["small", "paper", "chat"] = "small"
     #: of the final reader
     style: AnswerStyle = "short"
     #: passages searched for and shown
@@ -46,6 +47,7 @@ class NoteParams(ArmParams):
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "paper": {"passages": 5, "note_tokens": 1280, "max_tokens": 1280},
+        "chat": {"style": "long", "passages": 5, "note_tokens": 512, "max_tokens": 512},
     }
 
 
@@ -101,6 +103,7 @@ class TwoStages:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop"})
+    presets: ClassVar = NoteParams.presets
     #: name of the arm and of its first stage's template
     _stage: ClassVar[str]
     #: style -> the reader's template

@@ -27,8 +27,9 @@ _QUESTIONS = 2
 class AdaptiveNoteParams(ArmParams):
     """Settings of adaptive_note."""
 
-    #: "small" is for local models of a few hundred million parameters; "paper" has Adaptive-Note's numbers
-    preset: Literal["small", "paper"] = "small"
+    #: "small" is for local models of a few hundred million parameters; "paper" has Adaptive-Note's numbers;
+    #: "chat" is for large chat models
+    preset: Literal["small", "paper", "chat"] = "small"
     #: of the final reader
     style: AnswerStyle = "short"
     #: updates of the note that are tried (the paper's CI)
@@ -64,6 +65,15 @@ class AdaptiveNoteParams(ArmParams):
             "question_tokens": 1280,
             "max_tokens": 1280,
         },
+        "chat": {
+            "style": "long",
+            "passages": 10,
+            "passages_per_round": 4,
+            "query_characters": 500,
+            "note_tokens": 512,
+            "question_tokens": 128,
+            "max_tokens": 512,
+        },
     }
 
 
@@ -86,6 +96,7 @@ class AdaptiveNote:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop"})
+    presets: ClassVar = AdaptiveNoteParams.presets
 
     def __init__(self, *, name: str = "adaptive_note", **params: object) -> None:
         self.name = ArmName(name)

@@ -98,6 +98,7 @@ class Dragin:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "entropy", "attention"})
+    presets: ClassVar = DraginParams.presets
 
     def __init__(self, *, name: str = "dragin", **params: object) -> None:
         self.name = ArmName(name)

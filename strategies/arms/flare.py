@@ -88,6 +88,7 @@ class Flare:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs"})
+    presets: ClassVar = FlareParams.presets
 
     def __init__(self, *, name: str = "flare", **params: object) -> None:
         self.name = ArmName(name)

@@ -35,8 +35,9 @@ _POLICIES: Mapping[Keep, CapPolicy] = {"first": keep_first, "latest": keep_lates
 class MultiStepParams(ArmParams):
     """Settings of multi_step."""
 
-    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers
-    preset: Literal["small", "flan", "gpt"] = "small"
+    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers;
+    #: "chat" is for large chat models
+    preset: Literal["small", "flan", "gpt", "chat"] = "small"
     #: of the final reader
     style: Style = "direct"
     #: how a sentence of the chain is asked for: "quoted" from the passages, or "reasoned" as in the paper
@@ -78,6 +79,15 @@ class MultiStepParams(ArmParams):
             "sentence_tokens": 300,
             "max_tokens": 300,
         },
+        "chat": {
+            "style": "long",
+            "think": "reasoned",
+            "rounds": 4,
+            "passages_per_round": 3,
+            "passages": 10,
+            "sentence_tokens": 128,
+            "max_tokens": 512,
+        },
     }
 
 
@@ -94,6 +104,7 @@ class MultiStep:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop"})
+    presets: ClassVar = MultiStepParams.presets
 
     def __init__(self, *, name: str = "multi_step", **params: object) -> None:
         self.name = ArmName(name)

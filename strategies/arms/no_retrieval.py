@@ -20,8 +20,9 @@ __all__ = ["NoRetrieval", "NoRetrievalParams"]
 class NoRetrievalParams(ArmParams):
     """Settings of no_retrieval."""
 
-    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers
-    preset: Literal["small", "flan", "gpt"] = "small"
+    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers;
+    #: "chat" is for large chat models
+    preset: Literal["small", "flan", "gpt", "chat"] = "small"
     style: Style = "direct"
     #: tokens of the answer
     max_tokens: Annotated[int, Field(ge=1)] = 32
@@ -31,6 +32,7 @@ class NoRetrievalParams(ArmParams):
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "flan": {"style": "direct", "max_tokens": 200},
         "gpt": {"style": "reasoned", "max_tokens": 300},
+        "chat": {"style": "long", "max_tokens": 512},
     }
 
 
@@ -38,6 +40,7 @@ class NoRetrieval:
     """Answer from the model's own knowledge: one call, no search, no step (Adaptive-RAG's "A")."""
 
     needs: frozenset[Need] = frozenset({"completion", "stop"})
+    presets: ClassVar = NoRetrievalParams.presets
 
     def __init__(self, *, name: str = "no_retrieval", **params: object) -> None:
         self.name = ArmName(name)

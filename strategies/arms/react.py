@@ -54,8 +54,9 @@ def parsed_action(text: str) -> Action | None:
 class ReactParams(ArmParams):
     """Settings of react."""
 
-    #: "small" is for local models of a few hundred million parameters; "paper" is ReAct's numbers
-    preset: Literal["small", "paper"] = "small"
+    #: "small" is for local models of a few hundred million parameters; "paper" is ReAct's numbers;
+    #: "chat" is for large chat models: its finish[...] stays short, its reader writes a paragraph
+    preset: Literal["small", "paper", "chat"] = "small"
     #: what is answered when the turns end without finish[...]: what a reader says to the passages found, the latest
     #: thought, or nothing, as in the paper
     unfinished: Literal["read", "thought", "nothing"] = "read"
@@ -87,6 +88,15 @@ class ReactParams(ArmParams):
             "turn_tokens": 100,
             "max_tokens": 100,
         },
+        "chat": {
+            "style": "long",
+            "turns": 6,
+            "passages_per_search": 4,
+            "passages": 20,
+            "sentences": 4,
+            "turn_tokens": 200,
+            "max_tokens": 512,
+        },
     }
 
 
@@ -107,6 +117,7 @@ class React:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop"})
+    presets: ClassVar = ReactParams.presets
 
     def __init__(self, *, name: str = "react", **params: object) -> None:
         self.name = ArmName(name)

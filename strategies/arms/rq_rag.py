@@ -11,11 +11,11 @@ from pydantic import Field
 
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arm_parts.steps import Style, find, partial_kept, read, stop_reason
+from ragbandit.strategies.arm_parts.steps import Style, answer_in, find, partial_kept, read, stop_reason, stops_of
 from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.parsing import parsed_label
-from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
+from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.prompting.prompts import ask, load_templates
 from ragbandit.strategies.run import Answer, Run
 
@@ -33,8 +33,9 @@ Choice = Literal["vote", "confidence"]
 class RqRagParams(ArmParams):
     """Settings of rq_rag."""
 
-    #: "small" is for local models of a few hundred million parameters; "paper" is RQ-RAG's numbers
-    preset: Literal["small", "paper"] = "small"
+    #: "small" is for local models of a few hundred million parameters; "paper" is RQ-RAG's numbers;
+    #: "chat" is for large chat models
+    preset: Literal["small", "paper", "chat"] = "small"
     #: of the reader
     style: Style = "direct"
     #: expand every refinement and choose among the answers, instead of following one path
@@ -68,6 +69,15 @@ class RqRagParams(ArmParams):
             "decide_tokens": 16,
             "query_tokens": 100,
             "max_tokens": 100,
+        },
+        "chat": {
+            "style": "long",
+            "depth": 2,
+            "passages_per_query": 3,
+            "passages": 12,
+            "decide_tokens": 16,
+            "query_tokens": 100,
+            "max_tokens": 512,
         },
     }
 
@@ -109,6 +119,8 @@ class RqRag:
     likewise, and the question itself is searched. Differences to the paper: a prompted model instead of a trained
     one, and the likeliest tokens also for queries, which it draws at temperature 1.
     """
+
+    presets: ClassVar = RqRagParams.presets
 
     def __init__(self, *, name: str = "rq_rag", **params: object) -> None:
         self.name = ArmName(name)
@@ -192,9 +204,10 @@ class RqRag:
                 run=run,
                 found=found,
                 max_tokens=self._params.max_tokens,
+                stop=stops_of(self._params.style),
                 want=self._want,
             )
-        return PathAnswer(answer=extract_answer(done.text), confidence=mean_logprob(done))
+        return PathAnswer(answer=answer_in(done.text, style=self._params.style), confidence=mean_logprob(done))
 
     async def _decide(self, question: str, *, node: _Node, run: Run, found: PassagePool) -> str:
         """One of the four actions."""
@@ -226,7 +239,7 @@ class RqRag:
             run=run,
             found=found,
             max_tokens=self._params.query_tokens,
-            stop="\n" if action == "rewrite" else "\n\n",
+            stop=("\n",) if action == "rewrite" else ("\n\n",),
         )
         queries = parsed_queries(done.text, limit=limit)
         if not queries:
@@ -253,7 +266,7 @@ class RqRag:
         run: Run,
         found: PassagePool,
         max_tokens: int,
-        stop: str = "\n",
+        stop: tuple[str, ...] = ("\n",),
         want: frozenset[Need] = frozenset(),
     ) -> Completion:
         return await ask(
@@ -265,7 +278,7 @@ class RqRag:
             passages=node.passages,
             max_tokens=max_tokens,
             passage_words=self._params.passage_words,
-            stop=(stop,),
+            stop=stop,
             want=want,
         )
 

@@ -125,6 +125,7 @@ class Seakr:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs", "hidden_states"})
+    presets: ClassVar = SeakrParams.presets
 
     def __init__(self, *, name: str = "seakr", **params: object) -> None:
         self.name = ArmName(name)

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arm_parts.steps import Style, gather, read, stop_reason
+from ragbandit.strategies.arm_parts.steps import Style, answer_in, gather, read, stop_reason, stops_of
 from ragbandit.strategies.base import Hit, Need, Passage
 from ragbandit.strategies.prompting.parsing import parsed_yes_no
-from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
+from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.prompting.prompts import ask, load_templates
 from ragbandit.strategies.run import Answer, Run
 
@@ -22,9 +22,9 @@ __all__ = ["SelfRag", "SelfRagParams"]
 class SelfRagParams(ArmParams):
     """Settings of self_rag."""
 
-    #: "small" is for local models of a few hundred million parameters; "paper" is for chat models: the caps of the
-    #: prompted graph that the Adaptive-Note paper compares with, which had none of its own
-    preset: Literal["small", "paper"] = "small"
+    #: "small" is for local models of a few hundred million parameters; "paper" has the caps of the prompted
+    #: graph that the Adaptive-Note paper compares with, which had none of its own; "chat" is for large chat models
+    preset: Literal["small", "paper", "chat"] = "small"
     #: of the reader
     style: Style = "direct"
     #: rewritten questions, whatever the reason
@@ -57,6 +57,14 @@ class SelfRagParams(ArmParams):
             "query_tokens": 64,
             "max_tokens": 300,
         },
+        "chat": {
+            "style": "long",
+            "passages_per_round": 4,
+            "passages": 12,
+            "grade_tokens": 16,
+            "query_tokens": 64,
+            "max_tokens": 512,
+        },
     }
 
 
@@ -79,15 +87,17 @@ class SelfRag:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop"})
+    presets: ClassVar = SelfRagParams.presets
 
     def __init__(self, *, name: str = "self_rag", **params: object) -> None:
         self.name = ArmName(name)
         self._params = read_params(SelfRagParams, given=params, arm=self.name)
         self.params = public_params(self._params)
         self._reader = f"read_{self._params.style}"
+        self._again = "self_rag_again_long" if self._params.style == "long" else "self_rag_again"
         graders = [f"self_rag_{grade}" for grade in ("relevant", "supported", "useful")]
         self._templates = load_templates(
-            [self._reader, *graders, "self_rag_again", "self_rag_rewrite"],
+            [self._reader, *graders, self._again, "self_rag_rewrite"],
             overrides=self._params.templates,
             field=f"arms.{name}.templates",
         )
@@ -181,15 +191,15 @@ class SelfRag:
     async def _read_again(self, question: str, *, rejected: Sequence[str], run: Run, relevant: PassagePool) -> str:
         done = await ask(
             run,
-            template=self._templates["self_rag_again"],
+            template=self._templates[self._again],
             purpose="read_again",
             fields={"question": question, "rejected": "; ".join(rejected)},
             pool=relevant,
             max_tokens=self._params.max_tokens,
             passage_words=self._params.passage_words,
-            stop=("\n",),
+            stop=stops_of(self._params.style),
         )
-        answer = extract_answer(done.text)
+        answer = answer_in(done.text, style=self._params.style)
         run.draft = answer or run.draft
         return answer
 

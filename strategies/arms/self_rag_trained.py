@@ -84,6 +84,7 @@ class SelfRagTrained:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "logprobs", "trained_tokens"})
+    presets: ClassVar = SelfRagTrainedParams.presets
 
     def __init__(self, *, name: str = "self_rag_trained", **params: object) -> None:
         self.name = ArmName(name)

@@ -21,8 +21,9 @@ __all__ = ["SingleStep", "SingleStepParams"]
 class SingleStepParams(ArmParams):
     """Settings of single_step."""
 
-    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers
-    preset: Literal["small", "flan", "gpt"] = "small"
+    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers;
+    #: "chat" is for large chat models
+    preset: Literal["small", "flan", "gpt", "chat"] = "small"
     style: Style = "direct"
     #: passages searched for and shown
     passages: Annotated[int, Field(ge=1)] = 3
@@ -36,6 +37,7 @@ class SingleStepParams(ArmParams):
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "flan": {"style": "direct", "passages": 15, "max_tokens": 200},
         "gpt": {"style": "reasoned", "passages": 6, "max_tokens": 300},
+        "chat": {"style": "long", "passages": 5, "max_tokens": 512},
     }
 
 
@@ -47,6 +49,7 @@ class SingleStep:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop"})
+    presets: ClassVar = SingleStepParams.presets
 
     def __init__(self, *, name: str = "single_step", **params: object) -> None:
         self.name = ArmName(name)

@@ -132,6 +132,10 @@ SETTINGS = {
     "seakr": [test_strategies_seakr.SETTINGS],
     "self_rag_trained": [test_strategies_self_rag_trained.SETTINGS],
 }
+CHAT = ("no_retrieval", "single_step", "multi_step", "adaptive_note", "react", "self_rag", "rq_rag")
+CHAT += ("chain_of_note", "self_refine", "self_rerank")
+for _name in CHAT:
+    SETTINGS[_name].append({"preset": "chat"})
 #: It asks a pipeline elsewhere, and neither retriever nor generator of ours: tests/unit/strategies/arms/test_http.py.
 ELSEWHERE = {"http"}
 CASES = [(name, settings) for name in sorted(set(ARMS) - ELSEWHERE) for settings in SETTINGS.get(name, [{}])]

@@ -1,4 +1,4 @@
-"""The command's root: the router's verbs and those that need arms."""
+"""Command line: the root of `ragbandit`, with the router's verbs and those that need arms."""
 
 import asyncio
 import contextlib
@@ -23,9 +23,10 @@ from ragbandit.workers.evaluation.command import add_evaluate_verb
 from ragbandit.workers.evaluation.ragquesteval import judge_templates
 from ragbandit.workers.index import index
 from ragbandit.workers.log_setup import set_up_log
-from ragbandit.workers.process import QUEUES, make_retriever, run_worker
+from ragbandit.workers.process import QUEUES, run_worker
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import check_generator
+from ragbandit.workers.wiring.retrievers import make_retriever
 
 __all__ = ["app", "main"]
 

@@ -1,4 +1,4 @@
-"""The threads that take jobs: one RQ worker each, so that one process works on several questions at once."""
+"""Consumers: the threads that take jobs from Redis, one RQ worker each, so that a process works on several at once."""
 
 import logging
 import signal
@@ -6,27 +6,25 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker
-from rq.exceptions import DequeueTimeout
+from rq.exceptions import DequeueTimeout, StopRequested
 from rq.job import Job
-from rq.timeouts import BaseDeathPenalty
 
-from ragbandit.router.jobs.queue import ANSWER_JOB, LEARN_JOB
-from ragbandit.workers import tasks
+from ragbandit.router.jobs.outage import Outage
 
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["JOBS", "LOOK_S", "REPLY_S", "Signals", "Takers"]
+__all__ = ["LOOK_S", "REPLY_S", "Consumers", "JobFunctions", "Signals"]
 
 log = logging.getLogger("ragbandit.worker")
 
-#: job name -> its function
-JOBS: Mapping[str, Callable[..., object]] = MappingProxyType({ANSWER_JOB: tasks.answer, LEARN_JOB: tasks.learn})
+#: job name -> its function, called with the arguments of the job
+JobFunctions = Mapping[str, Callable[[str], object]]
+
 #: between two attempts to reach Redis, seconds
 REDIS_PAUSE_S = 0.5
 #: Redis is given up when a reply is so late, whole seconds
@@ -37,42 +35,26 @@ LOOK_S = 1
 RQ_SPARE_S = 15
 #: a second signal within that long is the first one again, sent to the whole group of processes
 SAME_SIGNAL_S = 1.0
-#: threads whose runs were cut off get that long to say so to RQ
+#: threads whose runs were cut off get that long to end
 FAREWELL_S = 2.0
-
-
-class _NoLimit(BaseDeathPenalty):  # type: ignore[misc] # RQ has no types
-    """RQ's time limit for a job is a signal, which a thread cannot have. Our jobs have limits of their own."""
-
-    def setup_death_penalty(self) -> None:
-        pass
-
-    def cancel_death_penalty(self) -> None:
-        pass
-
-
-class _Job(Job):  # type: ignore[misc] # RQ has no types
-    """A job whose function is looked up in our table of job names; RQ would import its name as a path."""
-
-    @property
-    def func(self) -> Callable[..., object]:
-        """The function of this job's name; raises KeyError for a name that no release of ours has queued."""
-        return JOBS[self.func_name]
 
 
 class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
     """RQ's worker for a thread: it neither forks nor has signals, and between two jobs it sees that it should end."""
 
-    death_penalty_class = _NoLimit
-
-    def __init__(self, queue: str, *, client: "redis.Redis", stopping: threading.Event) -> None:
-        super().__init__(
-            [Queue(queue, connection=client, job_class=_Job)],
-            connection=client,
-            job_class=_Job,
-            worker_ttl=LOOK_S + RQ_SPARE_S,
-        )
+    def __init__(
+        self,
+        queue: str,
+        *,
+        client: "redis.Redis",
+        functions: JobFunctions,
+        stopping: threading.Event,
+        outage: Outage,
+    ) -> None:
+        super().__init__([Queue(queue, connection=client)], connection=client, worker_ttl=LOOK_S + RQ_SPARE_S)
+        self._functions = functions
         self._stopping = stopping
+        self._outage = outage
 
     @property
     def connection_timeout(self) -> int:
@@ -86,33 +68,68 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
         """Nobody sends RQ's commands to our workers."""
 
     def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
-        """The next job; None to end: in a burst for want of jobs, when told to, and when Redis is gone."""
+        """The next job; None to end: in a burst for want of jobs, when told to, and when Redis cannot be reached."""
         del max_idle_time
         while not self._stopping.is_set():
+            began = time.monotonic()
             try:
                 self.heartbeat()
+                self._outage.reached(began=began)
                 if self.should_run_maintenance_tasks:
                     self.run_maintenance_tasks()
-                found = Queue.dequeue_any(self.queues, timeout, connection=self.connection, job_class=_Job)
-                if found is not None:
-                    found[0].redis_server_version = self.get_redis_server_version()
-                return found
+                return Queue.dequeue_any(self.queues, timeout, connection=self.connection, job_class=Job)
             except DequeueTimeout:
                 continue
-            except RedisError:
-                return None  # whoever started this worker tries again, and says so
+            except RedisError as error:
+                self._outage.failed(error)
+                return None  # whoever started this worker tries again
         return None
 
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """Call the function of this job's name.
 
-class Takers:
+        RQ's records of results, tries and failures are not kept: the database has the outcomes, and two deliveries of
+        one decision would trip over each other's records. RQ's time limit is a signal, which a thread cannot have:
+        our jobs have limits of their own.
+        """
+        try:
+            with self.connection.pipeline() as pipeline:
+                self.heartbeat(self.get_heartbeat_ttl(job), pipeline=pipeline)
+                pipeline.lrem(queue.intermediate_queue_key, 1, job.id)
+                pipeline.execute()
+        except RedisError as error:
+            self._outage.failed(error)  # the job is at hand all the same
+        try:
+            self._functions[job.func_name](*job.args)
+        except Exception:
+            facts = {"action": "job", "job": job.func_name, "id": job.id}
+            log.exception("a job failed; what it left undone is found in the database and tried again", extra=facts)
+        try:
+            self.connection.delete(job.key)
+        except RedisError as error:
+            self._outage.failed(error)
+            raise StopRequested from error  # RQ's way to end without a traceback
+
+
+class Consumers:
     """Threads that take jobs from queues until told to stop, or until a queue is empty.
 
-    connect: makes a client of Redis; every thread has one of its own. stopping: set by `stop`.
+    connect: makes a client of Redis; every thread has one of its own. functions: what a job of each name calls.
+    stopping: set by `stop`.
     """
 
-    def __init__(self, connect: "Callable[[], redis.Redis]", *, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        connect: "Callable[[], redis.Redis]",
+        *,
+        functions: JobFunctions,
+        stopping: threading.Event,
+        outage: Outage,
+    ) -> None:
         self._connect = connect
+        self._functions = functions
         self._stopping = stopping
+        self._outage = outage
         self._threads: list[threading.Thread] = []
 
     def start(self, queue: str, *, threads: int, burst: bool = False) -> None:
@@ -134,13 +151,13 @@ class Takers:
             thread.join(None if give_up is None else max(0.0, give_up - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def wait_for_signal(self, asked: "Signals", *, cut_off: Callable[[], None]) -> None:
+    def wait_for_signal(self, signals: "Signals", *, cut_off: Callable[[], None]) -> None:
         """Until all threads have ended. The first signal stops them, a second one also calls cut_off."""
         while not self.wait(0.1):
-            if asked.first:
+            if signals.first:
                 self.stop()
-            if asked.second:
-                log.warning("told again: what runs is cut off", extra={"action": "cut_off"})
+            if signals.second:
+                log.warning("second signal: runs under way are cut off", extra={"action": "cut_off"})
                 give_up = time.monotonic() + FAREWELL_S
                 cut_off()
                 while not self.wait(0.1) and time.monotonic() < give_up:
@@ -149,21 +166,24 @@ class Takers:
 
     def _take(self, queue: str, *, burst: bool) -> None:
         """RQ's worker gives up when Redis goes; this process has models loaded, and waits for it."""
-        client, gone = self._connect(), False
+        client = self._connect()
         try:
             while not self._stopping.is_set():
                 try:
-                    worker = _Worker(queue, client=client, stopping=self._stopping)
-                    gone = False
+                    worker = _Worker(
+                        queue,
+                        client=client,
+                        functions=self._functions,
+                        stopping=self._stopping,
+                        outage=self._outage,
+                    )
                     worker.work(burst=burst, logging_level="WARNING")
                     if burst:
                         return
                 except RedisError as error:
-                    if not gone:  # said once for an outage
-                        log.warning("Redis is gone: trying again", extra={"action": "redis", "reason": str(error)})
-                    gone = True
+                    self._outage.failed(error)
                 except Exception:
-                    log.exception("a thread of this worker failed, and begins again", extra={"action": "thread"})
+                    log.exception("a thread of this worker failed and starts again", extra={"action": "thread"})
                 self._stopping.wait(REDIS_PAUSE_S)
         finally:
             client.close()

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own: HTTP clients and the like are bound to a loop and live across jobs."""
+"""Event loop in a thread of its own: HTTP clients and the like are bound to a loop and live across jobs."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-__all__ = ["CLOSE_S", "LoopThread"]
+__all__ = ["CLOSE_S", "EventLoop"]
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -19,7 +19,7 @@ Reply = TypeVar("Reply")
 CLOSE_S = 5.0
 
 
-class LoopThread:
+class EventLoop:
     """The loop and its thread. `run` may be called from many threads at once: their coroutines share the loop."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Reply], *, timeout_s: float | None = None) -> Reply:
-        """What the coroutine returns or raises; TimeoutError after timeout_s.
+        """The value that the coroutine returns, or the error it raises; TimeoutError after timeout_s.
 
         If the wait ends otherwise, the coroutine is cancelled.
         """
@@ -48,9 +48,9 @@ class LoopThread:
 
     def answers(self, *, within_s: float) -> bool:
         """Whether the loop gets to anything within that long; False where code that does not await blocks it."""
-        got = threading.Event()
-        self._loop.call_soon_threadsafe(got.set)
-        return got.wait(within_s)
+        answered = threading.Event()
+        self._loop.call_soon_threadsafe(answered.set)
+        return answered.wait(within_s)
 
     def position(self) -> str:
         """Where the loop's thread is now, as "file:line function", to name what blocks it."""
@@ -74,7 +74,9 @@ class LoopThread:
         try:
             self.run(_cancel_all(), timeout_s=CLOSE_S)
         except TimeoutError:
-            log.warning("something does not let itself be cancelled", extra={"action": "close"})
+            log.warning(
+                "a task did not end when it was cancelled; the process ends without it", extra={"action": "close"}
+            )
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_S)
         if not self._thread.is_alive():

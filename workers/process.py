@@ -1,4 +1,4 @@
-"""A worker process: load everything once, take jobs, drain on SIGTERM."""
+"""Worker process: loads everything once, takes jobs, and finishes what it has taken on SIGTERM."""
 
 import logging
 import threading
@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.listener import Listener
 from ragbandit.router.jobs.processes import die_with_parent
-from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
+from ragbandit.router.jobs.queue import ANSWER_JOB, ANSWER_QUEUE, LEARN_JOB, LEARN_QUEUE, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.bootstrap import make_learner, open_database
@@ -16,20 +15,20 @@ from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 from ragbandit.strategies.registry import make_arms
-from ragbandit.workers import tasks
-from ragbandit.workers.consumers import LOOK_S, REPLY_S, Signals, Takers
-from ragbandit.workers.event_loop import LoopThread
+from ragbandit.workers import housekeeping, tasks
+from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumers, JobFunctions, Signals
+from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.wiring.arms import arm_params, check_arms
-from ragbandit.workers.wiring.generators import _GENERATORS, _behind_cache, at_once
-from ragbandit.workers.wiring.retrievers import RETRIEVERS, index_folder, make_retriever
+from ragbandit.workers.wiring.generators import generator_and_concurrency
+from ragbandit.workers.wiring.retrievers import make_retriever
 
-__all__ = ["QUEUES", "RETRIEVERS", "die_with_parent", "index_folder", "make_retriever", "run_worker"]
+__all__ = ["QUEUES", "job_functions", "run_worker"]
 
 log = logging.getLogger("ragbandit.worker")
 
 QUEUES = {"answer": ANSWER_QUEUE, "learn": LEARN_QUEUE}
-#: what a keeper is at is waited for that long
-KEEPER_S = 5.0
+#: a thread beside the jobs that is to end is waited for that long
+JOIN_S = 5.0
 
 
 def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False) -> None:
@@ -49,49 +48,57 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
         settings=settings, store=DecisionStore(database, label=label), ledger=Ledger(database, label=label), jobs=jobs
     )
     threads = _load_arms(context) if "answer" in queues and settings.worker_arms else 1
+    chores = [housekeeping.keep_house, housekeeping.keep_marked]
     if "learn" in queues:
         context.learner = make_learner(settings, database=database, jobs=jobs)
-    tasks.bind(context)
+        chores.append(housekeeping.learn_without_redis)
     stop = threading.Event()
-    keepers = [_started(keep, context, stop) for keep in (tasks.housekeeping, tasks.keep_marked)]
-    listener = None if context.loop is None else Listener(reach(), partial(tasks.hear, context))
+    beside = [_started(chore, context, stop) for chore in chores]
+    listener = None if context.loop is None else jobs.listen(partial(housekeeping.handle_notification, context))
     log.info("ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": threads})
     try:
-        takers = Takers(reach, stopping=context.ending)
-        _work(takers, context, threads={"answer": threads, "learn": 1}, queues=queues, burst=burst)
+        consumers = Consumers(
+            reach, functions=job_functions(context), stopping=context.ending, outage=context.jobs.outage
+        )
+        _work(consumers, context, threads={"answer": threads, "learn": 1}, queues=queues, burst=burst)
     finally:
         stop.set()
         if listener is not None:
             listener.close()
-        for keeper in keepers:
-            keeper.join(KEEPER_S)
+        for thread in beside:
+            thread.join(JOIN_S)
         context.close()
         if context.learner is not None:
             context.learner.close()
+        jobs.close()
         database.close()
 
 
+def job_functions(context: tasks.Context) -> JobFunctions:
+    """Job name -> the function that does it with these parts."""
+    return {ANSWER_JOB: partial(tasks.answer, context), LEARN_JOB: partial(tasks.learn, context)}
+
+
 def _load_arms(context: tasks.Context) -> int:
-    """Everything that answering needs; the number of questions to work on at once."""
+    """Load all that answering needs; the number of questions to work on at once."""
     settings = context.settings
-    generator = _GENERATORS[settings.generator.name](settings.generator)
+    context.generator, threads = generator_and_concurrency(settings)
     context.retriever = make_retriever(settings)
-    context.generator = _behind_cache(generator, settings=settings.generator)
     context.arms = make_arms(arm_params(settings), capabilities=context.generator.capabilities)
-    context.loop = LoopThread()
-    return at_once(settings, generator=generator)
+    context.loop = EventLoop()
+    return threads
 
 
 def _started(
-    keep: Callable[[tasks.Context, threading.Event], None], context: tasks.Context, stop: threading.Event
+    chore: Callable[[tasks.Context, threading.Event], None], context: tasks.Context, stop: threading.Event
 ) -> threading.Thread:
-    thread = threading.Thread(target=keep, args=(context, stop), name=f"ragbandit-{keep.__name__}", daemon=True)
+    thread = threading.Thread(target=chore, args=(context, stop), name=f"ragbandit-{chore.__name__}", daemon=True)
     thread.start()
     return thread
 
 
 def _work(
-    takers: Takers, context: tasks.Context, *, threads: Mapping[str, int], queues: Sequence[str], burst: bool
+    consumers: Consumers, context: tasks.Context, *, threads: Mapping[str, int], queues: Sequence[str], burst: bool
 ) -> None:
     signals = Signals()
 
@@ -103,5 +110,5 @@ def _work(
     names = [name for name in QUEUES if name in queues]
     for group in [[name] for name in names] if burst else [names]:
         for name in group:
-            takers.start(QUEUES[name], threads=threads[name], burst=burst)
-        takers.wait_for_signal(signals, cut_off=cut_off)
+            consumers.start(QUEUES[name], threads=threads[name], burst=burst)
+        consumers.wait_for_signal(signals, cut_off=cut_off)

@@ -70,7 +70,10 @@ def _counters(state: RouterState) -> Iterator[Metric]:
             "Snapshots that could not be used (missing, damaged, or of another encoder).",
             state.snapshots_refused,
         ),
-        "ragbandit_redis_errors": ("Times Redis could not be reached to notify workers.", state.redis_errors),
+        "ragbandit_failed_notifications": (
+            "Notifications of workers and learner that did not reach Redis; they are repeated.",
+            state.failed_notifications,
+        ),
         "ragbandit_decisions_fail_open": (
             "Questions that were offered all arms because none of theirs was healthy.",
             state.fail_opens,

@@ -1,10 +1,10 @@
-"""The bell: Redis and RQ carry "look there", never data. Losing all of Redis makes things late, not lost.
+"""Job queue: notifications of workers and learner through Redis and RQ. Losing Redis makes things late, not lost.
 
-`Jobs` is what the router needs of a queue; `RedisJobs` is the real one, `MemoryJobs` the public test double.
-Workers are reached by job name, so that the router need not import them.
+`Jobs` is the protocol, `RedisJobs` the real queue, `MemoryJobs` the public test double. A job carries the id of a
+decision or the label of a ledger, never data. Workers are reached by job name, so that the router need not import them.
 """
 
-import logging
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
@@ -14,22 +14,34 @@ from redis.exceptions import RedisError
 from rq import Queue
 
 from ragbandit.router.errors import QueueError
+from ragbandit.router.jobs.listener import CHANNEL, Listener
+from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.types import DecisionId, PolicyLabel
 
 Reply = TypeVar("Reply")
 
-__all__ = ["ANSWER_JOB", "ANSWER_QUEUE", "LEARN_JOB", "LEARN_QUEUE", "Jobs", "MemoryJobs", "RedisJobs", "connect"]
+__all__ = [
+    "ANSWER_JOB",
+    "ANSWER_QUEUE",
+    "LEARN_JOB",
+    "LEARN_QUEUE",
+    "Jobs",
+    "MemoryJobs",
+    "RedisJobs",
+    "Subscription",
+    "connect",
+]
 
-log = logging.getLogger("ragbandit.jobs")
-
+# Names of queues and keys in Redis stay as they are: what one release has queued must be found by the next.
 ANSWER_QUEUE = "ragbandit-answer"
 LEARN_QUEUE = "ragbandit-learn"
 #: names of the jobs, not paths of functions: what is queued outlives a release
 ANSWER_JOB = "workers.tasks.answer"
 LEARN_JOB = "workers.tasks.learn"
-CHANNEL = "ragbandit:news"
-#: a bell that was rung and not heard rings again after this long
-BELL_MS = 2_000
+#: a notification of the learner that nobody has taken may be repeated after this long
+NOTIFICATION_MS = 2_000
+#: of requests for one answer that come within this long, one is queued
+SAME_REQUEST_MS = 2_000
 #: a worker says at least this often that it is still running a decision
 RUNNING_S = 15
 #: KEYS[1]: a queue, ARGV[1]: a job; one step, so that a worker takes it before or after, and never misses it
@@ -46,34 +58,54 @@ end
 """
 
 
-class Jobs(Protocol):
-    """What the router asks of a queue. Every method raises QueueError if the queue cannot be reached."""
+class Subscription(Protocol):
+    """Notifications that arrive until it is closed."""
 
-    #: logging level of that
-    alarm: int
-
-    def ring(self, label: PolicyLabel) -> None:
-        """There is something to learn for this ledger."""
+    def close(self) -> None:
+        """Receive nothing more."""
         ...
 
-    def ask_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
+
+class Jobs(Protocol):
+    """The queue as the router needs it. All but `listen` and `close` raise QueueError if it cannot be reached."""
+
+    #: whether it could be reached last
+    outage: Outage
+
+    def enqueue_learn(self, label: PolicyLabel) -> None:
+        """Have the learner of this ledger learn."""
+        ...
+
+    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
         """Have a worker answer this decision."""
         ...
 
-    def hurry(self, decision_id: DecisionId) -> None:
-        """Put the decision at the front of its queue, if it is in there."""
+    def move_to_front(self, decision_id: DecisionId) -> None:
+        """Have the decision answered next, if it is queued."""
         ...
 
-    def lost(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
+    def missing(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
         """The decisions among these that are neither queued nor being run."""
         ...
 
-    def tell(self, news: str) -> None:
+    def publish(self, notification: str) -> None:
         """Send a line to every listener: "outcome:<id>", "cancel:<id>" or "snapshot"."""
+        ...
+
+    def listen(self, handle: Callable[[str], None]) -> Subscription:
+        """Call `handle` with every line that is published from now on, in a thread of its own."""
         ...
 
     def depth(self) -> dict[str, int]:
         """Jobs waiting, by queue."""
+        ...
+
+    def ping(self) -> None:
+        """Do nothing but reach the queue, over a new connection."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
         ...
 
 
@@ -89,24 +121,21 @@ def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
 
 
 class RedisJobs:
-    """Jobs over RQ.
+    """Jobs over RQ. expected: as of Outage."""
 
-    alarm: logging level of not reaching Redis; once reached, it is missed, and that is a warning.
-    """
-
-    def __init__(self, client: "redis.Redis", *, alarm: int = logging.WARNING) -> None:
+    def __init__(self, client: "redis.Redis", *, expected: bool = True) -> None:
         self.client = client
-        self.alarm = alarm
+        self.outage = Outage(expected=expected)
         self._answer = Queue(ANSWER_QUEUE, connection=client)
         self._learn = Queue(LEARN_QUEUE, connection=client)
 
-    def ring(self, label: PolicyLabel) -> None:
-        """Queue one learn job unless one is on its way: feedback by the thousand rings one bell."""
+    def enqueue_learn(self, label: PolicyLabel) -> None:
+        """Queue one learn job unless one is queued: feedback by the thousand makes one."""
 
         def work() -> None:
-            # The bell fades, a job that nobody has taken yet stays: one is enough. Each has an id of its own, since
+            # The key expires, a job that nobody has taken yet stays: one is enough. Each has an id of its own, since
             # RQ forgets a job under its id when it ends, also one that was queued under the same id meanwhile.
-            if self.client.set(f"ragbandit:bell:{label}", 1, nx=True, px=BELL_MS):
+            if self.client.set(_notification_key(label), 1, nx=True, px=NOTIFICATION_MS):
                 prefix = f"learn-{label}-"
                 if not any(name.startswith(prefix) for name in self._learn.job_ids):
                     self._learn.enqueue(
@@ -120,18 +149,22 @@ class RedisJobs:
 
         self._reached(work)
 
-    def hush(self, label: PolicyLabel) -> None:
-        """Take the bell down: what comes in from now on must ring again."""
-        self._reached(lambda: self.client.delete(f"ragbandit:bell:{label}"))
+    def clear_notification(self, label: PolicyLabel) -> None:
+        """Have the next `enqueue_learn` queue a job again: what comes in from now on is not seen by this one."""
+        self._reached(lambda: self.client.delete(_notification_key(label)))
 
-    def ask_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
+    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
         """Queue the answer job under the decision's own id, unless it is queued or being run already."""
 
         def work() -> None:
-            if (
-                self.client.exists(_running_key(decision_id))
-                or self.client.lpos(self._answer.key, decision_id) is not None
-            ):
+            with self.client.pipeline(transaction=False) as pipeline:
+                pipeline.exists(_running_key(decision_id))
+                pipeline.lpos(self._answer.key, decision_id)
+                running, position = pipeline.execute()
+            if running or position is not None:
+                return
+            # Identical requests that come together have all come this far: one of them queues the job.
+            if not self.client.set(_request_key(decision_id), 1, nx=True, px=SAME_REQUEST_MS):
                 return
             self._answer.enqueue(
                 ANSWER_JOB,
@@ -144,43 +177,78 @@ class RedisJobs:
 
         self._reached(work)
 
-    def hurry(self, decision_id: DecisionId) -> None:
+    def move_to_front(self, decision_id: DecisionId) -> None:
         """Move its job to where workers take the next one, unless one has taken it already."""
         self._reached(lambda: self.client.eval(_TO_FRONT, 1, self._answer.key, decision_id))
 
-    def lost(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
+    def missing(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
         """Neither waiting in RQ's list nor marked as running by a live worker."""
+        wanted = list(ids)
+        if not wanted:
+            return []
 
         def work() -> list[DecisionId]:
-            wanted = list(ids)
-            if not wanted:
-                return []
             queued = set(self._answer.job_ids)
             running = self.client.mget([_running_key(i) for i in wanted])
             return [i for i, mark in zip(wanted, running, strict=True) if mark is None and i not in queued]
 
         return self._reached(work)
 
-    def mark_running(self, decision_id: DecisionId) -> None:
-        """A worker is on it; the mark fades after RUNNING_S unless renewed."""
-        self._reached(lambda: self.client.set(_running_key(decision_id), 1, ex=RUNNING_S))
+    def begin_run(self, decision_id: DecisionId) -> int:
+        """Mark the decision as running; how many workers have begun it before. The mark fades as of `mark_running`."""
 
-    def unmark_running(self, decision_id: DecisionId) -> None:
-        """The worker is done."""
-        self._reached(lambda: self.client.delete(_running_key(decision_id)))
+        def work() -> int:
+            with self.client.pipeline(transaction=False) as pipeline:
+                pipeline.set(_running_key(decision_id), 1, ex=RUNNING_S)
+                pipeline.get(_tries_key(decision_id))
+                _, tries = pipeline.execute()
+            return int(tries or 0)
+
+        return self._reached(work)
+
+    def end_run(self, decision_id: DecisionId, *, kept: bool) -> None:
+        """Take the mark away. kept: its outcome is in the store, so its tries are forgotten and listeners notified."""
+
+        def work() -> None:
+            with self.client.pipeline(transaction=False) as pipeline:
+                pipeline.delete(_running_key(decision_id), _request_key(decision_id))
+                if kept:
+                    pipeline.delete(_tries_key(decision_id))
+                    pipeline.publish(CHANNEL, f"outcome:{decision_id}")
+                pipeline.execute()
+
+        self._reached(work)
+
+    def mark_running(self, *ids: DecisionId) -> None:
+        """A worker is running these; the marks fade after RUNNING_S unless renewed."""
+
+        def work() -> None:
+            with self.client.pipeline(transaction=False) as pipeline:
+                for decision_id in ids:
+                    pipeline.set(_running_key(decision_id), 1, ex=RUNNING_S)
+                pipeline.execute()
+
+        if ids:
+            self._reached(work)
+
+    def unmark_running(self, *ids: DecisionId) -> None:
+        """No worker is running these."""
+        if ids:
+            self._reached(lambda: self.client.delete(*map(_running_key, ids)))
 
     def is_running(self, decision_id: DecisionId) -> bool:
-        """Whether a worker said within RUNNING_S that it is on it."""
+        """Whether a worker said within RUNNING_S that it is running this."""
         return self._reached(lambda: bool(self.client.exists(_running_key(decision_id))))
 
     def count_try(self, decision_id: DecisionId) -> int:
         """A worker begins: how many have begun so far, this one included. Kept for a day."""
 
         def work() -> int:
-            key = _tries_key(decision_id)
-            tries = int(self.client.incr(key))
-            self.client.expire(key, 86_400)
-            return tries
+            with self.client.pipeline() as pipeline:
+                pipeline.incr(_tries_key(decision_id))
+                pipeline.expire(_tries_key(decision_id), 86_400)
+                tries, _ = pipeline.execute()
+            return int(tries)
 
         return self._reached(work)
 
@@ -188,33 +256,62 @@ class RedisJobs:
         """Take one try back: its end says nothing against the question."""
         self._reached(lambda: self.client.eval(_TAKE_BACK, 1, _tries_key(decision_id)))
 
-    def tries(self, decision_id: DecisionId) -> int:
-        """How many workers have begun so far."""
-        return self._reached(lambda: int(self.client.get(_tries_key(decision_id)) or 0))
-
-    def forget_tries(self, decision_id: DecisionId) -> None:
-        """The answer is there."""
-        self._reached(lambda: self.client.delete(_tries_key(decision_id)))
-
-    def tell(self, news: str) -> None:
+    def publish(self, notification: str) -> None:
         """Publish on the one channel."""
-        self._reached(lambda: self.client.publish(CHANNEL, news))
+        self._reached(lambda: self.client.publish(CHANNEL, notification))
+
+    def listen(self, handle: Callable[[str], None]) -> Listener:
+        """A thread that listens on the one channel."""
+        return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
         """Length of the two lists."""
         return self._reached(lambda: {"answer": self._answer.count, "learn": self._learn.count})
 
     def ping(self) -> None:
-        """Raises QueueError if Redis does not answer."""
-        self._reached(self.client.ping)
+        """Raises QueueError if Redis does not answer on a new connection.
+
+        One that is open already may lead to a server whose address is gone, or belongs to another server by now.
+        """
+        pool = self.client.connection_pool
+        fresh = type(pool)(pool.connection_class, **pool.connection_kwargs)
+        try:
+            redis.Redis(connection_pool=fresh).ping()
+        except (RedisError, OSError) as error:
+            raise _unreachable(error) from error
+        finally:
+            fresh.disconnect()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.client.close()
 
     def _reached(self, work: Callable[[], Reply]) -> Reply:
+        began = time.monotonic()
         try:
             reply = work()
         except (RedisError, OSError) as error:
-            raise QueueError(f"Redis: {error}", field="redis_url", remedy="is it running?") from error
-        self.alarm = logging.WARNING
+            self.outage.failed(error)
+            raise _unreachable(error) from error
+        self.outage.reached(began=began)
         return reply
+
+
+def _unreachable(error: Exception) -> QueueError:
+    """The error of a Redis that cannot be reached."""
+    return QueueError(
+        f"Redis is not reachable: {error}",
+        field="redis_url",
+        remedy="start it, or correct redis_url; answers are delayed until then, nothing is lost",
+    )
+
+
+def _notification_key(label: str) -> str:
+    return f"ragbandit:bell:{label}"
+
+
+def _request_key(decision_id: str) -> str:
+    return f"ragbandit:request:{decision_id}"
 
 
 def _running_key(decision_id: str) -> str:
@@ -228,47 +325,69 @@ def _tries_key(decision_id: str) -> str:
 class MemoryJobs:
     """A queue in this process that only remembers what it was asked: for tests and for use without Redis."""
 
-    alarm = logging.WARNING
-
     def __init__(self) -> None:
-        self.rung: list[PolicyLabel] = []
-        self.asked: list[DecisionId] = []
-        self.hurried: list[DecisionId] = []
-        self.told: list[str] = []
+        self.outage = Outage()
+        self.notified: list[PolicyLabel] = []
+        self.enqueued: list[DecisionId] = []
+        self.moved_to_front: list[DecisionId] = []
+        self.published: list[str] = []
         #: True: every call raises QueueError, as with Redis down
         self.broken = False
 
-    def ring(self, label: PolicyLabel) -> None:
+    def enqueue_learn(self, label: PolicyLabel) -> None:
         """Remember the label."""
         self._check()
-        self.rung.append(label)
+        self.notified.append(label)
 
-    def ask_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
+    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
         """Remember the decision."""
         del timeout_s
         self._check()
-        self.asked.append(decision_id)
+        self.enqueued.append(decision_id)
 
-    def hurry(self, decision_id: DecisionId) -> None:
+    def move_to_front(self, decision_id: DecisionId) -> None:
         """Remember the decision."""
         self._check()
-        self.hurried.append(decision_id)
+        self.moved_to_front.append(decision_id)
 
-    def lost(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
-        """Those that were never asked for."""
+    def missing(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
+        """Those that were never enqueued."""
         self._check()
-        return [i for i in ids if i not in self.asked]
+        return [i for i in ids if i not in self.enqueued]
 
-    def tell(self, news: str) -> None:
+    def publish(self, notification: str) -> None:
         """Remember the line."""
         self._check()
-        self.told.append(news)
+        self.published.append(notification)
+
+    def listen(self, handle: Callable[[str], None]) -> Subscription:
+        """Nothing ever arrives: whoever uses it polls."""
+        del handle
+        return _Silence()
 
     def depth(self) -> dict[str, int]:
-        """How much was asked."""
+        """How much was enqueued."""
         self._check()
-        return {"answer": len(self.asked), "learn": len(self.rung)}
+        return {"answer": len(self.enqueued), "learn": len(self.notified)}
+
+    def ping(self) -> None:
+        """Nothing to reach."""
+        self._check()
+
+    def close(self) -> None:
+        """Nothing to close."""
 
     def _check(self) -> None:
+        began = time.monotonic()
         if self.broken:
-            raise QueueError("the queue is down (MemoryJobs.broken)")
+            error = QueueError("the queue is down (MemoryJobs.broken)")
+            self.outage.failed(error)
+            raise error
+        self.outage.reached(began=began)
+
+
+class _Silence:
+    """The subscription of MemoryJobs."""
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -54,25 +54,24 @@ def make_encoder(settings: EncoderSettings) -> Encoder:
 def make_jobs(settings: Settings) -> RedisJobs:
     """The configured Redis, reachable or not; no caller waits for it longer than a second.
 
-    A library that nobody has given a Redis, and that finds none of its folder, does without: that is no alarm.
+    A library that has no redis_url, and finds no private Redis of its data_dir, works without one: no warning.
     """
-    wanted = settings.redis_url is not None or redis_runs(settings)
-    if not wanted:
-        log.info("no Redis here: workers and learner find what there is to do by their sweep", extra={"action": "jobs"})
-    client = connect(redis_url(settings), timeout_s=1.0)
-    return RedisJobs(client, alarm=logging.WARNING if wanted else logging.DEBUG)
+    expected = settings.redis_url is not None or redis_runs(settings)
+    if not expected:
+        log.info(
+            "no Redis is running: /v1/answer waits until one is; the learner finds feedback by polling the database",
+            extra={"action": "jobs"},
+        )
+    return RedisJobs(connect(redis_url(settings), timeout_s=1.0), expected=expected)
 
 
 def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learner:
-    """The learner of the configured ledger; it tells the routers through `jobs`."""
+    """The learner of the configured ledger; it notifies the routers through `jobs`."""
     ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
 
-    def announce(info: object) -> None:
-        try:
-            jobs.tell("snapshot")
-        except QueueError as error:
-            facts = {"action": "announce", "reason": str(error), "info": str(info)}
-            log.log(jobs.alarm, "snapshot not announced", extra=facts)
+    def announce(_info: object) -> None:
+        with contextlib.suppress(QueueError):  # logged once per outage; routers look for snapshots by themselves too
+            jobs.publish("snapshot")
 
     return Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings, announce=announce)
 

@@ -1,7 +1,8 @@
-"""Which decisions callers do not want answered any more. SQL is the truth: a worker that misses the news reads it here.
+"""Cancellation: decisions that callers do not want answered any more.
 
-Asking changes no outcome. The worker that has the decision, or takes it next, writes the outcome with what it cost.
-Only where the ledger has closed a decision that nobody answered, no worker will come: then the outcome is written here.
+SQL has the requests: a worker that misses the notification finds them here. A request changes no outcome. The worker
+that has the decision, or takes it next, writes the outcome with what it cost. Only where the ledger has closed a
+decision that nobody answered, no worker will come: then the outcome is written here.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from ragbandit.router.storage.decisions import DecisionStore, insert_new
 from ragbandit.router.storage.tables import cancellations, decisions, outcomes, waiting
 from ragbandit.router.types import CANCELLED, DecisionId, OutcomeStatus, PolicyLabel
 
-__all__ = ["Cancellation", "ask", "asked"]
+__all__ = ["Cancellation", "request", "requested"]
 
 
 _CLOSED = "cancelled by the caller after it had closed unanswered"
@@ -33,8 +34,8 @@ class Cancellation:
     status: OutcomeStatus | None
 
 
-def ask(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
-    """Write down that nobody wants the answer, unless there is an outcome already. Again is harmless.
+def request(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
+    """Record that nobody wants the answer, unless there is an outcome already. A second time changes nothing.
 
     Raises NotFound, or Conflict for a decision that the caller's own stack runs.
     """
@@ -64,18 +65,16 @@ def ask(database: Database, *, decision_id: DecisionId, now: float) -> Cancellat
         DecisionStore(database, label=PolicyLabel(decision.policy)).add_outcome(
             unrun_outcome(decision_id, stop_reason=CANCELLED, error=_CLOSED, now=now)
         )
-        return ask(database, decision_id=decision_id, now=now)
+        return request(database, decision_id=decision_id, now=now)
     cancelled = (ended.status, ended.stop_reason) == ("failed", CANCELLED)
     return Cancellation(decision_id=decision_id, cancelled=cancelled, status=ended.status)
 
 
-def asked(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionId]:
+def requested(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionId]:
     """Those among these decisions that are to be cancelled."""
     wanted = list(ids)
     if not wanted:
         return set()
     with database.read() as connection:
-        found = connection.execute(
-            select(cancellations.c.decision_id).where(cancellations.c.decision_id.in_(wanted))
-        ).scalars()
-        return {DecisionId(key) for key in found}
+        rows = connection.execute(select(cancellations.c.decision_id).where(cancellations.c.decision_id.in_(wanted)))
+        return {DecisionId(key) for key in rows.scalars()}

@@ -1,4 +1,4 @@
-"""The sweep: finds in SQL what a lost bell left lying, and rings again. Any process may sweep at any time."""
+"""Recovery loop: repeats what a lost notification left undone. Any process may run it at any time."""
 
 import logging
 from dataclasses import dataclass
@@ -8,35 +8,35 @@ from ragbandit.router.jobs.queue import Jobs
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.storage.ledger import Ledger
 
-__all__ = ["Swept", "sweep"]
+__all__ = ["Recovered", "recover"]
 
-log = logging.getLogger("ragbandit.sweep")
+log = logging.getLogger("ragbandit.recovery")
 
-#: decisions queued again in one sweep
+#: decisions queued again in one pass
 LIMIT = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Swept:
-    """What one sweep found."""
+class Recovered:
+    """The notifications that one pass repeated."""
 
-    #: something was ready to learn, so the bell was rung
-    rung: bool
+    #: something was ready to learn, so the learner was notified
+    learner_notified: bool
     #: unanswered decisions that no queue and no worker had
     requeued: int
 
 
-def sweep(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Swept:
-    """Ring for what is ready to learn; queue unanswered decisions that are neither queued nor running.
+def recover(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Recovered:
+    """Notify the learner of what is ready to learn; queue unanswered decisions that are neither queued nor running.
 
-    Raises QueueError if Redis is down: the next sweep finds the same.
+    Raises QueueError if Redis cannot be reached: the next pass finds the same.
     """
     ready = ledger.ready(closing_rule(settings.learning), now=now, limit=1)
     if ready:
-        jobs.ring(ledger.label)
-    lost = jobs.lost(ledger.unanswered(before=now - settings.workers.retry_after_s, limit=LIMIT))
-    for decision_id in lost:
-        jobs.ask_answer(decision_id, timeout_s=settings.budget.seconds)
-    if lost:
-        log.warning("unanswered decisions queued again", extra={"action": "requeue", "count": len(lost)})
-    return Swept(rung=bool(ready), requeued=len(lost))
+        jobs.enqueue_learn(ledger.label)
+    missing = jobs.missing(ledger.unanswered(before=now - settings.workers.retry_after_s, limit=LIMIT))
+    for decision_id in missing:
+        jobs.enqueue_answer(decision_id, timeout_s=settings.budget.seconds)
+    if missing:
+        log.warning("unanswered decisions queued again", extra={"action": "requeue", "count": len(missing)})
+    return Recovered(learner_notified=bool(ready), requeued=len(missing))

@@ -17,9 +17,8 @@ from ragbandit.router.config.loading import load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.errors import NotReady, QueueError, StoreError
-from ragbandit.router.jobs.listener import Listener
-from ragbandit.router.jobs.notifier import Bell
-from ragbandit.router.jobs.queue import Jobs, RedisJobs
+from ragbandit.router.jobs.notifier import Notifier
+from ragbandit.router.jobs.queue import Jobs, Subscription
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import Verdict, verify
 from ragbandit.router.learning.examples import closing_rule
@@ -89,12 +88,12 @@ class Router:
         self.snapshots = SnapshotFollower(self.ledger, files=self.files, fresh=self._fresh, encoder_hash=encoder_hash)
         nothing_learned = Serving(policy=self._fresh, version="", last_seq=0)
         self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=nothing_learned)
-        self._bell = Bell(jobs, label=label, answer_s=settings.budget.seconds)
-        self._writes = BatchedWrites(self.store, notify_learner=self._bell.learn)
+        self._notifier = Notifier(jobs, label=label, answer_s=settings.budget.seconds)
+        self._writes = BatchedWrites(self.store, notify_learner=self._notifier.notify_learner)
         self._pending = PendingAnswers()
         self._poll = PollingThread(self._catch_up, name="ragbandit-follow", every_s=POLL_S)
         self._poll_health_at = 0.0
-        self._listener: Listener | None = None
+        self._listener: Subscription | None = None
         self._owns_jobs = False
 
     @classmethod
@@ -137,12 +136,12 @@ class Router:
         self.service.swap(self.snapshots.first())
         self.service.poll_outcomes()
         if self.service.serving.last_seq < self.ledger.last_seq():
-            self._bell.learn()  # the newest snapshot is lost or has other params: the learner makes it from the ledger
+            # The newest snapshot is lost or has other params: the learner makes it from the ledger.
+            self._notifier.notify_learner()
         self.service.start()
         self._writes.start()
         self._poll.start()
-        if isinstance(self.jobs, RedisJobs):
-            self._listener = Listener(self.jobs.client, self._hear, alarm=self.jobs.alarm)
+        self._listener = self.jobs.listen(self._handle_notification)
 
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
         """Draw an arm for the caller's own stack to run. Committed when it returns.
@@ -189,8 +188,8 @@ class Router:
         self._pending.remove(decision_id, future)
 
     def request_answer(self, decision: Decision) -> None:
-        """Queue the answer job. Redis down is no error: the sweep queues it later."""
-        self._bell.answer(decision.id)
+        """Queue the answer job. Redis down is no error: the recovery loop queues it later."""
+        self._notifier.request_answer(decision.id)
 
     def cancel(self, decision_id: str) -> cancellations.Cancellation:
         """Have no worker answer this decision: not begin, or stop where it is. Its outcome says what it had cost.
@@ -198,15 +197,15 @@ class Router:
         Raises NotFound, Conflict (the caller's own stack runs it), InvalidInput.
         """
         key = DecisionId(checked_id(decision_id, field="decision_id"))
-        found = cancellations.ask(self.database, decision_id=key, now=time.time())
+        found = cancellations.request(self.database, decision_id=key, now=time.time())
         if found.status is None:
-            self._bell.cancel(key)
+            self._notifier.cancel(key)
         return found
 
     @property
-    def unrung(self) -> int:
-        """Times that Redis could not be reached."""
-        return self._bell.unrung
+    def failed_notifications(self) -> int:
+        """Notifications of workers and learner that did not reach Redis; the recovery loop repeats them."""
+        return self._notifier.failed_notifications
 
     def offer(self, arms: Mapping[str, Mapping[str, object]]) -> None:
         """Offer these arms, name -> params as in the configuration, from the next request on.
@@ -331,7 +330,7 @@ class Router:
             fail_opens=self.service.fail_opens,
             swaps=self.snapshots.swaps,
             snapshots_refused=len(self.snapshots.refused),
-            redis_errors=self.unrung,
+            failed_notifications=self.failed_notifications,
             feedback_to_policy_ms=percentiles(tuple(self.snapshots.lags)),
             route_queue=self.service.depth(),
             jobs=self._waiting_jobs(),
@@ -344,11 +343,10 @@ class Router:
             self.ledger.last_seq()
         except StoreError as error:
             parts["database"] = str(error)
-        if isinstance(self.jobs, RedisJobs):
-            try:
-                self.jobs.ping()
-            except QueueError as error:
-                parts["redis"] = str(error)
+        try:
+            self.jobs.ping()
+        except QueueError as error:
+            parts["redis"] = str(error)
         return parts
 
     def close(self) -> None:
@@ -358,8 +356,8 @@ class Router:
         self._poll.close()
         if self._listener is not None:
             self._listener.close()
-        if self._owns_jobs and isinstance(self.jobs, RedisJobs):
-            self.jobs.client.close()
+        if self._owns_jobs:
+            self.jobs.close()
         self.database.close()
 
     def __enter__(self) -> "Router":
@@ -376,8 +374,8 @@ class Router:
         except QueueError:
             return None
 
-    def _hear(self, news: str) -> None:
-        kind, _, key = news.partition(":")
+    def _handle_notification(self, notification: str) -> None:
+        kind, _, key = notification.partition(":")
         if kind == "snapshot":
             self._poll.wake()
         elif kind == "outcome" and key in self._pending.awaited():

@@ -42,8 +42,8 @@ class RouterState:
     #: since the start: snapshots taken over, and snapshots that could not be used
     swaps: int
     snapshots_refused: int
-    #: since the start: times that Redis could not be reached
-    redis_errors: int
+    #: since the start: notifications of workers and learner that did not reach Redis; recovery repeats them
+    failed_notifications: int
     feedback_to_policy_ms: LagPercentiles
     #: requests waiting for the next batch
     route_queue: int

@@ -23,7 +23,16 @@ from ragbandit.router.storage.rows import (
     outcome_value,
     reward_value,
 )
-from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
+from ragbandit.router.storage.tables import (
+    cancellations,
+    closures,
+    decisions,
+    feedback,
+    outcomes,
+    policies,
+    updates,
+    waiting,
+)
 from ragbandit.router.types import (
     Decision,
     DecisionId,
@@ -35,7 +44,7 @@ from ragbandit.router.types import (
     Reward,
 )
 
-__all__ = ["DecisionRecord", "DecisionStore", "insert_new"]
+__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "insert_new"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +62,17 @@ class DecisionRecord:
     learned_seq: int | None
     #: why it was closed or quarantined; while it waits, what the caller has to send before it can be learned
     reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerTask:
+    """A decision that a worker is to answer, and whether it still has to."""
+
+    #: StoreError: its row cannot be read
+    decision: Decision | StoreError
+    answered: bool
+    #: a caller wants it cancelled
+    cancelled: bool
 
 
 class DecisionStore:
@@ -89,6 +109,19 @@ class DecisionStore:
         with self.database.read() as connection:
             rows = _by_id(connection, list(ids))
         return {key: (readable(row), row["body_hash"]) for key, row in rows.items()}
+
+    def answer_task(self, decision_id: DecisionId) -> AnswerTask | None:
+        """What a worker needs to know before it answers this decision, in one query; None for an unknown one."""
+        query = select(
+            decisions,
+            exists().where(outcomes.c.decision_id == decisions.c.id).label("answered"),
+            exists().where(cancellations.c.decision_id == decisions.c.id).label("cancelled"),
+        ).where(decisions.c.id == decision_id)
+        with self.database.read() as connection:
+            row = connection.execute(query).mappings().first()
+        if row is None:
+            return None
+        return AnswerTask(decision=readable(row), answered=row["answered"], cancelled=row["cancelled"])
 
     def add_outcome(self, outcome: Outcome) -> bool:
         """`add_outcomes` for one. Raises NotFound, Conflict."""

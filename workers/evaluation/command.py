@@ -47,9 +47,9 @@ from ragbandit.workers.evaluation.questions import read_questions
 from ragbandit.workers.evaluation.quiz import quizzed_answers
 from ragbandit.workers.evaluation.ragquesteval import Judge, chinese_words, judge_templates
 from ragbandit.workers.evaluation.report import show
-from ragbandit.workers.process import index_folder, make_retriever
 from ragbandit.workers.wiring.arms import arm_params
 from ragbandit.workers.wiring.generators import generator_version, make_generator, offered
+from ragbandit.workers.wiring.retrievers import index_folder, make_retriever
 
 __all__ = ["Bench", "Work", "add_evaluate_verb", "asked_arms"]
 

@@ -20,11 +20,19 @@ from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.log_setup import set_up_log
 
-__all__ = ["SCRIPTED_AT_ONCE", "at_once", "check_generator", "generator_version", "make_generator", "offered"]
+__all__ = [
+    "SCRIPTED_CONCURRENCY",
+    "check_generator",
+    "concurrency",
+    "generator_and_concurrency",
+    "generator_version",
+    "make_generator",
+    "offered",
+]
 
 
-#: questions at once where the generator is scripted and nobody said how many
-SCRIPTED_AT_ONCE = 8
+#: questions at once where the generator is scripted and workers.concurrency is not set
+SCRIPTED_CONCURRENCY = 8
 
 #: settings of a server that change only whether and when it answers
 _PATIENCE = {
@@ -45,7 +53,7 @@ _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType({"local": ("torch", 
 
 
 def offered(settings: GeneratorSettings) -> frozenset[Need]:
-    """What the configured generator can do, said by its class: nothing is loaded."""
+    """The capabilities of the configured generator, read from its class: nothing is loaded."""
     if settings.name == "scripted":
         return ScriptedGenerator.capabilities
     if settings.name == "openai":
@@ -59,6 +67,12 @@ def make_generator(settings: GeneratorSettings) -> Generator:
     With generator.openai.probe it waits for the server, and not inside an event loop.
     """
     return _behind_cache(_GENERATORS[settings.name](settings), settings=settings)
+
+
+def generator_and_concurrency(settings: Settings) -> tuple[Generator, int]:
+    """`make_generator`, and how many questions one worker process works on at once with it."""
+    generator = _GENERATORS[settings.generator.name](settings.generator)
+    return _behind_cache(generator, settings=settings.generator), concurrency(settings, generator=generator)
 
 
 def _behind_cache(generator: Generator, *, settings: GeneratorSettings) -> Generator:
@@ -153,12 +167,15 @@ def _begin_fetching() -> None:
     set_up_log()
 
 
-def at_once(settings: Settings, *, generator: Generator) -> int:
-    """How many questions one worker process works on: as configured, else as many as its generator takes at once."""
+def concurrency(settings: Settings, *, generator: Generator) -> int:
+    """Questions that one worker process works on at once: as configured, else as many as its generator takes.
+
+    generator: the configured one, without its cache.
+    """
     if settings.workers.concurrency is not None:
         return settings.workers.concurrency
     if settings.generator.name == "scripted":
-        return SCRIPTED_AT_ONCE
+        return SCRIPTED_CONCURRENCY
     if settings.generator.name == "openai":
         return settings.generator.openai.concurrency
     return int(getattr(generator, "max_batch", 1))

@@ -245,14 +245,14 @@ def test_answer_pending(http, service):
     reply = response.json()
     assert (reply["status"], reply["answer"]) == ("pending", None)
     assert response.headers["x-ragbandit-decision-id"] == reply["decision_id"]
-    assert service.jobs.asked == [reply["decision_id"]]
+    assert service.jobs.enqueued == [reply["decision_id"]]
 
 
 def test_answer(http, service):
     """A request that waits gets the worker's answer, with status, steps and cost."""
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(http.post, "/v1/answer?wait_s=10", json={"question": QUESTION, "decision_id": "mine-1"})
-        while not service.jobs.asked:
+        while not service.jobs.enqueued:
             time.sleep(0.01)
         worker_answers(service, "mine-1", "Bram Stoker")
         response = waiting.result(10)
@@ -282,10 +282,10 @@ def test_answer_again(http, service):
 
 
 def test_answer_without_queue(http, service):
-    """With the queue down an answer is pending, not an error: the sweep will ask for it."""
+    """With the queue down an answer is pending, not an error: the recovery loop will request it."""
     service.jobs.broken = True
     assert http.post("/v1/answer?wait_s=0", json={"question": QUESTION}).status_code == 202
-    assert service.router.unrung == 1
+    assert service.router.failed_notifications == 1
 
 
 def test_answer_without_arms(serve):
@@ -938,7 +938,7 @@ def test_cancel(service, http):
             202,
             {"decision_id": key, "cancelled": None, "status": "pending"},
         )
-    assert service.jobs.told == [f"cancel:{key}"] * 2
+    assert service.jobs.published == [f"cancel:{key}"] * 2
     made = made_outcome(decision_id=key, now=time.time(), status="failed", stop_reason="cancelled")
     service.router.store.add_outcome(replace(made, run_by="worker"))
     ended = {"decision_id": key, "cancelled": True, "status": "failed"}

@@ -1,9 +1,11 @@
-"""The bell over a real Redis: it may ring once, twice or never; it carries no facts."""
+"""The queue over a real Redis: a job may come once, twice or never; it carries no facts."""
 
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rq import Queue
@@ -11,13 +13,15 @@ from rq.job import Job
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, QueueError
-from ragbandit.router.jobs.listener import Listener
 from ragbandit.router.jobs.processes import PARENT_VARIABLE
 from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
-from ragbandit.router.serving.recovery import sweep
+from ragbandit.router.serving.recovery import recover
 from ragbandit.router.serving.router import Router
 from ragbandit.router.types import Query
+
+#: the end of the line on an outage
+RETRYING = "retrying (answers are delayed, nothing is lost)"
 
 
 @pytest.fixture
@@ -44,94 +48,94 @@ def until(seen, *, seconds: float = 10.0) -> bool:
     return True
 
 
-def test_ring_coalesces(jobs, redis_client):
-    """A thousand rings for one ledger are one learn job, with the ledger's label as its only argument."""
+def test_notifications_of_the_learner_coalesce(jobs, redis_client):
+    """A thousand notifications for one ledger are one learn job, with the ledger's label as its only argument."""
     for _ in range(1000):
-        jobs.ring("main")
+        jobs.enqueue_learn("main")
     (job,) = Queue(LEARN_QUEUE, connection=redis_client).jobs
     assert (job.func_name, job.args) == ("workers.tasks.learn", ("main",))
     assert jobs.depth() == {"answer": 0, "learn": 1}
 
 
-def test_each_ledger_rings(jobs):
-    """Two ledgers have a bell each."""
-    jobs.ring("main")
-    jobs.ring("second")
+def test_each_ledger_has_its_job(jobs):
+    """Two ledgers have a learn job each."""
+    jobs.enqueue_learn("main")
+    jobs.enqueue_learn("second")
     assert jobs.depth()["learn"] == 2
 
 
-def test_hush_allows_again(jobs, redis_client):
-    """After the learner took its job and the bell down, the next feedback rings again."""
-    jobs.ring("main")
+def test_a_cleared_notification_is_repeated(jobs, redis_client):
+    """After the learner took its job and cleared the notification, the next feedback notifies again."""
+    jobs.enqueue_learn("main")
     redis_client.lpop(Queue(LEARN_QUEUE, connection=redis_client).key)
-    jobs.ring("main")
+    jobs.enqueue_learn("main")
     assert jobs.depth()["learn"] == 0
-    jobs.hush("main")
-    jobs.ring("main")
+    jobs.clear_notification("main")
+    jobs.enqueue_learn("main")
     assert jobs.depth()["learn"] == 1
 
 
 def test_one_job_is_enough(jobs):
-    """While a learn job waits to be taken no second one is queued, though the bell has faded."""
-    jobs.ring("main")
-    jobs.hush("main")
-    jobs.ring("main")
+    """While a learn job waits to be taken no second one is queued, though the notification was cleared."""
+    jobs.enqueue_learn("main")
+    jobs.clear_notification("main")
+    jobs.enqueue_learn("main")
     assert jobs.depth()["learn"] == 1
 
 
-def test_unheard_bell_rings_again(jobs, redis_client):
-    """A bell that nobody heard has an end: it cannot silence a ledger for ever."""
-    jobs.ring("main")
+def test_a_lost_notification_expires(jobs, redis_client):
+    """A notification that nobody took expires: it cannot silence a ledger for ever."""
+    jobs.enqueue_learn("main")
     assert 0 < redis_client.pttl("ragbandit:bell:main") <= 2000
 
 
-def test_ask_answer(jobs, redis_client):
+def test_enqueue_answer(jobs, redis_client):
     """An answer is one RQ job under the decision's id, and its only argument is that id."""
-    jobs.ask_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", timeout_s=5.0)
     queue = Queue(ANSWER_QUEUE, connection=redis_client)
     assert queue.job_ids == ["d1"]
     job = Job.fetch("d1", connection=redis_client)
     assert (job.func_name, job.args, job.timeout) == ("workers.tasks.answer", ("d1",), 35)
 
 
-def test_ask_answer_twice(jobs):
+def test_enqueue_answer_twice(jobs):
     """Asking again for an answer that is queued already queues nothing more."""
-    jobs.ask_answer("d1", timeout_s=5.0)
-    jobs.ask_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", timeout_s=5.0)
     assert jobs.depth()["answer"] == 1
 
 
-def test_ask_answer_while_running(jobs):
+def test_enqueue_answer_while_running(jobs):
     """Asking again for an answer that a worker is making queues nothing until that worker is gone."""
     jobs.mark_running("d1")
-    jobs.ask_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", timeout_s=5.0)
     assert (jobs.depth()["answer"], jobs.is_running("d1")) == (0, True)
     jobs.unmark_running("d1")
     assert not jobs.is_running("d1")
-    jobs.ask_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", timeout_s=5.0)
     assert jobs.depth()["answer"] == 1
 
 
-def test_hurry(jobs, redis_client):
-    """A queued decision that is hurried is the next one taken; one that is not queued is not put there."""
+def test_move_to_front(jobs, redis_client):
+    """A queued decision that is moved to the front is the next one taken; one that is not queued is not put there."""
     for key in ("d1", "d2", "d3"):
-        jobs.ask_answer(key, timeout_s=5.0)
-    jobs.hurry("d3")
-    jobs.hurry("d4")
+        jobs.enqueue_answer(key, timeout_s=5.0)
+    jobs.move_to_front("d3")
+    jobs.move_to_front("d4")
     queue = Queue(ANSWER_QUEUE, connection=redis_client)
     assert queue.job_ids == ["d3", "d1", "d2"]
     job, _ = Queue.dequeue_any([queue], None, connection=redis_client)
     assert job.id == "d3"
 
 
-def test_lost(jobs):
-    """Lost are the decisions that are neither queued nor being run."""
-    jobs.ask_answer("queued", timeout_s=5.0)
+def test_missing(jobs):
+    """Missing are the decisions that are neither queued nor being run."""
+    jobs.enqueue_answer("queued", timeout_s=5.0)
     jobs.mark_running("running")
-    assert jobs.lost(["queued", "running", "lost", "lost-too"]) == ["lost", "lost-too"]
+    assert jobs.missing(["queued", "running", "lost", "lost-too"]) == ["lost", "lost-too"]
     jobs.unmark_running("running")
-    assert jobs.lost(["running"]) == ["running"]
-    assert jobs.lost([]) == []
+    assert jobs.missing(["running"]) == ["running"]
+    assert jobs.missing([]) == []
 
 
 def test_running_mark_fades(jobs, redis_client):
@@ -142,22 +146,23 @@ def test_running_mark_fades(jobs, redis_client):
 
 def test_flushed(jobs, redis_client):
     """After FLUSHALL everything is lost, and can be asked for again."""
-    jobs.ask_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", timeout_s=5.0)
     jobs.mark_running("d2")
     redis_client.flushall()
-    assert jobs.lost(["d1", "d2"]) == ["d1", "d2"]
-    jobs.ask_answer("d1", timeout_s=5.0)
-    assert jobs.lost(["d1", "d2"]) == ["d2"]
+    assert jobs.missing(["d1", "d2"]) == ["d1", "d2"]
+    jobs.enqueue_answer("d1", timeout_s=5.0)
+    assert jobs.missing(["d1", "d2"]) == ["d2"]
 
 
 def test_tries_are_counted(jobs, redis_client):
     """Every worker that begins a decision counts one more try, for a day, until the answer is there."""
     assert [jobs.count_try("d1") for _ in range(3)] == [1, 2, 3]
-    assert (jobs.tries("d1"), jobs.tries("d2")) == (3, 0)
     assert jobs.count_try("d2") == 1
     assert 86_000 < redis_client.ttl("ragbandit:tries:d1") <= 86_400
-    jobs.forget_tries("d1")
-    jobs.forget_tries("d1")
+    assert [jobs.begin_run("d1"), jobs.begin_run("d2")] == [3, 1]
+    jobs.end_run("d2", kept=False)
+    for _ in range(2):
+        jobs.end_run("d1", kept=True)
     assert (jobs.count_try("d1"), jobs.count_try("d2")) == (1, 2)
 
 
@@ -166,48 +171,48 @@ def test_a_try_is_taken_back(jobs, redis_client):
     jobs.count_try("d1")
     jobs.count_try("d1")
     jobs.uncount_try("d1")
-    assert jobs.tries("d1") == 1
+    assert jobs.begin_run("d1") == 1
     assert redis_client.ttl("ragbandit:tries:d1") > 0
     jobs.uncount_try("d1")
     jobs.uncount_try("d2")
     assert redis_client.keys("ragbandit:tries:*") == []
 
 
-def test_sweep_after_flush(make_world, jobs, redis_client):
-    """After FLUSHALL one sweep brings every job back, and a second one adds nothing."""
+def test_recovery_after_flush(make_world, jobs, redis_client):
+    """After FLUSHALL one pass of recovery brings every job back, and a second one adds nothing."""
     world = make_world()
     asked = [world.route(ours=True) for _ in range(3)]
     world.judged(2)
     for decision in asked:
-        jobs.ask_answer(decision.id, timeout_s=5.0)
+        jobs.enqueue_answer(decision.id, timeout_s=5.0)
     redis_client.flushall()
     world.now += 60
     for _ in range(2):
-        sweep(world.ledger, jobs=jobs, settings=world.settings, now=world.now)
+        recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now)
         assert jobs.depth() == {"answer": 3, "learn": 1}
     assert set(Queue(ANSWER_QUEUE, connection=redis_client).job_ids) == {decision.id for decision in asked}
 
 
-def test_sweep_is_patient(make_world, jobs):
-    """A sweep leaves a decision alone until retry_after_s has passed, and one that has its outcome for ever."""
+def test_recovery_is_patient(make_world, jobs):
+    """Recovery leaves a decision alone until retry_after_s has passed, and one that has its outcome for ever."""
     world = make_world(workers={"retry_after_s": 10.0})
     answered, waiting = world.route(ours=True), world.route(ours=True)
     world.outcome(answered, by_worker=True)
     world.now += 9
-    assert sweep(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 0
+    assert recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 0
     world.now += 2
-    assert sweep(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 1
-    assert jobs.lost([waiting.id]) == []
+    assert recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 1
+    assert jobs.missing([waiting.id]) == []
 
 
 def test_listener_hears(jobs, redis_client):
     """A listener hears every line that is told, in order."""
     heard: list[str] = []
-    listener = Listener(redis_client, heard.append)
+    listener = jobs.listen(heard.append)
     try:
         assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
         for number in range(5):
-            jobs.tell(f"outcome:{number}")
+            jobs.publish(f"outcome:{number}")
         assert until(lambda: len(heard) >= 6)
         assert heard[-5:] == [f"outcome:{number}" for number in range(5)]
     finally:
@@ -223,14 +228,14 @@ def test_listener_survives_its_hearer(jobs, redis_client):
         if news == "bad":
             raise RuntimeError("the database did not answer")
 
-    listener = Listener(redis_client, hear)
+    listener = jobs.listen(hear)
     try:
         assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
-        jobs.tell("bad")
+        jobs.publish("bad")
         assert until(lambda: "bad" in heard)
 
         def told_again() -> bool:
-            jobs.tell("good")
+            jobs.publish("good")
             return "good" in heard
 
         assert until(told_again)
@@ -242,16 +247,17 @@ def test_listener_survives_a_restart(own_redis):
     """A listener hears again after Redis was stopped and started."""
     server, url = own_redis
     client, heard = connect(url), []
-    jobs, listener = RedisJobs(client), Listener(client, heard.append)
+    jobs = RedisJobs(client)
+    listener = jobs.listen(heard.append)
     try:
         assert until(lambda: client.publish("ragbandit:news", "before") == 1)
         server.stop()
         with pytest.raises(QueueError):
-            jobs.tell("lost")
+            jobs.publish("lost")
         server.start()
 
         def told() -> bool:
-            jobs.tell("after")
+            jobs.publish("after")
             return "after" in heard
 
         assert until(told)
@@ -269,26 +275,27 @@ def test_redis_down(own_redis):
     server.stop()
     began = time.monotonic()
     calls = [
-        lambda: jobs.ring("main"),
-        lambda: jobs.hush("main"),
-        lambda: jobs.ask_answer("d1", timeout_s=5.0),
-        lambda: jobs.lost(["d1"]),
+        lambda: jobs.enqueue_learn("main"),
+        lambda: jobs.clear_notification("main"),
+        lambda: jobs.enqueue_answer("d1", timeout_s=5.0),
+        lambda: jobs.missing(["d1"]),
         lambda: jobs.mark_running("d1"),
         lambda: jobs.unmark_running("d1"),
-        lambda: jobs.hurry("d1"),
-        lambda: jobs.tries("d1"),
+        lambda: jobs.move_to_front("d1"),
+        lambda: jobs.begin_run("d1"),
+        lambda: jobs.end_run("d1", kept=True),
         lambda: jobs.count_try("d1"),
         lambda: jobs.uncount_try("d1"),
         lambda: jobs.is_running("d1"),
-        lambda: jobs.forget_tries("d1"),
-        lambda: jobs.tell("news"),
+        lambda: jobs.publish("news"),
         jobs.depth,
         jobs.ping,
     ]
     for call in calls:
         with pytest.raises(QueueError) as caught:
             call()
-        assert (caught.value.status, caught.value.remedy) == (503, "is it running?")
+        assert (caught.value.status, caught.value.field) == (503, "redis_url")
+        assert "start it" in caught.value.remedy
     assert time.monotonic() - began < 5
     client.close()
 
@@ -304,11 +311,11 @@ def test_router_without_redis(own_redis, settings):
         router.outcome(decision.id, answer="Bram Stoker", steps=1)
         receipt = router.feedback(decision.id, rating=True)
         assert (receipt.duplicate, receipt.late) == (False, False)
-        assert router.unrung == 1  # found gone once, Redis is left alone for a while
+        assert router.failed_notifications == 3  # one found Redis gone; it was left alone by the others
         server.start()
-        swept = sweep(router.ledger, jobs=router.jobs, settings=router.settings, now=time.time() + 60)
-        assert (swept.rung, swept.requeued) == (True, 1)
-        assert router.jobs.lost([asked.id]) == []
+        recovered = recover(router.ledger, jobs=router.jobs, settings=router.settings, now=time.time() + 60)
+        assert (recovered.learner_notified, recovered.requeued) == (True, 1)
+        assert router.jobs.missing([asked.id]) == []
         assert router.learn() == 1
         assert router.decision(decision.id).state == "learned"
     router.jobs.client.close()
@@ -326,10 +333,10 @@ def test_a_redis_that_nobody_expects_is_not_missed(own_redis, tmp_path, settings
         router.feedback(decision.id, rating=True)
         assert router.learn() == 1
         time.sleep(0.1)  # for the listener
-    lines = {record.getMessage().partition(":")[0]: record.levelname for record in caplog.records}
-    troubles = {"no news from Redis", "bell not rung", "snapshot not announced"}
-    assert troubles & set(lines) == (troubles if configured else set())
-    assert lines.get("no Redis here") == (None if configured else "INFO")
+    lines = [record.getMessage() for record in caplog.records if "Redis" in record.getMessage()]
+    start = "no Redis is running: /v1/answer waits until one is; the learner finds feedback by polling the database"
+    assert lines == ([f"cannot reach Redis; {RETRYING}"] if configured else [start])
+    assert warnings(caplog) == (lines if configured else [])
     router.jobs.client.close()
 
 
@@ -339,13 +346,61 @@ def test_a_redis_that_was_there_is_missed(own_redis, tmp_path, settings, caplog)
     server.stop()
     with Router.open(settings(data_dir=str(tmp_path / "redis"))) as router:
         server.start()
-        router.jobs.ping()
         assert until(lambda: router.jobs.client.pubsub_numsub("ragbandit:news")[0][1] == 1)
         assert warnings(caplog) == []
         server.stop()
         router.request_answer(router.route("Who wrote Emma?"))
-        assert until(lambda: {"no news from Redis", "bell not rung: the sweep will"} <= {*warnings(caplog)})
+        assert until(lambda: warnings(caplog) == [f"lost connection to Redis; {RETRYING}"])
     router.jobs.client.close()
+
+
+def test_an_outage_is_logged_once(own_redis, settings, caplog):
+    """However often Redis is missed in an outage, and by however many parts, there is one line, and one at its end."""
+    server, url = own_redis
+    with caplog.at_level("INFO", logger="ragbandit"), Router.open(settings(redis_url=url)) as router:
+        assert until(lambda: router.jobs.client.pubsub_numsub("ragbandit:news")[0][1] == 1)
+        server.stop()
+        decision = router.route("Who wrote Dracula?")
+        router.request_answer(decision)
+        for _ in range(3):
+            with pytest.raises(QueueError):
+                router.jobs.depth()
+        time.sleep(1.2)  # the listener tries once a second
+        server.start()
+        assert until(lambda: not router.jobs.outage.lasts)
+        router.request_answer(decision)
+    lines = [record.getMessage() for record in caplog.records if "Redis" in record.getMessage()]
+    assert lines == [f"lost connection to Redis; {RETRYING}", "Redis is reachable again"]
+    router.jobs.client.close()
+
+
+def test_ping_takes_a_new_connection(own_redis):
+    """A Redis whose socket was removed is not reachable for a newcomer, though open connections still work."""
+    server, url = own_redis
+    client = connect(url)
+    jobs = RedisJobs(client)
+    jobs.ping()
+    assert jobs.depth() == {"answer": 0, "learn": 0}
+    server.socket.unlink()
+    assert jobs.depth() == {"answer": 0, "learn": 0}
+    with pytest.raises(QueueError):
+        jobs.ping()
+    client.close()
+
+
+def test_identical_requests_queue_one_job(jobs, redis_client):
+    """Of many threads that ask for the same answer at once, one queues the job."""
+    together = threading.Barrier(16)
+
+    def ask(_):
+        together.wait(10)
+        jobs.enqueue_answer("d1", timeout_s=5.0)
+
+    for _ in range(5):
+        redis_client.flushall()
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(ask, range(16)))
+        assert jobs.depth()["answer"] == 1
 
 
 def warnings(caplog):
@@ -360,7 +415,7 @@ def test_router_hears_outcomes(redis_server, redis_client, settings):
         assert RedisJobs(redis_client).depth()["answer"] == 1
         assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
         router.outcome(decision.id, answer="Bram Stoker")
-        RedisJobs(redis_client).tell(f"outcome:{decision.id}")
+        RedisJobs(redis_client).publish(f"outcome:{decision.id}")
         assert got.result(5).answer == "Bram Stoker"
     router.jobs.client.close()
 

@@ -20,7 +20,7 @@ from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.policies.linear.mba import MbaRag
-from ragbandit.router.serving.recovery import sweep
+from ragbandit.router.serving.recovery import recover
 from ragbandit.router.storage.closing import ClosingRule
 from ragbandit.router.storage.tables import decisions, feedback, waiting
 from ragbandit.router.types import Decision
@@ -136,7 +136,7 @@ def test_window_waits_for_the_outcome(make_world, database_url):
 
 @pytest.mark.parametrize("default", [None, -0.5])
 def test_window_of_our_own_waits_for_the_answer(make_world, database_url, default):
-    """With a window a decision that our workers run stays open, and in the sweep's sight, until time has run out."""
+    """With a window a decision that our workers run stays open, and recovery finds it, until time has run out."""
     learning = {"wait_s": 60.0, "expire_s": 1000.0, "default_reward": default}
     world = make_world(database_url=database_url, learning=learning)
     ours, theirs = world.route(ours=True), world.route()
@@ -145,8 +145,8 @@ def test_window_of_our_own_waits_for_the_answer(make_world, database_url, defaul
     state = "closed" if default is None else "defaulted"
     assert (world.router.decision(theirs.id).state, world.router.decision(ours.id).state) == (state, "waiting")
     assert world.ledger.unanswered(before=world.now, limit=10) == [ours.id]
-    assert sweep(world.ledger, jobs=world.jobs, settings=world.settings, now=world.now).requeued == 1
-    assert world.jobs.asked == [ours.id]
+    assert recover(world.ledger, jobs=world.jobs, settings=world.settings, now=world.now).requeued == 1
+    assert world.jobs.enqueued == [ours.id]
     world.now = EPOCH + 1059
     assert world.learn() == 0
     world.now = EPOCH + 1060
@@ -487,7 +487,7 @@ def test_break_in_what_others_learned(make_world, database_url, monkeypatch):
 
 
 def test_nothing_new_is_not_packed(make_world, database_url, monkeypatch):
-    """Where nothing is new the policy is not packed again, however often the bell rings."""
+    """Where nothing is new the policy is not packed again, however often the learner is notified."""
     world = make_world(database_url=database_url)
     learner, packed = world.learner(), []
 
@@ -550,7 +550,7 @@ def test_router_without_snapshots_rings(make_world, database_url):
     damage_all(world, "deleted")
     other = make_world(database_url=database_url)
     assert other.router.service.serving.last_seq == 0
-    assert other.jobs.rung == ["main"]
+    assert other.jobs.notified == ["main"]
     other.learn()
     assert other.router.service.serving.last_seq == 3
 

@@ -9,7 +9,6 @@ from rq import Queue
 from sqlalchemy import select
 
 from ragbandit.router.errors import Conflict, InvalidInput, NotFound
-from ragbandit.router.jobs.listener import Listener
 from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.router import Router
@@ -49,13 +48,13 @@ def rows(database):
 def test_asking_again_changes_nothing(store, database, make_decision):
     """The first time of asking is kept; a decision nobody asked about is not among those asked."""
     store.add_decisions([make_decision("d1", run_by="worker"), make_decision("d2", run_by="worker")])
-    assert cancellations.asked(database, ids=["d1", "d2"]) == set()
+    assert cancellations.requested(database, ids=["d1", "d2"]) == set()
     for now in (5.0, 6.0):
-        found = cancellations.ask(database, decision_id="d1", now=now)
+        found = cancellations.request(database, decision_id="d1", now=now)
         assert (found.cancelled, found.status) == (None, None)
     assert rows(database) == [("d1", 5.0)]
-    assert cancellations.asked(database, ids=["d1", "d2"]) == {"d1"}
-    assert cancellations.asked(database, ids=[]) == set()
+    assert cancellations.requested(database, ids=["d1", "d2"]) == {"d1"}
+    assert cancellations.requested(database, ids=[]) == set()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_what_has_ended_is_not_cancelled(store, database, make_decision, status,
     decision = make_decision("d1", run_by="worker")
     store.add_decisions([decision])
     store.add_outcome(ended(decision, status=status, stop_reason=stop_reason))
-    found = cancellations.ask(database, decision_id=decision.id, now=5.0)
+    found = cancellations.request(database, decision_id=decision.id, now=5.0)
     assert (found.cancelled, found.status) == (cancelled, status)
     assert rows(database) == []
 
@@ -76,11 +75,11 @@ def test_what_cannot_be_cancelled(store, database, make_decision):
     """A decision that the caller runs is a conflict with a remedy, an unknown one is not found."""
     store.add_decisions([make_decision("d1")])
     with pytest.raises(Conflict, match="your own stack") as caught:
-        cancellations.ask(database, decision_id="d1", now=5.0)
+        cancellations.request(database, decision_id="d1", now=5.0)
     assert "report the outcome yourself" in caught.value.remedy
     with pytest.raises(NotFound) as unknown:
-        cancellations.ask(database, decision_id="d2", now=5.0)
-    assert unknown.value.remedy == "send the id that /v1/answer returned"
+        cancellations.request(database, decision_id="d2", now=5.0)
+    assert unknown.value.remedy == "use the decision id that answer gave"
     assert rows(database) == []
 
 
@@ -88,7 +87,7 @@ def test_asking_at_once(store, database, make_decision):
     """Many that ask for one decision at a time all hear the same, and one row is written."""
     store.add_decisions([make_decision("d1", run_by="worker")])
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda now: cancellations.ask(database, decision_id="d1", now=now), range(8)))
+        found = list(pool.map(lambda now: cancellations.request(database, decision_id="d1", now=now), range(8)))
     assert {(each.cancelled, each.status) for each in found} == {(None, None)}
     assert len(rows(database)) == 1
 
@@ -100,13 +99,13 @@ def test_the_door_hurries_and_tells(make_world):
     waiting = world.router.await_outcome(decision)
     found = world.router.cancel(decision.id)
     assert (found.cancelled, found.status) == (None, None)
-    assert (world.jobs.hurried, world.jobs.told) == ([decision.id], [f"cancel:{decision.id}"])
+    assert (world.jobs.moved_to_front, world.jobs.published) == ([decision.id], [f"cancel:{decision.id}"])
     world.store.add_outcome(ended(decision, status="failed", stop_reason="cancelled"))
-    world.router._hear(f"outcome:{decision.id}")
+    world.router._handle_notification(f"outcome:{decision.id}")
     assert waiting.result(5).stop_reason == "cancelled"
     again = world.router.cancel(decision.id)
     assert (again.cancelled, again.status) == (True, "failed")
-    assert len(world.jobs.told) == 1
+    assert len(world.jobs.published) == 1
     with pytest.raises(InvalidInput):
         world.router.cancel("not an id")
 
@@ -124,7 +123,7 @@ def test_whoever_runs_it_hears_first(make_world, monkeypatch):
     """The news of a cancellation goes out first, before another worker is asked to end the decision."""
     world = make_world()
     decision, told = world.route(ours=True), []
-    monkeypatch.setattr(world.jobs, "ask_answer", lambda *_, **__: told.extend(world.jobs.told))
+    monkeypatch.setattr(world.jobs, "enqueue_answer", lambda *_, **__: told.extend(world.jobs.published))
     world.router.cancel(decision.id)
     assert told == [f"cancel:{decision.id}"]
 
@@ -158,9 +157,9 @@ def test_the_door_over_redis(redis_server, redis_client, settings):
         made = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(10) for n in range(3)]
         for decision in made[:2]:
             router.request_answer(decision)
-        listener = Listener(redis_client, hear)
+        listener = RedisJobs(redis_client).listen(hear)
         while not heard:
-            RedisJobs(redis_client).tell("hello")
+            RedisJobs(redis_client).publish("hello")
         router.cancel(made[1].id)
         router.cancel(made[2].id)
         assert told.wait(5)

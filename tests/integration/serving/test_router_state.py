@@ -34,7 +34,7 @@ def test_state_without_a_queue(make_world):
     world.jobs.broken = True
     world.judged(1)
     state = world.router.state()
-    assert (state.jobs, state.redis_errors, state.ledger.counters.decided) == (None, 1, 1)
+    assert (state.jobs, state.failed_notifications, state.ledger.counters.decided) == (None, 1, 1)
 
 
 def test_counts_that_only_grow_are_counters(make_world):
@@ -43,7 +43,7 @@ def test_counts_that_only_grow_are_counters(make_world):
     world.judged(1)
     world.learn()
     lines = Metrics(world.router).text().decode().splitlines()
-    for name in ("policy_swaps", "snapshots_refused", "redis_errors", "decisions_fail_open"):
+    for name in ("policy_swaps", "snapshots_refused", "failed_notifications", "decisions_fail_open"):
         assert f"# TYPE ragbandit_{name}_total counter" in lines
     assert "ragbandit_policy_swaps_total 1.0" in lines
     assert "ragbandit_lag_seconds 0.0" in lines

@@ -76,8 +76,8 @@ def test_a_store_of_the_first_schema_is_brought_up(empty, make_decision):
     decision = make_decision("d1", run_by="worker")
     DecisionStore(empty, label="main").add_decisions([decision])
     assert migrate(empty) == SCHEMA_REVISION
-    assert cancellations.ask(empty, decision_id=decision.id, now=1.0).status is None
-    assert cancellations.asked(empty, ids=[decision.id]) == {decision.id}
+    assert cancellations.request(empty, decision_id=decision.id, now=1.0).status is None
+    assert cancellations.requested(empty, ids=[decision.id]) == {decision.id}
 
 
 def test_failed_migration_leaves_nothing(empty):

@@ -1,6 +1,7 @@
 """Worker threads over a real Redis and SQLite: several questions at once, budgets, and an arm that blocks them all."""
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -13,9 +14,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rq import Queue
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.listener import Listener
 from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
@@ -25,9 +26,10 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.workers import tasks
-from ragbandit.workers.consumers import LOOK_S, REPLY_S, Takers
-from ragbandit.workers.event_loop import LoopThread
+from ragbandit.workers import housekeeping, tasks
+from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumers
+from ragbandit.workers.event_loop import EventLoop
+from ragbandit.workers.process import job_functions
 
 ROOT = Path(__file__).parents[3]
 PASSAGES = [
@@ -60,30 +62,33 @@ class Worker:
             arms=make_arms(arms, capabilities=generator.capabilities),
             retriever=retriever,
             generator=generator,
-            loop=LoopThread(),
+            loop=EventLoop(),
         )
-        tasks.bind(self.context)
-        self.takers = Takers(reach, stopping=self.context.ending)
+        self.consumers = Consumers(
+            reach,
+            functions=job_functions(self.context),
+            stopping=self.context.ending,
+            outage=self.context.jobs.outage,
+        )
         self._stop = threading.Event()
-        self._keeper = threading.Thread(target=tasks.housekeeping, args=(self.context, self._stop))
+        self._keeper = threading.Thread(target=housekeeping.keep_house, args=(self.context, self._stop))
         self._keeper.start()
-        self._listener: Listener | None = None
+        self._listener = None
 
     def listen(self):
         """To the news of cancellations, as a process does from its start."""
-        self._listener = Listener(self.client, partial(tasks.hear, self.context))
+        self._listener = self.context.jobs.listen(partial(housekeeping.handle_notification, self.context))
 
     def close(self):
-        self.takers.stop()
+        self.consumers.stop()
         self.context.loop.interrupt()
-        assert self.takers.wait(20)
+        assert self.consumers.wait(20)
         self._stop.set()
         self._keeper.join(10)
         if self._listener is not None:
             self._listener.close()
         self.context.close()
         self.client.close()
-        tasks._bound.clear()
 
 
 @pytest.fixture
@@ -141,13 +146,75 @@ def test_questions_overlap(make_worker, threads):
     generator = Gathering(threads)
     worker = make_worker(arms={"single_step": {}}, generator=generator)
     keys = ask(worker, 2 * threads)
-    worker.takers.start(ANSWER_QUEUE, threads=threads, burst=True)
-    assert worker.takers.wait(30)
+    worker.consumers.start(ANSWER_QUEUE, threads=threads, burst=True)
+    assert worker.consumers.wait(30)
     found = worker.router.store.outcomes_by_id(keys)
     assert generator.most == threads
     assert [found[key].status for key in keys] == ["answered"] * len(keys)
     assert len(generator.requests) == len(keys)
-    assert worker.context.running.ids() == []
+    assert worker.context.active_runs.ids() == []
+
+
+def test_a_job_that_was_queued_twice_is_done_once(make_worker, caplog):
+    """Duplicates of a job, taken at the same time and after its end, run the arm once and log no error."""
+    generator = Gathering(99)
+    worker = make_worker(arms={"single_step": {}}, generator=generator)
+    (key,) = ask(worker, 1)
+    queue = Queue(ANSWER_QUEUE, connection=worker.client)
+    for _ in range(7):
+        queue.push_job_id(key)
+    worker.consumers.start(ANSWER_QUEUE, threads=4)
+    assert until(lambda: generator.inside == 1)
+    time.sleep(0.1)
+    generator.full = True
+    assert until(lambda: queue.count == 0 and worker.router.store.outcomes_by_id([key]))
+    worker.consumers.stop()
+    assert worker.consumers.wait(10)
+    assert len(generator.requests) == 1
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert not worker.client.exists(f"rq:job:{key}")
+
+
+def test_a_job_that_fails_is_logged(make_worker, caplog):
+    """A job that raises, or has a name that nobody knows, is logged with its traceback; the thread takes the next."""
+    worker = make_worker(arms={"single_step": {}}, generator=Gathering(1))
+    queue = Queue(ANSWER_QUEUE, connection=worker.client)
+    queue.enqueue("workers.tasks.unheard_of", "x", job_id="unknown")
+    (key,) = ask(worker, 1)
+    worker.consumers.start(ANSWER_QUEUE, threads=1, burst=True)
+    assert worker.consumers.wait(20)
+    assert worker.router.store.outcomes_by_id([key])
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert (record.job, record.id, record.exc_info[0]) == ("workers.tasks.unheard_of", "unknown", KeyError)
+
+
+def test_learning_needs_no_redis(tmp_path, settings):
+    """`ragbandit worker --queue learn` without Redis learns by polling the database, and says so once."""
+    made = settings(arms={"single_step": {"run_by": "caller"}}, policy={"name": "uniform", "fallback": "single_step"})
+    made = made.model_copy(update={"workers": made.workers.model_copy(update={"sweep_interval_s": 0.2})})
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(made.model_dump(exclude_none=True)))
+    command = [sys.executable, "-m", "ragbandit", "worker", "--queue", "learn", "--config", str(file)]
+    with Router.open(made) as router, (tmp_path / "log").open("wb") as log:
+        for number in range(3):
+            decision = router.route(f"Who wrote book {number}?")
+            router.outcome(decision.id, answer="x", steps=1)
+            router.feedback(decision.id, rating=True)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=log)
+        try:
+            assert until(lambda: router.status().counters.learned == 3), (tmp_path / "log").read_text()
+            decision = router.route("Who wrote another book?")
+            router.feedback(decision.id, reward=1.0)
+            assert until(lambda: router.status().counters.learned == 4)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+            process.wait(10)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert sum("learning goes on by polling the database" in line for line in lines) == 1
+    assert sum("WARNING" in line for line in lines) == 1
+    assert any("cannot reach Redis; retrying (answers are delayed, nothing is lost)" in line for line in lines)
 
 
 def test_a_worker_that_is_stopped_finishes_what_it_has_taken(make_worker):
@@ -155,12 +222,12 @@ def test_a_worker_that_is_stopped_finishes_what_it_has_taken(make_worker):
     generator = Gathering(99)
     worker = make_worker(arms={"single_step": {}}, generator=generator)
     keys = ask(worker, 6)
-    worker.takers.start(ANSWER_QUEUE, threads=4)
+    worker.consumers.start(ANSWER_QUEUE, threads=4)
     assert until(lambda: generator.inside == 4)
-    worker.takers.stop()
-    assert not worker.takers.wait(0.3)
+    worker.consumers.stop()
+    assert not worker.consumers.wait(0.3)
     generator.full = True
-    assert worker.takers.wait(20)
+    assert worker.consumers.wait(20)
     assert len(worker.router.store.outcomes_by_id(keys)) == 4
     assert worker.context.jobs.depth()["answer"] == 2
 
@@ -176,11 +243,11 @@ def own_redis(tmp_path):
 
 
 def test_threads_wait_for_redis(make_worker, own_redis):
-    """When Redis goes and comes back empty, all threads go on, and the sweep brings back what was not answered."""
+    """When Redis goes and comes back empty, all threads go on, and recovery brings back what was not answered."""
     server, url = own_redis
     generator = Gathering(1)
     worker = make_worker(arms={"single_step": {}}, generator=generator, url=url)
-    worker.takers.start(ANSWER_QUEUE, threads=4)
+    worker.consumers.start(ANSWER_QUEUE, threads=4)
     (first,) = ask(worker, 1)
     assert until(lambda: worker.router.store.outcomes_by_id([first]))
     server.stop()
@@ -197,14 +264,14 @@ def test_a_worker_ends_though_redis_hangs(make_worker, own_redis):
     """Threads that wait for a reply of a Redis that hangs give it up after a few seconds, and end when told to."""
     server, url = own_redis
     worker = make_worker(arms={"single_step": {}}, generator=Gathering(1), url=url)
-    worker.takers.start(ANSWER_QUEUE, threads=2)
+    worker.consumers.start(ANSWER_QUEUE, threads=2)
     (first,) = ask(worker, 1)
     assert until(lambda: worker.router.store.outcomes_by_id([first]) and not worker.client.exists(f"rq:job:{first}"))
     os.kill(server.pid, signal.SIGSTOP)
     try:
         time.sleep(0.1)
-        worker.takers.stop()
-        assert worker.takers.wait(12)  # at most four replies that do not come, one after the other
+        worker.consumers.stop()
+        assert worker.consumers.wait(12)  # at most four replies that do not come, one after the other
     finally:
         os.kill(server.pid, signal.SIGCONT)
 
@@ -237,7 +304,7 @@ def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, 
         finally:
             process.kill()
             process.wait(10)
-        assert [RedisJobs(redis_client).tries(each.id) for each in decided] == [1, 0, 0]
+        assert [int(redis_client.get(f"ragbandit:tries:{each.id}") or 0) for each in decided] == [1, 0, 0]
         assert redis_client.keys("ragbandit:running:*") == []
         assert router.store.outcomes_by_id([each.id for each in decided]) == {}
     router.jobs.client.close()
@@ -257,8 +324,8 @@ def test_a_burst_answers_and_then_learns(tmp_path, settings, redis_server, redis
         for decision in decided:
             router.feedback(decision.id, rating=True)
             router.request_answer(decision)
-        redis_client.delete(f"rq:queue:{LEARN_QUEUE}")  # so that the answers themselves must ring for the learner
-        RedisJobs(redis_client).hush("main")
+        redis_client.delete(f"rq:queue:{LEARN_QUEUE}")  # so that the answers themselves must notify the learner
+        RedisJobs(redis_client).clear_notification("main")
         done = subprocess.run(
             command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False
         )
@@ -303,7 +370,7 @@ def test_a_worker_obeys_the_budget_of_a_query(make_worker, cap, ended):
     generator = ScriptedGenerator(NOTES, dollars=0.1, seconds=0.1)
     arms = {"adaptive_note": {"updates": 2, "failures": 9, "passages_per_round": 1}}
     worker = make_worker(arms=arms, generator=generator)
-    worker.takers.start(ANSWER_QUEUE, threads=1)
+    worker.consumers.start(ANSWER_QUEUE, threads=1)
     query = Query(text="Who wrote Dracula?", budget=Budget(**cap))
     _, outcome = worker.router.answer(query, wait_s=20)
     assert (outcome.status, outcome.stop_reason) == ended
@@ -318,7 +385,7 @@ def test_a_cancelled_decision_ends_soon(make_worker):
     generator = Gathering(99)
     worker = make_worker(arms={"single_step": {}}, generator=generator)
     worker.listen()
-    worker.takers.start(ANSWER_QUEUE, threads=1)
+    worker.consumers.start(ANSWER_QUEUE, threads=1)
     with ThreadPoolExecutor(3) as pool:
         ids = [DecisionId(f"d{n}") for n in range(3)]
         first = pool.submit(worker.router.answer, Query(id=ids[0], text="Who wrote Dracula?"), wait_s=20)
@@ -350,7 +417,7 @@ def test_a_cancelled_decision_ends_soon(make_worker):
 BLOCKING_WORKER = """
 import sys, time
 from ragbandit.router.config.loading import load
-from ragbandit.workers import tasks
+from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.log_setup import set_up_log
 from ragbandit.workers.process import run_worker
 
@@ -405,7 +472,7 @@ def test_an_arm_that_blocks_the_loop_ends_its_worker(tmp_path, settings, redis_s
             missing = [each for each in decided if each.id not in router.store.outcomes_by_id([d.id for d in decided])]
             for decision in missing:
                 jobs.unmark_running(decision.id)  # the mark of the dead worker, which would fade by itself
-                jobs.ask_answer(decision.id, timeout_s=1.0)
+                jobs.enqueue_answer(decision.id, timeout_s=1.0)
             with (tmp_path / f"worker-{turn}.log").open("wb") as log:
                 process = subprocess.Popen(command, cwd=ROOT, env=here, stdout=log, stderr=log)
                 try:

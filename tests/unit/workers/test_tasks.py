@@ -20,7 +20,8 @@ from sqlalchemy import delete
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, QueueError, StoreError
-from ragbandit.router.serving import cancellation as cancellations
+from ragbandit.router.jobs.outage import Outage
+from ragbandit.router.serving import cancellation
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.tables import outcomes
@@ -29,19 +30,19 @@ from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.workers import tasks
-from ragbandit.workers.active_runs import Running
+from ragbandit.workers import housekeeping, tasks
+from ragbandit.workers.active_runs import ActiveRuns
 from ragbandit.workers.consumers import Signals
-from ragbandit.workers.event_loop import LoopThread
+from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.log_setup import _Plain
 from ragbandit.workers.wiring.arms import check_arms
-from ragbandit.workers.wiring.generators import at_once, check_generator, make_generator, offered
+from ragbandit.workers.wiring.generators import check_generator, concurrency, make_generator, offered
 from ragbandit.workers.wiring.retrievers import make_retriever
 
 
 @pytest.fixture
 def loop():
-    made = LoopThread()
+    made = EventLoop()
     yield made
     made.close()
 
@@ -93,7 +94,7 @@ def test_an_interrupted_wait_cancels_the_coroutine(loop):
 
 def test_closing_cancels_what_still_runs():
     """A coroutine left behind is cancelled, the thread ends, and closing again does nothing."""
-    loop, cancelled = LoopThread(), threading.Event()
+    loop, cancelled = EventLoop(), threading.Event()
 
     async def hang():
         try:
@@ -286,32 +287,40 @@ def decision_for(arm):
     )
 
 
-class Bell:
+class Redis:
     """Redis, as far as a worker sees it. broken: it cannot be reached."""
 
     def __init__(self, *, tries=0, broken=False):
-        self.counted, self.broken, self.forgotten, self.told = tries, broken, [], []
+        self.counted, self.broken, self.kept, self.outage = tries, broken, [], Outage()
         self.begun, self.calls, self.marked, self.elsewhere = 0, 0, [], False
 
     def _check(self):
         self.calls += 1
         if self.broken:
-            raise QueueError("Redis is down")
+            error = QueueError("Redis is down")
+            self.outage.failed(error)
+            raise error
 
-    def mark_running(self, key):
+    def begin_run(self, key):
         self._check()
         self.marked.append(key)
+        return self.counted
 
-    def unmark_running(self, key):
+    def end_run(self, key, *, kept):
+        self._check()
+        if kept:
+            self.kept.append(key)
+
+    def mark_running(self, *keys):
+        self._check()
+        self.marked.extend(keys)
+
+    def unmark_running(self, *keys):
         self._check()
 
     def is_running(self, key):
         self._check()
         return self.elsewhere
-
-    def tries(self, key):
-        self._check()
-        return self.counted
 
     def count_try(self, key):
         self._check()
@@ -323,24 +332,16 @@ class Bell:
         self._check()
         self.counted -= 1
 
-    def forget_tries(self, key):
-        self._check()
-        self.forgotten.append(key)
-
-    def tell(self, news):
-        self._check()
-        self.told.append(news)
-
-    def ring(self, label):
+    def enqueue_learn(self, label):
         self._check()
 
 
 @pytest.fixture
 def work(tmp_path, sqlite_template):
-    """A function that makes a worker with one decision, this bell and these parts; gives its context."""
+    """A function that makes a worker with one decision, this Redis and these parts; gives its context."""
     contexts = []
 
-    def make(*, bell=None, generator=None, arm="single_step"):
+    def make(*, redis=None, generator=None, arm="single_step"):
         file = tmp_path / f"worker-{len(contexts)}.db"
         shutil.copyfile(sqlite_template, file)
         store = DecisionStore(Database(f"sqlite:///{file}"), label="main")
@@ -350,21 +351,19 @@ def work(tmp_path, sqlite_template):
             settings=Settings(budget={"seconds": 20}, workers={"sweep_interval_s": 0.05}),
             store=store,
             ledger=None,
-            jobs=bell or Bell(),
+            jobs=redis or Redis(),
             arms=make_arms({"single_step": {"passages": 2}}, capabilities=generator.capabilities),
             retriever=MemoryRetriever([]),
             generator=generator,
-            loop=LoopThread(),
+            loop=EventLoop(),
         )
         contexts.append(context)
-        tasks.bind(context)
         return context
 
     yield make
     for context in contexts:
         context.close()
         context.store.database.close()
-    tasks._bound.clear()
 
 
 @pytest.fixture
@@ -374,7 +373,7 @@ def serve(work):
     def deliver(*, deliveries=1, **parts):
         context = work(**parts)
         for _ in range(deliveries):
-            tasks.answer("d1")
+            tasks.answer(context, "d1")
         return outcome_in(context), context
 
     return deliver
@@ -390,7 +389,7 @@ def forget_outcomes(context):
 
 
 def cancel(context):
-    return cancellations.ask(context.store.database, decision_id=DecisionId("d1"), now=time.time())
+    return cancellation.request(context.store.database, decision_id=DecisionId("d1"), now=time.time())
 
 
 def test_an_answered_question_is_forgotten_by_the_count(serve):
@@ -400,41 +399,41 @@ def test_an_answered_question_is_forgotten_by_the_count(serve):
     assert (outcome.status, outcome.answer, outcome.run_by) == ("answered", "Bram Stoker", "worker")
     assert (outcome.made_by["params"]["passages"], outcome.made_by["budget"]) == (2, {"seconds": 20})
     assert (context.jobs.begun, context.jobs.counted) == (1, 0)
-    assert (context.jobs.forgotten, context.jobs.told) == (["d1"], ["outcome:d1"])
+    assert context.jobs.kept == ["d1"]
 
 
 @pytest.mark.parametrize("tries", [0, tasks.MAX_TRIES - 1])
 def test_a_question_is_tried_again_after_a_death(serve, tries):
     """Up to three tries in all are made."""
-    assert serve(bell=Bell(tries=tries))[0].status == "answered"
+    assert serve(redis=Redis(tries=tries))[0].status == "answered"
 
 
 def test_a_question_that_kills_its_workers_is_given_up(serve):
     """After three tries without an outcome it is failed as worker_died, at no cost, and the model is not asked."""
-    bell = Bell(tries=tasks.MAX_TRIES)
-    outcome, context = serve(bell=bell)
+    redis = Redis(tries=tasks.MAX_TRIES)
+    outcome, context = serve(redis=redis)
 
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "worker_died", None)
     assert (outcome.cost, outcome.steps, outcome.trace) == (Cost(), 0.0, ())
     assert "3 workers died" in outcome.error
     assert outcome.made_by["arm"] == "single_step"
     assert context.generator.requests == []
-    assert (bell.forgotten, bell.told) == (["d1"], ["outcome:d1"])
+    assert redis.kept == ["d1"]
 
 
 def test_without_redis_nothing_is_counted(serve):
     """With Redis down the question is answered all the same."""
-    assert serve(bell=Bell(broken=True))[0].status == "answered"
+    assert serve(redis=Redis(broken=True))[0].status == "answered"
 
 
 def test_redis_is_left_alone_after_a_failure(serve):
     """Of all the calls around a question only the first waits for a Redis that hangs; later ones try again."""
-    outcome, context = serve(bell=Bell(broken=True))
+    outcome, context = serve(redis=Redis(broken=True))
     assert (outcome.status, context.jobs.calls) == ("answered", 1)
-    context.jobs.broken, context.quiet_until = False, 0.0
+    context.jobs.broken, context.jobs.outage._failed_at = False, 0.0
     forget_outcomes(context)
-    tasks.answer("d1")
-    assert context.jobs.told == ["outcome:d1"]
+    tasks.answer(context, "d1")
+    assert context.jobs.kept == ["d1"]
 
 
 def test_an_arm_taken_out_of_the_configuration_is_a_failure(serve):
@@ -465,7 +464,7 @@ def test_clients_live_across_jobs_and_are_closed_on_their_loop(serve):
     generator = Bound({"": "x"})
     _, context = serve(generator=generator)
     forget_outcomes(context)
-    tasks.answer("d1")
+    tasks.answer(context, "d1")
     context.close()
 
     assert len(loops) == 3
@@ -500,8 +499,8 @@ def together():
     """A function that calls `answer` for these decisions at once, a thread each; they are joined at the end."""
     threads = []
 
-    def start(*keys):
-        made = [threading.Thread(target=tasks.answer, args=(key,)) for key in keys]
+    def start(context, *keys):
+        made = [threading.Thread(target=tasks.answer, args=(context, key)) for key in keys]
         threads.extend(made)
         for thread in made:
             thread.start()
@@ -517,9 +516,9 @@ def test_a_decision_delivered_twice_at_once_runs_once(work, together):
     """While one thread runs a decision, another one that gets it too leaves it alone."""
     generator = Held()
     context = work(generator=generator)
-    first, *_ = together("d1")
+    first, *_ = together(context, "d1")
     assert generator.entered.wait(10)
-    tasks.answer("d1")
+    tasks.answer(context, "d1")
     assert outcome_in(context) is None
     generator.free.set()
     first.join(20)
@@ -530,13 +529,13 @@ def test_a_decision_delivered_twice_at_once_runs_once(work, together):
 def test_questions_that_were_tried_before_run_one_at_a_time(work, together, tries, most):
     """First tries overlap; of those that may have killed a worker one runs at a time: it takes no others along."""
     generator = Held()
-    context = work(generator=generator, bell=Bell(tries=tries))
+    context = work(generator=generator, redis=Redis(tries=tries))
     keys = ["d1", "d2", "d3"]
     context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId(key)) for key in keys[1:]])
     context.jobs.count_try = lambda key: tries + 1
-    threads = together(*keys)
+    threads = together(context, *keys)
     assert until(lambda: generator.inside == most)
-    assert until(lambda: len(context.running.ids()) == 3)
+    assert until(lambda: len(context.active_runs.ids()) == 3)
     generator.free.set()
     for thread in threads:
         thread.join(20)
@@ -570,7 +569,7 @@ def test_a_blocked_loop_is_found(loop):
 
 
 @pytest.mark.parametrize(
-    ("generator", "concurrency", "expected"),
+    ("generator", "configured", "expected"),
     [
         ({"name": "scripted"}, None, 8),
         ({"name": "openai", "openai": {"concurrency": 5}}, None, 5),
@@ -578,44 +577,44 @@ def test_a_blocked_loop_is_found(loop):
         ({"name": "local"}, None, 3),
     ],
 )
-def test_questions_at_once_follow_the_generator(generator, concurrency, expected):
+def test_questions_at_once_follow_the_generator(generator, configured, expected):
     """As many questions at once as configured, else as the generator takes: its own batch where it has one."""
-    settings = Settings(generator=generator, workers={"concurrency": concurrency})
+    settings = Settings(generator=generator, workers={"concurrency": configured})
     made = ScriptedGenerator({"": ""})
     made.max_batch = 3
-    assert at_once(settings, generator=made) == expected
+    assert concurrency(settings, generator=made) == expected
 
 
 # ------------------------------------------------------------------------------------------ cancelling
 
 
 def test_what_was_cancelled_before_it_began_never_runs(work):
-    """A worker that is brought a cancelled decision fails it as cancelled, at no cost, and tells of it."""
+    """A worker that is brought a cancelled decision fails it as cancelled, at no cost, and says so."""
     context = work()
     assert cancel(context).cancelled is None
-    tasks.answer("d1")
+    tasks.answer(context, "d1")
 
     outcome = outcome_in(context)
     assert (outcome.status, outcome.stop_reason, outcome.error) == ("failed", "cancelled", "cancelled by the caller")
     assert (outcome.cost, outcome.trace, context.generator.requests) == (Cost(), (), [])
-    assert context.jobs.told == ["outcome:d1"]
+    assert context.jobs.kept == ["d1"]
 
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_run_that_is_cancelled_ends_within_a_second(work, together, told):
     """Told of it, or by looking when Redis says nothing, the worker cuts the arm off; the outcome has the true cost."""
     generator = Held()
-    context = work(generator=generator, bell=Bell(broken=not told))
-    thread, *_ = together("d1")
+    context = work(generator=generator, redis=Redis(broken=not told))
+    thread, *_ = together(context, "d1")
     assert generator.entered.wait(10)
     began = time.monotonic()
     cancel(context)
     stop = threading.Event()
     if told:
-        tasks.hear(context, "cancel:another")
-        tasks.hear(context, "cancel:d1")
+        housekeeping.handle_notification(context, "cancel:another")
+        housekeeping.handle_notification(context, "cancel:d1")
     else:
-        keeper = threading.Thread(target=tasks.housekeeping, args=(context, stop))
+        keeper = threading.Thread(target=housekeeping.keep_house, args=(context, stop))
         keeper.start()
     thread.join(20)
     stop.set()
@@ -634,9 +633,9 @@ def test_the_news_of_a_cancellation_is_checked(work, together):
     """News stops nothing that SQL does not say was cancelled."""
     generator = Held()
     context = work(generator=generator)
-    thread, *_ = together("d1")
+    thread, *_ = together(context, "d1")
     assert generator.entered.wait(10)
-    tasks.hear(context, "cancel:d1")
+    housekeeping.handle_notification(context, "cancel:d1")
     generator.free.set()
     thread.join(20)
     assert outcome_in(context).status == "answered"
@@ -646,14 +645,14 @@ def test_the_news_of_a_cancellation_is_checked(work, together):
 def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
     """A run cut off because its process ends has no outcome and was no try; an arm that cancels itself was one."""
     generator = Held()
-    context = work(generator=generator, bell=Bell(tries=1))
+    context = work(generator=generator, redis=Redis(tries=1))
     raised = []
     if ending:
         threading.Timer(0.1, context.ending.set).start()
 
     def deliver():
         try:
-            tasks.answer("d1")
+            tasks.answer(context, "d1")
         except BaseException as error:
             raised.append(error)
 
@@ -666,24 +665,24 @@ def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
     assert [type(error) for error in raised] == ([] if ending else [CancelledError])
     assert context.jobs.counted == (1 if ending else 2)
     assert outcome_in(context) is None
-    assert context.running.ids() == []
+    assert context.active_runs.ids() == []
 
 
 @pytest.mark.parametrize("ending", [True, False])
 def test_a_question_that_waits_for_its_turn_can_be_ended(work, together, ending):
     """While one that was tried before runs, another one can be cancelled, and begins nothing once the worker ends."""
     generator = Held()
-    context = work(generator=generator, bell=Bell(tries=1))
+    context = work(generator=generator, redis=Redis(tries=1))
     context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("d2"))])
-    first, *_ = together("d1")
+    first, *_ = together(context, "d1")
     assert generator.entered.wait(10)
-    second, *_ = together("d2")
-    assert until(lambda: len(context.running.ids()) == 2)
+    second, *_ = together(context, "d2")
+    assert until(lambda: len(context.active_runs.ids()) == 2)
     if ending:
         context.ending.set()
     else:
-        cancellations.ask(context.store.database, decision_id=DecisionId("d2"), now=1.0)
-        tasks.hear(context, "cancel:d2")
+        cancellation.request(context.store.database, decision_id=DecisionId("d2"), now=1.0)
+        housekeeping.handle_notification(context, "cancel:d2")
     second.join(2)
     assert not second.is_alive()
     generator.free.set()
@@ -712,13 +711,13 @@ def locked(work, monkeypatch):
 def test_an_answer_waits_for_the_database(locked, together, caplog):
     """An answer that the database does not take at once is offered again, with a warning, and not made anew."""
     context, writer = locked
-    thread, *_ = together("d1")
-    assert until(lambda: "outcome not kept yet" in caplog.text)
-    assert context.running.ids() == ["d1"]
+    thread, *_ = together(context, "d1")
+    assert until(lambda: "cannot write an outcome" in caplog.text)
+    assert context.active_runs.ids() == ["d1"]
     writer.execute("ROLLBACK")
     thread.join(10)
     assert (outcome_in(context).status, len(context.generator.requests)) == ("answered", 1)
-    assert context.jobs.told == ["outcome:d1"]
+    assert context.jobs.kept == ["d1"]
 
 
 @pytest.mark.parametrize(("ending", "counted"), [(True, 0), (False, 1)])
@@ -731,7 +730,7 @@ def test_an_answer_waits_for_the_database_only_so_long(locked, monkeypatch, endi
         context.ending = threading.Event()
     began = time.monotonic()
     with pytest.raises(StoreError, match="locked"):
-        tasks.answer("d1")
+        tasks.answer(context, "d1")
     assert time.monotonic() - began < 2
     assert (context.jobs.counted, len(context.generator.requests)) == (counted, 1)
 
@@ -739,19 +738,19 @@ def test_an_answer_waits_for_the_database_only_so_long(locked, monkeypatch, endi
 def test_marks_do_not_depend_on_the_database(work, monkeypatch):
     """What runs stays marked as running while the database is away."""
     context = work()
-    context.running.begin(decision_for("single_step"))
+    context.active_runs.begin(decision_for("single_step"))
     monkeypatch.setattr(context, "store", None)
     stop = threading.Event()
-    keeper = threading.Thread(target=tasks.keep_marked, args=(context, stop))
+    keeper = threading.Thread(target=housekeeping.keep_marked, args=(context, stop))
     keeper.start()
     context.jobs.broken = True
     time.sleep(0.1)
-    context.jobs.broken, context.quiet_until = False, 0.0
+    context.jobs.broken, context.jobs.outage._failed_at = False, 0.0
     assert until(lambda: len(context.jobs.marked) >= 3)
     stop.set()
     keeper.join(10)
     monkeypatch.undo()
-    context.running.end(DecisionId("d1"))
+    context.active_runs.end(DecisionId("d1"))
 
 
 def test_what_another_worker_runs_is_left_to_it(work):
@@ -759,28 +758,29 @@ def test_what_another_worker_runs_is_left_to_it(work):
     context = work()
     cancel(context)
     context.jobs.elsewhere = True
-    tasks.answer("d1")
+    tasks.answer(context, "d1")
     assert outcome_in(context) is None
     context.jobs.elsewhere = False
-    tasks.answer("d1")
+    tasks.answer(context, "d1")
     assert outcome_in(context).stop_reason == "cancelled"
 
 
 def test_news_of_a_cancellation_renews_the_mark(work):
     """Whoever runs a decision that is to be cancelled says so before anything else: Redis may have forgotten it."""
     context = work()
-    context.running.begin(decision_for("single_step"))
-    tasks.hear(context, "cancel:d1")
+    context.active_runs.begin(decision_for("single_step"))
+    housekeeping.handle_notification(context, "cancel:d1")
     assert context.jobs.marked == ["d1"]
-    context.running.end(DecisionId("d1"))
+    context.active_runs.end(DecisionId("d1"))
 
 
 def test_only_what_is_under_way_can_be_stopped():
     """A stop comes once, to a run that is under way; a second delivery and a run that has ended have none."""
-    running, decision = Running(), decision_for("single_step")
+    running, decision = ActiveRuns(), decision_for("single_step")
     assert not running.stop(decision.id)
+    assert running.claim(decision.id)
+    assert not running.claim(decision.id)
     stop = running.begin(decision)
-    assert running.begin(decision) is None
     assert (running.ids(), running.arms(), stop.done()) == ([decision.id], ["single_step"], False)
     assert running.stop(decision.id)
     assert stop.done()

@@ -1,0 +1,93 @@
+"""Housekeeping: the threads of a worker process beside its jobs. Each runs until `stop` is set."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from ragbandit.router.errors import NotReady, QueueError
+from ragbandit.router.jobs.queue import RUNNING_S
+from ragbandit.router.serving import cancellation
+from ragbandit.router.serving.recovery import recover
+from ragbandit.workers.tasks import Context
+
+__all__ = ["handle_notification", "keep_house", "keep_marked", "learn_without_redis"]
+
+log = logging.getLogger("ragbandit.worker")
+
+
+def handle_notification(context: Context, notification: str) -> None:
+    """At "cancel:<id>" of a run that is active here, find in the database which runs are to be stopped."""
+    kind, _, key = notification.partition(":")
+    if kind == "cancel" and key in context.active_runs.ids():
+        # Redis may have forgotten the mark: whoever is asked to end this decision must see that it is run here.
+        _mark_running(context)
+        _stop_cancelled(context)
+
+
+def keep_house(context: Context, stop: threading.Event) -> None:
+    """Stop runs that were cancelled, and repeat notifications that were lost."""
+    interval = context.settings.workers.sweep_interval_s
+    next_recovery = time.monotonic() + interval
+    while not stop.wait(min(interval, RUNNING_S / 3)):
+        _attempt(_stop_cancelled, context, failure="cannot look for cancelled decisions; trying again")
+        if time.monotonic() >= next_recovery:  # for itself: with Redis gone a cancellation must still be found
+            next_recovery = time.monotonic() + interval
+            _attempt(_recover, context, failure="cannot look for unfinished decisions; trying again")
+
+
+def keep_marked(context: Context, stop: threading.Event) -> None:
+    """Renew the marks of the decisions that are being run. A thread of its own, which no database can hold up."""
+    while not stop.wait(min(context.settings.workers.sweep_interval_s, RUNNING_S / 3)):
+        _attempt(_mark_running, context, failure="cannot renew the marks of what runs here; trying again")
+
+
+def learn_without_redis(context: Context, stop: threading.Event) -> None:
+    """While Redis cannot be reached, learn by polling the database: notifications make learning quick, no more."""
+    interval = context.settings.workers.sweep_interval_s
+    polling = False
+    while not stop.wait(interval):
+        if not context.jobs.outage.lasts:
+            polling = False
+            continue
+        if not polling:
+            polling = True
+            facts = {"action": "learn", "every_s": interval}
+            log.info("Redis is not reachable: learning goes on by polling the database", extra=facts)
+        _attempt(_poll_ledger, context, failure="cannot learn; trying again")
+
+
+def _attempt(chore: Callable[[Context], None], context: Context, *, failure: str) -> None:
+    """Whatever goes wrong is repeated: the thread must live on."""
+    try:
+        chore(context)
+    except QueueError:
+        pass  # logged once per outage
+    except Exception as error:
+        log.warning(failure, extra={"action": "housekeeping", "reason": f"{type(error).__name__}: {error}"})
+
+
+def _poll_ledger(context: Context) -> None:
+    assert context.learner is not None
+    try:
+        context.learner.drain()
+    except NotReady as error:
+        log.debug("nothing can be learned yet", extra={"action": "learn", "reason": str(error)})
+
+
+def _stop_cancelled(context: Context) -> None:
+    for key in cancellation.requested(context.store.database, ids=context.active_runs.ids()):
+        if context.active_runs.stop(key):
+            log.info("cancelled", extra={"action": "cancel", "decision": key})
+
+
+def _mark_running(context: Context) -> None:
+    marked = context.active_runs.ids()
+    context.notifier.attempt(lambda: context.jobs.mark_running(*marked))
+    ended = set(marked) - set(context.active_runs.ids())
+    if ended:  # while we were at it: their marks must not outlive them
+        context.notifier.attempt(lambda: context.jobs.unmark_running(*ended))
+
+
+def _recover(context: Context) -> None:
+    recover(context.ledger, jobs=context.jobs, settings=context.settings, now=time.time())

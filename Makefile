@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: install test lint demo bench bench-readme bench-strategies clean
+.PHONY: install test lint demo bench bench-publish bench-strategies docs clean
 
 install: $(STAMP)
 
@@ -38,11 +38,15 @@ endif
 bench: install
 	$(BIN)/python -m benchmarks
 
-bench-readme: install
+bench-publish: install
 	$(BIN)/python -m benchmarks.publish
 
 bench-strategies: install
 	$(BIN)/python -m benchmarks.strategies --concurrency 8 --publish
+
+# The reference pages of settings and HTTP, from the code; a test fails where they are not up to date.
+docs: install
+	$(BIN)/python -m docs.generate
 
 clean:
 	rm -rf $(VENV) .ragbandit

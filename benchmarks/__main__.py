@@ -1,4 +1,4 @@
-"""`make bench`: every figure of the README, each with its baseline, in one go (about eight minutes)."""
+"""`make bench`: every figure of docs/benchmarks.md, each with its baseline, in one go (about eight minutes)."""
 
 import os
 
@@ -10,7 +10,18 @@ from benchmarks import replay_speed
 # First, while this process is small: Linux counts a parent's most memory as its children's.
 replay_speed.main([])
 
-from benchmarks import arms, drift, feedback, generator, lag, policies, policy_speed, route, search  # noqa: E402
+from benchmarks import (  # noqa: E402
+    arms,
+    drift,
+    encoder,
+    feedback,
+    generator,
+    lag,
+    policies,
+    policy_speed,
+    route,
+    search,
+)
 
-for benchmark in (route, feedback, lag, search, arms, generator, policy_speed, policies, drift):
+for benchmark in (route, encoder, feedback, lag, search, arms, generator, policy_speed, policies, drift):
     benchmark.main()

@@ -1,7 +1,7 @@
 """From accepted feedback to the router that has learned it: real Redis, a real RQ learner process, real files.
 
-Baseline: the same system with the bell muffled, so that the learner finds feedback by its sweep and the router
-finds snapshots by looking. It is what happens while Redis is down.
+Baseline: the same system without notifications, so that the learner and the router find their work by polling the
+database. It is what happens while Redis is down.
 """
 
 import os
@@ -21,7 +21,7 @@ from ragbandit.router.jobs.queue import MemoryJobs, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
 
-COUNT, COUNT_MUFFLED = 200, 15
+COUNT, COUNT_POLLING = 200, 15
 
 
 def main() -> None:
@@ -37,16 +37,16 @@ def main() -> None:
         with Path(folder, "learn.log").open("wb") as output:
             learner = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
         try:
-            heard = _lags(settings, muffled=False, count=COUNT)
-            alone = _lags(settings, muffled=True, count=COUNT_MUFFLED)
+            heard = _lags(settings, polling=False, count=COUNT)
+            alone = _lags(settings, polling=True, count=COUNT_POLLING)
         finally:
             learner.terminate()
             learner.wait(20)
             redis.stop()
     ours, baseline = percentiles(heard), percentiles(alone)
-    against = "bell muffled: sweep every 2 s, look every 1 s"
+    against = "no notifications: polls of 1 and 2 s instead"
     print_figures(
-        f"feedback to live policy, one at a time ({COUNT} and {COUNT_MUFFLED} samples)",
+        f"feedback to live policy, one at a time ({COUNT} and {COUNT_POLLING} samples)",
         [
             Figure(name="p50", unit="ms", ours=ours[0], baseline=baseline[0], against=against),
             Figure(name="p99", unit="ms", ours=ours[1], baseline=baseline[1], against=against),
@@ -54,16 +54,16 @@ def main() -> None:
     )
 
 
-def _lags(settings: Settings, *, muffled: bool, count: int) -> list[float]:
+def _lags(settings: Settings, *, polling: bool, count: int) -> list[float]:
     """Milliseconds from the receipt to the swap, for feedback sent one after the other."""
-    jobs = MemoryJobs() if muffled else RedisJobs(connect(redis_url(settings)))
+    jobs = MemoryJobs() if polling else RedisJobs(connect(redis_url(settings)))
     found = []
     chance = np.random.default_rng(5)
     with Router.open(settings, jobs=jobs) as router:
         for number in range(count + 5):
-            decision = router.route(f"question {number} {muffled}")
+            decision = router.route(f"question {number} {polling}")
             router.outcome(decision.id, answer="Paris", steps=1)
-            time.sleep(chance.uniform(0.0, 0.2 if muffled else 0.02))
+            time.sleep(chance.uniform(0.0, 0.2 if polling else 0.02))
             swaps = router.snapshots.swaps
             began = time.perf_counter()
             router.feedback(decision.id, label=["Paris"])

@@ -1,34 +1,96 @@
-"""`make bench-readme`: run the benchmarks and put what they print between the README's bench marks, as printed."""
+"""`make bench-publish`: put what the benchmarks print into docs/benchmarks.md, six of the figures into README.md."""
 
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-__all__ = ["put"]
+__all__ = ["FIGURES", "PAGE", "README", "Shown", "fenced", "figures_table", "put"]
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT: Final = Path(__file__).parents[1]
+README: Final = ROOT / "README.md"
+PAGE: Final = ROOT / "docs" / "benchmarks.md"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """A figure of the README: its words there, and the printed table and row that it is taken from."""
+
+    words: str
+    #: how the title of the printed table begins
+    title: str
+    #: the row's first cell
+    row: str
+
+
+FIGURES: Final = (
+    Shown(words="One `route()` call, median, encoder and durable log included", title="route() with", row="alone p50"),
+    Shown(words="Durable decisions, 16 callers", title="route() with", row="durable decisions"),
+    Shown(
+        words="Feedback accepted over HTTP, in batches of 500",
+        title="feedback and outcomes accepted",
+        row="POST /v1/feedback/batch of 500",
+    ),
+    Shown(words="From feedback to the live policy, median", title="feedback to live policy", row="p50"),
+    Shown(
+        words="Learning one row, after 10,000 rows",
+        title="learning one row",
+        row="update of mba after 10,000 rows, 3 arms",
+    ),
+    Shown(words="Replay of a log of ten million rows", title="10,000,000 rows from Parquet", row="seconds"),
+)
 
 
 def main() -> None:
-    """Replace the block."""
+    """Replace the blocks."""
     printed = subprocess.run([sys.executable, "-m", "benchmarks"], check=True, capture_output=True, text=True).stdout
-    put("bench", printed)
+    put("bench", fenced(printed), file=PAGE)
+    put("figures", figures_table(printed), file=README)
 
 
-def put(name: str, printed: str, *, readme: Path = README) -> None:
-    """Replace what stands between the marks `<name>:begin` and `<name>:end` by what was printed.
+def put(name: str, block: str, *, file: Path) -> None:
+    """Replace what stands between the marks `<name>:begin` and `<name>:end` of the file.
 
     Raises SystemExit where the marks are missing.
     """
-    text = readme.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8")
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    lines = "\n".join(line.rstrip() for line in printed.strip("\n").splitlines())
-    block = f"{begin}\n```text\n{lines}\n```\n{end}"
-    text, count = re.subn(f"{re.escape(begin)}.*{re.escape(end)}", lambda _: block, text, flags=re.S)
+    new = f"{begin}\n{block}\n{end}"
+    text, count = re.subn(f"{re.escape(begin)}.*{re.escape(end)}", lambda _: new, text, flags=re.S)
     if count != 1:
-        raise SystemExit(f"{readme} has the marks of {name!r} {count} times")
-    readme.write_text(text, encoding="utf-8")
+        raise SystemExit(f"{file} has the marks of {name!r} {count} times")
+    file.write_text(text, encoding="utf-8")
+
+
+def fenced(printed: str) -> str:
+    """What was printed, as a block of text in Markdown."""
+    lines = (line.rstrip() for line in printed.strip("\n").splitlines())
+    return "\n".join(["```text", *lines, "```"])
+
+
+def figures_table(printed: str) -> str:
+    """The README's figures as a Markdown table, from what the benchmarks printed.
+
+    Raises SystemExit for a figure that was not printed.
+    """
+    rows = [
+        f"| {shown.words} | {ours} | {baseline} |" for shown in FIGURES for ours, baseline in [_cells(shown, printed)]
+    ]
+    return "\n".join(["| | RagBandit | baseline, measured in the same run |", "|---|---|---|", *rows])
+
+
+def _cells(shown: Shown, printed: str) -> tuple[str, str]:
+    """The figure, and the baseline's with what it is."""
+    inside = False
+    for line in printed.splitlines():
+        if not line.startswith(("│", "┃", "┏", "┡", "└")):
+            inside = line.strip().startswith(shown.title) or (inside and not line.strip())
+        elif inside and line.startswith(f"│ {shown.row} "):
+            _, ours, baseline, _, against = (cell.strip() for cell in line.strip("│").split("│"))
+            return ours, f"{baseline}: {against}"
+    raise SystemExit(f"no row {shown.row!r} under a title that begins with {shown.title!r} was printed")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Judging a log: the estimate with its interval in memory, and ten million rows out of a Parquet file.
 
 Baselines: the Open Bandit Pipeline's doubly robust estimate with 100 bootstraps, where it is installed; and for the
-file, the least that anybody must do who judges it in memory: read the columns with pyarrow and take the mean of w r.
+file, the least that anybody must do who judges it in memory: read the columns with pyarrow and take the mean of
+weight * reward.
 """
 
 import argparse
@@ -184,8 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print_figures(
             f"{asked.rows:,} rows from Parquet, the whole command",
             [
-                Figure(name="seconds", ours=seconds, baseline=least_s, unit="s", against="read all, mean of w r"),
-                Figure(name="memory", ours=memory, baseline=least_memory, unit="GiB", against="read all, mean of w r"),
+                Figure(name="seconds", ours=seconds, baseline=least_s, unit="s", against="read all, mean of w*r"),
+                Figure(name="memory", ours=memory, baseline=least_memory, unit="GiB", against="read all, mean of w*r"),
             ],
         )
 

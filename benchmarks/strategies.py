@@ -5,7 +5,7 @@
 The numbers are questions of each kind: of the handbook by the passages they need, of the QA questions (where they lie
 beside the checkout) by the data set they come from. The sample is fixed, and a larger one holds the smaller ones. The
 arms are run by `ragbandit evaluate`, which keeps every answer: the same command goes on where it was cut off.
-Baseline is `single_step`: Time is in units of its own. `--publish` puts what is printed into the README.
+Baseline is `single_step`: Time is in units of its own. `--publish` puts what is printed into docs/benchmarks.md.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from benchmarks.figures import machine
-from benchmarks.publish import put
+from benchmarks.publish import PAGE, fenced, put
 from examples.handbook.command import HERE, ROOT, Row, environment_of, ragbandit, read_questions
 from examples.handbook.side_by_side import LEGEND, ended, main_table, print_wide, sampled
 from ragbandit.router.config.loading import load
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=1, help="answers at a time; above 1 Time is that of a crowd")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of indexes and answers")
     parser.add_argument("--config", type=Path, default=ROOT / "config.yaml")
-    parser.add_argument("--publish", action="store_true", help="put the tables into the README")
+    parser.add_argument("--publish", action="store_true", help="put the tables into docs/benchmarks.md")
     chosen = parser.parse_args()
     data: Path = chosen.data.absolute()
     environment = environment_of(chosen.config.absolute(), data=data)
@@ -78,7 +78,7 @@ def main() -> None:
     console.print(_made_on(settings.generator, concurrency=chosen.concurrency), soft_wrap=True, highlight=False)
     print(said.getvalue())
     if chosen.publish:
-        put("strategies", said.getvalue())
+        put("strategies", fenced(said.getvalue()), file=PAGE)
 
 
 def _run(asked: Asked, *, each: int, verb: list[str], data: Path, environment: dict[str, str], console: Console) -> int:

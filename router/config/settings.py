@@ -51,14 +51,17 @@ RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
 class PolicySettings(_Section):
     """Which algorithm decides, and the ledger it learns from."""
 
+    #: a registered policy, or "package.module:Class"
     name: str = "mba"
     #: the ledger's name; a new label starts a new ledger from all decisions in the store
     label: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "main"
+    #: params of the policy; what is left out has its default
     params: dict[str, Any] = Field(default_factory=dict)
     #: least probability of every offered arm
     floor: Annotated[float, Field(ge=0, le=0.5)] = 0.02
     #: least probability of an arm until the policy has learned cold_start_outcomes of it; 0 is none
     cold_start_floor: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    #: learned outcomes of an arm after which cold_start_floor no longer holds for it
     cold_start_outcomes: Annotated[int, Field(ge=0)] = 30
     #: arm played when the policy breaks its contract; None: single_step. The first arm where it is not offered
     fallback: str | None = None
@@ -84,8 +87,11 @@ class RewardSettings(_Section):
     quality: Literal["exact_match", "f1", "containment"] = "f1"
     #: lambda: what one unit of cost takes off the quality
     weight: Annotated[float, Field(ge=0)] = 0.05
+    #: price per unit of each cost term that counts: steps, dollars, seconds_total, prompt_tokens and so on
     cost: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: {"steps": 1.0})
+    #: rewards below are clipped to it
     minimum: float = -1.0
+    #: rewards above are clipped to it
     maximum: float = 1.0
 
     @model_validator(mode="after")
@@ -105,6 +111,7 @@ class LearningSettings(_Section):
 
     #: 0: the first feedback closes a decision; above 0: feedback collects for that long after the decision
     wait_s: Annotated[float, Field(ge=0)] = 0.0
+    #: how the feedback of one decision becomes one reward; above 0 s of wait_s only
     aggregate: Aggregate = "first"
     #: reward value where the time ran out without feedback; None learns nothing from such a decision
     default_reward: float | None = None
@@ -125,10 +132,15 @@ class EncoderSettings(_Section):
 
     #: local folder or hub name; "hashing" needs no model (tests, light installs)
     model: str = "distilbert/distilbert-base-uncased"
+    #: numbers that the model computes in; "auto": bfloat16 where the processor or GPU multiplies it, else float32
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    #: where the model runs; "auto": the GPU if there is one
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: torch's threads; None: one per core
     threads: Count | None = None
+    #: tokens of a question that are read; the rest is cut off
     max_tokens: Annotated[int, Field(ge=8, le=512)] = 128
+    #: features per question
     dimension: Annotated[int, Field(ge=8, le=4096)] = 256
     #: questions encoded in one forward pass and committed in one transaction
     max_batch: Annotated[int, Field(ge=1, le=1000)] = 32
@@ -156,6 +168,7 @@ class RetrieverSettings(_Section):
     search_by: Literal["exact", "faiss"] = "exact"
     #: of "hybrid"
     first: Literal["bm25", "elasticsearch", "dense"] = "bm25"
+    #: of "hybrid"
     second: Literal["bm25", "elasticsearch", "dense"] = "dense"
     #: what puts the hits of any of them in a better order: a cross-encoder, by folder or hub name, or a class of your
     #: own as "package.module:Class"; None: nothing
@@ -173,20 +186,27 @@ class OpenAiSettings(_Section):
     base_url: str | None = None
     #: the environment variable that holds the key
     api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
+    #: sent with every request
     headers: dict[str, str] = Field(default_factory=dict)
+    #: which of the server's two interfaces is called
     mode: Literal["chat", "completions"] = "chat"
+    #: ask for the reply as an event stream
     stream: bool = True
     #: where the first words of an answer go in a chat
     prefix: Literal["user", "assistant", "continue"] = "user"
+    #: how the server calls the limit of tokens to write
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    #: sent with every request, for servers that sample reproducibly; None: none is sent
     seed: int | None = None
     #: put into every request last; null takes a field out
     fields: dict[str, Any] = Field(default_factory=dict)
     #: the server tells log-probabilities, with so many alternatives
     logprobs: bool = False
+    #: alternatives per token that are asked for with logprobs
     alternatives: Annotated[int, Field(ge=0, le=20)] = 5
     #: ask for a few tokens at the start, and stop there if the server does not do what is set here
     probe: bool = False
+    #: longest wait for a connection
     connect_s: Seconds = 5.0
     #: longest silence within a reply
     read_s: Seconds = 60.0
@@ -194,11 +214,15 @@ class OpenAiSettings(_Section):
     attempt_s: Seconds = 300.0
     #: attempts after the first
     retries: Annotated[int, Field(ge=0, le=20)] = 4
+    #: pause before the second attempt; it doubles with each further one
     pause_s: Seconds = 0.5
+    #: longest pause between two attempts
     longest_pause_s: Seconds = 30.0
     #: requests under way at once, per worker; and so are the two limits
     concurrency: Count = 16
+    #: requests that a worker begins in a minute at most; None: no limit
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    #: tokens, read and written, that a worker uses in a minute at most; None: no limit
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
     #: model -> [dollars per million tokens read, per million written]
     prices: dict[str, Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2, max_length=2)]] = Field(
@@ -208,18 +232,24 @@ class OpenAiSettings(_Section):
     tokenizer: str | None = None
     #: tokens that the server's chat template adds at most
     template_tokens: Annotated[int, Field(ge=0)] = 64
+    #: without a tokenizer: bytes of text that count as one token
     bytes_per_token: Annotated[float, Field(ge=1)] = 1.0
 
 
 class GeneratorSettings(_Section):
     """What writes answers."""
 
+    #: "local" runs a model in the worker, "openai" calls a server, "scripted" replies from `script`
     name: Literal["local", "openai", "scripted"] = "local"
     #: of "local": a folder or hub name; of "openai": the server's name for it
     model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    #: of "local": numbers it computes in; "auto": bfloat16 where the processor or GPU multiplies it, else float32
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    #: of "local": where the model runs; "auto": the GPU if there is one
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: of "local": torch's threads; None: one per core
     threads: Count | None = None
+    #: prompt and answer together
     context_tokens: Annotated[int, Field(ge=256)] = 2048
     #: of "local": texts written at once; None: as many as pay, 8 on a processor and 64 on CUDA
     max_batch: Count | None = None
@@ -246,10 +276,15 @@ class JudgeSettings(_Section):
 class BudgetSettings(_Section):
     """Caps on every answer; a query may ask for less, never for more."""
 
+    #: rounds of search and generation; None: no limit
     rounds: Count | None = None
+    #: distinct passages shown to the model; None: no limit
     passages: Count | None = None
+    #: tokens read and written over all calls; None: no limit
     tokens: Count | None = None
+    #: seconds from the start of the arm
     seconds: Seconds = 120.0
+    #: price of the tokens, where `generator.openai.prices` has the model; None: no limit
     dollars: Annotated[float, Field(gt=0)] | None = None
 
 
@@ -275,19 +310,24 @@ class HealthSettings(_Section):
 class ServerSettings(_Section):
     """The HTTP surface."""
 
+    #: address to listen on; 0.0.0.0 is every one of the host
     host: str = "127.0.0.1"
+    #: port to listen on; 0: any free one
     port: Annotated[int, Field(ge=0, le=65535)] = 8100
     #: /v1/answer waits that long unless the call says otherwise, then says 202
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
+    #: larger request bodies are refused with 413
     max_body_bytes: Annotated[int, Field(ge=1024)] = 262_144
 
 
 class WorkerSettings(_Section):
     """Processes that `ragbandit up` starts."""
 
+    #: answer workers that `ragbandit up` starts
     answer: Annotated[int, Field(ge=0, le=64)] = 1
     #: questions that one answer process works on at once; None: as many as its generator takes at once
     concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
+    #: how often a worker looks in SQL for work whose notification was lost
     sweep_interval_s: Seconds = 2.0
     #: an unanswered decision is queued again after that long without its job
     retry_after_s: Seconds = 10.0
@@ -296,6 +336,7 @@ class WorkerSettings(_Section):
 class Settings(_Section):
     """Everything that can be set."""
 
+    #: folder of SQLite, snapshots, indexes and logs
     data_dir: Annotated[str, Field(min_length=1)] = ".ragbandit"
     #: None: SQLite under data_dir
     database_url: str | None = None
@@ -303,6 +344,7 @@ class Settings(_Section):
     redis_url: str | None = None
     #: where snapshots lie; None: data_dir/snapshots. A path or an fsspec URL
     snapshots: str | None = None
+    #: the arms to choose between, by name, with their params; `run_by: caller` for an arm that your own stack runs
     arms: dict[str, dict[str, Any]] = Field(default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS))
     #: preset of every arm that has it and names none: "chat" for large chat models; None: "small", for small models
     arms_preset: Annotated[str, Field(min_length=1)] | None = None

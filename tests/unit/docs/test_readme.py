@@ -1,44 +1,74 @@
-"""What the README shows must run."""
+"""README.md: what it shows runs, what it names is there, and its figures are those of the benchmarks."""
 
 import logging
 import re
+import tomllib
 from pathlib import Path
 
+from benchmarks.publish import PAGE, figures_table
 from ragbandit.router.api.requests import FeedbackBody, RouteBody
 
-README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BENCHMARKS = PAGE.read_text(encoding="utf-8")
+
+
+def test_it_is_short():
+    """The README has at most 220 lines."""
+    assert len(README.splitlines()) <= 220
 
 
 def test_the_library_example_runs(tmp_path, monkeypatch, capsys, caplog):
-    """The README's Python runs as it stands, and warns of nothing; here with the encoder that needs no model."""
+    """The README's config.yaml and Python run as they stand, and warn of nothing; the encoder needs no model here."""
+    (configuration,), (code,) = (re.findall(rf"```{kind}\n(.*?)```", README, flags=re.S) for kind in ("yaml", "python"))
+    (tmp_path / "config.yaml").write_text(configuration)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAGBANDIT_ENCODER__MODEL", "hashing")
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.S)
 
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+    exec(compile(code, "README.md", "exec"), {})
 
-    assert len(blocks) == 1
-    assert "learned" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("learned ")
+    assert "learned=2" in said
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_the_http_examples_are_taken():
-    """Every body that the README sends by curl is one that the service takes, a budget among them."""
-    sent = re.findall(r"/v1/(answer|feedback) -H 'content-type: application/json'[\s\\]+-d '(.*?)'\n", README)
-    bodies = [(RouteBody if path == "answer" else FeedbackBody).model_validate_json(body) for path, body in sent]
+    """Every body that the README sends by curl is one that the service takes."""
+    sent = re.findall(r"/v1/(answer|route|feedback) -H 'content-type: application/json'[\s\\]+-d '(.*?)'\n", README)
+    bodies = [(FeedbackBody if path == "feedback" else RouteBody).model_validate_json(body) for path, body in sent]
 
-    assert len(bodies) == README.count("curl -s localhost:8100/v1/") - 1
-    assert [body.budget.rounds for body in bodies if isinstance(body, RouteBody)] == [None, 2]
+    assert len(bodies) == README.count("curl -s localhost:8100/v1/") - README.count("/v1/decisions/ID\n")
+    assert [body.budget.rounds for body in bodies if isinstance(body, RouteBody)] == [None, 2, None]
 
 
-def test_every_verb_and_path_is_there():
-    """Every `ragbandit` verb, every path and every file that the README names exists."""
-    from ragbandit.workers.cli import app
+def test_extras_are_those_of_the_package():
+    """The list of extras names every extra of pyproject.toml, and no other."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    table = README[README.index("| extra |") :].split("\n\n")[0]
 
-    verbs = {c.name or c.callback.__name__ for c in app.registered_commands} | {g.name for g in app.registered_groups}
-    named = set(re.findall(r"ragbandit ([a-z]+)", README))
-    files = re.findall(r"`((?:tests|router|strategies|examples)/[\w/]+\.\w+)`", README)
+    assert re.findall(r"^\| `(\w+)` \|", table, flags=re.M) == sorted(project["optional-dependencies"], key=table.index)
+    assert set(re.findall(r"'\.\[(\w+)\]'", README)) <= set(project["optional-dependencies"])
 
-    assert named <= verbs
-    assert [f for f in files if not (Path(__file__).parents[3] / f).exists()] == []
+
+def test_the_headline_is_that_of_the_benchmark():
+    """EM and steps in the first lines are those of the published table, and so are the share and the third."""
+    rows = {
+        name: (float(em), float(steps))
+        for name, em, steps in re.findall(r"│ ([\w-]+) +│ [^│]*│ +([\d.]+)[^│]*│ +([\d.]+) │ [^│]*│ [^│]*%", BENCHMARKS)
+    }
+    (em, steps), (most, all_steps) = rows["mba"], rows["always-multi_step"]
+    head = README[: README.index("![")]
+
+    assert f"answers {most:.1f} % of them exactly and takes {all_steps:.2f} rounds" in " ".join(head.split())
+    assert f"answers {em:.1f} % and takes {steps:.2f}." in " ".join(head.split())
+    assert f"**{em / most:.0%}".replace("%", " %") in head
+    assert round(all_steps / steps) == 3
+
+
+def test_figures_are_those_of_the_benchmarks():
+    """The six figures are taken from what the benchmarks printed."""
+    shown = README.split("<!-- figures:begin -->\n")[1].split("\n<!-- figures:end -->")[0]
+
+    assert shown == figures_table(BENCHMARKS)
+    assert shown.count("\n") == 2 + 6 - 1

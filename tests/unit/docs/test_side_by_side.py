@@ -1,7 +1,6 @@
 """Arms side by side: the sample, the tables of the demo and of the benchmark, and where a benchmark puts them."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from benchmarks import arms as own
-from benchmarks.publish import put
+from benchmarks.publish import FIGURES, PAGE, README, fenced, figures_table, put
 from examples.handbook.command import read_questions
 from examples.handbook.side_by_side import KINDS, by_kind, ended, kinds_table, main_table, print_wide, sampled
 from ragbandit.router.config.settings import RewardSettings
@@ -17,7 +16,6 @@ from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.strategies import Answer, Prompt, Request
 from ragbandit.strategies.registry import ARMS
 
-README = Path(__file__).parents[3] / "README.md"
 QUESTIONS = read_questions()
 
 
@@ -125,28 +123,36 @@ def test_what_is_not_known_is_left_empty(capsys):
 
 def test_what_is_printed_goes_between_its_marks(tmp_path):
     """Only what stands between the marks of that name is replaced, and backslashes come through."""
-    file = tmp_path / "README.md"
+    file = tmp_path / "page.md"
     file.write_text("a\n<!-- one:begin -->\nold\n<!-- one:end -->\nb\n<!-- two:begin -->\nkept\n<!-- two:end -->\n")
 
-    put("one", "new \\1  \nlines\n", readme=file)
+    put("one", fenced("new \\1  \nlines\n"), file=file)
 
     assert file.read_text() == (
         "a\n<!-- one:begin -->\n```text\nnew \\1\nlines\n```\n<!-- one:end -->\nb\n"
         "<!-- two:begin -->\nkept\n<!-- two:end -->\n"
     )
     with pytest.raises(SystemExit, match="three"):
-        put("three", "new", readme=file)
+        put("three", "new", file=file)
 
 
-@pytest.mark.parametrize("name", ["bench", "strategies"])
-def test_the_readme_has_the_marks(name, tmp_path):
-    """What the benchmarks publish has a place in the README."""
-    copy = tmp_path / "README.md"
-    copy.write_text(README.read_text("utf-8"), "utf-8")
+@pytest.mark.parametrize(("name", "page"), [("bench", PAGE), ("strategies", PAGE), ("figures", README)])
+def test_pages_have_the_marks(name, page, tmp_path):
+    """What the benchmarks publish has a place."""
+    copy = tmp_path / page.name
+    copy.write_text(page.read_text("utf-8"), "utf-8")
 
-    put(name, "these are the figures", readme=copy)
+    put(name, "these are the figures", file=copy)
 
     assert "these are the figures" in copy.read_text("utf-8")
+
+
+def test_a_figure_that_was_not_printed_is_missed():
+    """A figure is read from the row of its own table; where a benchmark did not print it, publishing stops."""
+    printed = "  route() with x\n┏━┓\n│ p50 │ 1 ms │ 2 ms │ 2.0x │ y │\n└─┘\n" * len(FIGURES)
+
+    with pytest.raises(SystemExit, match="alone p50"):
+        figures_table(printed)
 
 
 def test_every_arm_of_ours_is_measured():

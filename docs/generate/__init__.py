@@ -1,0 +1,16 @@
+"""The reference pages of settings and HTTP, written from the code that they describe."""
+
+from pathlib import Path
+from typing import Final
+
+from docs.generate.configuration import configuration_page
+from docs.generate.http import http_page
+
+__all__ = ["DOCS", "pages"]
+
+DOCS: Final = Path(__file__).parents[1]
+
+
+def pages() -> dict[Path, str]:
+    """File -> what it has to hold."""
+    return {DOCS / "configuration.md": configuration_page(), DOCS / "http.md": http_page()}

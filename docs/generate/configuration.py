@@ -1,0 +1,91 @@
+"""docs/configuration.md from the settings' models: keys, types, defaults, ranges and the comments beside the fields."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from docs.generate.schemas import default_of, range_of, resolved, table, type_of
+from ragbandit.router.config import settings as module
+from ragbandit.router.config.settings import Settings
+
+__all__ = ["comments", "configuration_page", "sections"]
+
+_HEAD: Final = """# Configuration
+
+<!-- Written by `make docs` from router/config/settings.py. Change the fields and their comments there. -->
+
+Every setting, with its type, its default and what it means. They stand in one YAML file, `./config.yaml` or the one
+that `RAGBANDIT_CONFIG` or `--config` names. The file is read strictly: an unknown key or a value of the wrong type or
+range stops the start, with the key, the value and the remedy. `ragbandit validate` checks a configuration without
+starting anything, and prints what is in force and where each value comes from.
+
+- **Order**: the environment beats the file, the file beats the default.
+- **Environment**: `RAGBANDIT_<SECTION>__<KEY>`, for example `RAGBANDIT_LEARNING__WAIT_S=30` or
+  `RAGBANDIT_GENERATOR__OPENAI__MODE=completions`; values are read as YAML. A key without a section has one underscore:
+  `RAGBANDIT_DATA_DIR`. `DATABASE_URL` and `REDIS_URL` set `database_url` and `redis_url`.
+- **Secrets** belong in the environment. A URL with a password is refused in the file.
+- **Numbers**: YAML reads `5e-5` as text and `5.0e-5` as a number.
+- **Params** of arms stand in `arms` ([strategies.md](strategies.md)), those of the policy in `policy.params`
+  ([policies.md](policies.md)).
+"""
+
+
+def configuration_page() -> str:
+    """The whole page."""
+    schema = Settings.model_json_schema()
+    defaults = Settings()
+    parts = [_HEAD]
+    for key, model, value in sections(Settings, value=defaults):
+        title = f"`{key}`" if key else "Top level"
+        intro = " ".join((inspect.getdoc(model) or "").split())
+        parts.append(f"## {title}\n\n{intro}\n\n{_table(model, value=value, schema=schema)}\n")
+    return "\n".join(parts)
+
+
+def sections(
+    model: type[BaseModel], *, value: BaseModel, key: str = ""
+) -> Iterator[tuple[str, type[BaseModel], BaseModel]]:
+    """Dotted key, model and defaults of every section, a section before those within it."""
+    yield key, model, value
+    for name in model.model_fields:
+        inner = getattr(value, name)
+        if isinstance(inner, BaseModel):
+            yield from sections(type(inner), value=inner, key=f"{key}.{name}" if key else name)
+
+
+def _table(model: type[BaseModel], *, value: BaseModel, schema: Mapping[str, Any]) -> str:
+    definitions = schema.get("$defs", {})
+    said = comments(model)
+    own = definitions.get(model.__name__, schema)
+    rows = []
+    for name, field in model.model_fields.items():
+        shape = own["properties"][name]
+        if "properties" in resolved(shape, definitions):
+            continue
+        kind = " or ".join(filter(None, [type_of(shape, definitions)]))
+        limits = range_of(shape)
+        default = default_of(getattr(value, name))
+        meaning = re.sub(r"\bNone\b", "null", field.description or said.get(name, ""))
+        rows.append([f"`{name}`", f"{kind}, {limits}" if limits else kind, default, meaning])
+    return table(["key", "type", "default", "meaning"], rows)
+
+
+def comments(model: type[BaseModel]) -> dict[str, str]:
+    """Field -> the comment above it, its lines that begin with `#:`."""
+    lines = inspect.getsource(module).splitlines()
+    tree = ast.parse("\n".join(lines))
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == model.__name__)
+    said = {}
+    for node in found.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            at, above = node.lineno - 2, list[str]()
+            while lines[at].strip().startswith("#:"):
+                above.insert(0, lines[at].strip().removeprefix("#:").strip())
+                at -= 1
+            if above:
+                said[node.target.id] = " ".join(above)
+    return said

@@ -1,0 +1,119 @@
+"""Every page: what it links to and what it names by path or command is there, and the index lists them all."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted(
+    page.relative_to(ROOT).as_posix()
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+)
+#: the top level of the repository, as a path on a page begins
+ROOMS = ("router", "strategies", "workers", "migrations", "tests", "benchmarks", "examples", "docs", "deploy")
+
+
+def text_of(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def prose(text):
+    """A page without its blocks of code."""
+    return re.sub(r"```.*?```", "", text, flags=re.S)
+
+
+def anchors(text):
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(text), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    """Every relative link and image is a file of the repository, and every anchor a heading of its page."""
+    lost = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(text_of(page))):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / path if path else ROOT / page
+        if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
+            lost.append(target)
+
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_paths_are_there(page):
+    """Every file, folder and module that a page names in code font exists."""
+    named = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w./-]*)(?:::\w+)?`", text_of(page))
+    modules = re.findall(r"`(ragbandit(?:\.[a-z_]+)+)", text_of(page)) + re.findall(
+        r"^from (ragbandit[\w.]*) import", text_of(page), flags=re.M
+    )
+    files = [name for name in named if not (ROOT / name).exists()]
+
+    assert files == []
+    assert [module for module in modules if not _module(module)] == []
+
+
+def _module(name):
+    """Whether it is a module, a folder of modules, or a name within one."""
+    parts = name.split(".")
+    for length in (len(parts), len(parts) - 1):
+        place = ROOT.joinpath(*parts[:length])
+        if place.is_dir() or place.with_suffix(".py").exists():
+            return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_verbs_are_those_of_the_command(page):
+    """Every `ragbandit` verb that a page shows is one of the command's."""
+    from ragbandit.workers.cli import app
+
+    verbs = {c.name or c.callback.__name__ for c in app.registered_commands} | {g.name for g in app.registered_groups}
+    named = set(re.findall(r"(?:^ {4}|`)ragbandit ([a-z]+)", text_of(page), flags=re.M))
+
+    assert named <= verbs
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_make_targets_are_there(page):
+    """Every `make` target that a page shows is one of the Makefile's."""
+    targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), flags=re.M))
+
+    assert set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", text_of(page), flags=re.M)) <= targets
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_settings_are_those_of_the_service(page):
+    """Every setting that a page names by its dotted key can be set."""
+    from ragbandit.router.config.settings import Settings
+
+    sections = {name: field.annotation for name, field in Settings.model_fields.items()}
+    models = {name: kind for name, kind in sections.items() if hasattr(kind, "model_fields")}
+    wrong = [
+        f"{section}.{key}"
+        for section, key in re.findall(rf"`({'|'.join(models)})\.([a-z_]+)(?=[`:. =])", text_of(page))
+        if key not in models[section].model_fields
+    ]
+
+    assert wrong == []
+
+
+def test_the_index_lists_every_page():
+    """docs/index.md links to every page of the documentation once, with a sentence."""
+    listed = re.findall(r"^[-|] *\[[^\]]+\]\(([^)#]+)\)[:, |]+\w.{15,}", text_of("docs/index.md"), flags=re.M)
+    pages = {(ROOT / "docs" / target).resolve().relative_to(ROOT).as_posix() for target in listed}
+
+    assert len(listed) == len(set(listed))
+    assert set(PAGES) - {"docs/index.md", "README.md"} <= pages
+
+
+def test_the_example_configuration_is_the_default():
+    """config.yaml at the top level is YAML with sections that exist."""
+    from ragbandit.router.config.settings import Settings
+
+    Settings.model_validate(yaml.safe_load(text_of("config.yaml")))

@@ -1,0 +1,70 @@
+"""The generated pages: up to date, complete, and their examples are taken."""
+
+import json
+import re
+
+import pytest
+from pydantic import BaseModel
+
+from docs.generate import DOCS, pages
+from docs.generate.configuration import comments, sections
+from docs.generate.http import EXAMPLES
+from ragbandit.router.api.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
+from ragbandit.router.config.settings import Settings
+
+WRITTEN = pages()
+BODIES = {
+    "POST /v1/route": RouteBody,
+    "POST /v1/answer": RouteBody,
+    "POST /v1/outcomes": OutcomeBody,
+    "POST /v1/feedback": FeedbackBody,
+    "POST /v1/feedback/batch": FeedbackBatchBody,
+}
+
+
+@pytest.mark.parametrize("file", WRITTEN, ids=lambda file: file.name)
+def test_pages_are_up_to_date(file):
+    """The page in the repository is what the code says today; if it is not, run `make docs`."""
+    assert file.read_text(encoding="utf-8") == WRITTEN[file], "run `make docs`"
+
+
+def test_every_setting_is_on_the_page():
+    """Every key has a row in its section, with its default and a meaning."""
+    page = WRITTEN[DOCS / "configuration.md"]
+    for key, model, value in sections(Settings, value=Settings()):
+        heading = f"## `{key}`" if key else "## Top level"
+        section = page[page.index(f"{heading}\n") :].split("\n## ")[0]
+        rows = dict(re.findall(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", section, flags=re.M))
+        leaves = {name for name in model.model_fields if not isinstance(getattr(value, name), BaseModel)}
+        assert set(rows) == leaves
+        assert [name for name, meaning in rows.items() if len(meaning) < 5] == []
+
+
+def test_a_comment_is_that_of_its_field():
+    """The meaning of a setting is the comment right above it, however many lines it has."""
+    said = comments(type(Settings().retriever))
+
+    assert said["timeout_s"] == 'of "elasticsearch": one request'
+    assert said["index"].startswith("folder of the index")
+    assert said["index"].endswith('the index for "elasticsearch"')
+
+
+@pytest.mark.parametrize("call", EXAMPLES)
+def test_examples_are_taken(call):
+    """The body that the page shows for a call is one that the call accepts."""
+    BODIES[call].model_validate_json(json.dumps(EXAMPLES[call]))
+    for item in EXAMPLES[call].get("items", ()):
+        FeedbackBody.model_validate_json(json.dumps(item))
+
+
+def test_every_call_is_on_the_page():
+    """Every endpoint has a section with an example, its replies, and a link from the table of calls."""
+    page = WRITTEN[DOCS / "http.md"]
+    calls = re.findall(r"^\| \[`(\w+ /\S*)`\]\(#", page, flags=re.M)
+
+    assert {"POST /v1/route", "POST /v1/answer", "GET /metrics"} <= set(calls)
+    for call in calls:
+        section = page[page.index(f"## `{call}`\n") :].split("\n## ")[0]
+        assert "    curl -s " in section
+        assert "| 200 |" in section or "| 202 |" in section
+    assert set(BODIES) == {call for call in calls if call in EXAMPLES}

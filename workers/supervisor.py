@@ -1,6 +1,7 @@
-"""`ragbandit up`: Redis, the HTTP service, answer workers and the learner, as children of one process.
+"""Supervisor (`ragbandit up`): Redis, the HTTP service, answer workers and the learner, as children of one process.
 
-A child that dies is started again, at once the first time, then with growing pauses. Ctrl-C or SIGTERM ends all:
+A child that dies is started again, at once the first time, then with growing pauses. A Redis that no longer answers at
+its socket is started again too: it may forget everything at any moment. Ctrl-C or SIGTERM ends all:
 the service first, so that nothing new comes in, then the workers, all at once, then Redis. SIGHUP reads the arms of the
 configuration again: the answer workers are started anew, each when it has finished what it is at, then the service
 offers the arms.
@@ -47,11 +48,15 @@ DRAIN_S = 15.0
 CUT_OFF_S = 5.0
 #: a child that lived this long starts with a clean record
 STEADY_S = 30.0
-#: deaths one after the other after which it is said that a child does not come up
+#: deaths in a row after which the log says that a child does not stay up
 DEATHS = 3
-#: the end of a child's log that is read for its last line, bytes, and what is shown of that line, characters
+#: bytes at the end of a child's log that are read, and lines and characters a line that are shown of them
 TAIL_BYTES = 16_384
-SHOWN = 500
+SHOWN_LINES = 3
+SHOWN_CHARACTERS = 500
+#: seconds between two looks whether Redis answers, and without an answer before it is started again
+REDIS_LOOK_S = 1.0
+REDIS_PATIENCE_S = 5.0
 #: the configuration that the children read, under data_dir
 ACCEPTED = "accepted.yaml"
 
@@ -64,8 +69,8 @@ class Child:
         self.arguments = list(arguments)
         self.log_file = log_folder / f"{name}.log"
         self.restarts = 0
-        #: the last line that it logged before it died last; None: it never did
-        self.last_words: str | None = None
+        #: how its process ended last; None: it never did
+        self.death: str | None = None
         self._deaths = 0
         #: bytes that its log had when it was started last
         self._logged = 0
@@ -103,23 +108,24 @@ class Child:
             self._deaths = 1 if now - self._started > STEADY_S else self._deaths + 1
             pause = 0.0 if self._deaths == 1 else min(MAX_PAUSE_S, 0.25 * 2**self._deaths)
             self._due = now + pause
-            self._say_died(self.process.returncode)
+            self._log_death(self.process.returncode)
         if now >= self._due:
             self._due = 0.0
             self.restarts += 1
             self.start()
 
-    def _say_died(self, code: int) -> None:
-        self.last_words = self.last_line()
+    def _log_death(self, code: int) -> None:
+        self.death = f"{self.name} {_ending(code, log=self.last_lines())}"
         facts = {"action": "died", "child": self.name, "code": code}
         if self._deaths == DEATHS:
-            log.error("cannot start or stay up; see %s: %s", self.log_file, self.last_words, extra=facts)
+            message = "%s; %d times in a row, so it may not come up without help; log: %s"
+            log.error(message, self.death, self._deaths, self.log_file, extra=facts)
         else:
-            log.warning("died", extra=facts | {"log": str(self.log_file), "reason": self.last_words})
+            log.warning("%s; restarting; log: %s", self.death, self.log_file, extra=facts)
 
-    def last_line(self) -> str:
-        """The last line that it logged since it was started."""
-        return _last_line(self.log_file, after=self._logged)
+    def last_lines(self) -> str:
+        """The last lines that it logged since it was started."""
+        return _last_lines(self.log_file, after=self._logged)
 
     def renew(self) -> None:
         """Have it end when it has finished what it is at; `tend` starts it anew."""
@@ -154,7 +160,9 @@ def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float
     _wait(children, timeout_s=cut_off_s)
     for child in children:
         if child.lives():
-            log.warning("killed", extra={"action": "kill", "child": child.name})
+            log.warning(
+                "%s did not end in time and is killed", child.name, extra={"action": "kill", "child": child.name}
+            )
             child.send(signal.SIGKILL)
             child.wait(5)
 
@@ -188,7 +196,9 @@ class Supervisor:
         self.children = [Child(name, arguments=arguments, log_folder=folder) for name, arguments in commands]
         self._stop = threading.Event()
         self._reload = threading.Event()
+        #: the service offers the arms when the workers know them
         self._tell_last = False
+        self._redis_looked_at = self._redis_answered_at = 0.0
         self._lock: IO[bytes] | None = None
 
     @property
@@ -206,6 +216,7 @@ class Supervisor:
         self._hand_on(self._tree)
         if self.redis is not None:
             self.redis.start()
+            self._redis_answered_at = time.monotonic()
         for child in self.children:
             child.start()
 
@@ -216,8 +227,8 @@ class Supervisor:
             while not client.ready():
                 api = self.children[0]
                 if api.restarts >= 3 or time.monotonic() > give_up:
-                    said = api.last_words or api.last_line()
-                    raise NotReady(f"the service did not come up: {said}", remedy=f"see {api.log_file}")
+                    reason = api.death or f"its last log lines: {api.last_lines()}"
+                    raise NotReady(f"the service did not start: {reason}", remedy=f"see {api.log_file}")
                 self._tend()
                 self._stop.wait(0.2)
 
@@ -250,7 +261,8 @@ class Supervisor:
             tree = {key: value for key, value in self._tree.items() if key != "arms"}
             self._hand_on(tree | {key: value for key, value in loaded.tree.items() if key == "arms"})
         except RagBanditError as error:
-            log.error("arms not taken over", extra={"action": "offer", "reason": str(error)})
+            message = "the new configuration cannot be used; the arms stay as they were"
+            log.error(message, extra={"action": "offer", "reason": str(error)})
             return
         self._tell_last = bool(set(taken.worker_arms) - set(self.settings.worker_arms))
         self.settings = taken
@@ -264,7 +276,9 @@ class Supervisor:
         changed = [name for name, value in found if name != "arms" and value != getattr(self.settings, name)]
         if changed:
             facts = {"action": "offer", "changed": ", ".join(changed)}
-            log.warning("arms alone are taken over: the rest waits for the next `ragbandit up`", extra=facts)
+            log.warning(
+                "only arms change while `ragbandit up` runs; start it again for the other settings", extra=facts
+            )
 
     def _hand_on(self, tree: Mapping[str, Any]) -> None:
         """Write what the children read. Nothing of the environment is in it: they have that themselves."""
@@ -300,20 +314,46 @@ class Supervisor:
             self._lock.close()
 
     def _tend(self) -> None:
-        if self.redis is not None and self.redis.pid is None and not self._stop.is_set():
-            file = self.redis.log_file
-            facts = {"action": "died", "child": "redis", "log": str(file), "reason": _last_line(file)}
-            log.warning("died", extra=facts)
-            self.redis.start()
+        if self.redis is not None and not self._stop.is_set():
+            self._tend_redis(self.redis)
         for child in self.children:
             child.tend()
         if self._tell_last and not any(child.renewing for child in self._workers()):
             self._tell_last = False
             self._tell_api()
 
+    def _tend_redis(self, redis: RedisServer) -> None:
+        """Start Redis again if its process has ended, or has not answered at its socket for REDIS_PATIENCE_S."""
+        facts = {"action": "died", "child": "redis"}
+        if redis.pid is None:
+            ending = _ending(redis.exit_code or 0, log=_last_lines(redis.log_file))
+            log.warning("redis %s; restarting; log: %s", ending, redis.log_file, extra=facts)
+        else:
+            if time.monotonic() < self._redis_looked_at + REDIS_LOOK_S:
+                return
+            answers = redis.answers(timeout_s=0.5)
+            self._redis_looked_at = now = time.monotonic()
+            if answers:
+                self._redis_answered_at = now
+            if now < self._redis_answered_at + REDIS_PATIENCE_S:
+                return
+            message = "redis does not answer at %s; restarting it (answers are delayed, nothing is lost); log: %s"
+            log.error(message, redis.socket, redis.log_file, extra=facts)
+            redis.stop()
+        redis.start()
+        self._redis_answered_at = time.monotonic()
 
-def _last_line(file: Path, *, after: int = 0) -> str:
-    """The last line of a log, read from this byte on."""
+
+def _ending(code: int, *, log: str) -> str:
+    """The end of a process in words. code: as of subprocess; log: its last lines."""
+    if code >= 0:
+        return f"exited with status {code}; {f'last lines: {log}' if log else 'it has logged nothing'}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"was killed ({name}{'; out of memory?' if -code == signal.SIGKILL else ''})"
+
+
+def _last_lines(file: Path, *, after: int = 0) -> str:
+    """The last lines of a log, read from this byte on; empty if there are none."""
     try:
         with file.open("rb") as opened:
             size = opened.seek(0, os.SEEK_END)
@@ -321,7 +361,7 @@ def _last_line(file: Path, *, after: int = 0) -> str:
             lines = opened.read().decode("utf-8", "replace").strip().splitlines()
     except FileNotFoundError:
         lines = []
-    return lines[-1][:SHOWN] if lines else "it has logged nothing"
+    return " | ".join(line[:SHOWN_CHARACTERS] for line in lines[-SHOWN_LINES:] if line.strip())
 
 
 def _locked(file: Path) -> IO[bytes]:

@@ -108,4 +108,7 @@ def _take_over_arms(router: Router, *, config: Path | None, check: Check) -> Non
         check(settings)
         router.offer(settings.arms)
     except RagBanditError as error:
-        log.error("arms not taken over", extra={"action": "offer", "reason": str(error)})
+        log.error(
+            "the new configuration cannot be used; the arms stay as they were",
+            extra={"action": "offer", "reason": str(error)},
+        )

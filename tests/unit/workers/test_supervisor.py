@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 import yaml
 
 from ragbandit.router.config.loading import load
+from ragbandit.router.errors import ConfigError
 from ragbandit.workers import supervisor
 from ragbandit.workers.supervisor import Child, Supervisor, end
 
@@ -116,13 +118,27 @@ def die(child, caplog, *, until):
 
 
 def test_a_death_says_where_and_why(tmp_path, monkeypatch, caplog):
-    """The line on a child that died names its log and the last line in it, of this life and not of an earlier one."""
+    """The line on a child that died names its log and the last lines in it, of this life and not of an earlier one."""
     script = f"cd {tmp_path}; [ -e told ] && exit 3; touch told; echo loading; echo generator.model: gone; echo; exit 2"
     die(put_up(tmp_path, monkeypatch, script), caplog, until=2)
     one, two = caplog.records
-    assert (one.getMessage(), one.levelname, one.child, one.code) == ("died", "WARNING", "answer-1", 2)
-    assert (one.log, one.reason) == (str(tmp_path / "answer-1.log"), "generator.model: gone")
-    assert (two.code, two.reason) == (3, "it has logged nothing")
+    log = tmp_path / "answer-1.log"
+    assert (one.levelname, one.child, one.code) == ("WARNING", "answer-1", 2)
+    assert one.getMessage() == (
+        f"answer-1 exited with status 2; last lines: loading | generator.model: gone; restarting; log: {log}"
+    )
+    assert two.getMessage() == f"answer-1 exited with status 3; it has logged nothing; restarting; log: {log}"
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [("KILL", "SIGKILL; out of memory?"), ("SEGV", "SIGSEGV")],
+)
+def test_a_child_that_was_killed_is_said_to_be(tmp_path, monkeypatch, caplog, number, words):
+    """The line on a child that a signal ended names the signal, and not what the child logged before it."""
+    die(put_up(tmp_path, monkeypatch, f"echo answered; kill -{number} $$"), caplog, until=1)
+    line = f"answer-1 was killed ({words}); restarting; log: {tmp_path / 'answer-1.log'}"
+    assert caplog.records[0].getMessage() == line
 
 
 def test_a_child_that_does_not_stay_up_is_said_plainly(tmp_path, monkeypatch, caplog):
@@ -132,7 +148,10 @@ def test_a_child_that_does_not_stay_up_is_said_plainly(tmp_path, monkeypatch, ca
     monkeypatch.setattr(supervisor, "STEADY_S", -1.0)
     die(child, caplog, until=5)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "ERROR", "WARNING", "WARNING"]
-    assert caplog.records[2].getMessage() == f"cannot start or stay up; see {child.log_file}: no key"
+    assert caplog.records[2].getMessage() == (
+        "answer-1 exited with status 2; last lines: no key; 3 times in a row, so it may not come up without help; "
+        f"log: {child.log_file}"
+    )
     assert child._deaths == 1
 
 
@@ -140,7 +159,8 @@ def test_the_end_of_a_long_log_is_enough(tmp_path):
     """Of a log of any size the end is read, and of a line of any length the beginning is shown."""
     child = Child("answer-1", arguments=[], log_folder=tmp_path)
     child.log_file.write_bytes(b"x" * 5_000_000 + b"\n\xff " + b"y" * 1000 + b"\n")
-    assert child.last_line() == "\ufffd " + "y" * 498
+    first, last = child.last_lines().split(" | ")
+    assert (set(first), last) == ({"x"}, "\ufffd " + "y" * 498)
 
 
 # ------------------------------------------------------------------------------------------ what was accepted
@@ -227,8 +247,55 @@ def test_a_redis_that_died_is_said_with_its_log(make_supervisor, tmp_path, caplo
     finally:
         made.redis.stop()
     (record,) = caplog.records
-    assert (record.child, record.log) == ("redis", str(tmp_path / ".ragbandit" / "redis.log"))
-    assert "accept connections" in record.reason
+    log = tmp_path / ".ragbandit" / "redis.log"
+    assert record.child == "redis"
+    assert record.getMessage() == f"redis was killed (SIGKILL; out of memory?); restarting; log: {log}"
+
+
+def test_a_refused_up_leaves_the_running_one_alone(make_supervisor, tmp_path):
+    """A second `up` on a folder is refused, and takes neither Redis nor its socket away from the first one."""
+    first, second = make_supervisor(TEXT), make_supervisor(TEXT)
+    hangup = signal.getsignal(signal.SIGHUP)
+    with supervisor._locked(tmp_path / ".ragbandit" / "up.lock"):
+        first.redis.start()
+        try:
+            with pytest.raises(ConfigError, match="another `ragbandit up` runs"):
+                second.start()
+            second.stop()
+            assert first.redis.answers()
+        finally:
+            first.redis.stop()
+            signal.signal(signal.SIGHUP, hangup)
+
+
+@pytest.mark.parametrize("fault", ["socket", "hangs"])
+def test_a_redis_that_does_not_answer_is_started_again(make_supervisor, monkeypatch, caplog, fault):
+    """A Redis whose socket is gone, or that hangs, is replaced once it has not answered for a while, which is said."""
+    monkeypatch.setattr(supervisor, "REDIS_LOOK_S", 0.0)
+    made = make_supervisor(TEXT)
+    made.redis.start()
+    first = made.redis.pid
+    try:
+        made._tend()
+        assert made.redis.pid == first
+        if fault == "socket":
+            made.redis.socket.unlink()
+        else:
+            os.kill(first, signal.SIGSTOP)
+        made._tend()
+        assert made.redis.pid == first  # it may be slow
+        monkeypatch.setattr(supervisor, "REDIS_PATIENCE_S", 0.0)
+        if fault == "hangs":
+            threading.Timer(0.7, os.kill, (first, signal.SIGCONT)).start()  # or ending it takes 5 s
+        made._tend()
+        assert made.redis.pid not in (None, first)
+        assert made.redis.answers()
+    finally:
+        made.redis.stop()
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "redis does not answer at" in record.getMessage()
+    assert "nothing is lost" in record.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -248,7 +315,7 @@ def test_a_bad_file_is_not_handed_on(make_supervisor, tmp_path, caplog, text):
     made.reload()
     assert (tmp_path / ACCEPTED).read_bytes() == before
     assert set(made.settings.arms) == {"no_retrieval", "single_step"}
-    assert caplog.records[-1].getMessage() == "arms not taken over"
+    assert caplog.records[-1].getMessage() == "the new configuration cannot be used; the arms stay as they were"
     assert caplog.records[-1].levelname == "ERROR"
 
 

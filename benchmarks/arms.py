@@ -1,4 +1,4 @@
-"""What an arm itself takes besides waiting for model and retriever: milliseconds per retrieve-and-generate round.
+"""Own time of an arm, besides waiting for model and retriever: milliseconds per retrieve-and-generate round.
 
 Own time is the processor time of `run_strategy`, which a busy machine blurs least, without that inside
 `Generator.complete` and `Retriever.search`, and without making tokens of every prompt once, which the model cannot be
@@ -122,7 +122,7 @@ def pieces() -> list[Passage]:
 
 
 def tokenizer() -> tuple[Callable[[Prompt], int], str]:
-    """What counts the tokens of a prompt, and its name: the local model's own, else a count of words."""
+    """Token counter for prompts, and its name: the local model's own, else a count of words."""
     try:
         generator = make_generator(GeneratorSettings())
     except ConfigError as error:
@@ -144,7 +144,7 @@ class Outside:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """What happens in the block is none of the arm's. It must not wait: others would run meanwhile."""
+        """Time in the block is not counted as the arm's. The block must not await: others would run meanwhile."""
         began = time.thread_time()
         yield
         self.seconds += time.thread_time() - began

@@ -424,7 +424,7 @@ def _gathered(
     name: str,
     runs: int,
 ) -> dict[str, list[Any]]:
-    """What `work` found with all seeds, ten at a time."""
+    """Results of `work` for all seeds, ten at a time."""
     found = dict[str, list[Any]]()
     waiting = [pool.submit(work, seeds=range(first, min(first + 10, runs))) for first in range(0, runs, 10)]
     for done in progress.track(waiting, description=name):

@@ -107,7 +107,7 @@ class Made:
 
     @property
     def name(self) -> str:
-        """What is in it."""
+        """Its content in words."""
         return f"made world, {self.arms} arms, {self.count:,} questions"
 
     def stream(self, seed: int) -> Stream:
@@ -144,7 +144,7 @@ class Passes:
 
     @property
     def name(self) -> str:
-        """What is in it."""
+        """Its content in words."""
         return f"routing table, {self.passes} passes of {len(self.table.rows):,} questions"
 
     def stream(self, seed: int) -> Stream:
@@ -182,7 +182,7 @@ def exchanged(table: LabelledTable, *, pair: tuple[ArmName, ArmName], start: int
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lived:
-    """What became of a policy."""
+    """Results of a policy."""
 
     #: reward of each decision, in expectation over the draw, floor included, shape (n,)
     worth: Vector
@@ -240,7 +240,7 @@ class Lives:
 
     @property
     def drop(self) -> float:
-        """What the exchange costs per decision while nothing is learned of it."""
+        """Cost of the exchange per decision while nothing is learned from it."""
         return float(self.reference.worth[self.middle :].mean()) - self.drifted.frozen
 
     def gap(self, *, anew: bool = False) -> Vector:
@@ -350,7 +350,7 @@ def _spread(values: Sequence[int | None], *, end: int) -> str:
 
 
 def plot(found: Found, *, path: str) -> None:
-    """What is missing against the reference around the exchange, mean over seeds, one picture per source, as a PNG."""
+    """Reward missing against the reference around the exchange, mean over seeds, one picture per source, as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

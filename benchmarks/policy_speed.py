@@ -1,4 +1,4 @@
-"""What a policy costs in time: a decision without the encoder, an update after few and after many rows, a snapshot.
+"""Times of a policy: a decision without the encoder, an update after few and after many rows, a snapshot.
 
 A decision here is all that follows the encoder but the log: pmf, gate, floors, draw. Baselines, measured in the same
 run: Vowpal Wabbit behind the same steps, and solving the arm's ridge regression again from all its rows.
@@ -72,7 +72,7 @@ def _print_decisions(features: FeatureRows) -> None:
 
 
 def _decides(policy: Policy, *, features: FeatureRows, arms: tuple[ArmName, ...]) -> Callable[[int], object]:
-    """What one decision does, given its number; as in router/serving/service.py, with the default settings."""
+    """Work of one decision, given its number; as in router/serving/service.py, with the default settings."""
     settings = Settings().policy
     queries = [Query(text=f"question {number}", id=DecisionId(f"decision-{number}")) for number in range(STORE)]
 

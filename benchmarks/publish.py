@@ -65,7 +65,7 @@ def put(name: str, block: str, *, file: Path) -> None:
 
 
 def fenced(printed: str) -> str:
-    """What was printed, as a block of text in Markdown."""
+    """A block of text in Markdown of what was printed."""
     lines = (line.rstrip() for line in printed.strip("\n").splitlines())
     return "\n".join(["```text", *lines, "```"])
 

@@ -1,4 +1,4 @@
-"""What the demos have in common: where things lie, their settings, and running a verb of the command with them."""
+"""Shared parts of the demos: paths, settings, and running a verb of the command with them."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def read_questions(file: Path = HERE / "questions.jsonl") -> list[Row]:
 def ragbandit(
     arguments: list[str], *, environment: dict[str, str], seen: bool = False, timeout_s: float | None = 1800
 ) -> str:
-    """What the verb printed; with `seen` its progress and warnings go to the terminal as they come.
+    """Standard output of the verb; with `seen` its progress and warnings go to the terminal as they come.
 
     Raises SystemExit with what it said where it failed.
     """

@@ -1,7 +1,7 @@
 """`make demo`: the whole loop on the embedded default, driven over HTTP like any client would.
 
 Questions about a made-up handbook (and some that need no book) are routed by the policy, answered by workers with
-real retrieval and a small real language model, and judged: most by gold answers, a part by thumbs. The policy
+real retrieval and a small real language model, and judged: most by gold answers, some by ratings. The policy
 learns while it goes. At the end the log itself says what other policies would have earned, and everything is
 verified. Prints tables and writes .ragbandit/demo/report.json.
 """
@@ -34,11 +34,11 @@ from ragbandit.router.learning.reward import containment
 
 #: questions answered at a time; the workers are fewer, so that there is always one waiting
 CONCURRENCY = 4
-#: share of questions whose judgement comes as a thumb instead of gold answers
+#: share of questions judged by a rating instead of gold answers
 RATED = 0.3
 #: feedback sent twice, and decisions judged a second time after they were learned
 TWICE, LATE = 8, 5
-#: decisions that nobody judges
+#: decisions without feedback
 UNJUDGED = 3
 
 console = Console()

@@ -1,4 +1,4 @@
-"""With which params the demo runs each policy, and what must be there before it can.
+"""Params of each policy in the demo, and what has to be prepared before a policy can run.
 
 Most need nothing. `popularity` reads a table that `ragbandit index build` has just written; `adaptive_rag` and
 `multi_label` are trained first, on labels that the making of the questions gives; `llm` asks a scripted stand-in for
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where the things are that params name."""
+    """Folders and addresses that params name."""
 
     #: the folder for all that the demo writes
     data: Path
@@ -39,12 +39,12 @@ class Place:
 
     @property
     def table(self) -> Path:
-        """What the trained policies learn from."""
+        """Table that the trained policies learn from."""
         return self.data / "table.jsonl"
 
     @property
     def trained(self) -> Path:
-        """What `ragbandit train` writes."""
+        """Folder that `ragbandit train` writes."""
         return self.data / "trained"
 
 

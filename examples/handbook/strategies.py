@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _evaluated(questions: list[Row], *, asked: list[str], folder: Path, environment: dict[str, str]) -> list[Row]:
-    """What `ragbandit evaluate` says of every arm; its table and its answers are in the folder."""
+    """Rows of `ragbandit evaluate`, one per arm; its table and its answers are in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "questions.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in questions), encoding="utf-8")

@@ -44,10 +44,14 @@ def import_class(path: object, *, where: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except Exception as error:  # whatever a module of others does when it is imported
+        missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        remedy = (
+            "put the module beside the configuration file, install its package, or add its folder to PYTHONPATH"
+            if missing
+            else f"correct the module {module}"
+        )
         raise ConfigError(
-            f"{path!r} cannot be imported: {type(error).__name__}: {error}",
-            field=where,
-            remedy="mend it, install it, or put it on PYTHONPATH",
+            f"{path!r} cannot be imported: {type(error).__name__}: {error}", field=where, remedy=remedy
         ) from error
 
 
@@ -84,7 +88,7 @@ def load(name: str, *, ours: bool) -> Any:
         raise ConfigError(
             f"{claims[0].value!r} of the package {packages[0]} cannot be imported: {type(error).__name__}: {error}",
             field=f"arms.{name}",
-            remedy="mend or remove the package",
+            remedy="update or remove the package",
         ) from error
 
 

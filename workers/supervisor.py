@@ -27,7 +27,7 @@ from typing import IO, Any
 import yaml
 
 from ragbandit.router.api.client import Client
-from ragbandit.router.config.loading import Loaded, load, with_arms
+from ragbandit.router.config.loading import CLASS_FOLDER, Loaded, class_folder, load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, NotReady, RagBanditError
 from ragbandit.router.jobs.processes import PARENT_VARIABLE
@@ -64,8 +64,11 @@ ACCEPTED = "accepted.yaml"
 class Child:
     """One process and its record."""
 
-    def __init__(self, name: str, *, arguments: Sequence[str], log_folder: Path) -> None:
+    def __init__(
+        self, name: str, *, arguments: Sequence[str], log_folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
+        self._environment = dict(environment or {})
         self.arguments = list(arguments)
         self.log_file = log_folder / f"{name}.log"
         self.restarts = 0
@@ -82,7 +85,7 @@ class Child:
 
     def start(self) -> None:
         """Start the process."""
-        environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+        environment = os.environ | self._environment | {PARENT_VARIABLE: str(os.getpid())}
         with self.log_file.open("ab") as output:
             self._logged = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - our own command
@@ -193,7 +196,11 @@ class Supervisor:
             for number in range(1, (settings.workers.answer if settings.worker_arms else 0) + 1)
         ]
         commands.append(("learn", ["worker", "--queue", "learn", *more]))
-        self.children = [Child(name, arguments=arguments, log_folder=folder) for name, arguments in commands]
+        # Their file is a copy that lies elsewhere; classes are found beside the original.
+        environment = {} if self._file is None else {CLASS_FOLDER: class_folder(self._file)}
+        self.children = [
+            Child(name, arguments=arguments, log_folder=folder, environment=environment) for name, arguments in commands
+        ]
         self._stop = threading.Event()
         self._reload = threading.Event()
         #: the service offers the arms when the workers know them

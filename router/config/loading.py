@@ -5,11 +5,16 @@ a ConfigError that names the key, the value and the remedy; nothing starts on a 
 
 Environment: DATABASE_URL, REDIS_URL, and RAGBANDIT_<SECTION>__<KEY> for any leaf (RAGBANDIT_LEARNING__WAIT_S=30).
 Values are read as YAML scalars. Secrets belong in the environment: a URL with a password is refused in the file.
+
+Classes of your own, "package.module:Class", are also found beside the file: where a setting names one, the file's
+folder is put at the end of sys.path, so that a module in it can shadow nothing.
 """
 
 import copy
 import logging
 import os
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +28,16 @@ from sqlalchemy.exc import ArgumentError
 from ragbandit.router.config.settings import RENAMED, Settings
 from ragbandit.router.errors import ConfigError
 
-__all__ = ["Loaded", "effective", "load", "with_arms"]
+__all__ = ["CLASS_FOLDER", "Loaded", "class_folder", "effective", "load", "with_arms"]
 
 log = logging.getLogger("ragbandit.config")
 
 ENV_PREFIX = "RAGBANDIT_"
+#: the folder in which classes are looked for instead of that of the file: `up` gives its children a copy of the file
+CLASS_FOLDER = "RAGBANDIT_CLASS_FOLDER"
+_CLASS_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 #: variables under the prefix that are not settings
-_NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL"}
+_NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL", CLASS_FOLDER}
 #: remedy for arms of another shape
 _ARMS_EXAMPLE = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
 _PLAIN_ENV = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
@@ -50,6 +58,7 @@ class Loaded:
 def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> Loaded:
     """Read the file (default: $RAGBANDIT_CONFIG, else ./config.yaml if it exists) under the environment.
 
+    Puts the folder of classes at the end of sys.path where a setting names a class.
     Raises ConfigError naming the key, the value and the remedy.
     """
     environ = os.environ if environ is None else environ
@@ -72,6 +81,10 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
         raise _explained(error, sources) from error
     _check_database(settings)
     _check_redis(settings)
+    if there and any(isinstance(value, str) and _CLASS_PATH.fullmatch(value) for value in _leaves(tree).values()):
+        folder = environ.get(CLASS_FOLDER) or class_folder(file)
+        if folder not in sys.path:
+            sys.path.append(folder)
     return Loaded(settings=settings, sources=sources, file=file if there else None, tree=written)
 
 
@@ -83,6 +96,11 @@ def _note_renamed(sources: dict[str, str]) -> None:
             if source is not None:
                 log.warning("%s.%s is now named %s.%s: rename it (%s)", section, former, section, name, source)
                 sources.setdefault(f"{section}.{name}", source)
+
+
+def class_folder(file: Path) -> str:
+    """The folder in which classes that the file names are looked for, after sys.path."""
+    return str(file.absolute().parent)
 
 
 def with_arms(settings: Settings, arms: Mapping[str, Mapping[str, object]]) -> Settings:

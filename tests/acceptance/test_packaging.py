@@ -82,13 +82,14 @@ def installed(built, tmp_path_factory):
 
 @pytest.fixture
 def project(tmp_path):
-    """A user's folder whose modules bear the names of our parts, with a configuration and an arm of the user's own."""
+    """A user's folder whose modules bear the names of our parts; in `conf` a configuration and an arm beside it."""
     (tmp_path / "router.py").write_text("x = 1\n")
     (tmp_path / "strategies.py").write_text("x = 1\n")
     for name in ("workers", "migrations"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("")
-    (tmp_path / "my_arms.py").write_text(ARM)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "my_arms.py").write_text(ARM)
     tree = {
         "data_dir": str(tmp_path / "data"),
         "encoder": {"model": "hashing"},
@@ -96,7 +97,7 @@ def project(tmp_path):
         "arms": {"curt": {"class": "my_arms:Curt"}},
         "server": {"port": free_port()},
     }
-    (tmp_path / "config.yaml").write_text(json.dumps(tree))
+    (tmp_path / "conf" / "config.yaml").write_text(json.dumps(tree))
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "a", "title": "A", "text": "Some text."}))
     return tmp_path
 
@@ -137,8 +138,9 @@ def test_names_of_others_do_no_harm(way, installed, project):
     assert run(str(python), "-m", "ragbandit", "--version").strip() == f"ragbandit {VERSION}"
     if way != "checkout":  # which has no command
         assert run(str(python.with_name("ragbandit")), "--version").strip() == f"ragbandit {VERSION}"
-    run(str(python), "-m", "ragbandit", "validate")
-    assert f"is at {SCHEMA_REVISION}" in run(str(python), "-m", "ragbandit", "migrate")
+    config = ("--config", "conf/config.yaml")
+    run(str(python), "-m", "ragbandit", "validate", *config)
+    assert f"is at {SCHEMA_REVISION}" in run(str(python), "-m", "ragbandit", "migrate", *config)
 
 
 @pytest.mark.timeout(120)
@@ -147,11 +149,12 @@ def test_a_service_beside_names_of_others(installed, project):
     python, environment = installed("wheel")
     environment["PYTHONPATH"] = "."
     command = str(python.with_name("ragbandit"))
-    port = json.loads((project / "config.yaml").read_text())["server"]["port"]
+    config = ("--config", "conf/config.yaml")
+    port = json.loads((project / "conf" / "config.yaml").read_text())["server"]["port"]
     run = {"cwd": project, "env": environment, "timeout": 60, "capture_output": True, "text": True}
-    subprocess.run([command, "index", "build", "--corpus", "corpus.jsonl"], check=True, **run)
+    subprocess.run([command, "index", "build", "--corpus", "corpus.jsonl", *config], check=True, **run)
     with (project / "up.log").open("wb") as output:
-        up = subprocess.Popen([command, "up"], cwd=project, env=environment, stdout=output, stderr=output)
+        up = subprocess.Popen([command, "up", *config], cwd=project, env=environment, stdout=output, stderr=output)
     try:
         asking = [command, "answer", "Who?", "--url", f"http://127.0.0.1:{port}", "--json"]
         give_up = time.monotonic() + 60

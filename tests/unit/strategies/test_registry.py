@@ -10,7 +10,7 @@ from ragbandit import strategies
 from ragbandit.router.errors import ConfigError
 from ragbandit.strategies import Answer
 from ragbandit.strategies.base import Need
-from ragbandit.strategies.registry import ARMS, make_arms
+from ragbandit.strategies.registry import ARMS, import_class, make_arms
 
 EVERYTHING = frozenset(get_args(Need))
 
@@ -177,3 +177,18 @@ def test_an_untrained_model_is_told_the_setting():
     """Tokens of a model that was trained for an arm are named in a setting, and the refusal names it."""
     with pytest.raises(ConfigError, match=r"trained_tokens: use .*generator\.trained_tokens"):
         make_arms({"self_rag_trained": {}}, capabilities=EVERYTHING - {"trained_tokens"})
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("no_such_module_here:A", "beside the configuration file"),
+        ("no_such_package_here.inside:A", "beside the configuration file"),
+        ("json:NoSuchClass", "correct the module json"),
+    ],
+)
+def test_a_class_that_cannot_be_imported_says_what_to_do(path, remedy):
+    """A module that is not found is to be put somewhere; one without the class is to be corrected."""
+    with pytest.raises(ConfigError) as caught:
+        import_class(path, where="arms.a.class")
+    assert remedy in caught.value.remedy

@@ -1,10 +1,11 @@
 """Settings: environment beats file beats default, and nothing starts on a guess."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from ragbandit.router.config.loading import effective, load
+from ragbandit.router.config.loading import CLASS_FOLDER, effective, load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
@@ -488,3 +489,22 @@ def test_a_setting_under_both_names_is_refused(written):
     """Which of two values is meant cannot be known."""
     with pytest.raises(ConfigError, match="newcomer_share is the former name"):
         load(written("policy: {newcomer_share: 0.1, cold_start_floor: 0.2}\n"))
+
+
+def test_classes_are_found_beside_the_file(written, monkeypatch):
+    """Where a setting names a class the file's folder is put at the end of sys.path, once; else sys.path stays."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = [*sys.path]
+    load(written("arms: {a: {run_by: caller}}\nretriever: {url: 'http://localhost:9200'}"), environ={})
+    assert sys.path == before
+    file = written("arms: {a: {class: 'my_arms:A'}}")
+    load(file, environ={})
+    load(file, environ={})
+    assert sys.path == [*before, str(file.parent)]
+
+
+def test_a_copy_of_the_file_names_the_folder_of_the_original(written, monkeypatch, tmp_path):
+    """The children of `up` read a copy of the file: the environment tells them where classes are."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    load(written("retriever: {rerank: 'mine:Reranker'}"), environ={CLASS_FOLDER: "/original"})
+    assert sys.path[-1] == "/original"

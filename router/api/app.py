@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -14,6 +15,7 @@ from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
 from ragbandit.router.api.decisions import DECISIONS, add_decisions
+from ragbandit.router.api.descriptions import describe
 from ragbandit.router.api.feedback import FEEDBACK, add_feedback
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.middleware import BodyLimitMiddleware
@@ -41,6 +43,12 @@ _TAGS = [
 log = logging.getLogger("ragbandit.api")
 
 
+class _Service(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """The document behind /docs, with descriptions of reply fields."""
+        return describe(super().openapi())
+
+
 def create_app(open_router: Callable[[], Router]) -> FastAPI:
     """The app; the Router is opened when it starts and closed when it stops."""
 
@@ -53,7 +61,7 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
         finally:
             await asyncio.to_thread(router.close)
 
-    app = FastAPI(
+    app = _Service(
         title="RagBandit",
         version="1",
         description=_DESCRIPTION,

@@ -63,26 +63,28 @@ class BudgetBody(_Body):
 class RouteBody(_Body):
     """A question to route."""
 
-    question: str
+    question: str = Field(description="the question; its text alone moves the choice")
     decision_id: Text = Field(default=None, description="your own id: makes the request idempotent")
-    context: dict[str, Plain] = Field(default_factory=dict)
+    context: dict[str, Plain] = Field(default_factory=dict, description="facts of yours, kept with the decision")
     arms: list[str] | None = Field(default=None, description="the arms that may be drawn; left out: all")
-    budget: BudgetBody = BudgetBody()
-    tenant: str = "default"
+    budget: BudgetBody = Field(default=BudgetBody(), description="caps on the answer; the service's own hold as well")
+    tenant: str = Field(default="default", description="whose question it is; kept with the decision")
 
 
 class FeedbackBody(_Body):
     """One judgement: exactly one of label, rating and reward."""
 
-    decision_id: str
+    decision_id: str = Field(description="the decision that is judged")
     feedback_id: Text = Field(default=None, description="your own id: makes the feedback idempotent")
     label: Annotated[str | list[str] | None, _wanted("text, a list of texts or null")] = Field(
         None, description="gold answers, any is right"
     )
-    rating: Annotated[bool | int | float | None, _wanted("true, false, a finite number or null")] = None
+    rating: Annotated[bool | int | float | None, _wanted("true, false, a finite number or null")] = Field(
+        default=None, description="a user's judgement of the answer: true, false, or a number on `scale`"
+    )
     scale: str = Field(default="0-1", description='of a number in rating: "0-1" or "1-5"')
     reward: Amount = Field(default=None, description="the reward itself, cost included")
-    source: str = "human"
+    source: str = Field(default="human", description="who judged: human, judge or code")
 
 
 class FeedbackBatchBody(_Body):
@@ -92,15 +94,19 @@ class FeedbackBatchBody(_Body):
 
 
 class OutcomeBody(_Body):
-    """What your own stack did with a decision."""
+    """Outcome of a decision that your own stack ran."""
 
-    decision_id: str
-    status: OutcomeStatus = "answered"
-    answer: Text = None
-    steps: Annotated[int | float, _wanted("a finite number")] = 0.0
-    cost: dict[str, Annotated[int | float, _wanted("a finite number")]] = Field(default_factory=dict)
-    stop_reason: str = ""
-    error: Text = None
+    decision_id: str = Field(description="the decision that /v1/route returned")
+    status: OutcomeStatus = Field(default="answered", description="how the pipeline ended")
+    answer: Text = Field(default=None, description="the answer; a label is compared with it")
+    steps: Annotated[int | float, _wanted("a finite number")] = Field(
+        default=0.0, description="rounds of search and generation; by default the reward charges them alone"
+    )
+    cost: dict[str, Annotated[int | float, _wanted("a finite number")]] = Field(
+        default_factory=dict, description="what else it used, by the names of Cost, for example dollars"
+    )
+    stop_reason: str = Field(default="", description="why it stopped, in a word of yours")
+    error: Text = Field(default=None, description="what failed")
 
 
 #: required fields -> their type in JSON

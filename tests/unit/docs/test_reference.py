@@ -9,6 +9,8 @@ from pydantic import BaseModel
 from docs.generate import DOCS, pages
 from docs.generate.configuration import comments, sections
 from docs.generate.http import EXAMPLES
+from ragbandit.router.api.app import create_app
+from ragbandit.router.api.descriptions import REPLY_FIELDS
 from ragbandit.router.api.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
 from ragbandit.router.config.settings import Settings
 
@@ -68,3 +70,13 @@ def test_every_call_is_on_the_page():
         assert "    curl -s " in section
         assert "| 200 |" in section or "| 202 |" in section
     assert set(BODIES) == {call for call in calls if call in EXAMPLES}
+
+
+def test_every_field_is_described():
+    """Every field of every object in /openapi.json has a description, and no description is left over."""
+    schemas = create_app(lambda: None).openapi()["components"]["schemas"]
+    ours = {name: schema for name, schema in schemas.items() if name not in {"HTTPValidationError", "ValidationError"}}
+    fields = {(name, field): shape for name, schema in ours.items() for field, shape in schema["properties"].items()}
+
+    assert [key for key, shape in fields.items() if "description" not in shape] == []
+    assert set(REPLY_FIELDS) <= {field for _, field in fields} | {f"{name}.{field}" for name, field in fields}

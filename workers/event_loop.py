@@ -53,7 +53,7 @@ class EventLoop:
         return answered.wait(within_s)
 
     def position(self) -> str:
-        """Where the loop's thread is now, as "file:line function", to name what blocks it."""
+        """The place where the loop's thread is now, as "file:line function", to name the code that blocks it."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - the documented way to ask
         if frame is None:
             return "its thread has ended"

@@ -1,4 +1,4 @@
-"""The verbs of `ragbandit index`: build, info and search, for every retriever."""
+"""Command `ragbandit index`: build, inspect and search the index of any retriever."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -63,7 +63,7 @@ def build(
 
 
 def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passage]]:
-    """What reads the corpus, as often as it is called. A document that is left out is said and counted once."""
+    """A function that reads the corpus at every call. A document that is left out is logged and counted once."""
     from ragbandit.strategies.retrievers.corpus import read_corpus
     from ragbandit.strategies.retrievers.documents import log_left_out
 
@@ -81,9 +81,9 @@ def _interruptible(settings: Settings) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        kept = [part for part in _parts(settings) if part != "bm25"]
-        said = f"goes on where {kept[0]} ended" if kept else "begins anew"
-        errors.print(f"stopped; the same command {said}", soft_wrap=True, highlight=False)
+        resumable = [part for part in _parts(settings) if part != "bm25"]
+        next_time = f"goes on where {resumable[0]} ended" if resumable else "starts from the beginning"
+        errors.print(f"stopped; the same command {next_time}", soft_wrap=True, highlight=False)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -95,7 +95,7 @@ def info(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What an index holds."""
+    """Describe an index."""
     with failing_well():
         settings = _settings(config, retriever=retriever, index_name=index_name)
         _show(kind_of(settings).info(settings), as_json=as_json)
@@ -143,7 +143,7 @@ def _show(facts: Mapping[str, object], *, as_json: bool) -> None:
 
 
 def _flat(facts: Mapping[str, object], *, before: str = "") -> Iterator[tuple[str, object]]:
-    """What lies deeper under "<key>.<key>", and times as people read them."""
+    """Nested facts under "<key>.<key>", and times as people read them."""
     for key, value in facts.items():
         if isinstance(value, Mapping):
             yield from _flat(value, before=f"{before}{key}.")

@@ -366,7 +366,7 @@ class MemoryJobs:
         return _Silence()
 
     def depth(self) -> dict[str, int]:
-        """How much was enqueued."""
+        """The jobs enqueued so far."""
         self._check()
         return {"answer": len(self.enqueued), "learn": len(self.notified)}
 

@@ -25,7 +25,7 @@ _CLOSED = "cancelled by the caller after it had closed unanswered"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cancellation:
-    """Where a decision stands that somebody wants cancelled."""
+    """State of a decision that somebody wants cancelled."""
 
     decision_id: DecisionId
     #: whether it ended by being cancelled; None while a worker has still to end it

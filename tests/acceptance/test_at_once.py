@@ -50,7 +50,7 @@ def test_sixteen_at_once(system):
         return [key.decode().rpartition(":")[2] for key in jobs.client.keys("ragbandit:running:*")]
 
     def lost():
-        """Neither answered nor queued. A sweep may have queued twice what was being taken just then."""
+        """Neither answered nor queued. Recovery may have queued twice what was being taken just then."""
         return set(ids) - set(store.outcomes_by_id(ids)) - set(Queue(ANSWER_QUEUE, connection=jobs.client).job_ids)
 
     def end():

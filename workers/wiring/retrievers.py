@@ -1,4 +1,4 @@
-"""The retrievers that can be configured: how each is opened, built and described, and what reranks its hits."""
+"""Wiring of retrievers: from settings to a retriever, opened, built or described, and to what reranks its hits."""
 
 import asyncio
 import functools
@@ -48,12 +48,12 @@ Facts = dict[str, Json]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """What can be done with one kind of retriever. All raise ConfigError where its settings are wrong."""
+    """The operations on one kind of retriever. All raise ConfigError where its settings are wrong."""
 
     open: Callable[[Settings], Retriever]
     #: returns what `info` returns
     build: Callable[[Settings, Rows, Progress], Facts]
-    #: where it lies and what it says of itself
+    #: its place and its description
     info: Callable[[Settings], Facts]
 
 
@@ -133,7 +133,7 @@ def with_choice(settings: Settings, *, retriever: str | None = None, index: str 
 
 
 def index_folder(settings: Settings, *, name: str | None = None) -> Path:
-    """Where an index of words lies: the configured one, or another by name or absolute path."""
+    """The folder of an index of words: the configured one, or another by name or absolute path."""
     given = Path(name or settings.retriever.index)
     return given if given.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / given
 
@@ -278,7 +278,7 @@ def _info_hybrid(settings: Settings) -> Facts:
     return {half.retriever.name: kind_of(half).info(half) for half in _halves(settings)}
 
 
-#: retriever.name -> what can be done with it
+#: retriever.name -> the operations on it
 RETRIEVERS: Mapping[str, Kind] = MappingProxyType(
     {
         "bm25": Kind(open=_open_bm25, build=_build_bm25, info=_info_bm25),

@@ -128,7 +128,7 @@ def test_ctrl_c_says_that_an_index_of_words_begins_anew(run, monkeypatch):
     code, out, err = run("build", "--corpus", "corpus.jsonl")
 
     assert (code, out) == (130, "")
-    assert err.splitlines()[-1] == "stopped; the same command begins anew"
+    assert err.splitlines()[-1] == "stopped; the same command starts from the beginning"
     assert best(run, "rivers") == ["vistula"]
 
 

@@ -1,4 +1,4 @@
-"""How `ragbandit up` ends its children: real processes, told together, told twice, and killed at last."""
+"""The supervisor of `ragbandit up`: real processes that end, die and start again, and the configuration they read."""
 
 import logging
 import os

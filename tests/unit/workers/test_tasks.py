@@ -1,4 +1,4 @@
-"""What a worker does around an arm: its event loop, its clients, and questions that kill workers."""
+"""Worker parts around an arm: its event loop, its clients, and questions that kill workers."""
 
 import asyncio
 import io

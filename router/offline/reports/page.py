@@ -1,12 +1,12 @@
-"""A replay as one page for people who are no statisticians: a file without scripts that asks for nothing elsewhere."""
+"""HTML report of a replay: one file without scripts or network requests, for readers who are not statisticians."""
 
 import importlib.resources
 import importlib.util
 import os
 from collections.abc import Iterator, Sequence
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
-from string import Template
+from typing import TYPE_CHECKING
 
 from ragbandit.router.errors import ConfigError, InvalidInput, missing_package
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, Segment
@@ -26,6 +26,9 @@ from ragbandit.router.offline.reports.phrases import (
     values_of,
     weight_of,
 )
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 __all__ = ["check_page", "page", "write_page"]
 
@@ -58,40 +61,45 @@ def write_page(replayed: ReplayResult, path: str | Path) -> None:
 
 def page(replayed: ReplayResult) -> str:
     """The page as HTML, the same text for the same numbers. Raises ConfigError where matplotlib is missing."""
-    template = Template(
-        importlib.resources.files("ragbandit.router.offline.reports").joinpath("page.html").read_text("utf-8")
+    from jinja2 import Environment, StrictUndefined
+
+    source = importlib.resources.files("ragbandit.router.offline.reports").joinpath("page.html").read_text("utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["text"] = _text
+    classes = ["doubted" if replayed.faults else candidate.verdict for candidate in compared(replayed)]
+    return environment.from_string(source).render(
+        title=f"Replay of {replayed.log}",
+        baseline=replayed.baseline,
+        alarm=alarm(replayed),
+        verdicts=list(zip(classes, headline(replayed), strict=True)),
+        charts=drawn(replayed),
+        tables=[table for table in _tables(replayed) if table.rows],
+        comparisons=[table for table in _comparisons(replayed) if table.rows],
+        footnotes=footnotes(replayed),
+        about=about_the_log(replayed),
     )
-    return template.substitute(
-        title=_text(f"Replay of {replayed.log}"),
-        baseline=_text(replayed.baseline),
-        alarm=_alarm(replayed),
-        verdicts="\n".join(
-            f'<li class="{"doubted" if replayed.faults else candidate.verdict}">{_text(sentence)}</li>'
-            for candidate, sentence in zip(compared(replayed), headline(replayed), strict=True)
-        ),
-        figures=_figures(replayed),
-        tables="\n".join(_tables(replayed)),
-        about="\n".join(f"<li>{_text(line)}</li>" for line in about_the_log(replayed)),
-    )
 
 
-def _alarm(replayed: ReplayResult) -> str:
-    lines = "".join(f"<p>{_text(line)}</p>" for line in alarm(replayed))
-    return f'<div class="alarm" role="alert">{lines}</div>' if lines else ""
+def _text(text: str) -> "Markup":
+    """Escaped text of the page: without control characters, and with a number and its % on one line."""
+    from markupsafe import Markup, escape
+
+    return Markup(escape(printable(text)).replace(" %", Markup("&nbsp;%")))  # noqa: S704 - escaped in this line
 
 
-def _figures(replayed: ReplayResult) -> str:
-    figures = "\n".join(
-        f"<figure><h3>{_text(one.title)}</h3>{one.svg}<figcaption>{_text(one.caption)}</figcaption></figure>"
-        for one in drawn(replayed)
-    )
-    return f'<h2>In pictures</h2>\n<div class="figures">\n{figures}\n</div>' if figures else ""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Table:
+    """A table of the page; the first cell of a row is its heading."""
+
+    title: str
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
-def _tables(replayed: ReplayResult) -> Iterator[str]:
-    """The sections; those that have nothing to show are empty."""
+def _tables(replayed: ReplayResult) -> Iterator[_Table]:
+    """Candidates, weights, arms and other estimators."""
     names: Sequence[str] = ("candidate", "reward", "difference", "quality", "cost", "estimator", "verdict")
-    yield _table("The candidates", names=names, rows=[_candidate(each) for each in replayed.candidates])
+    yield _Table(title="The candidates", names=names, rows=[_candidate(each) for each in replayed.candidates])
     names = (
         "candidate",
         "effective rows",
@@ -101,16 +109,19 @@ def _tables(replayed: ReplayResult) -> Iterator[str]:
         "very large",
     )
     weights = [_weights(each, rows=replayed.rows) for each in compared(replayed)]
-    yield _table("How far each candidate is from the log", names=names, rows=weights)
+    yield _Table(title="How far each candidate is from the log", names=names, rows=weights)
     yield _arms(replayed)
     yield _others(replayed)
-    yield from (f'<p class="soft">{_text(note)}.</p>' for note in footnotes(replayed))
+
+
+def _comparisons(replayed: ReplayResult) -> Iterator[_Table]:
+    """Candidates against each other, and by segment."""
     pairs = [(f"{each.first} - {each.second}", cell(each.difference, sign="+")) for each in replayed.pairs]
-    yield _table("The candidates against each other", names=("first - second", "difference"), rows=pairs)
+    yield _Table(title="The candidates against each other", names=("first - second", "difference"), rows=pairs)
     names = ("group", "candidate", "questions", "effective rows", "baseline", "reward", "difference")
     for field in dict.fromkeys(field for candidate in judged(replayed) for field in candidate.segments):
         rows = [_segment(part, of=each) for each in judged(replayed) for part in each.segments.get(field, ())]
-        yield _table(f"By {field}", names=names, rows=rows)
+        yield _Table(title=f"By {field}", names=names, rows=rows)
 
 
 def _candidate(candidate: Candidate) -> Sequence[str]:
@@ -130,7 +141,7 @@ def _weights(candidate: Candidate, *, rows: int) -> Sequence[str]:
     )
 
 
-def _arms(replayed: ReplayResult) -> str:
+def _arms(replayed: ReplayResult) -> _Table:
     names = ("arm", "drawn", "expected", "reward", "quality", "cost")
     faulty = not all(arm.plausible for arm in replayed.arms)
     rows = []
@@ -141,10 +152,10 @@ def _arms(replayed: ReplayResult) -> str:
         )
         fault = ("" if arm.plausible else "not drawn as logged",) if faulty else ()
         rows.append((arm.name, percent(arm.drawn), percent(arm.expected), *means, *fault))
-    return _table("The arms in the log", names=(*names, "fault") if faulty else names, rows=rows)
+    return _Table(title="The arms in the log", names=(*names, "fault") if faulty else names, rows=rows)
 
 
-def _others(replayed: ReplayResult) -> str:
+def _others(replayed: ReplayResult) -> _Table:
     kept = [candidate for candidate in replayed.candidates if candidate.verdict != "cannot be judged"]
     names = list(dict.fromkeys(name for candidate in kept for name in candidate.others))
     rows = [
@@ -152,7 +163,7 @@ def _others(replayed: ReplayResult) -> str:
         for each in kept
         if names
     ]
-    return _table("The reward by other estimators", names=("candidate", *names), rows=rows)
+    return _Table(title="The reward by other estimators", names=("candidate", *names), rows=rows)
 
 
 def _segment(segment: Segment, *, of: Candidate) -> Sequence[str]:
@@ -165,25 +176,3 @@ def _segment(segment: Segment, *, of: Candidate) -> Sequence[str]:
         cell(segment.value),
         cell(segment.difference, sign="+"),
     )
-
-
-def _table(title: str, *, names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Nothing where there are no rows. On a narrow screen each cell stands on its own line and says what it is."""
-    if not rows:
-        return ""
-    head = "".join(f"<th>{_text(name)}</th>" for name in names)
-    body = "\n".join(
-        f"<tr><td>{_text(row[0])}</td>"
-        + "".join(
-            f'<td data-name="{_text(name)}">{_text(cell).replace(" to ", "&nbsp;to&nbsp;")}</td>'
-            for name, cell in zip(names[1:], row[1:], strict=True)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return f"<h2>{_text(title)}</h2>\n<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-
-
-def _text(text: str) -> str:
-    """As text of the page, with a number and its % on one line."""
-    return escape(printable(text)).replace(" %", "&nbsp;%")

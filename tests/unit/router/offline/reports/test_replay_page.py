@@ -116,10 +116,10 @@ def test_the_page_begins_with_the_sentences_and_holds_every_section(whole):
         "The reward by other estimators",
         "The candidates against each other",
         "By tenant",
-        "What was read",
+        "The log",
         "Paired difference",
         "Effective rows",
-        "Hole",
+        "Unsupported decisions",
     ):
         assert title in said
 

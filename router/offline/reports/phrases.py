@@ -1,4 +1,4 @@
-"""What is said of a replay, in sentences and numbers: the terminal, the page and JSON say the same."""
+"""Sentences and number formats of replay reports, the same for terminal, page and JSON."""
 
 import math
 from collections.abc import Mapping
@@ -24,22 +24,22 @@ __all__ = [
 ]
 
 _SOURCES = {
-    "explicit": "judged by somebody",
-    "default": "by the default reward, as nobody judged",
-    "late": "with more feedback after they were learned",
+    "explicit": "from feedback",
+    "default": "default rewards (no feedback)",
+    "late": "with later feedback that came after they were learned",
 }
 #: no more decimals than this, however narrow the interval
 _DIGITS = 6
-#: a difference that takes so many times the log is, for all that matters, none
+#: a difference that takes more than so many times the log counts as close to zero
 _HOPELESS = 100
 
 
 def alarm(replayed: ReplayResult) -> list[str]:
-    """What must be read before any number; empty where the log is sound."""
+    """Warnings that come before any number; empty where the log passes its checks."""
     if not replayed.faults:
         return []
     wrong = [f"This log is wrong: {printable(fault)}" for fault in replayed.faults]
-    return [*wrong, "No number below can be trusted."]
+    return [*wrong, "The numbers below are not reliable."]
 
 
 def headline(replayed: ReplayResult) -> list[str]:
@@ -49,12 +49,12 @@ def headline(replayed: ReplayResult) -> list[str]:
 
 
 def compared(replayed: ReplayResult) -> list[Candidate]:
-    """The candidates but for the baseline itself."""
+    """The candidates without the baseline."""
     return [candidate for candidate in replayed.candidates if candidate.verdict != "baseline"]
 
 
 def judged(replayed: ReplayResult) -> list[Candidate]:
-    """Those compared of which the log knows enough to say more than what it leaves open."""
+    """The compared candidates that can be judged on this log."""
     return [candidate for candidate in compared(replayed) if candidate.verdict != "cannot be judged"]
 
 
@@ -62,37 +62,37 @@ def _sentence(candidate: Candidate, *, replayed: ReplayResult) -> str:
     assert candidate.difference is not None
     name, difference = printable(candidate.name), candidate.difference
     if candidate.verdict == "cannot be judged":
-        return f"{name} cannot be judged: it gives {_unsupported(candidate)}{_open(candidate, replayed=replayed)}"
+        return f"{name} cannot be judged: {_unsupported(candidate, are=' are')}{_open(candidate, replayed=replayed)}"
     ends = interval(difference, sign="+")
-    between = f"between {ends[0]} and {ends[1]}" if ends else "no honest interval is known"
+    between = f"between {ends[0]} and {ends[1]}" if ends else "no valid interval is known"
     if difference.biased:
-        return f"{name}: cannot tell by a biased estimator ({between} by chance alone, and its bias on top)"
+        return f"{name}: cannot tell: the estimator is biased ({between} by sampling error alone, without the bias)"
     if ends and replayed.plan.anytime:
-        between += ", however often you look"
+        between += ", valid at every look"
     gain = number(difference, sign="+")
     if candidate.verdict == "cannot tell":
         return f"{name}: cannot tell yet: {gain} so far ({between}){_forecast(candidate, rows=replayed.rows)}"
-    spite = f", whatever would come of {_unsupported(candidate)}" if candidate.unsupported else ""
+    spite = f", whatever the reward of the {_unsupported(candidate)}" if candidate.unsupported else ""
     gain = f"{gain} reward per question ({between}){_made_of(candidate)}"
     return f"{name} is {candidate.verdict} than {printable(replayed.baseline)}: {gain}{spite}"
 
 
 def _made_of(candidate: Candidate) -> str:
-    """What the difference is made of."""
+    """The difference, split into quality and cost."""
     if candidate.quality_difference is None or candidate.cost_difference is None:
         return ""
     quality, cost = number(candidate.quality_difference, sign="+"), number(candidate.cost_difference, sign="+")
     return f"; quality {quality}, cost {cost}"
 
 
-def _unsupported(candidate: Candidate) -> str:
+def _unsupported(candidate: Candidate, *, are: str = "") -> str:
     arms = ", ".join(printable(arm) for arm in candidate.unsupported)
     share = percent(sum(candidate.unsupported.values()))
-    return f"{share} of its decisions to arms that the log never tried there ({arms})"
+    return f"{share} of its decisions{are} for arms that the log never tried there ({arms})"
 
 
 def _open(candidate: Candidate, *, replayed: ReplayResult) -> str:
-    """What the holes leave open."""
+    """The worst and best reward per question that unsupported decisions allow."""
     if candidate.bounds is None:
         return ""
     low, high = (number(EstimateWithInterval(value=bound)) for bound in candidate.bounds)
@@ -101,21 +101,22 @@ def _open(candidate: Candidate, *, replayed: ReplayResult) -> str:
 
 
 def _forecast(candidate: Candidate, *, rows: int) -> str:
-    """How many questions would tell, where that can be said: an even chance, as the difference so far may be luck."""
+    """Rows needed to detect a difference as large as the estimate with 50 % power, where a forecast is possible."""
     if candidate.rows_needed is None:
         return ""
     if candidate.rows_needed > _HOPELESS * rows:
-        return "; they are nearly the same: more questions will not tell soon"
+        return "; the difference is close to zero: more questions will not settle it soon"
     total = max(_rounded(candidate.rows_needed), rows + 1)
-    return f"; if that is the true difference, about {total:,} questions in all give an even chance to know"
+    needed = f"takes about {total:,} logged questions (you have {rows:,})"
+    return f"; not enough data: to detect a difference this large with 50 % power {needed}"
 
 
 def about_the_log(replayed: ReplayResult) -> list[str]:
-    """What was read and how it was compared, a sentence each."""
+    """The log and the comparison, one line each."""
     plan, baseline = replayed.plan, printable(replayed.baseline)
     parts = {"reward": replayed.baseline_reward, "quality": replayed.baseline_quality, "cost": replayed.baseline_cost}
     values = ", ".join(f"{name} {cell(part)}" for name, part in parts.items())
-    every = "hold however often you look" if plan.anytime else "hold for one look, decided on beforehand"
+    every = "are valid at every look" if plan.anytime else "are valid for one look, fixed in advance"
     shared = f", and {replayed.comparisons} comparisons share the error" if replayed.comparisons > 1 else ""
     weight = "each row's own" if plan.weight is None else f"{plan.weight:g} for all rows"
     said = [
@@ -154,7 +155,7 @@ def _estimators(replayed: ReplayResult) -> str:
 
 
 def footnotes(replayed: ReplayResult) -> list[str]:
-    """What the tables of estimates do not say by themselves."""
+    """Notes below the tables of estimates."""
     notes = []
     measured = [m for c in replayed.candidates for m in (c.reward, c.difference, *c.others.values()) if m]
     if any(one.biased for one in measured):
@@ -168,7 +169,7 @@ def footnotes(replayed: ReplayResult) -> list[str]:
 
 
 def values_of(candidate: Candidate) -> tuple[str, str, str, str]:
-    """Reward, difference, quality and cost; only what the holes leave open where they prevent a verdict."""
+    """Reward, difference, quality and cost; only the bounds where unsupported decisions prevent a verdict."""
     if candidate.verdict == "cannot be judged":
         assert candidate.difference is not None
         reward = " to ".join(number(EstimateWithInterval(value=bound)) for bound in candidate.bounds or ())
@@ -240,12 +241,12 @@ def percent(share: float) -> str:
 
 def printable(text: str) -> str:
     """The text on one line, without characters that would steer a terminal or that XML refuses."""
-    refused = ("Cc", "Cs", "Cn")  # controls, halves of pairs, what is no character
+    refused = ("Cc", "Cs", "Cn")  # controls, surrogates, unassigned
     return "".join("\N{REPLACEMENT CHARACTER}" if category(one) in refused else one for one in text)
 
 
 def _rounded(value: int) -> int:
-    """Two digits of it: nobody knows more."""
+    """Rounded to two digits: the forecast is no more precise."""
     return round(value, 1 - math.floor(math.log10(value)))
 
 

@@ -151,7 +151,7 @@ def test_a_wrong_log_comes_first_and_no_verdict_shines(whole):
     found = replayed(candidate(over_time=()), faults=("drawn too often",))
     text = page(found)
     texts = [text for text in Balanced.read(text).texts if text.strip()]
-    assert texts[2:4] == alarm(found) == ["This log is wrong: drawn too often", "No number below can be trusted."]
+    assert texts[2:4] == alarm(found) == ["This log is wrong: drawn too often", "The numbers below are not reliable."]
     assert '<li class="better">' not in text
     assert '<li class="better">' in whole
     assert 'class="alarm"' not in whole

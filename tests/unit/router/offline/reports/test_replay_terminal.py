@@ -140,11 +140,11 @@ def test_better_and_worse_are_said_with_the_gain_and_its_interval():
 
 
 def test_an_open_question_says_how_many_more_rows_it_takes():
-    """The difference so far, and what it takes if that is true: an even chance, in two digits of the rows in all."""
+    """The difference so far, and the rows needed to detect it with 50 % power, in two digits."""
     (said,) = headline(replayed(UNKNOWN))
     assert said == (
-        "fixed:single_step: cannot tell yet: +0.007 so far (between -0.020 and +0.034); if that is the true "
-        "difference, about 16,000 questions in all give an even chance to know"
+        "fixed:single_step: cannot tell yet: +0.007 so far (between -0.020 and +0.034); not enough data: to "
+        "detect a difference this large with 50 % power takes about 16,000 logged questions (you have 12,000)"
     )
 
 
@@ -157,12 +157,13 @@ def test_where_no_number_of_rows_is_known_none_is_named():
 def test_a_difference_that_would_take_a_hundred_logs_is_nearly_none():
     """Nobody is sent to wait for more than a hundred times the log."""
     (said,) = headline(replayed(replace(UNKNOWN, rows_needed=1_200_001)))
-    assert said.endswith("(between -0.020 and +0.034); they are nearly the same: more questions will not tell soon")
-    assert "an even chance" in headline(replayed(replace(UNKNOWN, rows_needed=1_200_000)))[0]
+    assert said.endswith("+0.034); the difference is close to zero: more questions will not settle it soon")
+    assert "with 50 % power" in headline(replayed(replace(UNKNOWN, rows_needed=1_200_000)))[0]
 
 
 @pytest.mark.parametrize(
-    ("needed", "said"), [(12_000, "about 12,001 q"), (12_600, "about 13,000 q"), (1_144_000, "about 1,100,000 q")]
+    ("needed", "said"),
+    [(12_000, "about 12,001 logged q"), (12_600, "about 13,000 logged q"), (1_144_000, "about 1,100,000 logged q")],
 )
 def test_rows_needed_are_rounded_and_more_than_there_are(needed, said):
     """Nobody knows more than two digits of them."""
@@ -173,7 +174,7 @@ def test_holes_that_prevent_a_verdict_are_named_with_what_they_leave_open():
     """The share of the decisions, the arms and the worst and best reward stand in the sentence."""
     holes, left_open = headline(replayed(OPEN))[0].split("; ")
     arms = "arms that the log never tried there (multi_step, none)"
-    assert holes == f"mba cannot be judged: it gives 12.3 % of its decisions to {arms}"
+    assert holes == f"mba cannot be judged: 12.3 % of its decisions are for {arms}"
     assert left_open == "its reward per question may lie anywhere from 0.310 to 0.660 (the logged policy has 0.512)"
 
 
@@ -183,22 +184,23 @@ def test_a_verdict_in_spite_of_holes_stays_and_names_them():
     (said,) = headline(replayed(found))
     assert said.startswith("linucb is better than the logged policy")
     assert said.endswith(
-        "whatever would come of 0.1 % of its decisions to arms that the log never tried there (multi_step)"
+        "whatever the reward of the 0.1 % of its decisions for arms that the log never tried there (multi_step)"
     )
 
 
 def test_anytime_intervals_are_told_apart():
     """Where the intervals hold at every look, the sentence says so; where not, it does not."""
     for one in (candidate(), UNKNOWN):
-        assert "however often you look" in headline(replayed(one, plan=Plan(anytime=True)))[0]
-        assert "however often you look" not in headline(replayed(one))[0]
+        assert "valid at every look" in headline(replayed(one, plan=Plan(anytime=True)))[0]
+        assert "valid at every look" not in headline(replayed(one))[0]
 
 
 def test_a_biased_estimator_gives_no_verdict():
     """The sentence says that the interval lacks the bias."""
     found = candidate(difference=measured(0.04, 0.01, biased=True), verdict="cannot tell")
     assert headline(replayed(found)) == [
-        "linucb: cannot tell by a biased estimator (between +0.030 and +0.050 by chance alone, and its bias on top)"
+        "linucb: cannot tell: the estimator is biased "
+        "(between +0.030 and +0.050 by sampling error alone, without the bias)"
     ]
 
 
@@ -206,7 +208,7 @@ def test_without_an_interval_nothing_is_claimed():
     """An interval that is missing or endless is said to be unknown."""
     for none in (measured(0.04), EstimateWithInterval(value=0.04, low=float("-inf"), high=float("inf"))):
         (said,) = headline(replayed(candidate(difference=none, verdict="cannot tell")))
-        assert "cannot tell yet: +0.040 so far (no honest interval is known)" in said
+        assert "cannot tell yet: +0.040 so far (no valid interval is known)" in said
 
 
 def test_the_baseline_is_not_compared_with_itself():
@@ -223,7 +225,7 @@ def test_a_wrong_log_is_said_first_and_in_every_sentence():
     assert alarm(found) == [
         "This log is wrong: multi_step was drawn too often",
         "This log is wrong: the weights do not average 1",
-        "No number below can be trusted.",
+        "The numbers below are not reliable.",
     ]
     assert headline(found)[0].startswith("If the log were right: linucb is better")
     assert printed(found).splitlines()[:3] == alarm(found)
@@ -279,9 +281,9 @@ def test_the_log_is_described():
     for part in (
         "12,000 questions from the ledger main (2026-02-02 02:40 UTC to 2026-02-07 02:40 UTC)",
         "the logged policy: reward 0.512 (0.498 to 0.526), quality 0.580 (0.570 to 0.590), cost 1.360 (1.310 to 1.410)",
-        "95 % confidence; they hold for one look, decided on beforehand, and 4 comparisons share the error",
-        "11,000 judged by somebody; 1,000 by the default reward",
-        "17 with more feedback after they were learned",
+        "95 % confidence; they are valid for one look, fixed in advance, and 4 comparisons share the error",
+        "11,000 from feedback; 1,000 default rewards",
+        "17 with later feedback",
         "7,000 main-500; 5,000 main-1000",
         "Left out: 1,203 rows",
         "line 17: pmf sums to 0.9, not 1",

@@ -198,10 +198,8 @@ def test_anytime_intervals_are_told_apart():
 def test_a_biased_estimator_gives_no_verdict():
     """The sentence says that the interval lacks the bias."""
     found = candidate(difference=measured(0.04, 0.01, biased=True), verdict="cannot tell")
-    assert headline(replayed(found)) == [
-        "linucb: cannot tell: the estimator is biased "
-        "(between +0.030 and +0.050 by sampling error alone, without the bias)"
-    ]
+    error = "between +0.030 and +0.050 by sampling error alone, without the bias"
+    assert headline(replayed(found)) == [f"linucb: cannot tell: the estimator is biased ({error})"]
 
 
 def test_without_an_interval_nothing_is_claimed():

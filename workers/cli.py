@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import ragbandit
-from ragbandit.router.cli.console import ConfigOption, failing_well
+from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, failing_well, listen_on
 from ragbandit.router.cli.logs import add_log_verbs
 from ragbandit.router.cli.replay import add_replay_verb
 from ragbandit.router.cli.service import add_verbs
@@ -73,11 +73,12 @@ def root(
 
 
 @app.command()
-def up(config: ConfigOption = None) -> None:
+def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
     """Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."""
     from ragbandit.workers.supervisor import Supervisor
 
     with failing_well():
+        listen_on(host=host, port=port)
         loaded = configuration.load(config)
         settings = loaded.settings
         check_arms(settings)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -16,13 +17,16 @@ from ragbandit.router.errors import RagBanditError
 __all__ = [
     "DEFAULT_URL",
     "ConfigOption",
+    "HostOption",
     "IdOption",
     "JsonOption",
     "LabelOption",
+    "PortOption",
     "UrlOption",
     "console",
     "errors",
     "failing_well",
+    "listen_on",
     "print_json",
     "printable",
     "show",
@@ -37,6 +41,10 @@ UrlOption = Annotated[str, typer.Option("--url", envvar="RAGBANDIT_URL", help="U
 
 LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]
 
+HostOption = Annotated[str | None, typer.Option("--host", help="address to listen on; default: server.host")]
+
+PortOption = Annotated[int | None, typer.Option("--port", help="port to listen on; default: server.port")]
+
 IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
 
 DEFAULT_URL = "http://127.0.0.1:8100"
@@ -45,6 +53,13 @@ DEFAULT_URL = "http://127.0.0.1:8100"
 console = Console(emoji=False)
 
 errors = Console(stderr=True, emoji=False)
+
+
+def listen_on(*, host: str | None, port: int | None) -> None:
+    """Take --host and --port as the settings server.host and server.port, in this process and its children."""
+    for name, value in (("HOST", host), ("PORT", port)):
+        if value is not None:
+            os.environ[f"RAGBANDIT_SERVER__{name}"] = str(value)
 
 
 def show(facts: dict[str, Any], *, as_json: bool) -> None:

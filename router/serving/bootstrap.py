@@ -1,6 +1,7 @@
-"""The one place that picks concrete classes: from settings to databases, encoders, policies, queues and learners."""
+"""Bootstrap: from settings to databases, encoders, queues and learners. Only this module picks concrete classes."""
 
 import contextlib
+import importlib.util
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from ragbandit.router.config.settings import EncoderSettings, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.errors import QueueError, StoreError
+from ragbandit.router.errors import QueueError, StoreError, missing_package
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import redis_runs, redis_url
 from ragbandit.router.learning.learner import Learner
@@ -20,9 +21,24 @@ from ragbandit.router.storage.database import Database, check_schema
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 
-__all__ = ["ledger_of", "make_encoder", "make_jobs", "make_learner", "open_database"]
+__all__ = ["check_packages", "ledger_of", "make_encoder", "make_jobs", "make_learner", "open_database"]
 
 log = logging.getLogger("ragbandit.bootstrap")
+
+
+#: packages of the extra "models" that an encoder with weights needs
+_ENCODER_PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub")
+
+
+def check_packages(settings: Settings) -> None:
+    """Refuse a database or an encoder whose package is not installed. Nothing is imported. Raises ConfigError."""
+    url = make_url(settings.database)
+    if url.get_backend_name() == "postgresql" and importlib.util.find_spec(url.get_driver_name()) is None:
+        raise missing_package(url.get_driver_name(), extra="postgres", field="database_url")
+    if settings.encoder.model != "hashing":
+        for name in _ENCODER_PACKAGES:
+            if importlib.util.find_spec(name) is None:
+                raise missing_package(name, extra="models", field="encoder.model")
 
 
 def open_database(settings: Settings) -> Database:

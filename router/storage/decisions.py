@@ -408,7 +408,11 @@ def _told(row: Mapping[str, Any], *, new: set[str], standing: Mapping[str, str])
         return True
     if row["run_by"] == "worker" or standing[key] == row["body_hash"]:
         return False
-    return Conflict("this decision has another outcome already", field="decision_id", remedy="an outcome is sent once")
+    return Conflict(
+        "this decision has another outcome already",
+        field="decision_id",
+        remedy="the first outcome stays; route the question again to run it again",
+    )
 
 
 def _receipt(

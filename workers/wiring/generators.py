@@ -127,11 +127,11 @@ def check_generator(settings: Settings, *, fetch: bool) -> None:
     """Refuse a generator that no worker here could make, without loading a model. Raises ConfigError.
 
     fetch: weights that are not at hand are fetched and converted, and generator.openai.probe asks the server. Without,
-    nobody is asked, and nothing is said of a machine that has not got the generator's packages: no worker runs there.
+    nobody is asked.
     """
     chosen = settings.generator
     missing = [name for name in _PACKAGES.get(chosen.name, ()) if importlib.util.find_spec(name) is None]
-    if not settings.worker_arms or (missing and not fetch):
+    if not settings.worker_arms:
         return
     if missing:
         extra = "models" if chosen.name == "local" else chosen.name

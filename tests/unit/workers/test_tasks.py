@@ -214,13 +214,14 @@ def test_what_fetches_weights_does_not_outlive_its_parent(tmp_path):
         time.sleep(0.02)
 
 
-def test_a_machine_without_the_packages_is_no_workers(monkeypatch):
-    """Where the generator's package is missing a check says nothing, and a start says what to install."""
+@pytest.mark.parametrize("fetch", [False, True])
+def test_a_missing_package_is_named(monkeypatch, fetch):
+    """Where the generator's package is missing, check and start say what to install; callers' arms need none."""
     monkeypatch.setattr("ragbandit.workers.wiring.generators.importlib.util.find_spec", lambda name: None)
     settings = Settings(generator={"model": "/no/such/model"})
-    check_generator(settings, fetch=False)
     with pytest.raises(ConfigError, match=r"torch is missing \(pip install 'ragbandit\[models\]'\)"):
-        check_generator(settings, fetch=True)
+        check_generator(settings, fetch=fetch)
+    check_generator(settings.model_copy(update={"arms": {"mine": {"run_by": "caller"}}}), fetch=fetch)
 
 
 def test_facts_come_before_the_traceback():

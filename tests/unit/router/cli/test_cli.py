@@ -1,14 +1,21 @@
 """The router's verbs refuse a wrong configuration with one line and exit code 2."""
 
 import importlib.metadata
+import importlib.util
 import json
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from ragbandit.router.cli.console import listen_on
 from ragbandit.router.cli.service import add_verbs
+from ragbandit.router.config.loading import load
 from ragbandit.router.errors import ConfigError
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
@@ -22,8 +29,9 @@ def run(tmp_path, monkeypatch):
     ours = typer.Typer()
     add_verbs(ours, check=lambda _settings: None)
 
-    def call(text, *words, app=ours):
-        (tmp_path / "config.yaml").write_text(f"encoder: {{model: hashing}}\n{text}\n")
+    def call(text, *words, app=ours, bare=False):
+        head = "" if bare else "encoder: {model: hashing}\n"
+        (tmp_path / "config.yaml").write_text(f"{head}{text}\n")
         return CliRunner().invoke(app, words)
 
     return call
@@ -121,3 +129,65 @@ def test_validate_prints_every_setting(run):
     rows = {row["key"]: row for row in json.loads(done.output)}
     assert rows["policy.name"] == {"key": "policy.name", "value": "fixed", "source": "file config.yaml"}
     assert rows["learning.batch"]["source"] == "default"
+
+
+def test_validate_prints_what_was_changed(run, monkeypatch):
+    """`validate --changed` prints the settings that are not the default, from file and environment, without cutting."""
+    monkeypatch.setenv("RAGBANDIT_ARMS", "{fast: {run_by: caller}}")
+    url = "postgresql+psycopg://somebody@a-rather-long-host-name.example.com:5432/a_database_with_a_rather_long_name"
+    done = run(f"database_url: {url}", "validate", "--changed")
+    assert done.exit_code == 0, done.output
+    assert [" ".join(line.split()) for line in done.output.splitlines()] == [
+        f'database_url "{url}" (file config.yaml)',
+        'arms.fast.run_by "caller" (environment RAGBANDIT_ARMS)',
+        'encoder.model "hashing" (file config.yaml)',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "package", "extra"),
+    [
+        ("encoder: {model: distilbert/distilbert-base-uncased}", "torch", "models"),
+        ("database_url: postgresql+psycopg://localhost/x", "psycopg", "postgres"),
+        ("generator: {name: openai, model: m}", "openai", "openai"),
+        ("generator: {name: local}", "torch", "models"),
+    ],
+)
+def test_validate_names_the_missing_package(whole, monkeypatch, text, package, extra):
+    """Where encoder, database or generator miss a package, `validate` exits 2 with the package and the extra."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == package else found(name, *more)
+    )
+    done = whole(text, "validate", bare=text.startswith("encoder"))
+    assert done.exit_code == 2
+    assert f"the package {package} is missing (pip install 'ragbandit[{extra}]')" in done.output
+
+
+def test_validate_imports_no_torch(tmp_path):
+    """`validate` finds packages without importing them: it stays quick."""
+    (tmp_path / "config.yaml").write_text("arms: {fast: {run_by: caller}}\n")
+    program = (
+        "import sys\nfrom ragbandit.workers.cli import app\ntry:\n    app(['validate'])\nexcept SystemExit as end:\n"
+    )
+    program += "    assert end.code == 0\nassert not {'torch', 'transformers'} & set(sys.modules)\n"
+    root = str(Path(__file__).parents[4])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_host_and_port_are_settings(monkeypatch):
+    """--host and --port stand for server.host and server.port, of this process and of those that it starts."""
+    monkeypatch.setenv("RAGBANDIT_SERVER__HOST", "")  # so that both are taken away again
+    monkeypatch.setenv("RAGBANDIT_SERVER__PORT", "")
+    listen_on(host="0.0.0.0", port=8200)
+    assert (os.environ["RAGBANDIT_SERVER__HOST"], os.environ["RAGBANDIT_SERVER__PORT"]) == ("0.0.0.0", "8200")
+    listen_on(host=None, port=None)
+    assert load(environ=os.environ).settings.server.port == 8200

@@ -508,3 +508,24 @@ def test_a_copy_of_the_file_names_the_folder_of_the_original(written, monkeypatc
     monkeypatch.setattr(sys, "path", [*sys.path])
     load(written("retriever: {rerank: 'mine:Reranker'}"), environ={CLASS_FOLDER: "/original"})
     assert sys.path[-1] == "/original"
+
+
+def test_source_of_what_was_given_as_a_whole(written):
+    """A mapping set by one variable names it as the source of all that is in it, and replaces what the file said."""
+    path = written("arms: {fast: {run_by: caller}, deep: {}}\n")
+    environ = {"RAGBANDIT_ARMS": "{fast: {run_by: caller}}", "RAGBANDIT_ARMS__SLOW__RUN_BY": "caller"}
+    loaded = load(path, environ=environ)
+    assert set(loaded.settings.arms) == {"fast", "slow"}
+    sources = {key: source for key, _, source in effective(loaded) if key.startswith("arms.")}
+    assert sources == {
+        "arms.fast.run_by": "environment RAGBANDIT_ARMS",
+        "arms.slow.run_by": "environment RAGBANDIT_ARMS__SLOW__RUN_BY",
+    }
+
+
+def test_a_wrong_value_is_told_the_default(written):
+    """The remedy for a value of a wrong type is the default, and for arms an example."""
+    assert refused(written("learning: {batch: many}")).remedy == "the default is 256"
+    error = refused(written("arms: [fast]"))
+    assert "fast: {run_by: caller}" in error.remedy
+    assert error.message.startswith("must be a valid dictionary, not ['fast']")

@@ -1,0 +1,29 @@
+"""`ragbandit serve` as a process: it says when it listens, and ends cleanly."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+
+
+def test_serve_says_where_it_listens(tmp_path):
+    """Once it accepts connections `serve` logs its address; a request there is answered, and logged if asked."""
+    (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\nserver: {access_log: true}\n")
+    command = [sys.executable, "-m", "ragbandit", "serve", "--port", "0", "--host", "127.0.0.1"]
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as serving:
+        try:
+            lines = iter(serving.stderr.readline, "")
+            found = next(found for line in lines if (found := re.search(r"listening on (http://127.0.0.1:\d+)", line)))
+            assert httpx.get(f"{found[1]}/health").json() == {"status": "ok"}
+        finally:
+            serving.send_signal(signal.SIGINT)
+            out, _ = serving.communicate(timeout=20)
+    assert '"GET /health HTTP/1.1" 200' in out
+    assert serving.returncode in (0, -signal.SIGINT)

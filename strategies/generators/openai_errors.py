@@ -27,7 +27,7 @@ def is_passing(error: Exception) -> bool:
     """Whether another attempt may go better."""
     status = getattr(error, "status_code", None)
     if status is None:
-        return True
+        return not (isinstance(error, BrokenReply) and error.permanent)
     return is_retryable(status, code=getattr(error, "code", None))
 
 

@@ -12,7 +12,15 @@ from ragbandit.router.errors import ArmFailed, ConfigError, required_module
 from ragbandit.router.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.openai_errors import cause_of, is_passing, is_too_long, is_unreachable, pause_asked
-from ragbandit.strategies.generators.openai_protocol import OpenAiOptions, Reading, TokenCounter, request_fields
+from ragbandit.strategies.generators.openai_protocol import (
+    BrokenReply,
+    OpenAiOptions,
+    Reading,
+    TokenCounter,
+    check_stream,
+    check_whole,
+    request_fields,
+)
 from ragbandit.strategies.outbound.addresses import check_address, shown_address
 from ragbandit.strategies.outbound.rate_limits import RateLimit
 from ragbandit.strategies.outbound.redaction import check_header_value
@@ -142,6 +150,7 @@ class OpenAiGenerator(Generator):
                 if self._options.stream:
                     await _read(reply, reading=call.reading)
                 else:
+                    check_whole(reply)
                     call.reading.take(reply)
             call.reading.check()
         finally:
@@ -249,10 +258,12 @@ class OpenAiGenerator(Generator):
         return CallBroke(said, spent=spent, remedy=remedy)
 
     def _remedy(self, error: Exception) -> str | None:
+        if isinstance(error, BrokenReply):
+            return error.remedy
         if is_too_long(error):
             return "set generator.context_tokens to what the server takes, or less"
         if is_unreachable(error):
-            return "is the server running? else mend generator.openai.base_url"
+            return "start the server, or correct generator.openai.base_url"
         return {
             400: "the server does not take the request: see generator.openai.fields and max_tokens_field",
             401: f"put a valid key into the environment variable {self._options.api_key_env}",
@@ -287,10 +298,19 @@ class _Call:
 async def _read(stream: Any, *, reading: Reading) -> None:
     """Read a stream to its end or as far as it is of interest, and close it, whatever happens."""
     async with stream:
+        kind = stream.response.headers.get("content-type", "")
+        check_stream(kind, begin=await _begin(stream.response) if "html" in kind else "")
         async for part in stream:
             reading.take(part)
             if reading.ended:
                 return
+
+
+async def _begin(response: Any) -> str:
+    """The first characters of a body that is not what was asked for."""
+    async for piece in response.aiter_bytes():
+        return str(piece[:80].decode("utf-8", "replace"))
+    return ""
 
 
 def _left(request: Request) -> float | None:

@@ -14,7 +14,15 @@ from ragbandit.strategies.generators.token_details import Token
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["BrokenReply", "OpenAiOptions", "Reading", "TokenCounter", "request_fields"]
+__all__ = [
+    "BrokenReply",
+    "OpenAiOptions",
+    "Reading",
+    "TokenCounter",
+    "check_stream",
+    "check_whole",
+    "request_fields",
+]
 
 #: stop strings that are sent: OpenAI takes no more. All of them are heeded here
 _SENT_STOPS: Final = 4
@@ -24,6 +32,9 @@ _BYTES_PER_TOKEN: Final = 4
 _RUNAWAY: Final = 4
 #: characters per token allowed for, before it counts as one, too: the longest tokens in use are runs of so many spaces
 _LONGEST_TOKEN: Final = 128
+#: characters of an unexpected body that are shown
+_BEGIN: Final = 80
+_ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another page may be in between"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +94,35 @@ class OpenAiOptions:
 
 
 class BrokenReply(Exception):
-    """What came back is no whole reply."""
+    """What came back is no whole reply. permanent: another attempt would bring the same."""
+
+    def __init__(self, message: str, *, remedy: str | None = None, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+        self.permanent = permanent
+
+
+def check_stream(content_type: str, *, begin: str) -> None:
+    """Raises BrokenReply for the Content-Type of a reply that is no stream of events.
+
+    begin: the first characters of its body. Types other than JSON and HTML pass: some servers give their streams odd
+    ones.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/json":
+        raise BrokenReply(
+            "expected an event stream, got application/json: the server does not stream",
+            remedy="set generator.openai.stream: false",
+            permanent=True,
+        )
+    if kind == "text/html":
+        raise BrokenReply(f"expected an event stream, got text/html: {begin!r}", remedy=_ADDRESS_REMEDY)
+
+
+def check_whole(reply: object) -> None:
+    """Raises BrokenReply for a reply that the openai package gave back as text: it was no JSON."""
+    if isinstance(reply, str):
+        raise BrokenReply(f"expected JSON, got {reply[:_BEGIN]!r}", remedy=_ADDRESS_REMEDY)
 
 
 class TokenCounter:
@@ -144,7 +183,9 @@ class Reading:
     def check(self) -> None:
         """Raises BrokenReply if the end is missing, ArmFailed if the server kept back what was asked for."""
         if self.finish is None:
-            raise BrokenReply("the reply broke off" if self.text else "the reply holds no answer")
+            raise BrokenReply(
+                "the reply broke off before its end" if self.text else "the reply has no choices: no answer is in it"
+            )
         if self.finish == "content_filter":
             raise ArmFailed("the server's content filter held the answer back")
         if "logprobs" in self.request.want and not self.tokens and self.text:

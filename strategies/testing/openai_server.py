@@ -44,6 +44,8 @@ class Reply:
     seconds: float = 0.0
     #: this body instead of a completion, for example broken JSON
     body: bytes | None = None
+    #: this Content-Type instead of the right one
+    content_type: str | None = None
     #: hang up after half of the body, or of a stream's parts
     cut: bool = False
     #: end a stream after half of its parts as if that were all
@@ -187,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _begin(self, reply: Reply, *, kind: str, length: int | None = None) -> None:
         self.send_response(reply.status)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", reply.content_type or kind)
         if length is not None:
             self.send_header("Content-Length", str(length))
         if reply.retry_after is not None:

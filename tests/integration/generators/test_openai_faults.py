@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import email.utils
+import json
 import re
 import socket
 import time
@@ -38,7 +39,8 @@ FAULTS = {
     "bad_event": (Reply(body=b"data: {broken\n\n"), ""),
     "html": (Reply(body=b"<html>gateway</html>"), ""),
     "wrong_shape": (Reply(body=b'{"choices": "none"}'), ""),
-    "no_choices": (Reply(choices=False), "holds no answer"),
+    "no_choices": (Reply(choices=False), "no answer is in it"),
+    "html_page": (Reply(body=b"<html>gateway</html>", content_type="text/html"), "<html>gateway"),
 }
 
 
@@ -74,6 +76,27 @@ def test_an_arm_fails_with_its_cost(name):
     assert [type(event) for event in outcome.trace] == [CallFailed]
     assert outcome.cost.llm_calls == 1
     assert 0 < outcome.trace[0].seconds == outcome.cost.seconds_generate <= outcome.cost.seconds_total < 10
+
+
+def test_a_server_that_does_not_stream_is_named():
+    """Plain JSON where a stream was asked for says which setting to change, at the first attempt."""
+    body = json.dumps({"choices": [{"message": {"content": "Paris"}}]}).encode()
+    with ScriptedServer([Reply(body=body, content_type="application/json")]) as server:
+        error, _ = ask(server, retries=3)
+        assert len(server.requests) == 1
+    assert "expected an event stream, got application/json" in error.message
+    assert error.remedy == "set generator.openai.stream: false"
+
+
+def test_a_page_of_a_gateway_names_the_address():
+    """An HTML page is shown in part, with the setting that may be wrong."""
+    page = Reply(body=b"<html>gateway</html>" * 100, content_type="text/html; charset=utf-8")
+    for stream in (True, False):
+        with ScriptedServer([page]) as server:
+            error, _ = ask(server, stream=stream, retries=0)
+        assert "<html>gateway" in error.message
+        assert "generator.openai.base_url" in error.remedy
+        assert len(error.message) < 300
 
 
 def test_an_arm_on_a_slow_server_ends_in_time():

@@ -42,7 +42,7 @@ WaitParameter = Annotated[
         'After that the reply is 202 with status "pending". '
         "It is a query parameter, not a field of the body: it belongs to this call, "
         "not to the request that `decision_id` identifies.",
-        examples=[10],
+        openapi_examples={"ten seconds": {"value": 10}},
     ),
 ]
 

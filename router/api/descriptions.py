@@ -107,6 +107,7 @@ REPLY_FIELDS: Mapping[str, str] = MappingProxyType(
         "behind": "Updates that are in the ledger and not in that snapshot.",
         "lag_s": "Age of the oldest decision that is ready to be learned, seconds.",
         "unanswered": "Decisions for our workers without an outcome.",
+        "missing_outcome": "Decisions with feedback that cannot be learned before the caller reports their outcome.",
         "arms": "Health of each arm.",
         "serving": "Snapshot that this router uses.",
         "algorithm": "Name of the policy (setting `policy.name`).",

@@ -50,6 +50,11 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def _example(**body: Any) -> ConfigDict:
+    """The configuration of a body with an example, which /docs sends unless it is edited."""
+    return ConfigDict(json_schema_extra={"example": body})
+
+
 class BudgetBody(_Body):
     """Caps on one answer, all above 0; left out or null: the service's own, which is also the most."""
 
@@ -63,6 +68,14 @@ class BudgetBody(_Body):
 class RouteBody(_Body):
     """A question to route."""
 
+    model_config = _example(
+        question="Who wrote Dracula?",
+        decision_id="ticket-4711",
+        context={"product": "library", "premium": True},
+        budget={"rounds": 2, "seconds": 20},
+        tenant="acme",
+    )
+
     question: str = Field(description="the question; its text alone moves the choice")
     decision_id: Text = Field(default=None, description="your own id: makes the request idempotent")
     context: dict[str, Plain] = Field(default_factory=dict, description="facts of yours, kept with the decision")
@@ -73,6 +86,8 @@ class RouteBody(_Body):
 
 class FeedbackBody(_Body):
     """One judgement: exactly one of label, rating and reward."""
+
+    model_config = _example(decision_id="ticket-4711", feedback_id="ticket-4711-stars", rating=4, scale="1-5")
 
     decision_id: str = Field(description="the decision that is judged")
     feedback_id: Text = Field(default=None, description="your own id: makes the feedback idempotent")
@@ -90,11 +105,22 @@ class FeedbackBody(_Body):
 class FeedbackBatchBody(_Body):
     """Up to a thousand judgements; each is accepted or refused for itself."""
 
+    model_config = _example(
+        items=[{"decision_id": "ticket-4711", "rating": True}, {"decision_id": "ticket-4712", "label": ["Bram Stoker"]}]
+    )
+
     items: list[dict[str, Any]] = Field(description="each as the body of /v1/feedback, with an id of its own")
 
 
 class OutcomeBody(_Body):
     """Outcome of a decision that your own stack ran."""
+
+    model_config = _example(
+        decision_id="ticket-4711",
+        answer="Bram Stoker",
+        steps=1,
+        cost={"retriever_calls": 1, "llm_calls": 1, "prompt_tokens": 310, "completion_tokens": 12, "dollars": 0.0004},
+    )
 
     decision_id: str = Field(description="the decision that /v1/route returned")
     status: OutcomeStatus = Field(default="answered", description="how the pipeline ended")

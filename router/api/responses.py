@@ -213,9 +213,7 @@ class ArmReply(TypedDict):
 
 
 class LedgerReply(TypedDict):
-    """State of a ledger. policy: its name (label); behind: updates that the newest snapshot lacks; lag_s: how long the
-    oldest decision that could be learned has been waiting; unanswered: decisions that workers still have to answer.
-    """
+    """State of a ledger."""
 
     policy: str
     counters: Counters
@@ -226,14 +224,12 @@ class LedgerReply(TypedDict):
     behind: int
     lag_s: float
     unanswered: int
+    missing_outcome: int
     arms: dict[str, ArmReply]
 
 
 class StatusReply(LedgerReply):
-    """State of the ledger and of this router. serving: version of the snapshot in use; algorithm: the policy's name;
-    faults: decisions made by the fallback arm since the start; forced: questions since the start none of whose arms was
-    healthy; feedback_to_policy_ms: from feedback to this router's policy.
-    """
+    """State of the ledger and of this router."""
 
     serving: str
     algorithm: str
@@ -287,6 +283,7 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth]) -> Led
         "behind": status.behind,
         "lag_s": status.lag_s,
         "unanswered": status.unanswered,
+        "missing_outcome": status.missing_outcome,
         "arms": {
             arm.arm: {"state": arm.state, "offered": arm.offered, "failures": arm.failures, "since": arm.since}
             for arm in arms

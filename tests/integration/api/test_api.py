@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from ragbandit import Client
 from ragbandit.router import errors
 from ragbandit.router.api.app import create_app
+from ragbandit.router.api.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
 from ragbandit.router.api.responses import REPLIES
 from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.config.settings import Settings
@@ -708,6 +709,30 @@ def test_every_reply_is_described(unmoved):
     assert {"decision_id", "arm", "propensity", "answer", "steps", "cost", "stop_reason"} <= set(whole["required"])
     assert "cost" not in pending["properties"]
     assert set(schemas["BudgetBody"]["properties"]) == {"rounds", "passages", "tokens", "seconds", "dollars"}
+
+
+def test_every_endpoint_is_explained(unmoved):
+    """Every endpoint has a tag, a summary of several words and a description; so has every parameter and field."""
+    described = unmoved.get("/openapi.json").json()
+    assert {tag["name"] for tag in described["tags"]} == {"Decisions", "Feedback", "Operations"}
+    for path, calls in described["paths"].items():
+        for call in calls.values():
+            assert call["tags"][0] in {"Decisions", "Feedback", "Operations"}, path
+            assert len(call["summary"].split()) >= 3, path
+            assert call["description"].endswith("."), path
+            assert all(parameter["description"] for parameter in call.get("parameters", ())), path
+    (wait,) = [p for p in described["paths"]["/v1/answer"]["post"]["parameters"] if p["name"] == "wait_s"]
+    assert "query parameter" in wait["description"]
+    for name in ("RouteBody", "FeedbackBody", "FeedbackBatchBody", "OutcomeBody"):
+        body = described["components"]["schemas"][name]
+        assert set(body["example"]) <= set(body["properties"])
+        assert all(field.get("description") for field in body["properties"].values()), name
+
+
+@pytest.mark.parametrize("body", [RouteBody, FeedbackBody, FeedbackBatchBody, OutcomeBody])
+def test_examples_are_valid(body):
+    """The example of a body is one that the service takes."""
+    body.model_validate(body.model_config["json_schema_extra"]["example"])
 
 
 def as_described(path: str, response) -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import ragbandit
-from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, failing_well, listen_on
+from ragbandit.router.cli.console import CommandLine, ConfigOption, HostOption, PortOption, failing_well, listen_on
 from ragbandit.router.cli.logs import add_log_verbs
 from ragbandit.router.cli.replay import add_replay_verb
 from ragbandit.router.cli.service import add_verbs
@@ -42,7 +42,7 @@ def _check_more(settings: Settings) -> None:
     judge_templates(settings.judge.templates)
 
 
-app = typer.Typer(
+app = CommandLine(
     name="ragbandit",
     help="Per question, the cheapest retrieval strategy that gets it right, learned online.",
     no_args_is_help=True,

@@ -10,7 +10,15 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, print_json, printable
+from ragbandit.router.cli.console import (
+    CommandLine,
+    ConfigOption,
+    JsonOption,
+    errors,
+    failing_well,
+    print_json,
+    printable,
+)
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
@@ -21,7 +29,7 @@ from ragbandit.workers.wiring.retrievers import index_folder, kind_of, make_retr
 __all__ = ["index"]
 
 console = Console(emoji=False)
-index = typer.Typer(help="Build, inspect and search passage indexes.", no_args_is_help=True)
+index = CommandLine(help="Build, inspect and search passage indexes.", no_args_is_help=True)
 
 IndexOption = Annotated[
     str | None,

@@ -4,18 +4,20 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperCommand, TyperGroup
 
 from ragbandit.router.errors import RagBanditError
 
 __all__ = [
     "DEFAULT_URL",
+    "CommandLine",
     "ConfigOption",
     "HostOption",
     "IdOption",
@@ -60,6 +62,35 @@ def listen_on(*, host: str | None, port: int | None) -> None:
     for name, value in (("HOST", host), ("PORT", port)):
         if value is not None:
             os.environ[f"RAGBANDIT_SERVER__{name}"] = str(value)
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types(super().get_params(ctx))
+
+
+def _without_types(params: Any) -> Any:
+    """Parameters whose flags show no type: `--json <bool>` would look as if it took a value."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
+class CommandLine(typer.Typer):
+    """A Typer application whose help shows no type beside flags."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(cls=_Group, **options)
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        """As of Typer."""
+        return super().command(name, **{"cls": _Command, **options})
 
 
 def show(facts: dict[str, Any], *, as_json: bool) -> None:

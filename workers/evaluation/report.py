@@ -1,5 +1,6 @@
-"""What `evaluate` prints at its end: a line per arm, and what failed."""
+"""Report of `evaluate`: a line per arm, and the failures."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def show(found: Sequence[Evaluated], *, file: Path, judge: str | None, as_json: 
             *(_said(row.quality[name], scale=100.0, digits=1) for name in measures),
             *(_said(mean) for mean in (row.steps, row.time, row.seconds)),
             *(_said(mean, digits=0) for mean in (row.prompt_tokens, row.completion_tokens)),
-            _said(row.dollars, digits=5),
+            _said(row.dollars, digits=_dollar_digits(row.dollars)),
             str(len(row.failures)),
         )
     table.caption = f"{found[0].questions} questions; mean ± standard error; failures count as wrong"
@@ -60,12 +61,18 @@ def show(found: Sequence[Evaluated], *, file: Path, judge: str | None, as_json: 
 
 
 def _list(what: str, faults: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """The first of them, and how many more."""
+    """Prints the first failures, and how many more there are."""
     named = [f"{strategy} {identity}: {error}" for strategy, listed in faults.items() for identity, error in listed]
     for line in named[:MOST_NAMED]:
         console.print(printable(f"{what}: {escape(line)}"), soft_wrap=True, highlight=False)
     if len(named) > MOST_NAMED:
         console.print(f"{what}: {len(named) - MOST_NAMED} more, see --json", highlight=False)
+
+
+def _dollar_digits(mean: Mean) -> int:
+    """Decimals that show two significant digits of the standard error, or three of the mean where there is none."""
+    size, significant = (mean.error, 2) if mean.error else (abs(mean.value), 3)
+    return min(12, max(2, significant - 1 - math.floor(math.log10(size)))) if size else 2
 
 
 def _said(mean: Mean | None, *, scale: float = 1.0, digits: int = 2) -> str:

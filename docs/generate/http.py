@@ -8,22 +8,7 @@ from docs.generate.schemas import Schema, default_of, named_in, range_of, resolv
 from ragbandit.router.api.app import create_app
 from ragbandit.router.errors import RagBanditError
 
-__all__ = ["EXAMPLES", "http_page"]
-
-#: call -> a body that is taken; a test sends them to the models
-EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "POST /v1/route": {"question": "Who wrote Dracula?", "arms": ["fast", "deep"], "tenant": "acme"},
-    "POST /v1/answer": {
-        "question": "Who wrote Emma?",
-        "budget": {"rounds": 2, "seconds": 10},
-        "decision_id": "order-17",
-    },
-    "POST /v1/outcomes": {"decision_id": "ID", "answer": "Bram Stoker", "steps": 1, "cost": {"dollars": 0.002}},
-    "POST /v1/feedback": {"decision_id": "ID", "rating": 4, "scale": "1-5", "feedback_id": "click-99"},
-    "POST /v1/feedback/batch": {
-        "items": [{"decision_id": "ID", "label": ["Bram Stoker"]}, {"decision_id": "ID2", "reward": 0.4}]
-    },
-}
+__all__ = ["http_page"]
 
 _HEAD: Final = """# HTTP
 
@@ -84,12 +69,12 @@ def _overview(api: Mapping[str, Any]) -> str:
 def _call(method: str, path: str, call: Mapping[str, Any], schemas: Mapping[str, Schema]) -> str:
     parts = [f"## `{method} {path}`", call.get("description", "")]
     inputs = [_parameter(each, schemas) for each in call.get("parameters", ())]
-    body = call.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
-    if body is not None:
-        inputs += _fields(resolved(body, schemas), schemas)
+    content = call.get("requestBody", {}).get("content", {}).get("application/json", {})
+    body = resolved(content["schema"], schemas) if content else None
+    inputs += _fields(body, schemas) if body else []
     if inputs:
         parts.append(table(["field", "in", "type", "default", "meaning"], inputs))
-    parts.append(_example(method, path))
+    parts.append(_example(method, path, body=body))
     replies = [
         [code, _reply(reply, schemas), reply["description"]]
         for code, reply in call["responses"].items()
@@ -99,11 +84,11 @@ def _call(method: str, path: str, call: Mapping[str, Any], schemas: Mapping[str,
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _example(method: str, path: str) -> str:
+def _example(method: str, path: str, *, body: Schema | None) -> str:
     address = "localhost:8100" + path.replace("{decision_id}", "ID")
-    body = EXAMPLES.get(f"{method} {path}")
     if body is not None:
-        return f"    curl -s {address} -H 'content-type: application/json' \\\n         -d '{json.dumps(body)}'"
+        sent = json.dumps({field: body["example"][field] for field in body["properties"] if field in body["example"]})
+        return f"    curl -s {address} -H 'content-type: application/json' \\\n         -d '{sent}'"
     return f"    curl -s {address}" if method == "GET" else f"    curl -s -X {method} {address}"
 
 

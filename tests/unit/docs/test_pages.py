@@ -13,6 +13,16 @@ PAGES = sorted(
 )
 #: the top level of the repository, as a path on a page begins
 ROOMS = ("router", "strategies", "workers", "migrations", "tests", "benchmarks", "examples", "docs", "deploy")
+#: options of other programs that a page shows
+OPTIONS_OF_OTHERS = {"--cb", "--dsjson", "--follow", "--help"}  # Vowpal Wabbit, git log, all
+
+
+def _options(command):
+    """Every option of a command and of those under it."""
+    for each in getattr(command, "commands", {}).values():
+        yield from _options(each)
+    for parameter in command.params:
+        yield from (*parameter.opts, *parameter.secondary_opts)
 
 
 def text_of(page):
@@ -117,3 +127,42 @@ def test_the_example_configuration_is_the_default():
     from ragbandit.router.config.settings import Settings
 
     Settings.model_validate(yaml.safe_load(text_of("config.yaml")))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_metrics_are_those_of_the_service(page):
+    """Every metric that a page names is one that /metrics has."""
+    source = text_of("router/api/metrics.py")
+    made = set(re.findall(r'"(ragbandit_\w+)"', source))
+    named = {name.removesuffix("_total") for name in re.findall(r"`(ragbandit_\w+)", text_of(page))}
+
+    assert named <= {name.removesuffix("_total") for name in made}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_methods_are_there(page):
+    """Every method of Router and Client that a page names can be called."""
+    from ragbandit import Client, Router
+
+    named = re.findall(r"`(?:ragbandit\.)?(Router|Client)\.(\w+)", text_of(page))
+    named += [("Router", name) for name in re.findall(r"\brouter\.([a-z_]+)\(", text_of(page))]
+
+    assert [name for kind, name in named if not hasattr({"Router": Router, "Client": Client}[kind], name)] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_options_are_there(page):
+    """Every option that a page names in code font is one of a verb, or of a script of the repository."""
+    from typer.main import get_command
+
+    from ragbandit.workers.cli import app
+
+    scripts = [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/**/*.py")]
+    known = set(_options(get_command(app))).union(
+        *(re.findall(r'"(--[a-z-]+)"', script.read_text("utf-8")) for script in scripts)
+    )
+    named = set(
+        re.findall(r"(?<=[` ])--[a-z][a-z-]+", " ".join(re.findall(r"`[^`\n]*`|^ {4}.*$", text_of(page), flags=re.M)))
+    )
+
+    assert named - known - OPTIONS_OF_OTHERS == set()

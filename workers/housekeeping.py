@@ -90,4 +90,7 @@ def _mark_running(context: Context) -> None:
 
 
 def _recover(context: Context) -> None:
+    # One process of all that share this Redis: a pass reads the whole queue.
+    if not context.jobs.claim_recovery(context.store.label, for_s=0.9 * context.settings.workers.sweep_interval_s):
+        return
     recover(context.ledger, jobs=context.jobs, settings=context.settings, now=time.time())

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import redis
 from redis.exceptions import RedisError
 from rq import Queue
+from rq.job import Job
 
 from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.listener import CHANNEL, Listener
@@ -76,8 +77,8 @@ class Jobs(Protocol):
         """Have the learner of this ledger learn."""
         ...
 
-    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
-        """Have a worker answer this decision."""
+    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float, missing: bool = False) -> None:
+        """Have a worker answer this decision. missing: as `missing` has just found."""
         ...
 
     def move_to_front(self, decision_id: DecisionId) -> None:
@@ -153,15 +154,16 @@ class RedisJobs:
         """Have the next `enqueue_learn` queue a job again: what comes in from now on is not seen by this one."""
         self._reached(lambda: self.client.delete(_notification_key(label)))
 
-    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
-        """Queue the answer job under the decision's own id, unless it is queued or being run already."""
+    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float, missing: bool = False) -> None:
+        """Queue the answer job under the decision's own id, unless it is queued or being run already.
+
+        A job has a record from being queued until its worker is done. That of a job whose worker died, or whose queue
+        was lost, stays, and keeps the job from being queued until the recovery loop has found it `missing`.
+        """
 
         def work() -> None:
-            with self.client.pipeline(transaction=False) as pipeline:
-                pipeline.exists(_running_key(decision_id))
-                pipeline.lpos(self._answer.key, decision_id)
-                running, position = pipeline.execute()
-            if running or position is not None:
+            records = [_running_key(decision_id)] if missing else [_running_key(decision_id), Job.key_for(decision_id)]
+            if self.client.exists(*records):
                 return
             # Identical requests that come together have all come this far: one of them queues the job.
             if not self.client.set(_request_key(decision_id), 1, nx=True, px=SAME_REQUEST_MS):
@@ -239,6 +241,11 @@ class RedisJobs:
     def is_running(self, decision_id: DecisionId) -> bool:
         """Whether a worker said within RUNNING_S that it is running this."""
         return self._reached(lambda: bool(self.client.exists(_running_key(decision_id))))
+
+    def claim_recovery(self, label: PolicyLabel, *, for_s: float) -> bool:
+        """Whether this process is the first to claim a pass of the recovery loop within so many seconds."""
+        key, milliseconds = f"ragbandit:recovery:{label}", max(1, int(1000 * for_s))
+        return self._reached(lambda: bool(self.client.set(key, 1, nx=True, px=milliseconds)))
 
     def count_try(self, decision_id: DecisionId) -> int:
         """A worker begins: how many have begun so far, this one included. Kept for a day."""
@@ -339,9 +346,9 @@ class MemoryJobs:
         self._check()
         self.notified.append(label)
 
-    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float) -> None:
+    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float, missing: bool = False) -> None:
         """Remember the decision."""
-        del timeout_s
+        del timeout_s, missing
         self._check()
         self.enqueued.append(decision_id)
 

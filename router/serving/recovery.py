@@ -36,7 +36,7 @@ def recover(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Re
         jobs.enqueue_learn(ledger.label)
     missing = jobs.missing(ledger.unanswered(before=now - settings.workers.retry_after_s, limit=LIMIT))
     for decision_id in missing:
-        jobs.enqueue_answer(decision_id, timeout_s=settings.budget.seconds)
+        jobs.enqueue_answer(decision_id, timeout_s=settings.budget.seconds, missing=True)
     if missing:
         log.warning("unanswered decisions queued again", extra={"action": "requeue", "count": len(missing)})
     return Recovered(learner_notified=bool(ready), requeued=len(missing))

@@ -287,6 +287,7 @@ def test_redis_down(own_redis):
         lambda: jobs.count_try("d1"),
         lambda: jobs.uncount_try("d1"),
         lambda: jobs.is_running("d1"),
+        lambda: jobs.claim_recovery("main", for_s=1.0),
         lambda: jobs.publish("news"),
         jobs.depth,
         jobs.ping,
@@ -386,6 +387,25 @@ def test_ping_takes_a_new_connection(own_redis):
     with pytest.raises(QueueError):
         jobs.ping()
     client.close()
+
+
+def test_a_job_that_was_lost_waits_for_recovery(jobs, redis_client):
+    """A job that its worker or queue has lost is not queued again by a request, but as soon as it is found missing."""
+    jobs.enqueue_answer("d1", timeout_s=5.0)
+    redis_client.delete(Queue(ANSWER_QUEUE, connection=redis_client).key, "ragbandit:request:d1")
+    jobs.enqueue_answer("d1", timeout_s=5.0)
+    assert jobs.depth()["answer"] == 0
+    assert jobs.missing(["d1"]) == ["d1"]
+    jobs.enqueue_answer("d1", timeout_s=5.0, missing=True)
+    assert jobs.depth()["answer"] == 1
+
+
+def test_one_process_recovers_at_a_time(jobs):
+    """Of all processes that claim a pass of the recovery loop within its interval, one gets it, for each ledger."""
+    claimed = [jobs.claim_recovery("main", for_s=0.1) for _ in range(5)]
+    assert claimed == [True, False, False, False, False]
+    assert jobs.claim_recovery("second", for_s=0.1)
+    assert until(lambda: jobs.claim_recovery("main", for_s=0.1), seconds=2)
 
 
 def test_identical_requests_queue_one_job(jobs, redis_client):

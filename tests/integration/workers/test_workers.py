@@ -472,7 +472,7 @@ def test_an_arm_that_blocks_the_loop_ends_its_worker(tmp_path, settings, redis_s
             missing = [each for each in decided if each.id not in router.store.outcomes_by_id([d.id for d in decided])]
             for decision in missing:
                 jobs.unmark_running(decision.id)  # the mark of the dead worker, which would fade by itself
-                jobs.enqueue_answer(decision.id, timeout_s=1.0)
+                jobs.enqueue_answer(decision.id, timeout_s=1.0, missing=True)
             with (tmp_path / f"worker-{turn}.log").open("wb") as log:
                 process = subprocess.Popen(command, cwd=ROOT, env=here, stdout=log, stderr=log)
                 try:

@@ -1,4 +1,4 @@
-"""The values that RagBandit passes around: frozen, keyword-only, without behaviour beyond derived facts.
+"""Domain values: frozen, keyword-only dataclasses without behaviour beyond derived facts.
 
 Times are seconds since the epoch (UTC, float). Probabilities are float64. Money and energy are not measured
 yet; every cost is a count or a number of seconds, so that any price can be put on it later.
@@ -153,7 +153,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What one answer used. Fields add up."""
+    """Resources that one answer used. Two costs can be added."""
 
     retriever_calls: int = 0
     #: distinct passages shown to the model
@@ -210,7 +210,7 @@ class Branch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallFailed:
-    """A call to the retriever or the model broke; it cost time, and no more than it says."""
+    """A call to the retriever or the model failed; it cost `seconds`."""
 
     purpose: str
     error: str
@@ -227,7 +227,7 @@ def count_steps(trace: tuple[TraceEvent, ...]) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What became of a decision: one per decision, whoever ran the arm."""
+    """Outcome of a decision: one per decision, whoever ran the arm."""
 
     decision_id: DecisionId
     status: OutcomeStatus
@@ -346,7 +346,7 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableRow:
-    """One question of a full-information routing table: what every arm made of it."""
+    """One question of a full-information routing table: quality and steps of every arm."""
 
     id: str
     question: str
@@ -360,7 +360,7 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SnapshotInfo:
-    """Where a policy's parameters after update `last_seq` lie, and how to know them."""
+    """Description of a snapshot: the policy's parameters after update `last_seq`."""
 
     #: "<label>-<last_seq>-<first 12 of sha256>"
     version: str
@@ -377,7 +377,7 @@ class SnapshotInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:
-    """Where every decision is, for one policy. `balanced` is promise 7."""
+    """Counts of decisions by state, and of feedback, for one ledger. `balanced` is promise 7 of the design."""
 
     decided: int
     learned: int

@@ -33,7 +33,7 @@ from ragbandit.router.errors import ConfigError, NotReady, RagBanditError
 from ragbandit.router.jobs.processes import PARENT_VARIABLE
 from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.storage.files import put
+from ragbandit.router.storage.files import write_file
 from ragbandit.workers.wiring.arms import check_arms
 
 __all__ = ["Child", "Supervisor", "end"]
@@ -294,7 +294,7 @@ class Supervisor:
         # In ASCII: there are letters that PyYAML reads otherwise than it writes them.
         text = (head + yaml.safe_dump(dict(tree), sort_keys=False)).encode("ascii")
         try:
-            put(self._accepted, text, durable=False)
+            write_file(self._accepted, text, durable=False)
         except OSError as error:
             raise ConfigError(
                 f"{self._accepted} cannot be written: {error.strerror}",

@@ -1,4 +1,4 @@
-"""Which decisions callers have asked to cancel; outcomes in the order in which they came."""
+"""Cancellations that callers asked for; an index of outcomes by time."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -110,8 +110,8 @@ def _add_errors(app: FastAPI) -> None:
         if first["type"] == "json_invalid":
             body = error_body("INVALID_JSON", "the body is not JSON", remedy="send a JSON object in UTF-8")
             return JsonReply(body, status_code=400)
-        said = complaint(first, skip=1, content_type=request.headers.get("content-type"))
-        return JsonReply(error_json(said), status_code=said.status)
+        refusal = complaint(first, skip=1, content_type=request.headers.get("content-type"))
+        return JsonReply(error_json(refusal), status_code=refusal.status)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
@@ -126,5 +126,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
-        log.exception("unforeseen failure", extra={"action": "error", "path": request.url.path}, exc_info=error)
-        return JsonReply(error_body("INTERNAL", "this is our fault; it is in the log"), status_code=500)
+        log.exception(
+            "unexpected error in a request", extra={"action": "error", "path": request.url.path}, exc_info=error
+        )
+        return JsonReply(error_body("INTERNAL", "internal error; the service's log has the details"), status_code=500)

@@ -20,7 +20,7 @@ Reply = dict[str, Any]
 
 
 class Client:
-    """Talks to one service. Safe to use from several threads.
+    """Client of one service. Safe to use from several threads.
 
     url: of the service. timeout_s: longest wait for any reply but an answer's. transport: for tests (httpx).
     """
@@ -118,15 +118,17 @@ class Client:
         try:
             response = self._http.send(request)
         except httpx.TransportError as error:
-            raise NotReady(f"{self._http.base_url}{path}: {error}", remedy="is the service running?") from error
+            raise NotReady(
+                f"{self._http.base_url}{path}: {error}", remedy="check the URL, and that the service is running"
+            ) from error
         try:
             body = response.json()
         except ValueError as error:
             raise RagBanditError(f"{path} did not reply with JSON (HTTP {response.status_code})") from error
         if response.is_error:
-            said = body.get("error", {}) if isinstance(body, dict) else {}
-            made = _BY_CODE.get(said.get("code", ""), RagBanditError)
-            raise made(said.get("message", str(body)), field=said.get("field"), remedy=said.get("remedy"))
+            reply = body.get("error", {}) if isinstance(body, dict) else {}
+            kind = _BY_CODE.get(reply.get("code", ""), RagBanditError)
+            raise kind(reply.get("message", str(body)), field=reply.get("field"), remedy=reply.get("remedy"))
         return dict(body)
 
 

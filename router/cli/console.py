@@ -121,6 +121,6 @@ def printable(text: str) -> str:
 
 def print_json(value: object) -> None:
     """JSON on standard output, for pipes."""
-    said = json.dumps(value, indent=2, ensure_ascii=False)
+    text = json.dumps(value, indent=2, ensure_ascii=False)
     # Half a surrogate pair cannot be written, and what "backslashreplace" makes of it is its escape in JSON.
-    sys.stdout.write(said.encode("utf-8", "backslashreplace").decode() + "\n")
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")

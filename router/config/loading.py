@@ -52,7 +52,7 @@ class Loaded:
     sources: Mapping[str, str]
     #: that was read; None: there is none
     file: Path | None
-    #: what the file alone says
+    #: the file's own content, without the environment
     tree: Mapping[str, Any]
 
 
@@ -175,7 +175,7 @@ def _refuse_secrets(tree: Mapping[str, Any]) -> None:
         value = tree.get(key)
         try:
             url = make_url(value) if isinstance(value, str) else None
-        except (ArgumentError, ValueError):  # said better by the checks of the URLs below
+        except (ArgumentError, ValueError):  # the checks of the URLs below report it better
             url = None
         if url is not None and (url.password or "password" in url.query):
             raise ConfigError(

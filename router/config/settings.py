@@ -1,4 +1,4 @@
-"""Everything that can be set, section by section; `router.config.loading` reads it from a file and the environment."""
+"""Settings: every section with its defaults and ranges; `config.loading` reads them from a file and the environment."""
 
 import re
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 class PolicySettings(_Section):
-    """Which algorithm decides, and the ledger it learns from."""
+    """The policy that decides, and the ledger that it learns from."""
 
     #: a registered policy, or "package.module:Class"
     name: str = "mba"
@@ -107,7 +107,7 @@ class RewardSettings(_Section):
 
 
 class LearningSettings(_Section):
-    """When a decision closes, and how often its lesson reaches the routers."""
+    """When decisions are learned, and how often routers get what was learned."""
 
     #: 0: the first feedback closes a decision; above 0: feedback collects for that long after the decision
     wait_s: Annotated[float, Field(ge=0)] = 0.0
@@ -128,7 +128,7 @@ class LearningSettings(_Section):
 
 
 class EncoderSettings(_Section):
-    """What turns questions into vectors."""
+    """The encoder that turns questions into feature vectors."""
 
     #: local folder or hub name; "hashing" needs no model (tests, light installs)
     model: str = "distilbert/distilbert-base-uncased"
@@ -147,7 +147,7 @@ class EncoderSettings(_Section):
 
 
 class RetrieverSettings(_Section):
-    """Where passages come from."""
+    """The retriever that finds passages."""
 
     #: "hybrid" asks `first` and `second` at once and joins what they find by rank
     name: Literal["bm25", "elasticsearch", "dense", "hybrid"] = "bm25"
@@ -237,7 +237,7 @@ class OpenAiSettings(_Section):
 
 
 class GeneratorSettings(_Section):
-    """What writes answers."""
+    """The generator: the language model that writes answers."""
 
     #: "local" runs a model in the worker, "openai" calls a server, "scripted" replies from `script`
     name: Literal["local", "openai", "scripted"] = "local"
@@ -267,7 +267,7 @@ class GeneratorSettings(_Section):
 
 
 class JudgeSettings(_Section):
-    """How a model judges answers of family "crud" in `ragbandit evaluate`; nothing else reads it."""
+    """Prompts of the model that judges answers in `ragbandit evaluate --family crud`; nothing else reads them."""
 
     #: own prompts: crud_questions and crud_answer -> text, or path of a file
     templates: dict[str, str] = Field(default_factory=dict)
@@ -336,7 +336,7 @@ class WorkerSettings(_Section):
 
 
 class Settings(_Section):
-    """Everything that can be set."""
+    """All settings."""
 
     #: folder of SQLite, snapshots, indexes and logs
     data_dir: Annotated[str, Field(min_length=1)] = ".ragbandit"

@@ -23,7 +23,7 @@ from ragbandit.router.encoders.hashing import refuse_string
 from ragbandit.router.encoders.projection import LEAST, RECIPE, Projection, fitted, references
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.router.errors import ConfigError, missing_package
-from ragbandit.router.storage.files import kept
+from ragbandit.router.storage.files import cached_arrays
 
 __all__ = ["DistilBertEncoder"]
 
@@ -88,7 +88,7 @@ class DistilBertEncoder:
             log.info("reading %d reference questions, once for this encoder", len(known.questions))
             return fitted(self._states(known.questions), known=known, dimension=dimension, seed=seed).arrays()
 
-        self._projection = Projection.of(kept("projection", self.hash, build=build, cache=cache))
+        self._projection = Projection.of(cached_arrays("projection", self.hash, build=build, cache=cache))
         log.info("encoder %s, %s on %s, from %s", self.hash[:12], self.precision, self.device, self.source)
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:

@@ -14,7 +14,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.storage.files import put
+from ragbandit.router.storage.files import write_file
 from ragbandit.router.types import FeatureRows
 
 __all__ = ["embedded"]
@@ -77,7 +77,7 @@ def _write(file: Path, known: dict[bytes, FeatureRows]) -> None:
     checksum = np.frombuffer(_checksum(keys.tobytes(), features.tobytes()), dtype=np.uint8)
     data = save_tensors({"keys": keys, "features": features, "checksum": checksum})
     try:
-        put(file, data, durable=False)
+        write_file(file, data, durable=False)
     except OSError as error:
         log.warning("features not cached", extra={"action": "cache", "file": str(file), "reason": str(error)})
 

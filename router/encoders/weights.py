@@ -20,7 +20,7 @@ from typing import Final
 
 from ragbandit.router.encoders.conversion import SENTENCE_FILES, gguf, gguf_wheel, onnx_encoder, sentence_wheel
 from ragbandit.router.errors import ConfigError, required_module
-from ragbandit.router.storage.files import cache_root, put, whole_folder
+from ragbandit.router.storage.files import cache_root, whole_folder, write_file
 
 __all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "DEFAULT_SENTENCES", "Weights", "at_hand", "resolve"]
 
@@ -297,7 +297,7 @@ def _hash_file(file: Path, *, root: Path) -> str:
     with file.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     try:
-        put(note, found.encode(), durable=False)
+        write_file(note, found.encode(), durable=False)
     except OSError as error:
         log.debug("the hash of %s is not remembered: %s", file, error)
     return found

@@ -18,7 +18,7 @@ from safetensors.numpy import save as save_tensors
 from ragbandit.router.errors import ConfigError, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.storage.files import put
+from ragbandit.router.storage.files import write_file
 from ragbandit.router.storage.rows import canonical
 from ragbandit.router.types import PolicyLabel, SnapshotInfo
 
@@ -155,7 +155,7 @@ class SnapshotFiles:
             system.makedirs(path, exist_ok=True)
             system.pipe_file(f"{path}/{name}", data)  # object stores show a file when it is whole
         else:
-            put(Path(self.root, name), data, durable=True)
+            write_file(Path(self.root, name), data, durable=True)
 
     def _get(self, name: str) -> bytes:
         if self._remote:

@@ -170,7 +170,7 @@ class Router:
             self.forget(decision.id, waiting)
 
     def await_outcome(self, decision: Decision) -> "Future[Outcome]":
-        """Ask a worker for the answer (again is harmless) and get a Future of the Outcome; `forget` it after use."""
+        """Ask a worker for the answer, once or again; returns a Future of the Outcome. Call `forget` when done."""
         future = self._pending.add(decision.id)
         try:
             found = self.store.outcomes_by_id([decision.id])
@@ -184,7 +184,7 @@ class Router:
         return future
 
     def forget(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
-        """Stop waiting."""
+        """Stop waiting for this Future."""
         self._pending.remove(decision_id, future)
 
     def request_answer(self, decision: Decision) -> None:
@@ -192,7 +192,7 @@ class Router:
         self._notifier.request_answer(decision.id)
 
     def cancel(self, decision_id: str) -> cancellations.Cancellation:
-        """Have no worker answer this decision: not begin, or stop where it is. Its outcome says what it had cost.
+        """Tell the workers not to answer this decision, or to stop. Its outcome has the cost so far.
 
         Raises NotFound, Conflict (the caller's own stack runs it), InvalidInput.
         """
@@ -231,7 +231,9 @@ class Router:
         stop_reason: str = "",
         error: str | None = None,
     ) -> bool:
-        """Report what the caller's own stack did with a decision; False if this very report is kept already.
+        """Report the outcome of a decision that the caller ran; False if this very outcome is stored already.
+
+        steps: rounds of retrieval and generation. cost: fields of Cost -> amounts.
 
         Raises InvalidInput, NotFound, Conflict.
         """
@@ -263,7 +265,10 @@ class Router:
         reward: float | None = None,
         source: str = "human",
     ) -> Receipt:
-        """Keep one judgement of a decision. Durable when it returns.
+        """Store one judgement of a decision: exactly one of label, rating and reward. Durable when it returns.
+
+        label: gold answers. rating: a bool, a number in [0, 1], or with scale="1-5" one in [1, 5]. reward: the reward
+        itself, within the bounds of the settings. source: "human", "judge" or "code".
 
         Raises InvalidInput, NotFound (unknown decision), Conflict (feedback_id used with another body).
         """
@@ -290,19 +295,19 @@ class Router:
         return self.store.record(DecisionId(checked_id(decision_id, field="decision_id")))
 
     def status(self) -> ledger_status.Status:
-        """Counters, lag, snapshot."""
+        """State of the ledger: counts, learning lag, newest snapshot. Raises StoreError."""
         return ledger_status.status(
             self.ledger, serving=self._fresh, rule=closing_rule(self.settings.learning), now=time.time()
         )
 
     def verify(self, *, deep: bool = False) -> Verdict:
-        """Every draw again, the ledger again."""
+        """Draw every decision again and learn the ledger again from nothing; deep: also compute every pmf again."""
         return verify(self.ledger, files=self.files, serving=self._fresh, deep=deep)
 
     def learn(self) -> int:
         """Learn in this process what is ready (for notebooks and tests; a service has a learner process).
 
-        The number of decisions closed; 0 also if another learner holds the lease.
+        Returns the number of decisions closed; 0 also if another learner holds the lease.
         """
         learner = make_learner(self.settings, database=self.database, jobs=self.jobs)
         try:
@@ -350,7 +355,7 @@ class Router:
         return parts
 
     def close(self) -> None:
-        """Serve what was handed in, stop all threads, close the database."""
+        """Finish the requests handed in, stop all threads, close the connections."""
         self.service.close()
         self._writes.close()
         self._poll.close()

@@ -1,7 +1,7 @@
-"""One engine for SQLite and PostgreSQL, with the two kinds of transaction the house uses.
+"""Database: one engine for SQLite and PostgreSQL, with read and write transactions, and the schema's migrations.
 
 SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEGIN IMMEDIATE for writers, so that
-two writers queue instead of failing. PostgreSQL: read committed. Driver errors leave here as StoreError.
+two writers queue instead of failing. PostgreSQL: read committed. Driver errors are raised as StoreError.
 """
 
 from collections.abc import Iterator
@@ -78,7 +78,7 @@ class Database:
             yield connection
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         self.engine.dispose()
 
     @contextmanager
@@ -87,11 +87,14 @@ class Database:
             yield
         except SQLAlchemyError as error:
             reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-            raise StoreError(f"the database said: {reason}", remedy="see the log; nothing was written") from error
+            raise StoreError(
+                f"the database said: {reason}",
+                remedy="nothing was written; check that the database is reachable, then try again",
+            ) from error
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # we say BEGIN ourselves
+    connection.isolation_level = None  # BEGIN is sent by _begin_sqlite
     cursor = connection.cursor()
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")

@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, and arrays that are kept since making them takes long."""
+"""Atomic files and folders: a reader sees all of the content or none. And a cache of arrays that take long to make."""
 
 import contextlib
 import logging
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-__all__ = ["cache_root", "kept", "put", "whole_file", "whole_folder"]
+__all__ = ["cache_root", "cached_arrays", "whole_file", "whole_folder", "write_file"]
 
 log = logging.getLogger("ragbandit.cache")
 
@@ -24,7 +24,7 @@ def cache_root(cache: Path | None = None) -> Path:
     return cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragbandit"
 
 
-def put(path: Path, data: bytes, *, durable: bool) -> None:
+def write_file(path: Path, data: bytes, *, durable: bool) -> None:
     """Write a file, and the folders above it; a reader finds what stood there before, or all of the data.
 
     durable: the data has reached the disk when this returns. Only the owner may read the file.
@@ -70,12 +70,12 @@ def whole_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def kept(
+def cached_arrays(
     kind: str, key: str, *, build: Callable[[], dict[str, npt.NDArray[Any]]], cache: Path | None = None
 ) -> dict[str, npt.NDArray[Any]]:
-    """The arrays that `build` makes, kept in the cache folder under kind and key; made again if the file is damaged.
+    """The arrays that `build` makes, cached in a file under kind and key; made again if the file is damaged.
 
-    key: names everything that they depend on. A cache that cannot be written costs time, not the start.
+    key: identifies everything that they depend on. A cache that cannot be written costs time and raises nothing.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file, save
@@ -86,7 +86,7 @@ def kept(
     except (OSError, SafetensorError):
         arrays = build()
     try:
-        put(file, save(arrays), durable=False)
+        write_file(file, save(arrays), durable=False)
     except OSError as error:
-        log.warning("%s is not kept: %s", file, error)
+        log.warning("%s cannot be written to the cache: it is made again at the next start: %s", file, error)
     return arrays

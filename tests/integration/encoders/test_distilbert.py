@@ -278,7 +278,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tiny, tmp_path, caplog):
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "projection").write_text("a file")
     rows = tiny().encode(QUESTIONS)
-    assert "is not kept" in caplog.text
+    assert "cannot be written to the cache" in caplog.text
     assert np.array_equal(rows, tiny(cache=tmp_path / "other").encode(QUESTIONS))
 
 

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from ragbandit.router.storage.files import kept, put, whole_folder
+from ragbandit.router.storage.files import cached_arrays, whole_folder, write_file
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -16,7 +16,7 @@ def test_put_writes_the_bytes(tmp_path, durable):
     """The file has the data, new or in the place of an old one, with no other file beside it."""
     file = tmp_path / "deep" / "folder" / "file"
     for data in (b"", b"one", b"two" * 100_000):
-        put(file, data, durable=durable)
+        write_file(file, data, durable=durable)
         assert file.read_bytes() == data
         assert list(file.parent.iterdir()) == [file]
 
@@ -25,9 +25,9 @@ def test_only_durable_data_is_flushed_to_the_disk(tmp_path, monkeypatch):
     """Fsync is called before the file is in its place, and only where that was asked for."""
     seen = []
     monkeypatch.setattr("os.fsync", lambda handle: seen.append((os.fstat(handle).st_size, (tmp_path / "b").exists())))
-    put(tmp_path / "a", b"data", durable=False)
+    write_file(tmp_path / "a", b"data", durable=False)
     assert seen == []
-    put(tmp_path / "b", b"data", durable=True)
+    write_file(tmp_path / "b", b"data", durable=True)
     assert seen == [(4, False)]
 
 
@@ -35,14 +35,14 @@ def test_only_durable_data_is_flushed_to_the_disk(tmp_path, monkeypatch):
 def test_put_that_breaks_leaves_the_old_file(tmp_path, monkeypatch, error):
     """Where the write breaks off, the old content stays and nothing else is left."""
     file = tmp_path / "file"
-    put(file, b"old", durable=False)
+    write_file(file, b"old", durable=False)
 
     def broken(handle):
         raise error
 
     monkeypatch.setattr("os.fsync", broken)
     with pytest.raises(type(error)):
-        put(file, b"new", durable=True)
+        write_file(file, b"new", durable=True)
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -51,7 +51,7 @@ def test_put_over_a_folder_leaves_nothing(tmp_path):
     """A file cannot take the place of a folder: OSError, and no temporary file is left."""
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="folder"):
-        put(tmp_path / "folder", b"data", durable=False)
+        write_file(tmp_path / "folder", b"data", durable=False)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
@@ -106,11 +106,11 @@ def test_what_is_kept_is_made_once(tmp_path):
     """The second call reads the file, of the same types and shapes; another kind or key is made on its own."""
     build = Counting()
     for _ in range(3):
-        assert same(kept("things", "a" * 64, build=build, cache=tmp_path), count=1)
+        assert same(cached_arrays("things", "a" * 64, build=build, cache=tmp_path), count=1)
     assert build.calls == 1
-    assert same(kept("things", "b" * 64, build=build, cache=tmp_path), count=2)
-    assert same(kept("others", "a" * 64, build=build, cache=tmp_path), count=3)
-    assert same(kept("things", "a" * 64, build=build, cache=tmp_path), count=1)
+    assert same(cached_arrays("things", "b" * 64, build=build, cache=tmp_path), count=2)
+    assert same(cached_arrays("others", "a" * 64, build=build, cache=tmp_path), count=3)
+    assert same(cached_arrays("things", "a" * 64, build=build, cache=tmp_path), count=1)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == [
         f"{name}.safetensors" for name in (f"others/{'a' * 32}", f"things/{'a' * 32}", f"things/{'b' * 32}")
@@ -131,11 +131,11 @@ def test_what_is_kept_is_made_once(tmp_path):
 def test_damaged_file_is_made_again(tmp_path, damage):
     """A file that is no whole safetensors file is replaced by a new one, which is then read."""
     build = Counting()
-    kept("things", "a" * 64, build=build, cache=tmp_path)
+    cached_arrays("things", "a" * 64, build=build, cache=tmp_path)
     file = next(tmp_path.rglob("*.safetensors"))
     file.write_bytes(damage(file.read_bytes()))
-    assert same(kept("things", "a" * 64, build=build, cache=tmp_path), count=2)
-    assert same(kept("things", "a" * 64, build=build, cache=tmp_path), count=2)
+    assert same(cached_arrays("things", "a" * 64, build=build, cache=tmp_path), count=2)
+    assert same(cached_arrays("things", "a" * 64, build=build, cache=tmp_path), count=2)
     assert build.calls == 2
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
@@ -147,8 +147,10 @@ def test_cache_that_cannot_keep_is_a_warning(tmp_path, caplog):
     build = Counting()
     for count, kind in enumerate(("things", "things", "others", "others"), start=1):
         caplog.clear()
-        assert same(kept(kind, "a" * 64, build=build, cache=tmp_path), count=count)
-        assert [(record.levelname, "is not kept" in record.message) for record in caplog.records] == [("WARNING", True)]
+        assert same(cached_arrays(kind, "a" * 64, build=build, cache=tmp_path), count=count)
+        assert [
+            (record.levelname, "cannot be written to the cache" in record.message) for record in caplog.records
+        ] == [("WARNING", True)]
     assert [path.name for path in (tmp_path / "others").iterdir()] == [f"{'a' * 32}.safetensors"]
 
 
@@ -156,24 +158,25 @@ def test_full_disk_is_a_warning(tmp_path):
     """A write that breaks off in the middle costs a line in the log, and leaves no half a file."""
     code = (
         "import resource, signal, sys, pathlib, numpy\n"
-        "from ragbandit.router.storage.files import kept\n"
+        "from ragbandit.router.storage.files import cached_arrays\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "made = kept('things', 'a' * 64, build=lambda: {'x': numpy.ones(9999)}, cache=pathlib.Path(sys.argv[1]))\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "made = cached_arrays('things', 'a' * 64, build=lambda: {'x': numpy.ones(9999)}, cache=folder)\n"
         "print(made['x'].sum())"
     )
     run = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
     )
     assert run.stdout == "9999.0\n"
-    assert "is not kept" in run.stderr
+    assert "cannot be written to the cache" in run.stderr
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_what_is_kept_follows_xdg(tmp_path, monkeypatch):
     """Without `cache` it stands under $XDG_CACHE_HOME/ragbandit, as weights do."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kept("things", "a" * 64, build=Counting())
+    cached_arrays("things", "a" * 64, build=Counting())
     assert (tmp_path / "ragbandit" / "things" / f"{'a' * 32}.safetensors").is_file()
 
 
@@ -181,7 +184,7 @@ def test_many_at_once_keep_one_whole_file(tmp_path):
     """Several that start together each get the arrays, and one whole file is left."""
     found, build = [], Counting()
     threads = [
-        threading.Thread(target=lambda: found.append(kept("things", "a" * 64, build=build, cache=tmp_path)))
+        threading.Thread(target=lambda: found.append(cached_arrays("things", "a" * 64, build=build, cache=tmp_path)))
         for _ in range(8)
     ]
     for thread in threads:
@@ -191,5 +194,5 @@ def test_many_at_once_keep_one_whole_file(tmp_path):
     assert len(found) == 8
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     calls = build.calls
-    last = kept("things", "a" * 64, build=build, cache=tmp_path)
+    last = cached_arrays("things", "a" * 64, build=build, cache=tmp_path)
     assert (len(files), build.calls, last["one"].tolist()) == (1, calls, 2.5)

@@ -1,29 +1,22 @@
 """Registry of arms: ours by name, those of installed packages by entry point, any class by its import path."""
 
 import difflib
-import functools
 import inspect
 from collections.abc import Mapping
-from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import Any, cast, get_args
 
 from ragbandit.router.errors import ConfigError
+from ragbandit.router.plugins import import_class, installed, load
 from ragbandit.router.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Strategy
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 __all__ = [
     "ARMS",
     "GROUP",
     "PATHS_OF_0_1",
-    "import_class",
-    "installed",
     "known_arms",
-    "load",
     "make_arms",
     "presets_by_default",
     "registered_name",
@@ -31,69 +24,6 @@ __all__ = [
 ]
 
 GROUP = "ragbandit.strategies"
-
-
-def import_class(path: object, *, where: str) -> Any:
-    """What "package.module:Class" names.
-
-    Raises ConfigError, with field `where`, for what is no such path, or if it cannot be imported.
-    """
-    module, colon, attribute = path.partition(":") if isinstance(path, str) else ("", "", "")
-    if not (module and colon and attribute):
-        raise ConfigError(f"{path!r} is no import path", field=where, remedy='write it as "package.module:Class"')
-    try:
-        return getattr(import_module(module), attribute)
-    except Exception as error:  # whatever a module of others does when it is imported
-        missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-        remedy = (
-            "put the module beside the configuration file, install its package, or add its folder to PYTHONPATH"
-            if missing
-            else f"correct the module {module}"
-        )
-        raise ConfigError(
-            f"{path!r} cannot be imported: {type(error).__name__}: {error}", field=where, remedy=remedy
-        ) from error
-
-
-@functools.cache
-def installed() -> Mapping[str, tuple["EntryPoint", ...]]:
-    """Arm name -> the entry points that claim it, one unless packages clash; looked up once per process."""
-    from importlib.metadata import entry_points  # reads every installed package's metadata: not at import
-
-    found: dict[str, tuple[EntryPoint, ...]] = {}
-    for each in sorted(entry_points(group=GROUP), key=lambda point: (point.name, _package(point))):
-        found[each.name] = (*found.get(each.name, ()), each)
-    return MappingProxyType(found)
-
-
-def load(name: str, *, ours: bool) -> Any:
-    """The class that an installed package offers under this name; None if there is none.
-
-    ours: we have an arm of that name ourselves. Raises ConfigError with field "arms.<name>" where more than one package
-    claims the name, ours being one, or where the class cannot be imported.
-    """
-    claims = installed().get(name, ())
-    packages = [*(["ragbandit"] if ours else []), *map(_package, claims)]
-    if not claims:
-        return None
-    if len(packages) > 1:
-        raise ConfigError(
-            f"{name!r} is claimed by the packages {', '.join(packages)}",
-            field=f"arms.{name}",
-            remedy='take one out, or say which is meant with class: "package.module:Class"',
-        )
-    try:
-        return claims[0].load()
-    except Exception as error:  # whatever a package of others does when it is imported
-        raise ConfigError(
-            f"{claims[0].value!r} of the package {packages[0]} cannot be imported: {type(error).__name__}: {error}",
-            field=f"arms.{name}",
-            remedy="update or remove the package",
-        ) from error
-
-
-def _package(point: "EntryPoint") -> str:
-    return "an unnamed package" if point.dist is None else point.dist.name
 
 
 #: our arms: name -> class; imported when made, so that `import ragbandit.strategies` stays light
@@ -161,7 +91,7 @@ def registered_name(kind: type) -> str:
 
 def known_arms() -> tuple[str, ...]:
     """The names that need no class: ours and those of installed packages, sorted."""
-    return tuple(sorted({*ARMS, *installed()}))
+    return tuple(sorted({*ARMS, *installed(GROUP)}))
 
 
 def with_preset(config: Mapping[str, Mapping[str, object]], *, preset: str) -> dict[str, dict[str, object]]:
@@ -236,7 +166,7 @@ def _class_of(name: str, *, path: object) -> Any:
     if path is not None:
         ours = PATHS_OF_0_1.get(str(path), str(path))
         return import_class(ARMS.get(ours, path), where=f"arms.{name}.class")
-    factory = load(name, ours=name in ARMS)
+    factory = load(name, group=GROUP, ours=name in ARMS, where=f"arms.{name}", instead='class: "package.module:Class"')
     if factory is not None:
         return factory
     if name in ARMS:

@@ -26,7 +26,9 @@ def asked_policies(names: Sequence[str], *, params: Sequence[str], settings: Set
         found[name] = dict(settings.policy.params) if name == settings.policy.name else {}
     for given in params:
         path, equals, text = given.partition("=")
-        name, dot, key = path.strip().partition(".")
+        # A class path has dots of its own: the longest name that was asked for and begins the path is meant.
+        asked = max((name for name in found if path.strip().startswith(f"{name}.")), key=len, default=None)
+        name, dot, key = path.strip().partition(".") if asked is None else (asked, ".", path.strip()[len(asked) + 1 :])
         if not (equals and dot and key):
             raise InvalidInput(f"{given!r} is no NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0")
         if name not in found:

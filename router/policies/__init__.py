@@ -1,17 +1,22 @@
-"""The registry of policies: name -> class, loaded when asked for, since some need heavy packages."""
+"""Registry of policies: ours by name, those of installed packages by entry point, any class by its import path.
 
-import inspect
+Classes are imported when they are asked for, since some need heavy packages.
+"""
+
+import re
 from collections.abc import Mapping
-from importlib import import_module
+from typing import Any, Final
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.router.errors import ConfigError, RagBanditError
+from ragbandit.router.plugins import import_class, installed, load
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.policies.params import is_number, refused
 from ragbandit.router.types import Json
 
-__all__ = ["POLICIES", "make_policy"]
+__all__ = ["GROUP", "POLICIES", "is_class_path", "known_policies", "make_policy"]
 
-#: registry name -> "module:class"
+_CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
+
+#: our policies: name -> class
 POLICIES: dict[str, str] = {
     "adaptive_rag": "ragbandit.router.policies.finetuned.adaptive_rag:AdaptiveRag",
     "budget": "ragbandit.router.policies.budget:Budget",
@@ -30,27 +35,72 @@ POLICIES: dict[str, str] = {
 }
 
 
+GROUP: Final = "ragbandit.policies"
+#: longest name that a ledger and a snapshot can record
+MAX_NAME: Final = 40
+
+
+def known_policies() -> tuple[str, ...]:
+    """The names that need no class path: ours and those of installed packages, sorted."""
+    return tuple(sorted({*POLICIES, *installed(GROUP)}))
+
+
+def is_class_path(name: str) -> bool:
+    """Whether a name is the import path of a class, "package.module:Class", by its form."""
+    return _CLASS_PATH.fullmatch(name) is not None
+
+
 def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     """A fresh policy that has seen no update.
 
-    Raises ConfigError for a name that is not known, and for a param that is unknown, missing or out of range.
+    name: one of ours, one that an installed package offers by an entry point of the group "ragbandit.policies", or the
+    import path "package.module:Class" of any class. What it is made by is what it is recorded as.
+    Raises ConfigError for a name that is not known, a class that cannot be used, and for a param that is unknown,
+    missing or out of range.
     """
-    if name not in POLICIES:
+    kind = _class_of(name)
+    try:
+        policy = kind(**params)
+    except RagBanditError:
+        raise
+    except Exception as error:  # whatever a class of others does; the params stay out of the message
         raise ConfigError(
-            f"unknown policy {name!r}", field="policy.name", remedy=f"known: {', '.join(sorted(POLICIES))}"
+            f"{name} cannot be made: {type(error).__name__}: {error}",
+            field="policy.params",
+            remedy="it is called with the params as keywords",
+        ) from error
+    return policy if name in POLICIES else _checked(policy, name=name)
+
+
+def _class_of(name: str) -> Any:
+    if is_class_path(name):
+        return import_class(name, where="policy.name")
+    kind = load(
+        name, group=GROUP, ours=name in POLICIES, where="policy.name", instead='policy.name: "package.module:Class"'
+    )
+    if kind is not None:
+        return kind
+    if name in POLICIES:
+        return import_class(POLICIES[name], where="policy.name")
+    remedy = f'known: {", ".join(known_policies())}; for your own give "package.module:Class"'
+    raise ConfigError(f"unknown policy {name!r}", field="policy.name", remedy=remedy)
+
+
+def _checked(policy: Any, *, name: str) -> Policy:
+    """A policy of others, if it has all of the protocol; its name is recorded as its algorithm."""
+    if len(name) > MAX_NAME:
+        raise ConfigError(
+            f"{name!r} has {len(name)} characters, and a snapshot records {MAX_NAME} at most",
+            field="policy.name",
+            remedy=f"offer the class under a shorter name, by an entry point of the group {GROUP!r}",
         )
-    module, _, attribute = POLICIES[name].partition(":")
-    made = getattr(import_module(module), attribute)
-    signature = inspect.signature(made)
-    for key in params:
-        if key not in signature.parameters:
-            known = ", ".join(signature.parameters) or "none"
-            # The value stays out of the message: it may be a key that somebody put in the wrong place.
-            raise ConfigError("unknown parameter", field=f"policy.params.{key}", remedy=f"known: {known}")
-    for key, parameter in signature.parameters.items():
-        if parameter.default is parameter.empty and key not in params:
-            raise ConfigError("is needed", field=f"policy.params.{key}", remedy=f"policy {name} cannot guess it")
-        if isinstance(parameter.default, float) and key in params and not is_number(params[key]):
-            raise refused(key, params[key], wanted="a number", remedy=f"the default is {parameter.default}")
-    policy: Policy = made(**params)
-    return policy
+    wanted = ("needs", "deterministic", "params", "arms_named", "seen", "pmf", "learn", "state", "restore")
+    missing = [each for each in wanted if not hasattr(policy, each)]
+    if missing:
+        raise ConfigError(
+            f"{name} has no {', '.join(missing)}",
+            field="policy.name",
+            remedy="follow ragbandit.router.policies.base.Policy; ragbandit.router.policies.testing checks all of it",
+        )
+    policy.algorithm = name
+    return policy  # type: ignore[no-any-return] # checked above

@@ -9,7 +9,7 @@ step again.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyOutput:
-    """A policy's word on one question; both tuples are aligned with the arms that were offered."""
+    """A policy's output for one question; both tuples are aligned with the arms that were offered."""
 
     pmf: tuple[float, ...]
     #: the value it expects of every arm, in units of reward; None if it has none
@@ -55,12 +55,18 @@ class Policy(Protocol):
 
     The learner owns one instance and feeds it updates in ledger order; routers hold other instances, made from
     snapshots, and never call `learn`. The state after n updates depends on the params and those n updates only:
-    not on batches, clocks, arm order or the machine's mood. `tests/support/policy_checks.py` holds every policy to
-    this.
+    not on batches, clocks, arm order or the machine. `ragbandit.router.policies.testing` checks this.
     """
 
-    #: registry name
-    algorithm: ClassVar[str]
+    @property
+    def algorithm(self) -> str:
+        """The name that it was made by. A class attribute of ours; the registry sets it on a plug-in."""
+        ...
+
+    @property
+    def arms_named(self) -> Mapping[str, ArmName]:
+        """Param -> the arm that it names, for the params of arms that the policy may draw: they must be there."""
+        ...
 
     @property
     def needs(self) -> frozenset[PolicyNeed]:
@@ -108,7 +114,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class TableTrained(Protocol):
-    """What makes a policy one that is trained ahead of traffic, on tables with every arm's outcome: its method `fit`.
+    """A policy that is trained ahead of traffic, on tables with every arm's outcome, by its method `fit`.
 
     A param `trained`, if it is set, says that this has been done.
     """
@@ -121,7 +127,7 @@ class TableTrained(Protocol):
 
 
 def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-    """The policy's word on one question; features of shape (d,)."""
+    """The policy's output for one question; features of shape (d,)."""
     rows = None if features is None else features[None, :]
     return policy.pmf([query], features=rows, arms=[arms])[0]
 

@@ -25,10 +25,11 @@ too low: report outcomes first.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
@@ -43,7 +44,7 @@ from ragbandit.router.policies.base import (
     restored_counts,
     tally,
 )
-from ragbandit.router.policies.params import check_number, check_positive, check_text, refused
+from ragbandit.router.policies.params import HasParams, PolicyParams, Positive, Text, read_params
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["Budget"]
@@ -58,33 +59,34 @@ TEMPERATURE = 0.1
 _INNER = "inner/"
 
 
-class Budget:
-    """Holds the mean of `reward.cost` over the learned decisions at a target, with the policy of your choice inside.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetParams(PolicyParams):
+    """Settings of budget."""
 
-    policy, params: the policy that is wrapped, and its params; any of the registry but this one.
-    target: mean cost per decision to hold, in units of reward.cost. That of a default reward counts too.
-    step: size of the dual step. Larger finds the price sooner and lets it tremble more, which costs quality.
-    horizon: decisions over which a debt is paid back (>= 1); take more than are usually waiting for feedback.
-    price_max: cap of the price, in reward per typical deviation of cost from the target.
-    These four are numbers from 1e-12 to 1e12.
-    """
+    #: mean cost per decision to hold, in units of reward.cost. That of a default reward counts too
+    target: Positive
+    #: the policy that is wrapped, and its params; any but this one
+    policy: Text = "mba"
+    params: Mapping[str, Any] | None = None
+    #: size of the dual step. A larger one finds the price sooner and varies more around it, which costs quality
+    step: Positive = 0.02
+    #: decisions over which a debt is paid back; take more than are usually waiting for feedback
+    horizon: Annotated[float, Field(ge=1.0, le=1e12, allow_inf_nan=False)] = 100.0
+    #: cap of the price, in reward per typical deviation of cost from the target
+    price_max: Positive = 1.0
+
+
+class Budget(HasParams):
+    """Holds the mean of `reward.cost` over the learned decisions at a target, with the policy of your choice inside."""
 
     algorithm: ClassVar[str] = "budget"
 
-    def __init__(
-        self,
-        *,
-        target: float,
-        policy: str = "mba",
-        params: Mapping[str, Json] | None = None,
-        step: float = 0.02,
-        horizon: int = 100,
-        price_max: float = 1.0,
-    ) -> None:
-        self.target = check_positive("target", target, remedy="for example 2.0")
-        self.step, self.price_max = check_positive("step", step), check_positive("price_max", price_max)
-        self.horizon = check_number("horizon", horizon, least=1.0)
-        self.inner = _made(policy, params=params)
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(BudgetParams, given=params)
+        super().__init__(settings)
+        self.target, self.step, self.price_max = settings.target, settings.step, settings.price_max
+        self.horizon = settings.horizon
+        self.inner = _made(settings.policy, params=settings.params or {})
         self.needs: frozenset[PolicyNeed] = self.inner.needs
         self.deterministic: bool = self.inner.deterministic
         self.seen: dict[ArmName, int] = {}
@@ -96,15 +98,15 @@ class Budget:
 
     @property
     def params(self) -> Mapping[str, Json]:
-        """The settings above, with all params of the policy inside."""
-        return {
-            "target": self.target,
-            "policy": self.inner.algorithm,
-            "params": dict(self.inner.params),
-            "step": self.step,
-            "horizon": self.horizon,
-            "price_max": self.price_max,
-        }
+        """The settings, with all params of the policy inside."""
+        inner = {"policy": self.inner.algorithm, "params": dict(self.inner.params)}
+        own = {name: getattr(self, name) for name in ("target", "step", "horizon", "price_max")}
+        return own | inner
+
+    @property
+    def arms_named(self) -> Mapping[str, ArmName]:
+        """Those of the policy inside."""
+        return {f"params.{name}": arm for name, arm in self.inner.arms_named.items()}
 
     @property
     def scale(self) -> float:
@@ -216,16 +218,14 @@ class Budget:
         self._cost = {arm: float(own[f"cost/{arm}"][0]) for arm in seen}
 
 
-def _made(policy: str, *, params: Mapping[str, Json] | None) -> Policy:
-    """The policy inside; what is wrong with its params is said of `policy.params.params`."""
+def _made(policy: str, *, params: Mapping[str, Json]) -> Policy:
+    """The policy inside; an error of its params has the field `policy.params.params`."""
     from ragbandit.router.policies import make_policy  # the registry imports this module
 
-    if check_text("policy", policy, wanted="the name of a policy") == Budget.algorithm:
+    if policy == Budget.algorithm:
         raise ConfigError("a budget cannot hold itself", field="policy.params.policy", remedy="for example mba")
-    if params is not None and not isinstance(params, Mapping):
-        raise refused("params", params, wanted="an object")
     try:
-        return make_policy(policy, params=params or {})
+        return make_policy(policy, params=params)
     except ConfigError as error:
         field = (error.field or "").replace("policy.params.", "policy.params.params.", 1)
         field = "policy.params.policy" if field == "policy.name" else field

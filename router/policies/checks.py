@@ -1,31 +1,29 @@
-"""Checks of a policy against the configuration: params that name arms, and trained classifiers."""
+"""Checks of a policy against the arms that are there: the arms that its params name, and a trained classifier's arms.
+
+`serve`, `simulate` and `replay` use the same check: a mistyped arm would change what a policy does without a word.
+"""
 
 import difflib
+from collections.abc import Iterator, Sequence
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
+from ragbandit.router.policies.params import WHERE
 
-__all__ = ["check_fallback", "check_policy"]
-
-
-#: params that name an arm for deciding; those for training are compared with the table when `fit` reads it
-_ARM_PARAMS = ("arm", "first", "second", "below", "above", "fallback")
+__all__ = ["check_arms", "check_fallback", "check_policy"]
 
 
 def check_policy(settings: Settings) -> None:
-    """Refuse what cannot decide here: an unknown policy, wrong params, arms that are not there, no training for these.
+    """Refuse a policy that cannot decide here: unknown, with wrong params, for other arms, or not trained.
 
     Raises ConfigError.
     """
     check_fallback(settings)
     policy = make_policy(settings.policy.name, params=settings.policy.params)
-    _check_params(policy, settings=settings, at="policy.params")
-    inner = getattr(policy, "inner", None)  # of a policy that wraps another one
-    if inner is not None:
-        _check_params(inner, settings=settings, at="policy.params.params")
+    check_arms(policy, arms=sorted(settings.arms), where=WHERE)
 
 
 def check_fallback(settings: Settings) -> None:
@@ -42,27 +40,40 @@ def check_fallback(settings: Settings) -> None:
     )
 
 
-def _check_params(policy: Policy, *, settings: Settings, at: str) -> None:
-    for name in _ARM_PARAMS:
-        arm = policy.params.get(name)
-        if arm is not None and arm not in settings.arms:
+def check_arms(policy: Policy, *, arms: Sequence[str], where: str, trains: bool = False) -> None:
+    """Refuse a policy that names an arm which is not among these, or that was not trained for all of them.
+
+    where: what the fields of errors begin with. trains: a policy that is not trained yet will be, before it decides.
+    Raises ConfigError with field "<where>.<param>".
+    """
+    for name, arm in policy.arms_named.items():
+        if arm not in arms:
             raise ConfigError(
-                f"{arm!r} is not among the arms", field=f"{at}.{name}", remedy=f"use one of {sorted(settings.arms)}"
+                f"{arm!r} is not among the arms", field=f"{where}.{name}", remedy=f"use one of {', '.join(arms)}"
             )
-    if isinstance(policy, TableClassifier):
-        _check_training(policy, settings=settings, at=at)
+    for one, prefix in _with_inner(policy, where=where):
+        if isinstance(one, TableClassifier) and not (trains and one.params.get("trained") is None):
+            _check_training(one, arms=arms, field=f"{prefix}.trained")
 
 
-def _check_training(policy: TableClassifier, *, settings: Settings, at: str) -> None:
+def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
+    """The policy, and the one inside of it where it wraps one, each with the prefix of its params."""
+    yield policy, where
+    inner = getattr(policy, "inner", None)
+    if inner is not None:
+        yield from _with_inner(inner, where=f"{where}.params")
+
+
+def _check_training(policy: TableClassifier, *, arms: Sequence[str], field: str) -> None:
     """It chooses among the arms of its table alone; it may know more arms than are offered."""
     retrain = f"ragbandit train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
     if policy.params.get("trained") is None:
-        raise ConfigError(f"{policy.algorithm} has not been trained", field=f"{at}.trained", remedy=retrain)
-    unknown = sorted(set(settings.arms) - set(policy.trained_arms))
+        raise ConfigError(f"{policy.algorithm} has not been trained", field=field, remedy=retrain)
+    unknown = [arm for arm in arms if arm not in policy.trained_arms]
     if unknown:
-        fault = "all arms would be alike" if len(unknown) == len(settings.arms) else "it would never choose them"
+        fault = "all arms would be alike" if len(unknown) == len(arms) else "it would never choose them"
         raise ConfigError(
-            f"trained on {sorted(policy.trained_arms)}, and does not know the configured arms {unknown}: {fault}",
-            field=f"{at}.trained",
+            f"trained on {sorted(policy.trained_arms)}, and does not know the arms {unknown}: {fault}",
+            field=field,
             remedy=f"give the arms the table's names, take those out, or train on a table that has them: {retrain}",
         )

@@ -1,30 +1,37 @@
 """Policies that do not learn: always one arm, or all arms alike. Baselines of every table, and safe fallbacks."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
-from ragbandit.router.policies.params import check_arm
+from ragbandit.router.policies.params import ArmParam, HasParams, PolicyParams, read_params
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["Fixed", "Uniform"]
 
 
-class Fixed:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixedParams(PolicyParams):
+    """Settings of fixed."""
+
+    arm: ArmParam
+
+    arms_named: ClassVar[tuple[str, ...]] = ("arm",)
+
+
+class Fixed(HasParams):
     """All probability on one arm; uniform over the offered arms where that one is not offered."""
 
     algorithm: ClassVar[str] = "fixed"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
     deterministic: ClassVar[bool] = True
 
-    def __init__(self, *, arm: str) -> None:
-        self.arm = check_arm("arm", arm)
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(FixedParams, given=params)
+        super().__init__(settings)
+        self.arm = settings.arm
         self.seen: dict[ArmName, int] = {}
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The arm."""
-        return {"arm": self.arm}
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
@@ -51,20 +58,21 @@ class Fixed:
         self.seen = restored_counts(arrays, facts)
 
 
-class Uniform:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UniformParams(PolicyParams):
+    """Uniform has no settings."""
+
+
+class Uniform(HasParams):
     """Every offered arm with the same probability: the best log for judging other policies."""
 
     algorithm: ClassVar[str] = "uniform"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
     deterministic: ClassVar[bool] = True
 
-    def __init__(self) -> None:
+    def __init__(self, **params: Json) -> None:
+        super().__init__(read_params(UniformParams, given=params))
         self.seen: dict[ArmName, int] = {}
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """Nothing to set."""
-        return {}
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]

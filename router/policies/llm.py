@@ -17,13 +17,26 @@ import importlib.util
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
 
 from ragbandit.router.errors import missing_package
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.llm_client import Answer, LlmSelector
-from ragbandit.router.policies.params import check_arm, check_number, check_positive, check_text, check_whole, refused
+from ragbandit.router.policies.params import (
+    SINGLE_STEP,
+    ArmParam,
+    Count,
+    HasParams,
+    PolicyParams,
+    Positive,
+    Share,
+    Text,
+    read_params,
+)
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["DESCRIPTIONS", "Llm"]
@@ -41,80 +54,65 @@ DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
 _MOST_SEED: Final = 2**63 - 1
 
 
-class Llm:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LlmParams(PolicyParams):
+    """Settings of llm."""
+
+    #: its name at the server
+    model: Text
+    #: the server, for example http://localhost:8000/v1; None is OpenAI
+    base_url: Annotated[str, Field(pattern="^https?://")] | None = None
+    #: the environment variable with the key; never the key itself, for params are logged
+    api_key_env: Text = "OPENAI_API_KEY"
+    #: arm -> its description; an arm that is not in it stands in the list with its name alone. None: the texts above
+    descriptions: Mapping[str, Text] | None = None
+    #: the arm that answers when the model does not; where it is not offered, all arms alike
+    fallback: ArmParam = SINGLE_STEP
+    #: for all questions of one group together: no caller waits longer, so keep it short
+    timeout_s: Positive = 5.0
+    #: questions asked at once
+    max_concurrency: Count = 8
+    #: sent along; None leaves it out
+    temperature: Annotated[int | float, Field(ge=0, le=2)] | None = 0
+    #: sent along; None leaves it out
+    seed: Annotated[int, Field(ge=0, le=_MOST_SEED)] | None = 0
+    #: share of exploration
+    epsilon: Share = 0.05
+
+    arms_named: ClassVar[tuple[str, ...]] = ("fallback",)
+
+
+class Llm(HasParams):
     """One minus epsilon on the arm that the model picks, epsilon / K on every arm.
 
-    model: its name at the server. base_url: the server, for example http://localhost:8000/v1; None is OpenAI.
-    api_key_env: the environment variable with the key; never the key itself, for params are logged.
-    descriptions: arm -> what it does; an arm that is not in it stands in the list with its name alone. None: the
-    texts above. fallback: the arm that answers when the model does not; where it is not offered, all arms alike.
-    timeout_s: for all questions of one group together (> 0): no caller waits longer, so keep it short.
-    max_concurrency: questions asked at once (>= 1). temperature in [0, 2], seed: sent along; None leaves them out.
-    epsilon: share of exploration in [0, 1].
     Raises ConfigError if a param is wrong or the openai package is missing.
     """
 
     algorithm: ClassVar[str] = "llm"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = False
-    #: what went wrong in this process so far, by kind (see router.policies.llm_client); of all instances together,
-    #: since
+    #: failures in this process so far, by kind (see router.policies.llm_client); of all instances together, since
     #: every snapshot brings a new one. Not part of the state.
     failures: ClassVar[Counter[str]] = Counter()
     _counting: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        base_url: str | None = None,
-        api_key_env: str = "OPENAI_API_KEY",
-        descriptions: Mapping[str, str] | None = None,
-        fallback: str = "single_step",
-        timeout_s: float = 5.0,
-        max_concurrency: int = 8,
-        temperature: float | None = 0,
-        seed: int | None = 0,
-        epsilon: float = 0.05,
-    ) -> None:
-        if base_url is not None and not _is_url(base_url):
-            raise refused("base_url", base_url, wanted="a URL", remedy="for example http://localhost:8000/v1")
-        if descriptions is not None and not _are_texts(descriptions):
-            raise refused("descriptions", descriptions, wanted="an object of texts")
-        if temperature is not None:
-            check_number("temperature", temperature, most=2.0)
-        if seed is not None:
-            check_whole("seed", seed, most=_MOST_SEED)
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(LlmParams, given=params)
+        self.descriptions = dict(DESCRIPTIONS if settings.descriptions is None else settings.descriptions)
+        super().__init__(replace(settings, descriptions=self.descriptions))
         if importlib.util.find_spec("openai") is None:
             raise missing_package("openai", extra="openai", field="policy.name")
         self.selector = LlmSelector(
-            model=check_text("model", model, wanted="the name of a model", remedy="give the server's name of it"),
-            base_url=base_url,
-            api_key_env=check_text("api_key_env", api_key_env, wanted="the name of an environment variable"),
-            timeout_s=check_positive("timeout_s", timeout_s),
-            max_concurrency=check_whole("max_concurrency", max_concurrency, least=1),
-            temperature=temperature,
-            seed=seed,
+            model=settings.model,
+            base_url=settings.base_url,
+            api_key_env=settings.api_key_env,
+            timeout_s=settings.timeout_s,
+            max_concurrency=settings.max_concurrency,
+            temperature=settings.temperature,
+            seed=settings.seed,
         )
-        self.descriptions = dict(DESCRIPTIONS if descriptions is None else descriptions)
-        self.fallback, self.epsilon = check_arm("fallback", fallback), check_number("epsilon", epsilon, most=1.0)
+        self.fallback, self.epsilon = settings.fallback, settings.epsilon
         self.seen: dict[ArmName, int] = {}
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The settings above."""
-        return {
-            "model": self.selector.model,
-            "base_url": self.selector.base_url,
-            "api_key_env": self.selector.api_key_env,
-            "descriptions": dict(self.descriptions),
-            "fallback": self.fallback,
-            "timeout_s": self.selector.timeout_s,
-            "max_concurrency": self.selector.max_concurrency,
-            "temperature": self.selector.temperature,
-            "seed": self.selector.seed,
-            "epsilon": self.epsilon,
-        }
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
@@ -170,11 +168,3 @@ class Llm:
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
         """Take over the counts."""
         self.seen = restored_counts(arrays, facts)
-
-
-def _is_url(value: object) -> bool:
-    return isinstance(value, str) and value.startswith(("http://", "https://"))
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(each, str) and each for each in value.values())

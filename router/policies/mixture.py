@@ -4,37 +4,50 @@ A router that spends as much as always-single and always-multi mixed at random, 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
+from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
-from ragbandit.router.policies.params import check_arm, check_number, refused
+from ragbandit.router.policies.params import WHERE, ArmParam, HasParams, PolicyParams, Share, read_params
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["Mixture"]
 
 
-class Mixture:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixtureParams(PolicyParams):
+    """Settings of mixture."""
+
+    first: ArmParam
+    second: ArmParam
+    #: probability of `second`
+    share: Share = 0.5
+
+    arms_named: ClassVar[tuple[str, ...]] = ("first", "second")
+
+
+class Mixture(HasParams):
     """`second` with probability `share`, else `first`.
 
     Where one of them is not offered the other takes all; where neither is, all offered arms are alike.
-    share: in [0, 1].
     """
 
     algorithm: ClassVar[str] = "mixture"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
     deterministic: ClassVar[bool] = True
 
-    def __init__(self, *, first: str, second: str, share: float = 0.5) -> None:
-        self.first, self.second = check_arm("first", first), check_arm("second", second)
-        if first == second:
-            raise refused("second", second, wanted="another arm than first", remedy="policy fixed gives all to one arm")
-        self.share = check_number("share", share, most=1.0)
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(MixtureParams, given=params)
+        super().__init__(settings)
+        self.first, self.second, self.share = settings.first, settings.second, settings.share
+        if self.first == self.second:
+            raise ConfigError(
+                f"{self.second!r} is the first arm too",
+                field=f"{WHERE}.second",
+                remedy="name another arm; policy fixed gives all to one arm",
+            )
         self.seen: dict[ArmName, int] = {}
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The two arms and the share of the second."""
-        return {"first": self.first, "second": self.second, "share": self.share}
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]

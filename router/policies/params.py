@@ -1,73 +1,103 @@
-"""What the policies ask of their params: every check returns the param, or raises a ConfigError that names it."""
+"""The params of a policy: a frozen dataclass whose values are checked when a policy is made."""
 
-from collections.abc import Sequence
-from typing import Final, TypeGuard
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields
+from typing import Annotated, Any, ClassVar, Final, TypeVar
+
+from pydantic import Field
 
 from ragbandit.router.errors import ConfigError
-from ragbandit.router.types import ArmName
+from ragbandit.router.plugins import check_values
+from ragbandit.router.types import ArmName, Json
 
 __all__ = [
-    "check_arm",
-    "check_number",
-    "check_positive",
-    "check_text",
-    "check_whole",
-    "check_word",
-    "is_number",
-    "refused",
+    "MULTI_STEP",
+    "NO_RETRIEVAL",
+    "SINGLE_STEP",
+    "WHERE",
+    "ArmParam",
+    "Count",
+    "HasParams",
+    "Number",
+    "PolicyParams",
+    "Positive",
+    "Share",
+    "Text",
+    "Whole",
+    "read_params",
 ]
 
-# Beyond these no param makes sense, and what is made of it might be 0 or no float any more.
-_LEAST: Final = 1e-12
-_MOST: Final = 1e12
-# Of whole numbers, which torch and others take as 32 bits
-_MOST_WHOLE: Final = 10**9
-_LEAVE: Final = "leave it out for the default"
+#: where params stand in the configuration
+WHERE: Final = "policy.params"
+
+# Beyond 1e-12 and 1e12 no param makes sense, and what is made of it might be 0 or no float any more. Whole numbers end
+# at 1e9: torch and others take them as 32 bits.
+#: a number from 0 to 1e12
+Number = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
+#: a number above 0, from 1e-12 to 1e12, so that its inverse is one too
+Positive = Annotated[float, Field(ge=1e-12, le=1e12, allow_inf_nan=False)]
+#: a number from 0 to 1
+Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+#: an integer from 0 to 1e9
+Whole = Annotated[int, Field(ge=0, le=10**9)]
+#: an integer from 1 to 1e9
+Count = Annotated[int, Field(ge=1, le=10**9)]
+#: text that is not empty
+Text = Annotated[str, Field(min_length=1)]
+#: the name of an arm
+ArmParam = Annotated[ArmName, Field(min_length=1)]
 
 
-def refused(name: str, value: object, *, wanted: str, remedy: str = _LEAVE) -> ConfigError:
-    """The error that says of a param what it must be; for the caller to raise."""
-    return ConfigError(f"must be {wanted}, not {value!r:.40}", field=f"policy.params.{name}", remedy=remedy)
+#: the arms that params name by default
+NO_RETRIEVAL: Final = ArmName("no_retrieval")
+SINGLE_STEP: Final = ArmName("single_step")
+MULTI_STEP: Final = ArmName("multi_step")
 
 
-def check_number(name: str, value: object, *, least: float = 0.0, most: float = _MOST, remedy: str = _LEAVE) -> float:
-    """The param as a float, if it is a number in [least, most]."""
-    if not is_number(value) or not least <= value <= most:
-        raise refused(name, value, wanted=f"a number from {least:g} to {most:g}", remedy=remedy)
-    return float(value)
+class PolicyParams:
+    """Base of every policy's params dataclass: frozen, keyword-only.
+
+    Ranges are written as `Annotated[int, pydantic.Field(ge=1)]`.
+    """
+
+    __slots__ = ()
+    #: the fields that name an arm which the policy may draw: each must be among the arms that are there
+    arms_named: ClassVar[tuple[str, ...]] = ()
 
 
-def check_positive(name: str, value: object, *, remedy: str = _LEAVE) -> float:
-    """The param as a float, if it is a number above 0: from 1e-12 to 1e12, so that its inverse is one too."""
-    return check_number(name, value, least=_LEAST, remedy=remedy)
+ParamsType = TypeVar("ParamsType", bound=PolicyParams)
 
 
-def check_whole(name: str, value: object, *, least: int = 0, most: int = _MOST_WHOLE) -> int:
-    """The param, if it is an integer in [least, most]."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise refused(name, value, wanted=f"a whole number from {least} to {most}")
-    return value
+def read_params(kind: type[ParamsType], *, given: Mapping[str, Json]) -> ParamsType:
+    """The params out of plain values, every field checked by its type, defaults filled in.
+
+    Raises ConfigError with field "policy.params.<param>" for a param that is unknown, needed or out of range.
+    """
+    checked = check_values(kind, given=given, where=WHERE)
+    for each in fields(kind):  # type: ignore[arg-type] # every subclass is a dataclass
+        if each.name not in checked and each.default is MISSING and each.default_factory is MISSING:
+            raise ConfigError("is needed", field=f"{WHERE}.{each.name}", remedy="it has no default: give it a value")
+    return kind(**checked)
 
 
-def check_word(name: str, value: object, *, known: Sequence[str]) -> str:
-    """The param, if it is one of these words."""
-    if not isinstance(value, str) or value not in known:
-        raise refused(name, value, wanted=f"one of {', '.join(known)}")
-    return value
+class HasParams:
+    """A policy whose settings are one params dataclass: what it records, and which arms it names."""
+
+    _params: PolicyParams
+
+    def __init__(self, params: PolicyParams) -> None:
+        self._params = params
+
+    @property
+    def params(self) -> Mapping[str, Json]:
+        """The settings it was made with, after defaults, as JSON values."""
+        return _plain(self._params)
+
+    @property
+    def arms_named(self) -> Mapping[str, ArmName]:
+        """Param -> the arm that it names, for the params of arms that the policy may draw."""
+        return {name: getattr(self._params, name) for name in self._params.arms_named}
 
 
-def check_text(name: str, value: object, *, wanted: str, remedy: str = _LEAVE) -> str:
-    """The param, if it is text and not empty; wanted: of what, for the message."""
-    if not isinstance(value, str) or not value:
-        raise refused(name, value, wanted=wanted, remedy=remedy)
-    return value
-
-
-def check_arm(name: str, value: object) -> ArmName:
-    """The param, if it can be the name of an arm."""
-    return ArmName(check_text(name, value, wanted="the name of an arm", remedy="for example single_step"))
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is an int or a float, and no bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _plain(params: PolicyParams) -> dict[str, Any]:
+    return asdict(params)  # type: ignore[call-overload,no-any-return] # every subclass is a dataclass

@@ -36,7 +36,18 @@ import numpy as np
 
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
-from ragbandit.router.policies.params import check_arm, check_number, check_text, is_number, refused
+from ragbandit.router.policies.params import (
+    NO_RETRIEVAL,
+    SINGLE_STEP,
+    WHERE,
+    ArmParam,
+    HasParams,
+    Number,
+    PolicyParams,
+    Share,
+    Text,
+    read_params,
+)
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["Popularity", "Table"]
@@ -125,14 +136,28 @@ def _key_word(raw: str) -> str:
     return _POSSESSIVE.sub("", raw).replace("\u2019", "'").casefold()
 
 
-class Popularity:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PopularityParams(PolicyParams):
+    """Settings of popularity."""
+
+    #: path of the table, as every router and learner finds it; a relative one counts from the working directory
+    table: Text
+    #: the arm for little popularity
+    below: ArmParam = SINGLE_STEP
+    #: the arm for much popularity
+    above: ArmParam = NO_RETRIEVAL
+    #: popularity from which on `above` answers; None: learned, and `below` answers everything at first
+    threshold: Number | None = None
+    #: share of exploration
+    epsilon: Share = 0.1
+
+    arms_named: ClassVar[tuple[str, ...]] = ("below", "above")
+
+
+class Popularity(HasParams):
     """One arm under a threshold of popularity, another over it; epsilon / K of the rest to every arm.
 
-    table: path of the table, as every router and learner finds it; a relative one counts from the working directory.
-    below, above: the arms for little and for much popularity. Where one of them is not offered the other is taken,
-    where both are missing all arms are alike.
-    threshold: popularity from which on `above` answers (>= 0); None: learned, and `below` answers everything at first.
-    epsilon: share of exploration in [0, 1].
+    Where one of the two arms is not offered the other is taken, where both are missing all arms are alike.
     Raises ConfigError if the table is missing or of another format. The file is part of the policy: a snapshot made
     with another one is refused, and replaying the ledger shows the difference.
     """
@@ -141,38 +166,22 @@ class Popularity:
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        below: str = "single_step",
-        above: str = "no_retrieval",
-        threshold: float | None = None,
-        epsilon: float = 0.1,
-    ) -> None:
-        self.below, self.above = check_arm("below", below), check_arm("above", above)
-        if below == above:
-            raise refused("below", below, wanted="another arm than above")
-        self._given = None if threshold is None else check_number("threshold", threshold)
-        self.epsilon = check_number("epsilon", epsilon, most=1.0)
-        self.table = read_table(table)
-        self._path = table
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(PopularityParams, given=params)
+        super().__init__(settings)
+        self.below, self.above, self.epsilon = settings.below, settings.above, settings.epsilon
+        if self.below == self.above:
+            raise ConfigError(
+                f"{self.below!r} is the arm above too", field=f"{WHERE}.below", remedy="name two different arms"
+            )
+        self._given = settings.threshold
+        self.table = read_table(settings.table)
+        self._path = settings.table
         self.seen: dict[ArmName, int] = {}
         #: questions per bin, whatever their arm; sums of reward and counts, row 0 of `below`, row 1 of `above`
         self._questions = np.zeros(BINS, dtype=np.int64)
         self._sums = np.zeros((2, BINS))
         self._counts = np.zeros((2, BINS), dtype=np.int64)
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The settings above."""
-        return {
-            "table": self._path,
-            "below": self.below,
-            "above": self.above,
-            "threshold": self._given,
-            "epsilon": self.epsilon,
-        }
 
     @property
     def edge(self) -> int:
@@ -263,7 +272,6 @@ class Popularity:
 
 def read_table(path: str) -> Table:
     """The table in a file; kept in memory until the file changes. Raises ConfigError saying what is wrong with it."""
-    check_text("table", path, wanted="the path of a table", remedy=_REMEDY)
     try:
         stamp = Path(path).stat()
         return _read(path, stamp.st_mtime_ns, stamp.st_size)
@@ -284,7 +292,7 @@ def _read(path: str, changed: int, size: int) -> Table:  # noqa: ARG001 the key 
     if described["format"] != FORMAT:
         raise ValueError(f"it has format {described['format']!r}")
     mentions, common, words = described["mentions"], described["common"], described["words"]
-    if not all(is_number(value) and 0 < value < math.inf for value in mentions.values()):
+    if not all(_is_number(value) and 0 < value < math.inf for value in mentions.values()):
         raise ValueError("a popularity is no number above 0")
     if not isinstance(words, int) or words < 1 or not all(isinstance(word, str) for word in common):
         raise ValueError("'words' must be a number of at least 1, 'common' a list of words")
@@ -294,3 +302,7 @@ def _read(path: str, changed: int, size: int) -> Table:  # noqa: ARG001 the key 
         words=words,
         sha256=hashlib.sha256(data).hexdigest(),
     )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -24,10 +24,12 @@ import hashlib
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from ragbandit.router.errors import PolicyFault, SnapshotError, missing_package
 from ragbandit.router.policies.base import (
@@ -40,7 +42,7 @@ from ragbandit.router.policies.base import (
     tally,
 )
 from ragbandit.router.policies.draw import with_floor
-from ragbandit.router.policies.params import check_number, check_whole, check_word, refused
+from ragbandit.router.policies.params import HasParams, PolicyParams, Share, read_params
 from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
 
 __all__ = ["VowpalWabbit"]
@@ -50,15 +52,28 @@ _QUESTION, _ARM = 0xFF8209E8, 0x3C2569B2
 _ONE = np.ones(1, dtype=np.float32)
 
 
-class VowpalWabbit:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VwParams(PolicyParams):
+    """Settings of vw."""
+
+    explorer: Literal["epsilon", "squarecb"] = "squarecb"
+    #: share of the probability that is spread over all arms
+    epsilon: Share = 0.2
+    #: how fast squarecb trusts its costs
+    gamma_scale: Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)] = 10.0
+    cb_type: Literal["mtr", "dr", "ips"] = "mtr"
+    #: of the gradient step; VW reads it as float32
+    learning_rate: Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)] = 0.01
+    #: 0 keeps the step, for traffic that drifts; .5 shrinks it with the gradients a weight has seen (AdaGrad)
+    power_t: Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)] = 0.0
+    #: 2**bits weights of 16 bytes; d + 1 of them per arm, placed by a hash
+    bits: Annotated[int, Field(ge=14, le=24)] = 18
+
+
+class VowpalWabbit(HasParams):
     """A contextual bandit by Vowpal Wabbit.
 
-    explorer: "epsilon" or "squarecb". epsilon: share of the probability spread over all arms, in [0, 1].
-    gamma_scale: how fast squarecb trusts its costs (0 to 1e9). cb_type: "mtr", "dr" or "ips".
-    learning_rate: of the gradient step (1e-9 to 1e6: VW reads it as float32). power_t: 0 keeps the step, for traffic
-    that drifts; .5 shrinks it with the gradients a weight has seen (AdaGrad); in [0, 1).
-    bits: 2**bits weights of 16 bytes, 14 to 24; d + 1 of them per arm, placed by a hash. Weights that fall together
-    are shared; so are two whole arms whose names' hashes agree in these bits.
+    Weights whose hashes agree in `bits` bits are shared; so are two whole arms whose names' hashes do.
     Raises ConfigError where the wheel is not installed.
     """
 
@@ -66,26 +81,12 @@ class VowpalWabbit:
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
     deterministic: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        explorer: str = "squarecb",
-        epsilon: float = 0.2,
-        gamma_scale: float = 10.0,
-        cb_type: str = "mtr",
-        learning_rate: float = 0.01,
-        power_t: float = 0.0,
-        bits: int = 18,
-    ) -> None:
-        self.explorer = check_word("explorer", explorer, known=("epsilon", "squarecb"))
-        self.epsilon = check_number("epsilon", epsilon, most=1.0)
-        self.gamma_scale = check_number("gamma_scale", gamma_scale, most=1e9)
-        self.cb_type = check_word("cb_type", cb_type, known=("dr", "ips", "mtr"))
-        self.learning_rate = check_number("learning_rate", learning_rate, least=1e-9, most=1e6)
-        self.power_t = check_number("power_t", power_t, most=1.0)
-        if power_t == 1.0:
-            raise refused("power_t", power_t, wanted="below 1")
-        self.bits = check_whole("bits", bits, least=14, most=24)
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(VwParams, given=params)
+        super().__init__(settings)
+        self.explorer, self.epsilon, self.gamma_scale = settings.explorer, settings.epsilon, settings.gamma_scale
+        self.cb_type, self.learning_rate = settings.cb_type, settings.learning_rate
+        self.power_t, self.bits = settings.power_t, settings.bits
         self.seen: dict[ArmName, int] = {}
         #: d of the features it has learned; None before the first update
         self._dimension: int | None = None
@@ -100,19 +101,6 @@ class VowpalWabbit:
             f"--cb_adf --cb_type {self.cb_type} -q qa --ignore_linear q --noconstant --adaptive --invariant "
             f"--learning_rate {self.learning_rate!r} --power_t {self.power_t!r} -b {self.bits} --quiet"
         ).split()
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The seven settings above."""
-        return {
-            "explorer": self.explorer,
-            "epsilon": self.epsilon,
-            "gamma_scale": self.gamma_scale,
-            "cb_type": self.cb_type,
-            "learning_rate": self.learning_rate,
-            "power_t": self.power_t,
-            "bits": self.bits,
-        }
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]

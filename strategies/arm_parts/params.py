@@ -1,13 +1,11 @@
 """The settings of an arm: a frozen dataclass whose values are checked when a configuration is read."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from types import MappingProxyType
-from typing import ClassVar, TypeVar, get_type_hints
+from typing import ClassVar, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
-from ragbandit.router.errors import ConfigError
+from ragbandit.router.plugins import check_values
 from ragbandit.router.types import ArmName, Json
 
 __all__ = ["ArmParams", "public_params", "read_params"]
@@ -30,20 +28,8 @@ def read_params(kind: type[ParamsType], *, given: Mapping[str, Json], arm: ArmNa
     Types are taken literally: neither "3" nor True is a number of rounds.
     Raises ConfigError with field "arms.<arm>.<param>", the value that was given and what would be right.
     """
-    known = sorted(each.name for each in fields(kind))  # type: ignore[arg-type]
-    hints = get_type_hints(kind, include_extras=True)
-    for name, value in given.items():
-        where = f"arms.{arm}.{name}"
-        if name not in known:
-            raise ConfigError(f"unknown parameter (value {value!r})", field=where, remedy=f"known: {', '.join(known)}")
-        try:
-            TypeAdapter(hints[name]).validate_python(value, strict=True)
-        except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            inside = "".join(f".{part}" for part in problem["loc"])
-            raise ConfigError(
-                f"{problem['input']!r} cannot be used", field=where + inside, remedy=problem["msg"]
-            ) from error
+    # As they were given: outcomes record the params of their arm, and an int must not become a float there.
+    check_values(kind, given=given, where=f"arms.{arm}")
     preset = given.get("preset")
     return kind(**{**(kind.presets.get(preset, {}) if isinstance(preset, str) else {}), **given})
 

@@ -1,27 +1,31 @@
-"""Packages that offer arms, installed for one test: real metadata in a folder on sys.path."""
+"""Packages that offer arms or policies, installed for one test: real metadata in a folder on sys.path."""
 
 import sys
 
 import pytest
 
-from ragbandit.strategies.registry import GROUP, installed
+from ragbandit.router.plugins import installed
+from ragbandit.strategies.registry import GROUP as ARMS
 
 __all__ = ["install"]
 
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """A function that installs a package: its name, {arm: "module:Class"}, and the code of that module."""
+    """A function that installs a package: its name, {name: "module:Class"}, and the code of that module.
+
+    group: of the entry points, arms where it is left out.
+    """
     modules = set()
 
-    def put(package, arms, *, code=None):
+    def put(package, offered, *, code=None, group=ARMS):
         folder = tmp_path / "installed" / package
         metadata = folder / f"{package.replace('-', '_')}-1.0.dist-info"
         metadata.mkdir(parents=True)
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        lines = [f"[{GROUP}]", *(f"{arm} = {path}" for arm, path in arms.items())]
+        lines = [f"[{group}]", *(f"{name} = {path}" for name, path in offered.items())]
         (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
-        for path in arms.values() if code is not None else ():
+        for path in offered.values() if code is not None else ():
             modules.add(path.partition(":")[0])
             (folder / f"{path.partition(':')[0]}.py").write_text(code)
         monkeypatch.syspath_prepend(folder)

@@ -15,17 +15,17 @@ from typing import Literal
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log, mixed
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.sources import MemoryLog, check_pmf, pmf_columns
 from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress, Vector
-from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies import is_class_path, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.policies.checks import check_arms
 from ragbandit.router.policies.draw import Drawn, draw, outputs_of
-from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
 from ragbandit.router.types import ArmName, FeatureRows, Json, PolicyLabel, Reward, SnapshotInfo, Update
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
     "ProgressiveResult",
     "array_pmf",
     "baselines",
-    "check_trained",
+    "check_candidate",
     "crossfitted",
     "described",
     "frozen",
@@ -103,7 +103,7 @@ def parse_candidates(
         prefix, colon, rest = name.partition(":")
         if colon and prefix in ("fixed", "column") and rest:
             found.append(CandidateSpec(name=name, kind="fixed" if prefix == "fixed" else "column", what=rest))
-        elif name in POLICIES:
+        elif name in known_policies() or is_class_path(name):
             found.append(CandidateSpec(name=name, kind="policy", what=name, params=params.get(name, {})))
         elif colon or not name:
             raise InvalidInput(
@@ -121,25 +121,12 @@ def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
 
 
-def check_trained(spec: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
-    """Raises ConfigError for a policy that a log teaches nothing and that nobody trained for these arms.
+def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
+    """Raises ConfigError for a policy that names an arm which the log lacks, or that nobody trained for these arms.
 
-    It would play all arms alike and be judged for that.
+    It would play another arm, or all alike, and be judged for that.
     """
-    policy = make_policy(spec.what, params=spec.params)
-    for one in (policy, getattr(policy, "inner", None)):  # of a policy that wraps another one
-        if not isinstance(one, TableClassifier):
-            continue
-        remedy = (
-            f"train it by `ragbandit train` on a table with these arms, then give --param {spec.what}.trained=FOLDER"
-        )
-        if one.params.get("trained") is None:
-            raise ConfigError(
-                f"{one.algorithm} is not trained, and learns nothing from a log", field=spec.name, remedy=remedy
-            )
-        unknown = [arm for arm in arms if arm not in one.trained_arms]
-        if unknown:
-            raise ConfigError(f"was not trained on the arms {', '.join(unknown)}", field=spec.name, remedy=remedy)
+    check_arms(make_policy(candidate.what, params=candidate.params), arms=arms, where=candidate.name)
 
 
 def array_pmf(spec: CandidateSpec, *, log: Log, columns: Mapping[str, Matrix], first: int = 0) -> Matrix:
@@ -321,7 +308,7 @@ def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, Snapshot
         raise InvalidInput(
             f"{spec.what!r} is no policy and no snapshot in {files.root}",
             field="policy",
-            remedy=f"use fixed:ARM, column:KEY, a version, or one of {', '.join(sorted(POLICIES))}",
+            remedy=f"use fixed:ARM, column:KEY, a version, or one of {', '.join(known_policies())}",
         )
     return files.load(spec.what)
 

@@ -22,7 +22,7 @@ from ragbandit.router.offline.replay.candidates import (
     CandidateSpec,
     ProgressiveResult,
     baselines,
-    check_trained,
+    check_candidate,
     crossfitted,
     described,
     frozen,
@@ -151,7 +151,7 @@ def prepare(
     preparation = _Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
     for spec in candidates:
         if spec.learns:
-            check_trained(spec, arms=log.log.arms)
+            check_candidate(spec, arms=log.log.arms)
     snapshots = {
         spec.name: load(spec, files=SnapshotFiles(settings.snapshot_root))
         for spec in candidates

@@ -23,8 +23,9 @@ from ragbandit.router.offline.simulation.results import Measure, Simulated, by_s
 from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Progress
-from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies import known_policies, make_policy
 from ragbandit.router.policies.base import Policy, TableTrained
+from ragbandit.router.policies.checks import check_arms
 from ragbandit.router.types import Json
 
 __all__ = ["DEFAULT_WEIGHT", "Simulated", "simulate"]
@@ -33,8 +34,6 @@ log = logging.getLogger("ragbandit.simulation")
 
 #: lambda where nobody says otherwise, in reward per step
 DEFAULT_WEIGHT = RewardSettings().weight
-#: params of policies that play the arm they name
-_ARM_PARAMS = {"arm", "first", "second"}
 
 
 def simulate(
@@ -54,8 +53,8 @@ def simulate(
 ) -> list[Simulated]:
     """One row per policy and weight, then the baselines.
 
-    policies: registry name -> params. test: rows to predict after learning all of the table; without it the table is
-    cut in folds. weights: of cost while learning; None is the settings'. total: questions in the denominator of EM;
+    policies: name or class path -> params. test: rows to predict after learning all of the table; without it the table
+    is cut in folds. weights: of cost while learning; None is the settings'. total: questions in the denominator of EM;
     those not in the table count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the
     cache. encoder: makes the encoder, if some policy needs features. line: the two arms of the mixture line. jobs:
     processes.
@@ -138,16 +137,10 @@ def _measure(judged: LabelledTable, *, total: int | None, line: tuple[str, str] 
 def _made(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -> dict[str, Policy]:
     """One of each, to ask what it needs. Raises ConfigError for one that cannot be made, or names an arm not there."""
     if not policies:
-        raise InvalidInput("names none", field="policy", remedy=f"known: {', '.join(sorted(POLICIES))}")
+        raise InvalidInput("names none", field="policy", remedy=f"known: {', '.join(known_policies())}")
     made = {name: make_policy(name, params=params) for name, params in policies.items()}
     for name, policy in made.items():
-        for key in _ARM_PARAMS & set(policy.params):
-            if policy.params[key] not in table.arms:
-                raise ConfigError(
-                    f"{policy.params[key]!r} is not in the table",
-                    field=f"{name}.{key}",
-                    remedy=f"use one of {', '.join(table.arms)}",
-                )
+        check_arms(policy, arms=table.arms, where=name, trains=True)
     return made
 
 

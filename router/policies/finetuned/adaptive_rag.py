@@ -13,13 +13,21 @@ accuracy first. Different, on purpose:
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy
-from ragbandit.router.policies.finetuned.body import DEFAULT_ENCODER, RIGHT
-from ragbandit.router.policies.finetuned.table_classifier import Example, Fitting, Numbers, TableClassifier, exp, log
-from ragbandit.router.policies.params import check_arm
+from ragbandit.router.policies.finetuned.body import RIGHT
+from ragbandit.router.policies.finetuned.table_classifier import (
+    FittingParams,
+    LabelledQuestion,
+    Numbers,
+    TableClassifier,
+    exp,
+    log,
+)
+from ragbandit.router.policies.params import MULTI_STEP, SINGLE_STEP, ArmParam, read_params
 from ragbandit.router.types import ArmName, Json, TableRow
 
 if TYPE_CHECKING:
@@ -28,63 +36,39 @@ if TYPE_CHECKING:
 __all__ = ["AdaptiveRag"]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptiveRagParams(FittingParams):
+    """Settings of adaptive_rag."""
+
+    #: the arm of questions with one hop, where no arm was right
+    single: ArmParam = SINGLE_STEP
+    #: the arm of questions with more hops, where no arm was right
+    multi: ArmParam = MULTI_STEP
+
+
 class AdaptiveRag(TableClassifier):
     """Softmax over the table's arms; the most likely of the offered ones is drawn.
 
-    single, multi: the arms of questions with one hop and with more, where no arm was right.
-    The other params: see `Fitting`. Facts of a decision: "probability", per offered arm, of being the cheapest
+    Facts of a decision: "probability", per offered arm, of being the cheapest
     right one. They are no values in units of reward, so there are no scores.
     """
 
     algorithm: ClassVar[str] = "adaptive_rag"
 
-    def __init__(
-        self,
-        *,
-        single: str = "single_step",
-        multi: str = "multi_step",
-        model: str = DEFAULT_ENCODER,
-        max_tokens: int = 256,
-        device: str = "auto",
-        precision: str = "float32",
-        threads: int | None = None,
-        learning_rate: float = 3e-5,
-        batch: int = 32,
-        epochs: int = 10,
-        validation: float = 0.1,
-        seed: int = 0,
-        trained: str | None = None,
-    ) -> None:
-        self.single, self.multi = check_arm("single", single), check_arm("multi", multi)
-        super().__init__(
-            Fitting(
-                model=model,
-                max_tokens=max_tokens,
-                device=device,
-                precision=precision,
-                threads=threads,
-                learning_rate=learning_rate,
-                batch=batch,
-                epochs=epochs,
-                validation=validation,
-                seed=seed,
-                trained=trained,
-            )
-        )
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(AdaptiveRagParams, given=params)
+        super().__init__(settings)
+        # Arms of the table: `fit` compares them with its rows. They are not among those that it may draw.
+        self.single, self.multi = settings.single, settings.multi
 
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The settings above."""
-        return {"single": self.single, "multi": self.multi, **super().params}
-
-    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[Example]:
+    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[LabelledQuestion]:
         found = []
         for row in rows:
             right = [arm for arm, quality in row.correct.items() if quality >= RIGHT]
             label = min(right, key=lambda arm: row.steps[arm]) if right else self._by_hops(row, arms=arms)
             if label is not None:
                 target = tuple(float(arm == label) for arm in arms)
-                found.append(Example(text=row.question, target=target, inductive=not right))
+                found.append(LabelledQuestion(text=row.question, target=target, inductive=not right))
         return found
 
     def _by_hops(self, row: TableRow, *, arms: Sequence[ArmName]) -> ArmName | None:

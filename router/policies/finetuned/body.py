@@ -13,20 +13,22 @@ import functools
 import hashlib
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.router.errors import ConfigError, missing_package
-from ragbandit.router.policies.params import check_text, check_whole, check_word
+from ragbandit.router.policies.params import Count, PolicyParams, Text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["DEFAULT_ENCODER", "RIGHT", "Body", "check_reading", "load_body", "score"]
+__all__ = ["DEFAULT_ENCODER", "RIGHT", "Body", "ReadingParams", "load_body", "score"]
 
 Vector = npt.NDArray[np.float32]
 
@@ -41,22 +43,26 @@ _CHARACTERS_PER_TOKEN: Final = 32
 _WORK: Final = threading.RLock()
 
 
-def check_reading(*, model: str, max_tokens: int, device: str, precision: str, threads: int | None) -> None:
-    """Refuse params that no `Body` can have. Raises ConfigError."""
-    check_text("model", model, wanted="a name or a path")
-    check_whole("max_tokens", max_tokens, least=3)
-    check_word("device", device, known=("auto", "cpu", "cuda"))
-    check_word("precision", precision, known=("float32", "bfloat16"))
-    if threads is not None:
-        check_whole("threads", threads, least=1)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadingParams(PolicyParams):
+    """Settings of how a fine-tuned policy reads a question."""
+
+    #: folder or hub name of the encoder, where training starts
+    model: Text = DEFAULT_ENCODER
+    #: tokens of a question that are read
+    max_tokens: Annotated[int, Field(ge=3, le=10**9)] = 256
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: of matrix products; weights and gradients stay float32
+    precision: Literal["float32", "bfloat16"] = "float32"
+    #: torch's threads while it works; with another count, sums round otherwise. None leaves torch's
+    threads: Count | None = None
 
 
 def load_body(model: str, *, max_tokens: int, device: str, precision: str, threads: int | None) -> "Body":
     """The model, loaded once per process and set of settings: policies are made often, and share it.
 
-    Raises ConfigError if a setting is wrong, or the weights, the packages or the device are missing.
+    Raises ConfigError if the weights, the packages or the device are missing.
     """
-    check_reading(model=model, max_tokens=max_tokens, device=device, precision=precision, threads=threads)
     place, stamp = _device(device), _stamp(Path(model).expanduser())
     return _loaded(model, max_tokens=max_tokens, device=place, precision=precision, threads=threads, stamp=stamp)
 

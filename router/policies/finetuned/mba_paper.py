@@ -22,7 +22,8 @@ fixed; on CUDA it has not been tried.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 
@@ -36,9 +37,9 @@ from ragbandit.router.policies.base import (
     restored_counts,
     tally,
 )
-from ragbandit.router.policies.finetuned.body import DEFAULT_ENCODER, RIGHT, load_body, score
+from ragbandit.router.policies.finetuned.body import RIGHT, ReadingParams, load_body, score
 from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed, fresh_head, fresh_pre
-from ragbandit.router.policies.params import check_number, check_whole, check_word
+from ragbandit.router.policies.params import Count, HasParams, Number, Share, Whole, read_params
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Reward, Update
 
 __all__ = ["TABLES", "MbaPaper"]
@@ -53,74 +54,54 @@ _MOST: Final = 1e6
 _LOGITS: Final = 3
 
 
-class MbaPaper:
-    """Fine-tuned DistilBERT with one head per arm; epsilon-greedy on the heads' outputs.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MbaPaperParams(ReadingParams):
+    """Settings of mba_paper."""
 
-    model, max_tokens, device, precision, threads: see `Body`. seed: of the fresh layers and of the dropout.
-    learning_rate, weight_decay: AdamW's; 0.01 is torch's default, which the authors' code leaves as it is.
-    total: updates over which the rate falls to `floor` (>= 0, a rate). warmup: share of them in which it rises
-    first (the code's launch scripts: 0 for "single", 0.05 for "multi_code").
-    loss: "paper", (f_a - r)^2, or "code", a third of it.
-    reward: "ledger", the reward as the service made it; or a right answer's worth by a table, for judged answers:
-    "single" is 1 - steps/10 (so 1 for no_retrieval, 0.9 for single_step), "multi_paper" and "multi_code" see TABLES.
-    failure: a wrong answer under a table: "paper" -1, "code" 0.
-    """
+    #: of the fresh layers and of the dropout
+    seed: Whole = 0
+    #: AdamW's
+    learning_rate: Number = 5e-5
+    #: AdamW's; 0.01 is torch's default, which the authors' code leaves as it is
+    weight_decay: Number = 0.01
+    #: updates over which the rate falls to `floor`
+    total: Count = 1292
+    #: the learning rate from then on
+    floor: Number = 0.0
+    #: share of `total` in which the rate rises first (the code's launch scripts: 0 for "single", 0.05 for "multi_code")
+    warmup: Share = 0.0
+    #: "paper", (f_a - r)^2, or "code", a third of it
+    loss: Literal["paper", "code"] = "paper"
+    #: "ledger", the reward as the service made it; or a right answer's worth by a table, for judged answers: "single"
+    #: is 1 - steps/10 (so 1 for no_retrieval, 0.9 for single_step), "multi_paper" and "multi_code" see TABLES
+    reward: Literal["ledger", "single", "multi_paper", "multi_code"] = "ledger"
+    #: a wrong answer under a table: "paper" -1, "code" 0
+    failure: Literal["paper", "code"] = "paper"
+
+
+class MbaPaper(HasParams):
+    """Fine-tuned DistilBERT with one head per arm; epsilon-greedy on the heads' outputs."""
 
     algorithm: ClassVar[str] = "mba_paper"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        model: str = DEFAULT_ENCODER,
-        max_tokens: int = 256,
-        device: str = "auto",
-        precision: str = "float32",
-        threads: int | None = None,
-        seed: int = 0,
-        learning_rate: float = 5e-5,
-        weight_decay: float = 0.01,
-        total: int = 1292,
-        floor: float = 0.0,
-        warmup: float = 0.0,
-        loss: str = "paper",
-        reward: str = "ledger",
-        failure: str = "paper",
-    ) -> None:
-        self.model, self.max_tokens, self.device, self.precision = model, max_tokens, device, precision
-        self.threads, self.seed = threads, check_whole("seed", seed)
-        self.learning_rate, self.floor = check_number("learning_rate", learning_rate), check_number("floor", floor)
-        self.weight_decay = check_number("weight_decay", weight_decay)
-        self.warmup = check_number("warmup", warmup, most=1.0)
-        self.total = check_whole("total", total, least=1)
-        self.loss = check_word("loss", loss, known=("paper", "code"))
-        self.failure = check_word("failure", failure, known=("paper", "code"))
-        self.reward = check_word("reward", reward, known=("ledger", "single", *TABLES))
-        self._body = load_body(model, max_tokens=max_tokens, device=device, precision=precision, threads=threads)
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(MbaPaperParams, given=params)
+        super().__init__(settings)
+        self.seed, self.learning_rate, self.floor = settings.seed, settings.learning_rate, settings.floor
+        self.weight_decay, self.warmup, self.total = settings.weight_decay, settings.warmup, settings.total
+        self.loss, self.reward, self.failure = settings.loss, settings.reward, settings.failure
+        self._body = load_body(
+            settings.model,
+            max_tokens=settings.max_tokens,
+            device=settings.device,
+            precision=settings.precision,
+            threads=settings.threads,
+        )
         self.seen: dict[ArmName, int] = {}
         #: none before the first lesson: a fresh policy reads with the weights it shares
         self._tuning: Tuning | None = None
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The settings above."""
-        return {
-            "model": self.model,
-            "max_tokens": self.max_tokens,
-            "device": self.device,
-            "precision": self.precision,
-            "threads": self.threads,
-            "seed": self.seed,
-            "learning_rate": self.learning_rate,
-            "weight_decay": self.weight_decay,
-            "total": self.total,
-            "floor": self.floor,
-            "warmup": self.warmup,
-            "loss": self.loss,
-            "reward": self.reward,
-            "failure": self.failure,
-        }
 
     @property
     def updates(self) -> int:

@@ -10,14 +10,21 @@ say: either the cheapest arm that is likely enough, or the best of p - weight * 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy
-from ragbandit.router.policies.finetuned.body import DEFAULT_ENCODER, RIGHT
-from ragbandit.router.policies.finetuned.table_classifier import Example, Fitting, Numbers, TableClassifier, exp
-from ragbandit.router.policies.params import check_number, check_word
+from ragbandit.router.policies.finetuned.body import RIGHT
+from ragbandit.router.policies.finetuned.table_classifier import (
+    FittingParams,
+    LabelledQuestion,
+    Numbers,
+    TableClassifier,
+    exp,
+)
+from ragbandit.router.policies.params import Number, Share, read_params
 from ragbandit.router.types import ArmName, Json, TableRow
 
 if TYPE_CHECKING:
@@ -26,11 +33,22 @@ if TYPE_CHECKING:
 __all__ = ["MultiLabel"]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MultiLabelParams(FittingParams):
+    """Settings of multi_label."""
+
+    #: "cheapest", the cheapest arm with p >= tau, or the likeliest where none is; or "net", the most of p - weight *
+    #: cost
+    choice: Literal["cheapest", "net"] = "cheapest"
+    #: p from which an arm is likely enough
+    tau: Share = 0.5
+    #: weight of cost
+    weight: Number = 0.03
+
+
 class MultiLabel(TableClassifier):
     """P(right) per arm, then a choice that knows the cost: the mean steps of the arm in the training rows.
 
-    choice: "cheapest", the cheapest arm with p >= tau, or the likeliest where none is; or "net", the most of
-    p - weight * cost. The other params: see `Fitting`.
     Facts of a decision: "cheapest" logs "probability" per offered arm; "net" logs "quality" (p), "cost" and
     "weight", and its scores are the net values. An arm it was not trained on counts as wrong, and as dear as the
     dearest.
@@ -38,52 +56,16 @@ class MultiLabel(TableClassifier):
 
     algorithm: ClassVar[str] = "multi_label"
 
-    def __init__(
-        self,
-        *,
-        choice: str = "cheapest",
-        tau: float = 0.5,
-        weight: float = 0.03,
-        model: str = DEFAULT_ENCODER,
-        max_tokens: int = 256,
-        device: str = "auto",
-        precision: str = "float32",
-        threads: int | None = None,
-        learning_rate: float = 3e-5,
-        batch: int = 32,
-        epochs: int = 10,
-        validation: float = 0.1,
-        seed: int = 0,
-        trained: str | None = None,
-    ) -> None:
-        self.choice = check_word("choice", choice, known=("cheapest", "net"))
-        self.tau, self.weight = check_number("tau", tau, most=1.0), check_number("weight", weight)
-        super().__init__(
-            Fitting(
-                model=model,
-                max_tokens=max_tokens,
-                device=device,
-                precision=precision,
-                threads=threads,
-                learning_rate=learning_rate,
-                batch=batch,
-                epochs=epochs,
-                validation=validation,
-                seed=seed,
-                trained=trained,
-            )
-        )
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(MultiLabelParams, given=params)
+        super().__init__(settings)
+        self.choice, self.tau, self.weight = settings.choice, settings.tau, settings.weight
 
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The settings above."""
-        return {"choice": self.choice, "tau": self.tau, "weight": self.weight, **super().params}
-
-    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[Example]:
+    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[LabelledQuestion]:
         """Questions without outcomes teach nothing here: hops do not say which arms are right."""
         missing = float("nan")
         return [
-            Example(
+            LabelledQuestion(
                 text=row.question,
                 target=tuple(float(row.correct[arm] >= RIGHT) if arm in row.correct else missing for arm in arms),
             )

@@ -1,4 +1,4 @@
-"""Classifiers trained on a full-information table: what `adaptive_rag` and `multi_label` share.
+"""Classifiers trained on a full-information table, the base of `adaptive_rag` and `multi_label`.
 
 `fit` fine-tunes DistilBERT with one output per arm and keeps the epoch that does best on a held-out share of the
 rows it was given (the authors of Adaptive-RAG choose theirs by the labels of the test questions). The weights then
@@ -9,25 +9,26 @@ folder by its sha256. Ledger rows are counted and not learned.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from ragbandit.router.errors import InvalidInput, SnapshotError
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
-from ragbandit.router.policies.finetuned.body import Body, check_reading, load_body, score
+from ragbandit.router.policies.finetuned.body import Body, ReadingParams, load_body, score
 from ragbandit.router.policies.finetuned.checkpoint import Facts, Trained, read_facts, read_layers, write_trained
 from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed
-from ragbandit.router.policies.params import check_number, check_text, check_whole
+from ragbandit.router.policies.params import Count, HasParams, Number, Text, Whole
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, TableRow, Update
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Example", "Fitting", "Numbers", "Progress", "TableClassifier", "exp", "log"]
+__all__ = ["FittingParams", "LabelledQuestion", "Numbers", "Progress", "TableClassifier", "exp", "log"]
 
 #: (n, K) numbers, a column per arm
 Numbers = npt.NDArray[np.float64]
@@ -40,49 +41,30 @@ log = np.vectorize(math.log, otypes=[np.float64])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fitting:
-    """How a classifier reads and is trained; every field is a param of the policy.
+class FittingParams(ReadingParams):
+    """Settings of how a classifier is trained on tables."""
 
-    model, max_tokens, device, precision, threads: see `Body`; model is where training starts. learning_rate falls
-    linearly to 0 over `epochs` passes in batches of `batch`. validation: the share of the rows held out to choose
-    the epoch; 0 keeps the last one. seed: of the fresh layers, the split, the order and the dropout.
-    trained: a folder that `save` wrote; None: a policy that has to be fitted.
-    """
-
-    model: str
-    max_tokens: int
-    device: str
-    precision: str
-    threads: int | None
-    learning_rate: float
-    batch: int
-    epochs: int
-    validation: float
-    seed: int
-    trained: str | None
-
-    def check(self) -> None:
-        """Raises ConfigError for a value out of range."""
-        check_reading(**self._reading, model=self.model)
-        check_number("learning_rate", self.learning_rate)
-        check_whole("batch", self.batch, least=1)
-        check_whole("epochs", self.epochs, least=1)
-        check_number("validation", self.validation, most=0.9)
-        check_whole("seed", self.seed)
-        if self.trained is not None:
-            check_text("trained", self.trained, wanted="a path")
+    #: falls linearly to 0 over `epochs` passes
+    learning_rate: Number = 3e-5
+    #: questions per step
+    batch: Count = 32
+    epochs: Count = 10
+    #: the share of the rows held out to choose the epoch; 0 keeps the last one
+    validation: Annotated[float, Field(ge=0.0, le=0.9, allow_inf_nan=False)] = 0.1
+    #: of the fresh layers, the split, the order and the dropout
+    seed: Whole = 0
+    #: a folder that `save` wrote; None: a policy that has to be fitted
+    trained: Text | None = None
 
     def body(self, model: str) -> Body:
         """The encoder, loaded."""
-        return load_body(model, **self._reading)
-
-    @property
-    def _reading(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in ("max_tokens", "device", "precision", "threads")}
+        return load_body(
+            model, max_tokens=self.max_tokens, device=self.device, precision=self.precision, threads=self.threads
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Example:
+class LabelledQuestion:
     """One question to learn: what every arm's output should be, NaN where nobody knows."""
 
     text: str
@@ -91,18 +73,16 @@ class Example:
     inductive: bool = False
 
 
-class TableClassifier(ABC):
+class TableClassifier(HasParams, ABC):
     """Fine-tuned on tables; a subclass says what the labels, the loss and the choice are."""
 
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
 
-    def __init__(self, fitting: Fitting) -> None:
-        fitting.check()
-        self.fitting = replace(
-            fitting, learning_rate=float(fitting.learning_rate), validation=float(fitting.validation)
-        )
+    def __init__(self, fitting: FittingParams) -> None:
+        super().__init__(fitting)
+        self.fitting = fitting
         self.seen: dict[ArmName, int] = {}
         self._trained: Trained | None = None
         if fitting.trained is not None:
@@ -113,7 +93,7 @@ class TableClassifier(ABC):
     # -------------------------------------------------------------------------------- what a subclass says
 
     @abstractmethod
-    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[Example]:
+    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[LabelledQuestion]:
         """What there is to learn; rows that teach nothing are left out."""
 
     @abstractmethod
@@ -137,11 +117,6 @@ class TableClassifier(ABC):
         """The choice; known: arm -> (probability, mean steps) of the arms that were trained."""
 
     # -------------------------------------------------------------------------------- the policy
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The settings above."""
-        return asdict(self.fitting)
 
     @property
     def report(self) -> Mapping[str, Json] | None:
@@ -262,7 +237,9 @@ class TableClassifier(ABC):
 class _Fit:
     """One training run."""
 
-    def __init__(self, policy: TableClassifier, *, examples: Sequence[Example], arms: Sequence[ArmName]) -> None:
+    def __init__(
+        self, policy: TableClassifier, *, examples: Sequence[LabelledQuestion], arms: Sequence[ArmName]
+    ) -> None:
         self._policy, self._arms = policy, arms
         fitting = self._fitting = policy.fitting
         self._random = np.random.default_rng([fitting.seed, 2])

@@ -24,12 +24,15 @@ Different, on purpose, each chosen by cross-validation on a routing table (docs/
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from ragbandit.router.errors import SnapshotError
 from ragbandit.router.policies.base import Arrays
-from ragbandit.router.policies.linear.ridge import Prediction, RidgePolicy, per_arm
-from ragbandit.router.policies.params import check_number, check_positive
+from ragbandit.router.policies.linear.ridge import LEAST_MEMORY, Prediction, RidgeParams, RidgePolicy, per_arm
+from ragbandit.router.policies.params import Number, Positive, Share, read_params
 from ragbandit.router.types import ArmName, Features, Json, Update
 
 __all__ = ["MbaRag", "chances"]
@@ -51,50 +54,35 @@ _VARIANCE_ROWS, _PRIOR_ROWS = 200, 10
 _CUSUM_KEY, _VARIANCE_KEY = "surprise", "loud"
 
 
-class MbaRag(RidgePolicy):
-    """Epsilon-greedy over two ridge heads per arm on z = (1, x / sqrt(d)), x the question's features.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MbaParams(RidgeParams):
+    """Settings of mba."""
 
-    ridge, bias_ridge: prior precision of weights and intercept (> 0), in units where |x|^2 / d is 1 on average.
-    explore: factor on the widths (>= 0); 0 is greedy but for epsilon_min.
-    epsilon_min: probability that is always spread over all arms, in [0, 1].
-    memory: rows of an arm after which an older one counts 1/e (>= 50).
-    alarm: threshold of the CUSUM, in standard deviations (> 0); when an arm's sum exceeds it, its old rows count for
-    little.
-    """
+    ridge: Positive = 5.0
+    #: factor on the widths; 0 is greedy but for epsilon_min
+    explore: Number = 1.0
+    #: probability that is always spread over all arms
+    epsilon_min: Share = 0.02
+    #: rows of an arm after which an older one counts 1/e
+    memory: Annotated[float, Field(ge=LEAST_MEMORY, le=1e12, allow_inf_nan=False)] = 20_000.0
+    #: threshold of the CUSUM, in standard deviations: beyond it an arm's old rows count for little
+    alarm: Positive = 22.0
+
+
+class MbaRag(RidgePolicy):
+    """Epsilon-greedy over two ridge heads per arm on z = (1, x / sqrt(d)), x the question's features."""
 
     algorithm: ClassVar[str] = "mba"
 
-    def __init__(
-        self,
-        *,
-        ridge: float = 5.0,
-        bias_ridge: float = 1.0,
-        explore: float = 1.0,
-        epsilon_min: float = 0.02,
-        memory: float = 20_000.0,
-        alarm: float = 22.0,
-    ) -> None:
-        super().__init__(ridge=ridge, bias_ridge=bias_ridge, memory=memory)
-        self.explore = check_number("explore", explore)
-        self.epsilon_min = check_number("epsilon_min", epsilon_min, most=1.0)
-        self.alarm = check_positive("alarm", alarm)
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(MbaParams, given=params)
+        super().__init__(settings, memory=settings.memory)
+        self.explore, self.epsilon_min, self.alarm = settings.explore, settings.epsilon_min, settings.alarm
         #: per arm: residual variance; upper and lower CUSUM sums (all >= 0); alarms so far
         self._residual_variance: dict[ArmName, float] = {}
         self._cusum_up: dict[ArmName, float] = {}
         self._cusum_down: dict[ArmName, float] = {}
         self.alarms: dict[ArmName, int] = {}
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The six numbers above."""
-        return {
-            "ridge": self._heads.ridge,
-            "bias_ridge": self._heads.bias_ridge,
-            "explore": self.explore,
-            "epsilon_min": self.epsilon_min,
-            "memory": self._heads.memory,
-            "alarm": self.alarm,
-        }
 
     def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """In microseconds: an arm's width is the same for all questions."""

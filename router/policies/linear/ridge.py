@@ -40,10 +40,10 @@ from ragbandit.router.policies.base import (
     restored_counts,
     tally,
 )
-from ragbandit.router.policies.params import check_number, check_positive
+from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
 from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
 
-__all__ = ["Prediction", "RidgeHeads", "RidgePolicy", "per_arm"]
+__all__ = ["LEAST_MEMORY", "Prediction", "RidgeHeads", "RidgeParams", "RidgePolicy", "per_arm"]
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -56,7 +56,7 @@ _FIRST_SCATTER = np.array([[0.25, 0.0], [0.0, 0.0]])
 _LATEST = 50
 #: A coordinate waits d + 1 rows for its prior, and rounding grows like (1 - 1/memory)^-(d+1) meanwhile: with a memory
 #: of 2 rows and 256 features nothing is left of the inverse.
-_LEAST_MEMORY = 50
+LEAST_MEMORY = 50
 #: a prediction is never surer than this, in units of reward
 _LEAST_NOISE = 1e-6
 
@@ -82,9 +82,7 @@ class RidgeHeads:
     """
 
     def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None = None) -> None:
-        self.ridge = check_positive("ridge", ridge)
-        self.bias_ridge = check_positive("bias_ridge", bias_ridge)
-        self.memory = None if memory is None else check_number("memory", memory, least=_LEAST_MEMORY)
+        self.ridge, self.bias_ridge, self.memory = ridge, bias_ridge, memory
         self.seen: dict[ArmName, int] = {}
         #: the weight of cost that the last row had; before any row every cost mean is 0 as well
         self.weight = 0.0
@@ -272,7 +270,17 @@ class RidgeHeads:
         return precision
 
 
-class RidgePolicy(ABC):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RidgeParams(PolicyParams):
+    """Settings of every policy on ridge heads."""
+
+    #: prior precision of the weights, in units where |x|^2 / d is 1 on average
+    ridge: Positive = 10.0
+    #: prior precision of the intercept
+    bias_ridge: Positive = 1.0
+
+
+class RidgePolicy(HasParams, ABC):
     """A policy on these heads: a subclass only says how a prediction becomes a pmf.
 
     The scores of its output are the posterior means; what it explores with stands in the facts, beside quality, cost
@@ -283,13 +291,9 @@ class RidgePolicy(ABC):
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
     deterministic: ClassVar[bool] = True
 
-    def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None = None) -> None:
-        self._heads = RidgeHeads(ridge=ridge, bias_ridge=bias_ridge, memory=memory)
-
-    @property
-    @abstractmethod
-    def params(self) -> Mapping[str, Json]:
-        """The settings it was made with, after defaults."""
+    def __init__(self, params: RidgeParams, *, memory: float | None = None) -> None:
+        super().__init__(params)
+        self._heads = RidgeHeads(ridge=params.ridge, bias_ridge=params.bias_ridge, memory=memory)
 
     def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """The posterior for a question, with the widths of that question."""

@@ -6,36 +6,34 @@ suits traffic that drifts. An arm never learned has value 0. The width of the po
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
-from ragbandit.router.policies.linear.ridge import Prediction, RidgePolicy
-from ragbandit.router.policies.params import check_positive
+from ragbandit.router.policies.linear.ridge import Prediction, RidgeParams, RidgePolicy
+from ragbandit.router.policies.params import Positive, read_params
 from ragbandit.router.types import ArmName, Features, Json
 
 __all__ = ["Softmax"]
 
 
-class Softmax(RidgePolicy):
-    """temperature: in units of reward (> 0); two arms that lie it apart are drawn e : 1.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SoftmaxParams(RidgeParams):
+    """Settings of softmax."""
 
-    ridge, bias_ridge: prior precisions (> 0), as in RidgeHeads.
-    """
+    #: in units of reward; of two arms whose values lie that far apart one is drawn e times as often
+    temperature: Positive = 0.1
+
+
+class Softmax(RidgePolicy):
+    """The arms' probabilities are the exponentials of their values over the temperature."""
 
     algorithm: ClassVar[str] = "softmax"
 
-    def __init__(self, *, temperature: float = 0.1, ridge: float = 10.0, bias_ridge: float = 1.0) -> None:
-        super().__init__(ridge=ridge, bias_ridge=bias_ridge)
-        self.temperature = check_positive("temperature", temperature)
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The three numbers above."""
-        return {
-            "temperature": self.temperature,
-            "ridge": self._heads.ridge,
-            "bias_ridge": self._heads.bias_ridge,
-        }
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(SoftmaxParams, given=params)
+        super().__init__(settings)
+        self.temperature = settings.temperature
 
     def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """The means alone are needed."""

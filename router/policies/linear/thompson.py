@@ -11,14 +11,15 @@ numbers. Different, on purpose:
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.policies.linear.ridge import Prediction, RidgePolicy
-from ragbandit.router.policies.params import check_number
+from ragbandit.router.policies.linear.ridge import Prediction, RidgeParams, RidgePolicy
+from ragbandit.router.policies.params import Number, read_params
 from ragbandit.router.types import Json
 
 __all__ = ["LinTs", "chance_of_being_best"]
@@ -39,23 +40,23 @@ _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 _exp = np.vectorize(math.exp, otypes=[np.float64])
 
 
-class LinTs(RidgePolicy):
-    """Every arm with the probability that it is the best.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinTsParams(RidgeParams):
+    """Settings of lints."""
 
-    scale: factor on the posterior's width (>= 0; 0 is greedy, ties shared).
-    ridge, bias_ridge: prior precisions (> 0), as in RidgeHeads.
-    """
+    #: factor on the posterior's width; 0 is greedy, ties shared
+    scale: Number = 1.0
+
+
+class LinTs(RidgePolicy):
+    """Every arm with the probability that it is the best."""
 
     algorithm: ClassVar[str] = "lints"
 
-    def __init__(self, *, scale: float = 1.0, ridge: float = 10.0, bias_ridge: float = 1.0) -> None:
-        super().__init__(ridge=ridge, bias_ridge=bias_ridge)
-        self.scale = check_number("scale", scale)
-
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The three numbers above."""
-        return {"scale": self.scale, "ridge": self._heads.ridge, "bias_ridge": self._heads.bias_ridge}
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(LinTsParams, given=params)
+        super().__init__(settings)
+        self.scale = settings.scale
 
     def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
         """The integral; the widths it used go to the log."""

@@ -139,7 +139,7 @@ def test_error_in_a_process_ends_them_all(tmp_path):
     table = read_table(write_table(tmp_path / "table.jsonl", made_rows(9)))
     world = SimulationData(table=table, test=None, folds=3, settings=Settings())
     asked = [SimulationRun(policy="fixed", params={"arm": 3}, weight=0.1, seed=0, fold=fold) for fold in range(3)]
-    with pytest.raises(ConfigError, match="must be the name of an arm") as caught:
+    with pytest.raises(ConfigError, match="cannot be used") as caught:
         runs.played(asked, world=world, jobs=2, here=frozenset(), progress=lambda *_: None)
     assert caught.value.field == "policy.params.arm"
     assert not multiprocessing.active_children()

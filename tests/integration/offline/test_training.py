@@ -16,8 +16,8 @@ from ragbandit.router.offline.training import read_questions, train, trainable
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
+from ragbandit.router.policies.testing import ARMS, made_updates, sha_of, taught
 from ragbandit.router.types import Query
-from tests.support.policy_checks import ARMS, made_updates, sha_of, taught
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 READING = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads": 1}
@@ -219,7 +219,7 @@ def test_threads_make_no_difference():
     `threads` set.
     """
     code = (
-        "from tests.support.policy_checks import made_updates, sha_of, taught\n"
+        "from ragbandit.router.policies.testing import made_updates, sha_of, taught\n"
         "from ragbandit.router.policies.finetuned.mba_paper import MbaPaper\n"
         f"print(sha_of(taught(lambda: MbaPaper(**{READING!r}), made_updates(12))))"
     )

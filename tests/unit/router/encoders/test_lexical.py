@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.encoders.lexical import CUES, SURFACE, surface
-from tests.support.policy_checks import steady
+from tests.support.examples import steady
 
 PLACE = {name: place for place, name in enumerate(SURFACE)}
 

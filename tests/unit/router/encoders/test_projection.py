@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.lexical import SURFACE, surface
 from ragbandit.router.encoders.projection import KINDS, LEAST, Projection, References, _readings, fitted, references
-from tests.support.policy_checks import made_text
+from ragbandit.router.policies.testing import made_text
 
 SIZE = 1200
 ALLOWED = {

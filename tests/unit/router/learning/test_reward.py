@@ -20,7 +20,7 @@ from ragbandit.router.learning.reward import (
     quality_of,
 )
 from ragbandit.router.types import COST_TERMS, Cost, DecisionId, Feedback, FeedbackId, Outcome
-from tests.support.policy_checks import steady
+from tests.support.examples import steady
 
 ID = DecisionId("d-1")
 numbers = st.floats(-10, 10)

@@ -14,8 +14,9 @@ from ragbandit.router.errors import SnapshotError
 from ragbandit.router.learning.snapshots import FORMAT, SnapshotFiles, pack, policy_sha256
 from ragbandit.router.policies.fixed import Uniform
 from ragbandit.router.policies.linear.mba import MbaRag
+from ragbandit.router.policies.testing import LABEL, made_updates, pmf_of, sha_of, taught
 from ragbandit.router.storage.rows import canonical
-from tests.support.policy_checks import LABEL, made_updates, pmf_of, sha_of, steady, taught
+from tests.support.examples import steady
 
 ENCODER = "0123456789abcdef" * 4
 

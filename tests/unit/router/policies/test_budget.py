@@ -14,8 +14,7 @@ from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, pmf_of_one
 from ragbandit.router.policies.budget import BEND, MEMORY, TEMPERATURE, Budget
 from ragbandit.router.policies.draw import choose, gate, seed_of
-from ragbandit.router.types import ArmName, Query
-from tests.support.policy_checks import (
+from ragbandit.router.policies.testing import (
     ARMS,
     POLICY_CHECKS,
     made_features,
@@ -25,6 +24,7 @@ from tests.support.policy_checks import (
     sha_of,
     taught,
 )
+from ragbandit.router.types import ArmName, Query
 
 TABLE = Path("/work/shared/data/routing/flan_t5_xl_dev.jsonl")
 #: the policies that are wrapped here; "told" is registered by the fixture below

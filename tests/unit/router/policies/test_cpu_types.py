@@ -15,7 +15,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.finetuned.adaptive_rag import AdaptiveRag
 from ragbandit.router.policies.finetuned.multi_label import MultiLabel
-from tests.support.policy_checks import ARMS, made_features, made_query, made_updates, sha_of
+from ragbandit.router.policies.testing import ARMS, made_features, made_query, made_updates, sha_of
 from tests.unit.router.policies.test_policy_contract import EXAMPLES
 
 ROOT = Path(__file__).parents[4]

@@ -13,15 +13,15 @@ import pytest
 from ragbandit.router.encoders.forward import load_transformer
 from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault, SnapshotError
 from ragbandit.router.policies import make_policy
+from ragbandit.router.policies import testing as checks
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.finetuned.adaptive_rag import AdaptiveRag
 from ragbandit.router.policies.finetuned.body import load_body
 from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
 from ragbandit.router.policies.finetuned.multi_label import MultiLabel
 from ragbandit.router.policies.finetuned.optimizer import dropout_seed, fresh_head, fresh_pre
+from ragbandit.router.policies.testing import ARMS, POLICY_CHECKS, made_query, made_reward, made_updates, sha_of, taught
 from ragbandit.router.types import Query, TableRow
-from tests.support import policy_checks as checks
-from tests.support.policy_checks import ARMS, POLICY_CHECKS, made_query, made_reward, made_updates, sha_of, taught
 from tests.support.tiny_models import COSTS, WIDTH, tiny_encoder, tiny_trained
 
 READING = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads": 1}

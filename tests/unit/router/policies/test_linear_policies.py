@@ -15,8 +15,9 @@ from ragbandit.router.policies.linear.linucb import LinUcb
 from ragbandit.router.policies.linear.ridge import RidgeHeads
 from ragbandit.router.policies.linear.softmax import Softmax
 from ragbandit.router.policies.linear.thompson import LinTs, chance_of_being_best
+from ragbandit.router.policies.testing import ARMS, made_features, made_reward, made_updates, taught
 from ragbandit.router.types import Query
-from tests.support.policy_checks import ARMS, made_features, made_reward, made_updates, steady, taught
+from tests.support.examples import steady
 
 QUERY = Query(text="who?")
 

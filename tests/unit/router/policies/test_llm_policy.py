@@ -15,9 +15,9 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.llm import DESCRIPTIONS, Llm
 from ragbandit.router.policies.llm_client import MAX_QUESTION, MAX_REPLY, Answer, LlmSelector, messages_of, parse_choice
+from ragbandit.router.policies.testing import ARMS, POLICY_CHECKS, made_updates, sha_of, taught
 from ragbandit.router.types import ArmName, Query
 from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
-from tests.support.policy_checks import ARMS, POLICY_CHECKS, made_updates, sha_of, taught
 
 NO, ONE, MANY = ARMS
 #: the arms as the model sees them: by name
@@ -354,7 +354,7 @@ def test_openai_package_is_asked_for(monkeypatch):
         ({"model": "m", "base_url": 8000}, "base_url"),
         ({"model": "m", "api_key_env": ""}, "api_key_env"),
         ({"model": "m", "descriptions": ["digs"]}, "descriptions"),
-        ({"model": "m", "descriptions": {"multi_step": 3}}, "descriptions"),
+        ({"model": "m", "descriptions": {"multi_step": 3}}, "descriptions.multi_step"),
         ({"model": "m", "fallback": None}, "fallback"),
         ({"model": "m", "timeout_s": 0.0}, "timeout_s"),
         ({"model": "m", "timeout_s": float("inf")}, "timeout_s"),

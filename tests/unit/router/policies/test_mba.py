@@ -17,18 +17,18 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.linear.mba import MbaRag, chances
 from ragbandit.router.policies.linear.ridge import RidgeHeads
-from ragbandit.router.types import Query
-from tests.support.policy_checks import (
+from ragbandit.router.policies.testing import (
     ARMS,
     made_features,
     made_reward,
     made_updates,
     pmf_of,
     sha_of,
-    steady,
     taught,
     through_files,
 )
+from ragbandit.router.types import Query
+from tests.support.examples import steady
 
 QUERY = Query(text="who?")
 PHI = NormalDist().cdf
@@ -620,7 +620,7 @@ def test_two_runs_are_bit_identical():
     """Two processes, with another hash seed and another number of BLAS threads, learn and answer the very same."""
     code = (
         "from ragbandit.router.policies.linear.mba import MbaRag\n"
-        "from tests.support.policy_checks import made_updates, pmf_of, sha_of, taught\n"
+        "from ragbandit.router.policies.testing import made_updates, pmf_of, sha_of, taught\n"
         "policy = taught(lambda: MbaRag(memory=50.0, alarm=2.0), made_updates(300, size=24))\n"
         "print(sha_of(policy), pmf_of(policy), policy.alarms)\n"
         "print(sha_of(taught(MbaRag, made_updates(200, size=200))))"

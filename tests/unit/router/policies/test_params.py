@@ -1,6 +1,8 @@
-"""The checks of policies' params."""
+"""Params of policies: the types of their fields, and what is refused."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -8,91 +10,119 @@ from hypothesis import strategies as st
 
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.params import (
-    check_arm,
-    check_number,
-    check_positive,
-    check_text,
-    check_whole,
-    check_word,
-    is_number,
-    refused,
+    ArmParam,
+    Count,
+    HasParams,
+    Number,
+    PolicyParams,
+    Positive,
+    Share,
+    Text,
+    Whole,
+    read_params,
 )
+from tests.support.examples import steady
 
 
-@given(value=st.floats() | st.integers(), ends=st.tuples(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)))
-def test_number_is_taken_between_its_ends(value, ends):
-    """A number from least to most comes back as that float; all others, NaN among them, are refused."""
-    least, most = min(ends), max(ends)
-    if least <= value <= most:
-        found = check_number("x", value, least=least, most=most)
-        assert (type(found), found) == (float, float(value))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample(PolicyParams):
+    """One field of every type."""
+
+    arm: ArmParam
+    number: Number = 1.0
+    positive: Positive = 1.0
+    share: Share = 0.5
+    whole: Whole = 0
+    count: Count = 1
+    text: Text = "x"
+    maybe: Number | None = None
+
+    arms_named: ClassVar[tuple[str, ...]] = ("arm",)
+
+
+def read(**given):
+    return read_params(Sample, given={"arm": "a"} | given)
+
+
+@steady
+@given(value=st.floats() | st.integers())
+def test_number_is_taken_from_0_to_1e12(value):
+    """A number from 0 to 1e12 comes back as that float; all others, NaN among them, are refused."""
+    if 0 <= value <= 1e12:
+        assert (type(read(number=value).number), read(number=value).number) == (float, float(value))
     else:
-        with pytest.raises(ConfigError, match="a number from"):
-            check_number("x", value, least=least, most=most)
-
-
-@pytest.mark.parametrize("value", [0, 1, 2.5, 1e12])
-def test_numbers_that_are_taken(value):
-    """Without ends a number from 0 to 1e12 is taken."""
-    assert check_number("x", value) == value
+        with pytest.raises(ConfigError):
+            read(number=value)
 
 
 @pytest.mark.parametrize("value", [-1e-9, 1e13, 10**400, math.nan, math.inf, True, "1", None, [1.0], 1j])
-def test_numbers_that_are_refused(value):
-    """Without ends neither a negative number, one above 1e12, NaN, a bool nor another type is taken."""
-    with pytest.raises(ConfigError):
-        check_number("x", value)
+@pytest.mark.parametrize("field", ["number", "positive", "share"])
+def test_numbers_that_are_refused(field, value):
+    """Neither a number out of range, NaN, a bool nor another type is a number."""
+    with pytest.raises(ConfigError) as caught:
+        read(**{field: value})
+    assert caught.value.field == f"policy.params.{field}"
+    assert caught.value.remedy
 
 
-@pytest.mark.parametrize(("value", "taken"), [(1e-12, True), (1, True), (1e12, True), (0, False), (1e-13, False)])
-def test_positive_numbers(value, taken):
-    """A positive number is taken from 1e-12 on, and 0 is not."""
+@pytest.mark.parametrize(
+    ("field", "value", "taken"),
+    [
+        ("positive", 1e-12, True),
+        ("positive", 0, False),
+        ("positive", 1e-13, False),
+        ("share", 0, True),
+        ("share", 1, True),
+        ("share", 1.0001, False),
+        ("whole", 0, True),
+        ("whole", -1, False),
+        ("whole", 3.0, False),
+        ("whole", True, False),
+        ("whole", 10**9, True),
+        ("whole", 10**9 + 1, False),
+        ("count", 1, True),
+        ("count", 0, False),
+        ("text", "a", True),
+        ("text", "", False),
+        ("text", None, False),
+        ("text", b"a", False),
+        ("arm", "", False),
+        ("arm", 3, False),
+        ("maybe", None, True),
+        ("maybe", 3, True),
+        ("maybe", -1, False),
+    ],
+)
+def test_ends_of_ranges(field, value, taken):
+    """A range takes its ends and nothing beyond them; types are taken literally."""
     if taken:
-        assert check_positive("x", value) == value
+        assert getattr(read(**{field: value}), field) == value
     else:
-        with pytest.raises(ConfigError, match="from 1e-12 to"):
-            check_positive("x", value)
+        with pytest.raises(ConfigError, match=f"policy.params.{field}: .* cannot be used"):
+            read(**{field: value})
 
 
-@pytest.mark.parametrize("value", [2, 7])
-def test_whole_numbers_that_are_taken(value):
-    """An integer is taken with both ends."""
-    assert check_whole("x", value, least=2, most=7) == value
+def test_unknown_and_needed_params_are_refused():
+    """An unknown param is refused without its value, which may be a secret; one without default is needed."""
+    with pytest.raises(ConfigError) as caught:
+        read(api_key="sk-secret")
+    assert "sk-secret" not in str(caught.value)
+    assert caught.value.field == "policy.params.api_key"
+    assert "number, positive" in caught.value.remedy
+    with pytest.raises(ConfigError, match=r"policy\.params\.arm: is needed"):
+        read_params(Sample, given={})
 
 
-@pytest.mark.parametrize("value", [1, 8, 3.0, True, "3", None])
-def test_whole_numbers_that_are_refused(value):
-    """An integer beyond an end, a float, a bool and text are refused."""
-    with pytest.raises(ConfigError, match="a whole number from 2 to 7"):
-        check_whole("x", value, least=2, most=7)
+def test_a_long_value_is_cut_short():
+    """The error shows the first characters of a value."""
+    with pytest.raises(ConfigError) as caught:
+        read(number="x" * 1000)
+    assert len(caught.value.message) < 80
 
 
-@pytest.mark.parametrize("value", ["c", "", None, 0, ["a"], True])
-def test_words_that_are_refused(value):
-    """Only one of the words is taken; the message lists them."""
-    assert check_word("x", "b", known=("a", "b")) == "b"
-    with pytest.raises(ConfigError, match="must be one of a, b, not"):
-        check_word("x", value, known=("a", "b"))
-
-
-@pytest.mark.parametrize("value", ["", None, 3, ["a"], b"a"])
-def test_texts_that_are_refused(value):
-    """Only text that is not empty is taken, as the name of an arm too."""
-    assert (check_text("x", "a", wanted="a path"), check_arm("x", "a")) == ("a", "a")
-    with pytest.raises(ConfigError, match="must be a path, not"):
-        check_text("x", value, wanted="a path")
-    with pytest.raises(ConfigError, match="must be the name of an arm, not"):
-        check_arm("x", value)
-
-
-@pytest.mark.parametrize(("value", "number"), [(1, True), (1.5, True), (math.nan, True), (True, False), ("1", False)])
-def test_what_is_a_number(value, number):
-    """Integers and floats are numbers, bools and text are not."""
-    assert is_number(value) is number
-
-
-def test_message():
-    """The error names the param, what it must be, the value (cut short) and a remedy."""
-    error = refused("ridge", "x" * 1000, wanted="a number", remedy="for example 1.0")
-    assert str(error) == f"policy.params.ridge: must be a number, not '{'x' * 39} (for example 1.0)"
-    assert refused("ridge", 0, wanted="a number").remedy == "leave it out for the default"
+def test_params_and_arms_named():
+    """A policy records every field after defaults, and the arms that its params name."""
+    policy = HasParams(read(number=3))
+    recorded = {"arm": "a", "number": 3.0, "positive": 1.0, "share": 0.5, "whole": 0, "count": 1, "text": "x"}
+    assert policy.params == recorded | {"maybe": None}
+    assert policy.arms_named == {"arm": "a"}

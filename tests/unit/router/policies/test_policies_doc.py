@@ -1,12 +1,12 @@
 """docs/policies.md names every policy with all its params, and what it shows works."""
 
-import inspect
 import re
 import shutil
 import sys
+import tomllib
+from dataclasses import MISSING, fields
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -14,12 +14,14 @@ import yaml
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.jobs.queue import MemoryJobs
-from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies import GROUP, POLICIES, make_policy
 from ragbandit.router.policies.base import TableTrained, counted_state, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.finetuned.body import load_body
+from ragbandit.router.policies.params import PolicyParams
+from ragbandit.router.policies.testing import ARMS, POLICY_CHECKS, made_features, made_query, made_updates, taught
 from ragbandit.router.serving.router import Router
-from tests.support.policy_checks import ARMS, POLICY_CHECKS, made_features, made_query, made_updates, taught
+from tests.support.installed_packages import install  # noqa: F401 - a fixture
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 ROOT = Path(__file__).parents[4]
@@ -69,9 +71,19 @@ def glance(name):
     return found[0][2:]
 
 
-def class_of(name):
+def params_of(name):
+    """The fields of the params dataclass that stands beside a policy's class."""
     module, _, attribute = POLICIES[name].partition(":")
-    return getattr(import_module(module), attribute)
+    found = [
+        kind
+        for kind in vars(import_module(module)).values()
+        if isinstance(kind, type) and issubclass(kind, PolicyParams) and kind.__module__ == module
+    ]
+    kinds = [
+        kind for kind in found if kind.__doc__.startswith((f"Settings of {name}.", f"{attribute} has no settings"))
+    ]
+    assert len(kinds) == 1, name
+    return fields(kinds[0])
 
 
 @pytest.fixture
@@ -120,9 +132,9 @@ def shown(setting):
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_param_stands_there_with_its_default(name):
     """A policy's section names exactly its constructor's parameters, each with its default."""
-    signature = inspect.signature(class_of(name)).parameters
-    wanted = {key: NEEDED if p.default is p.empty else p.default for key, p in signature.items()}
-    assert documented(name) == wanted
+    assert documented(name) == {
+        each.name: NEEDED if each.default is MISSING else each.default for each in params_of(name)
+    }
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -203,14 +215,50 @@ def test_small_numbers_need_a_dot():
     assert yaml.safe_load("[5e-5, 5.0e-5]") == ["5e-5", 5e-5]
 
 
+CODE = next(code for code in PYTHON if "class MeanReward(" in code)
+
+
+@pytest.fixture
+def my_policies(tmp_path, monkeypatch):
+    """The code of the page as my_policies.py, in a folder on the path."""
+    (tmp_path / "my_policies.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_policies", raising=False)
+    yield "my_policies:MeanReward"
+    sys.modules.pop("my_policies", None)
+
+
 @pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
-def test_the_policy_of_your_own_keeps_the_contract(check, monkeypatch):
-    """The class in the document passes every check once it is registered."""
-    module = ModuleType("shown_policy")
-    exec(compile(PYTHON[1], FILE.name, "exec"), vars(module))
-    monkeypatch.setitem(sys.modules, "shown_policy", module)
-    monkeypatch.setitem(POLICIES, "mean_reward", "shown_policy:MeanReward")
-    check(lambda: make_policy("mean_reward", params={"epsilon": 0.3}))
+def test_the_policy_of_your_own_keeps_the_contract(check, my_policies):
+    """The class on the page passes every check, by the page's own test."""
+    found = {}
+    exec(next(code for code in PYTHON if "POLICY_CHECKS" in code), found)
+    assert found["POLICY_CHECKS"] is POLICY_CHECKS
+    found["test_mean_reward"](check)
+
+
+def test_the_policy_of_your_own_is_short():
+    """Its code is about 40 lines, without the imports."""
+    lines = [line for line in CODE.splitlines() if line.strip() and not line.startswith(("from ", "import "))]
+    assert len(lines) <= 40
+
+
+@pytest.mark.parametrize("way", ["class path", "entry point"])
+def test_the_policy_of_your_own_serves(way, my_policies, install, make_world):  # noqa: F811 - the fixture
+    """By its import path and by the page's entry point it decides, learns, is restored and verifies."""
+    name = my_policies
+    if way == "entry point":
+        (project,) = re.findall(r"```toml\n(.*?)```", DOC, flags=re.S)
+        offered = tomllib.loads(project)["project"]["entry-points"][GROUP]
+        install("my-policies", offered, code=CODE, group=GROUP)
+        (name,) = offered
+    world = make_world(policy={"name": name, "params": {"epsilon": 0.2}})
+    world.judged(12)
+    assert world.learn() == 12
+    serving = world.router.service.serving
+    assert (serving.policy.algorithm, serving.last_seq, sum(serving.policy.seen.values())) == (name, 12, 12)
+    assert world.router.verify(deep=True).ok
+    assert world.ledger.registered()["algorithm"] == name
 
 
 def test_a_changed_policy_is_replayed_before_the_start(make_world, monkeypatch, tmp_path):
@@ -243,7 +291,8 @@ def test_what_is_linked_is_there():
     files = re.findall(r"`((?:router|tests)/[\w/]+\.py)`", DOC)
     linked = re.findall(r"\]\(([^)#]+)\)", DOC)
     assert [f for f in files if not (ROOT / f).exists()] + [f for f in linked if not (FILE.parent / f).exists()] == []
-    headings = {re.sub(r"[`,]", "", line[3:]).replace(" ", "-") for line in DOC.splitlines() if line.startswith("## ")}
+    lines = [line[3:].lower() for line in DOC.splitlines() if line.startswith("## ")]
+    headings = {re.sub(r"[`,]", "", line).replace(" ", "-") for line in lines}
     assert set(re.findall(r"\]\(#([^)]+)\)", DOC)) <= headings
 
 
@@ -258,7 +307,7 @@ def test_the_shipped_file_names_the_params_of_the_default():
     """The comment at policy.params in config.yaml names the params of the default policy, in their order."""
     line = re.search(r"  params: \{\} +# of (\w+): (.*)", CONFIG)
     assert line[1] == PolicySettings().name
-    assert line[2].split(", ") == list(inspect.signature(class_of(line[1])).parameters)
+    assert line[2].split(", ") == [each.name for each in params_of(line[1])]
 
 
 def test_the_shipped_file_has_the_whole_section():

@@ -1,19 +1,24 @@
-"""Every registered policy, with parameters that are not its defaults, keeps the contract of
-tests/support/policy_checks.py.
-"""
+"""Every registered policy, with params that are not its defaults, passes `ragbandit.router.policies.testing`."""
 
-import inspect
-from importlib import import_module
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import POLICIES, make_policy
-from ragbandit.router.policies.base import Policy
-from tests.support import policy_checks as checks
-from tests.support.policy_checks import POLICY_CHECKS, Make
+from ragbandit.router.policies import testing as checks
+from ragbandit.router.policies.params import PolicyParams
+from ragbandit.router.policies.testing import POLICY_CHECKS, Make
+from ragbandit.router.storage.rows import canonical
 from tests.support.tiny_models import tiny_encoder, tiny_trained
+
+ROOT = Path(__file__).parents[4]
+RECORDED = (Path(__file__).parent / "recorded_params.jsonl").read_text().splitlines()
 
 #: of the fine-tuned policies, which read the question themselves
 _READING: dict[str, object] = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "precision": "bfloat16"}
@@ -83,7 +88,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "trained": tiny_trained("multi_label"),
     },
     "popularity": {
-        "table": str(Path(__file__).parents[3] / "support" / "popularity.json"),
+        "table": str(ROOT / "tests" / "support" / "popularity.json"),
         "below": "multi_step",
         "above": "single_step",
         "threshold": 3.0,
@@ -103,9 +108,9 @@ EXAMPLES: dict[str, dict[str, object]] = {
 }
 
 
-def class_of(name: str) -> type[Policy]:
-    module, _, attribute = POLICIES[name].partition(":")
-    return getattr(import_module(module), attribute)
+def params_of(name: str) -> type[PolicyParams]:
+    """The params dataclass of one of our policies."""
+    return type(maker(name)()._params)
 
 
 def maker(name: str) -> Make:
@@ -122,7 +127,7 @@ def test_contract(name, check):
 
 
 def test_every_check_is_listed():
-    """Every function check_* of tests/support/policy_checks.py is in POLICY_CHECKS."""
+    """Every function check_* of router/policies/testing.py is in POLICY_CHECKS."""
     written = {name for name in vars(checks) if name.startswith("check_")}
     assert written == {check.__name__ for check in POLICY_CHECKS}
 
@@ -135,10 +140,28 @@ def test_examples_are_of_registered_policies():
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_examples_are_not_the_defaults(name):
     """The example parameters set every parameter, and none to its default."""
-    maker(name)
-    for key, parameter in inspect.signature(class_of(name)).parameters.items():
-        assert key in EXAMPLES[name], f"{name}.{key} has no example"
-        assert EXAMPLES[name][key] != parameter.default, f"{name}.{key} is tested at its default"
+    for each in fields(params_of(name)):
+        assert each.name in EXAMPLES[name], f"{name}.{each.name} has no example"
+        assert EXAMPLES[name][each.name] != each.default, f"{name}.{each.name} is tested at its default"
+
+
+@pytest.mark.parametrize("line", RECORDED, ids=lambda line: line[:60])
+def test_recorded_params_are_those_of_release_0_1(line):
+    """The canonical JSON of `params`, by which snapshots and ledgers know a policy, is byte for byte that of 0.1.
+
+    The lines of recorded_params.jsonl were written by release 0.1: name, params given, what it recorded.
+    """
+    name, params, recorded = json.loads(line)
+    given = {key: value.replace("MODEL", tiny_encoder()) if key == "model" else value for key, value in params.items()}
+    if "table" in given:
+        given["table"] = str(ROOT / given["table"])
+        recorded = recorded.replace("tests/support/", f"{ROOT}/tests/support/")
+    assert canonical(dict(make_policy(name, params=given).params)) == recorded.replace("MODEL", tiny_encoder())
+
+
+def test_recorded_params_are_of_every_policy():
+    """No policy is left out of the recorded params."""
+    assert {json.loads(line)[0] for line in RECORDED} == set(POLICIES)
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -194,3 +217,12 @@ def test_wrong_params_are_refused(name, params, field):
         make_policy(name, params=params)
     assert caught.value.field == f"policy.params.{field}"
     assert caught.value.remedy
+
+
+def test_the_contract_needs_no_test_framework():
+    """Importing the contract imports neither pytest nor hypothesis: it ships with the package."""
+    code = "import sys, ragbandit.router.policies.testing; print({'pytest', 'hypothesis'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"

@@ -16,10 +16,11 @@ from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault, Snap
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.popularity import BINS, READ, SHOWN, Popularity, Table, read_table
+from ragbandit.router.policies.testing import ARMS, POLICY_CHECKS, made_reward, made_updates, sha_of, taught
 from ragbandit.router.types import ArmName, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.mention_counts import WORDS, count_mentions, write_popularity
-from tests.support.policy_checks import ARMS, POLICY_CHECKS, made_reward, made_updates, sha_of, steady, taught
+from tests.support.examples import steady
 
 NO, ONE, MANY = ARMS
 TABLE = str(Path(__file__).parents[3] / "support" / "popularity.json")

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.linear.ridge import RidgeHeads
 from ragbandit.router.policies.linear.softmax import Softmax
 from ragbandit.router.policies.linear.thompson import LinTs
+from ragbandit.router.policies.testing import ARMS, made_features, made_reward, made_updates, sha_of, taught
 from ragbandit.router.types import Query
-from tests.support.policy_checks import ARMS, made_features, made_reward, made_updates, sha_of, taught
 
 SIZE = 24
 
@@ -420,7 +421,7 @@ def test_noise_fades_too():
 def test_memory_that_rounding_would_not_survive_is_refused(memory):
     """Fewer than 50 rows, or no number, is a ConfigError that names the param."""
     with pytest.raises(ConfigError) as caught:
-        RidgeHeads(ridge=1.0, bias_ridge=1.0, memory=memory)
+        make_policy("mba", params={"memory": memory})
     assert caught.value.field == "policy.params.memory"
 
 
@@ -493,8 +494,8 @@ def test_two_runs_are_bit_identical():
     code = (
         "from ragbandit.router.policies.base import pmf_of_one\n"
         "from ragbandit.router.policies.linear.thompson import LinTs\n"
-        "from tests.support.policy_checks import *\n"
-        "from tests.support.policy_checks import made_updates, taught\n"
+        "from ragbandit.router.policies.testing import *\n"
+        "from ragbandit.router.policies.testing import made_updates, taught\n"
         "policy = taught(LinTs, made_updates(200, size=200))\n"
         "print(sha_of(policy), pmf_of_one(policy, made_query(1), features=made_features(1, size=200), arms=ARMS))"
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.errors import InvalidInput, NotReady
 from ragbandit.router.serving.micro_batching import MicroBatcher
-from tests.support.policy_checks import steady
+from tests.support.examples import steady
 
 
 @contextmanager

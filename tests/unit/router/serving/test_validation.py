@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.policies.testing import ARMS
 from ragbandit.router.serving.validation import (
     MAX_TEXT,
     capped,
@@ -21,7 +22,7 @@ from ragbandit.router.serving.validation import (
 )
 from ragbandit.router.storage.rows import canonical
 from ragbandit.router.types import Budget, Cost, Query
-from tests.support.policy_checks import ARMS, steady
+from tests.support.examples import steady
 
 SETTINGS = Settings()
 BAD_TEXTS = {

@@ -43,7 +43,7 @@ from ragbandit.router.types import (
     SnapshotInfo,
     Update,
 )
-from tests.support.policy_checks import steady
+from tests.support.examples import steady
 
 ids = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 #: what every database takes; the rest is the subject of test_outcome_text_is_made_storable

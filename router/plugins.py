@@ -1,0 +1,121 @@
+"""Plug-ins: classes by import path, classes of installed packages by entry point, and their params checked by type.
+
+Arms (`ragbandit.strategies`) and policies (`ragbandit.policies`) come in by the same rules, which stand here once.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from ragbandit.router.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from pydantic import TypeAdapter
+
+__all__ = ["check_values", "import_class", "installed", "load"]
+
+
+def import_class(path: object, *, where: str) -> Any:
+    """The class that "package.module:Class" names.
+
+    Raises ConfigError, with field `where`, for what is no such path, or if it cannot be imported.
+    """
+    module, colon, attribute = path.partition(":") if isinstance(path, str) else ("", "", "")
+    if not (module and colon and attribute):
+        raise ConfigError(f"{path!r} is no import path", field=where, remedy='write it as "package.module:Class"')
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:  # whatever a module of others does when it is imported
+        missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        remedy = (
+            "put the module beside the configuration file, install its package, or add its folder to PYTHONPATH"
+            if missing
+            else f"correct the module {module}"
+        )
+        raise ConfigError(
+            f"{path!r} cannot be imported: {type(error).__name__}: {error}", field=where, remedy=remedy
+        ) from error
+
+
+@functools.cache
+def installed(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
+    """Name -> the entry points of a group that claim it, one unless packages clash; looked up once per process."""
+    from importlib.metadata import entry_points  # reads every installed package's metadata: not at import
+
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for each in sorted(entry_points(group=group), key=lambda point: (point.name, _package(point))):
+        found[each.name] = (*found.get(each.name, ()), each)
+    return MappingProxyType(found)
+
+
+def load(name: str, *, group: str, ours: bool, where: str, instead: str) -> Any:
+    """The class that an installed package offers under this name in this group; None if there is none.
+
+    ours: RagBandit has that name itself. instead: how to say which class is meant, for the remedy. Raises ConfigError,
+    with field `where`, where more than one package claims the name, ours being one, or if the import fails.
+    """
+    claims = installed(group).get(name, ())
+    packages = [*(["ragbandit"] if ours else []), *map(_package, claims)]
+    if not claims:
+        return None
+    if len(packages) > 1:
+        raise ConfigError(
+            f"{name!r} is claimed by the packages {', '.join(packages)}",
+            field=where,
+            remedy=f"take one out, or say which is meant with {instead}",
+        )
+    try:
+        return claims[0].load()
+    except Exception as error:  # whatever a package of others does when it is imported
+        raise ConfigError(
+            f"{claims[0].value!r} of the package {packages[0]} cannot be imported: {type(error).__name__}: {error}",
+            field=where,
+            remedy="update or remove the package",
+        ) from error
+
+
+def _package(point: "EntryPoint") -> str:
+    return "an unnamed package" if point.dist is None else point.dist.name
+
+
+def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The values given for fields of a dataclass, checked by the fields' types; an int for a float becomes one.
+
+    Types are taken literally: neither "3" nor True is a number. Raises ConfigError, with field "<where>.<name>", for an
+    unknown name and a value that its type does not take.
+    """
+    from pydantic import ValidationError  # a list of names is no reason to load it
+
+    known = _adapters(kind)  # type: ignore[arg-type] # classes are hashable
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            # The value stays out of the message: it may be a key that somebody put in the wrong place.
+            remedy = f"known: {', '.join(known) or 'none'}"
+            raise ConfigError("unknown parameter", field=f"{where}.{name}", remedy=remedy)
+        try:
+            checked[name] = known[name].validate_python(value, strict=True)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            inside = "".join(f".{part}" for part in problem["loc"]) if isinstance(value, Mapping | list | tuple) else ""
+            raise ConfigError(
+                f"{problem['input']!r:.40} cannot be used", field=f"{where}.{name}{inside}", remedy=problem["msg"]
+            ) from error
+    return checked
+
+
+@functools.cache
+def _adapters(kind: type[Any]) -> Mapping[str, "TypeAdapter[Any]"]:
+    from pydantic import TypeAdapter
+
+    hints = get_type_hints(kind, include_extras=True)
+    return MappingProxyType({each.name: TypeAdapter(hints[each.name]) for each in sorted(fields(kind), key=_name)})
+
+
+def _name(each: Any) -> str:
+    return str(each.name)

@@ -1,0 +1,63 @@
+"""Params that name an arm: one check for `serve`, `simulate` and `replay`."""
+
+import pytest
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.offline.replay.candidates import check_candidate, parse_candidates
+from ragbandit.router.offline.simulation import simulate
+from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.checks import check_arms
+from ragbandit.router.types import TableRow
+from tests.unit.router.policies.test_policy_contract import EXAMPLES
+
+ARMS = ("no_retrieval", "single_step", "multi_step")
+TABLE = EXAMPLES["popularity"]["table"]
+
+#: policy, params with one arm mistyped, the param that is named
+MISTYPED = [
+    ("fixed", {"arm": "typo"}, "arm"),
+    ("mixture", {"first": "typo", "second": "single_step"}, "first"),
+    ("mixture", {"first": "single_step", "second": "typo"}, "second"),
+    ("popularity", {"table": TABLE, "below": "typo"}, "below"),
+    ("popularity", {"table": TABLE, "above": "typo"}, "above"),
+    ("llm", {"model": "m", "fallback": "typo"}, "fallback"),
+    ("budget", {"target": 1.0, "policy": "fixed", "params": {"arm": "typo"}}, "params.arm"),
+]
+
+
+@pytest.mark.parametrize(("name", "params", "field"), MISTYPED, ids=lambda value: str(value)[:30])
+def test_a_mistyped_arm_is_refused(name, params, field):
+    """The param is named, with the arms that are there."""
+    with pytest.raises(ConfigError, match="'typo' is not among the arms") as caught:
+        check_arms(make_policy(name, params=params), arms=ARMS, where="policy.params")
+    assert caught.value.field == f"policy.params.{field}"
+    assert caught.value.remedy == "use one of no_retrieval, single_step, multi_step"
+
+
+@pytest.mark.parametrize(("name", "params", "field"), MISTYPED, ids=lambda value: str(value)[:30])
+def test_simulate_refuses_a_mistyped_arm(name, params, field):
+    """Before anything is learned, with the policy's name."""
+    row = {"correct": dict.fromkeys(ARMS, 1.0), "steps": dict.fromkeys(ARMS, 1.0)}
+    rows = tuple(TableRow(id=f"q{n}", question=f"who {n}?", **row) for n in range(4))
+    table = LabelledTable(rows=rows, arms=ARMS, datasets=(None,) * 4)
+    with pytest.raises(ConfigError, match="'typo' is not among the arms") as caught:
+        simulate(table, policies={name: params}, folds=2, seeds=1)
+    assert caught.value.field == f"{name}.{field}"
+
+
+@pytest.mark.parametrize(("name", "params", "field"), MISTYPED, ids=lambda value: str(value)[:30])
+def test_replay_refuses_a_mistyped_arm(name, params, field):
+    """Of a candidate that learns from the log, before anything is learned, with the candidate's name."""
+    (candidate,) = parse_candidates([name], params={name: params})
+    with pytest.raises(ConfigError, match="'typo' is not among the arms") as caught:
+        check_candidate(candidate, arms=ARMS)
+    assert caught.value.field == f"{name}.{field}"
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_every_param_with_an_arms_name_is_checked(name):
+    """No param of a policy holds the name of an arm that `arms_named` leaves out, but for those of training."""
+    policy = make_policy(name, params=EXAMPLES[name])
+    given = {key for key, value in EXAMPLES[name].items() if isinstance(value, str) and value in ARMS}
+    assert given <= set(policy.arms_named)

@@ -78,7 +78,7 @@ def _poll_ledger(context: Context) -> None:
 def _stop_cancelled(context: Context) -> None:
     for key in cancellation.requested(context.store.database, ids=context.active_runs.ids()):
         if context.active_runs.stop(key):
-            log.info("cancelled", extra={"action": "cancel", "decision": key})
+            log.info("a run was cancelled by its caller", extra={"action": "cancel", "decision": key})
 
 
 def _mark_running(context: Context) -> None:

@@ -55,7 +55,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     stop = threading.Event()
     beside = [_started(chore, context, stop) for chore in chores]
     listener = None if context.loop is None else jobs.listen(partial(housekeeping.handle_notification, context))
-    log.info("ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": threads})
+    log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": threads})
     try:
         consumers = Consumers(
             reach, functions=job_functions(context), stopping=context.ending, outage=context.jobs.outage

@@ -123,8 +123,8 @@ class AnswerJob:
     def __init__(self, context: Context, *, decision: Decision) -> None:
         self.context = context
         self.decision = decision
-        self._stop = context.active_runs.begin(decision)
         self._budget = capped(decision.query.budget, limits=context.settings.budget)
+        self._stop = context.active_runs.begin(decision)
 
     def run(self, *, cancelled: bool) -> None:
         """Run the arm unless the decision is cancelled, and keep the Outcome. Raises StoreError, RagBanditError."""

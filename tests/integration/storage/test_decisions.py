@@ -12,6 +12,7 @@ from sqlalchemy import event, func, select
 
 from ragbandit.router.errors import Conflict, NotFound, StoreError
 from ragbandit.router.learning.status import counters
+from ragbandit.router.serving import cancellation
 from ragbandit.router.storage import decisions as store_module
 from ragbandit.router.storage.closing import ClosingRule
 from ragbandit.router.storage.database import Database
@@ -570,6 +571,26 @@ def test_not_a_number_raw(database, make_decision):
         connection.execute(decisions.insert().values(row))
     kept, _ = DecisionStore(database, label="main").decisions_by_id(["d1"])["d1"]
     assert np.isnan(kept.propensity)
+
+
+def test_a_worker_learns_all_it_needs_in_one_query(store, database, make_decision):
+    """An answer task tells the decision, whether it has an outcome, and whether somebody wants it cancelled."""
+    plain, answered, cancelled = (make_decision(key, run_by="worker") for key in ("d1", "d2", "d3"))
+    store.add_decisions([plain, answered, cancelled])
+    store.add_outcome(an_outcome(answered))
+    cancellation.request(database, decision_id=cancelled.id, now=1.0)
+    queries = []
+    event.listen(database.engine, "before_cursor_execute", lambda *call: queries.append(call[2]))
+    tasks = [store.answer_task(each.id) for each in (plain, answered, cancelled)]
+    assert sum(query.startswith("SELECT") for query in queries) == 3
+    assert [(task.answered, task.cancelled) for task in tasks] == [(False, False), (True, False), (False, True)]
+    assert [decision_row(task.decision) for task in tasks] == [
+        decision_row(each) for each in (plain, answered, cancelled)
+    ]
+    assert store.answer_task("nobody") is None
+    with database.write() as connection:
+        connection.execute(decisions.update().where(decisions.c.id == "d1").values(pmf="no json"))
+    assert isinstance(store.answer_task("d1").decision, StoreError)
 
 
 def test_unreadable_row_is_alone(store, database, make_decision):

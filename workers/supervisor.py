@@ -54,9 +54,9 @@ DEATHS = 3
 TAIL_BYTES = 16_384
 SHOWN_LINES = 3
 SHOWN_CHARACTERS = 500
-#: seconds between two looks whether Redis answers, and without an answer before it is started again
+#: seconds between two looks whether Redis answers, and looks in a row without an answer before it is started again
 REDIS_LOOK_S = 1.0
-REDIS_PATIENCE_S = 5.0
+REDIS_MISSES = 6
 #: the configuration that the children read, under data_dir
 ACCEPTED = "accepted.yaml"
 
@@ -205,7 +205,7 @@ class Supervisor:
         self._reload = threading.Event()
         #: the service offers the arms when the workers know them
         self._tell_last = False
-        self._redis_looked_at = self._redis_answered_at = 0.0
+        self._redis_looked_at, self._redis_misses = 0.0, 0
         self._lock: IO[bytes] | None = None
 
     @property
@@ -223,7 +223,6 @@ class Supervisor:
         self._hand_on(self._tree)
         if self.redis is not None:
             self.redis.start()
-            self._redis_answered_at = time.monotonic()
         for child in self.children:
             child.start()
 
@@ -330,7 +329,7 @@ class Supervisor:
             self._tell_api()
 
     def _tend_redis(self, redis: RedisServer) -> None:
-        """Start Redis again if its process has ended, or has not answered at its socket for REDIS_PATIENCE_S."""
+        """Start Redis again if its process has ended, or has not answered REDIS_MISSES times in a row."""
         facts = {"action": "died", "child": "redis"}
         if redis.pid is None:
             ending = _ending(redis.exit_code or 0, log=_last_lines(redis.log_file))
@@ -338,17 +337,16 @@ class Supervisor:
         else:
             if time.monotonic() < self._redis_looked_at + REDIS_LOOK_S:
                 return
-            answers = redis.answers(timeout_s=0.5)
-            self._redis_looked_at = now = time.monotonic()
-            if answers:
-                self._redis_answered_at = now
-            if now < self._redis_answered_at + REDIS_PATIENCE_S:
+            # Counted in looks, not in seconds: on a machine that stands still for a while nobody has looked.
+            self._redis_misses = 0 if redis.answers() else self._redis_misses + 1
+            self._redis_looked_at = time.monotonic()
+            if self._redis_misses < REDIS_MISSES:
                 return
             message = "redis does not answer at %s; restarting it (answers are delayed, nothing is lost); log: %s"
             log.error(message, redis.socket, redis.log_file, extra=facts)
             redis.stop()
         redis.start()
-        self._redis_answered_at = time.monotonic()
+        self._redis_misses = 0
 
 
 def _ending(code: int, *, log: str) -> str:

@@ -284,9 +284,9 @@ def test_a_redis_that_does_not_answer_is_started_again(make_supervisor, monkeypa
             os.kill(first, signal.SIGSTOP)
         made._tend()
         assert made.redis.pid == first  # it may be slow
-        monkeypatch.setattr(supervisor, "REDIS_PATIENCE_S", 0.0)
+        monkeypatch.setattr(supervisor, "REDIS_MISSES", 2)
         if fault == "hangs":
-            threading.Timer(0.7, os.kill, (first, signal.SIGCONT)).start()  # or ending it takes 5 s
+            threading.Timer(1.2, os.kill, (first, signal.SIGCONT)).start()  # or ending it takes 5 s
         made._tend()
         assert made.redis.pid not in (None, first)
         assert made.redis.answers()

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table as Printed
 
-from ragbandit.router.cli.arguments import asked_policies
+from ragbandit.router.cli.arguments import parse_policies
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.simulation.frontier import rewards_of
@@ -408,7 +408,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     asked = parser.parse_args(list(arguments))
     if asked.plot:
         check_plot(asked.plot)
-    policies = asked_policies(asked.policy or NAMES, params=asked.param, settings=Settings())
+    policies = parse_policies(asked.policy or NAMES, params=asked.param, settings=Settings())
     for name, params in policies.items():
         make_policy(name, params=params)  # wrong params are refused here, before the work
     found = measured(sources_of(quiet=asked.quiet, long=asked.long), policies=policies, seeds=asked.seeds)

@@ -26,7 +26,7 @@ from examples.handbook.command import HERE, ROOT, Row, environment_of, ragbandit
 from examples.handbook.side_by_side import LEGEND, ended, main_table, print_wide, sampled
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import GeneratorSettings
-from ragbandit.workers.evaluation.command import asked_arms
+from ragbandit.workers.evaluation.command import parse_arms
 
 SHARED: Final = ROOT.parent / "shared" / "data" / "qa"
 DATA: Final = ROOT / ".ragbandit" / "strategies"
@@ -60,7 +60,7 @@ def main() -> None:
     data: Path = chosen.data.absolute()
     environment = environment_of(chosen.config.absolute(), data=data)
     settings = load(environ=environment).settings
-    _, left_out = asked_arms([chosen.strategy], settings=settings)
+    _, left_out = parse_arms([chosen.strategy], settings=settings)
     said = io.StringIO()
     console = Console(file=said, width=120, emoji=False)
     count = 0

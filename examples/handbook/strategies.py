@@ -22,7 +22,7 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.offline.simulation.table import read_table
-from ragbandit.workers.evaluation.command import asked_arms
+from ragbandit.workers.evaluation.command import parse_arms
 
 #: with two of three parts of the table learned, the third is judged
 FOLDS, SEEDS = 3, 5
@@ -45,7 +45,7 @@ def main() -> None:
     folder: Path = chosen.data.absolute() / "strategies"
     environment = environment_of(chosen.config.absolute(), data=chosen.data.absolute())
     settings = load(environ=environment).settings
-    arms, left_out = asked_arms([chosen.strategies], settings=settings)
+    arms, left_out = parse_arms([chosen.strategies], settings=settings)
     if len(arms) < 2:
         parser.error("--strategies: name at least two, to see them side by side")
     questions = sampled(read_questions(), each=chosen.each, by="kind")

@@ -1,4 +1,4 @@
-"""What the command line asks for, as values."""
+"""Parsing of command-line arguments: policies with params, times, lists."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,19 +10,19 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.types import Json
 
-__all__ = ["asked_line", "asked_policies", "asked_time", "asked_weights", "is_age", "parts"]
+__all__ = ["is_age", "parse_line", "parse_policies", "parse_time", "parse_weights", "split_commas"]
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
-def asked_policies(names: Sequence[str], *, params: Sequence[str], settings: Settings) -> dict[str, Mapping[str, Json]]:
+def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Settings) -> dict[str, Mapping[str, Json]]:
     """Registry name -> params: the configured ones where that policy is configured, and NAME.KEY=VALUE over them.
 
     names: each may hold several, with commas between. VALUE is a YAML scalar.
     """
     found: dict[str, dict[str, Json]] = {}
-    for name in parts(names):
+    for name in split_commas(names):
         found[name] = dict(settings.policy.params) if name == settings.policy.name else {}
     for given in params:
         path, equals, text = given.partition("=")
@@ -30,30 +30,30 @@ def asked_policies(names: Sequence[str], *, params: Sequence[str], settings: Set
         asked = max((name for name in found if path.strip().startswith(f"{name}.")), key=len, default=None)
         name, dot, key = path.strip().partition(".") if asked is None else (asked, ".", path.strip()[len(asked) + 1 :])
         if not (equals and dot and key):
-            raise InvalidInput(f"{given!r} is no NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0")
+            raise InvalidInput(f"{given!r} is not NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0")
         if name not in found:
             remedy = f"use one of {', '.join(found)}" if found else "ask for that policy too"
             raise InvalidInput(f"{name!r} is not among the policies", field="param", remedy=remedy)
         try:
             found[name][key] = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise InvalidInput(f"{text!r} is no YAML value", field=f"param {path}", remedy="quote it") from error
+            raise InvalidInput(f"{text!r} is not a YAML value", field=f"param {path}", remedy="quote it") from error
     return dict(found)
 
 
-def asked_weights(text: str) -> tuple[float, ...]:
+def parse_weights(text: str) -> tuple[float, ...]:
     """The weights of X[,X...]."""
     try:
-        return tuple(float(part) for part in parts([text]))
+        return tuple(float(part) for part in split_commas([text]))
     except ValueError as error:
         raise InvalidInput(
-            f"{text!r} has no number somewhere", field="lambda", remedy="for example 0.03,0.05"
+            f"{text!r} is not a list of numbers", field="lambda", remedy="for example 0.03,0.05"
         ) from error
 
 
-def asked_line(text: str) -> tuple[str, str]:
+def parse_line(text: str) -> tuple[str, str]:
     """The two arms of A,B."""
-    named = parts([text])
+    named = split_commas([text])
     if len(named) != 2 or named[0] == named[1]:
         raise InvalidInput(
             f"{text!r} does not name two arms", field="line", remedy="for example single_step,multi_step"
@@ -61,8 +61,8 @@ def asked_line(text: str) -> tuple[str, str]:
     return named[0], named[1]
 
 
-def parts(texts: Sequence[str]) -> list[str]:
-    """What stands between the commas."""
+def split_commas(texts: Sequence[str]) -> list[str]:
+    """Values between commas."""
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
@@ -71,7 +71,7 @@ def is_age(text: str) -> bool:
     return _AGE.fullmatch(text.strip()) is not None
 
 
-def asked_time(text: str, *, now: float) -> float:
+def parse_time(text: str, *, now: float) -> float:
     """Seconds since the epoch of a date, a time (UTC unless it says otherwise), or an age: 30m, 12h, 7d, 2w."""
     age = _AGE.fullmatch(text.strip())
     if age:
@@ -80,6 +80,6 @@ def asked_time(text: str, *, now: float) -> float:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as error:
         raise InvalidInput(
-            f"{text!r} is no time", field="since", remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d"
+            f"{text!r} is not a time", field="since", remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d"
         ) from error
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,4 +1,4 @@
-"""The verbs that carry logged traffic out of the store and into it."""
+"""`ragbandit export` and `ragbandit import`: logged traffic out of the store and into it."""
 
 import contextlib
 import re
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.arguments import asked_time
+from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, failing_well, print_json
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
@@ -59,7 +59,7 @@ def _add_export(app: typer.Typer) -> None:
         """
         with failing_well():
             said = format_of(file, format=format_)
-            first = None if since is None else asked_time(since, now=time.time())
+            first = None if since is None else parse_time(since, now=time.time())
             settings = configuration.load(config).settings
             with ledger_of(settings, label=label or settings.policy.label) as ledger:
                 check_registered(ledger)
@@ -141,7 +141,7 @@ class _Reading:
         self.bad = 0
         #: keys that the store has no place for
         self.left_out: set[str] = set()
-        #: what is in the store so far
+        #: rows imported so far
         self.taken = ImportCounts()
 
     def rows(self, found: Iterator[Logged | BadRow]) -> Iterator[Logged]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from ragbandit.router.cli import replay_options as options
-from ragbandit.router.cli.arguments import asked_policies, asked_time, is_age, parts
+from ragbandit.router.cli.arguments import is_age, parse_policies, parse_time, split_commas
 from ragbandit.router.cli.console import console, errors, failing_well, print_json
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
@@ -57,7 +57,7 @@ def add_replay_verb(app: typer.Typer) -> None:
         fail_below: options.FailBelow = None,
         config: options.Config = None,
     ) -> None:
-        """What other policies would have earned on logged traffic, how sure that is, and what the log cannot say.
+        """Estimate the reward of other policies on logged traffic, with intervals.
 
         Example: ragbandit replay --since 7d --policy linucb,fixed:single_step --report page.html
 
@@ -90,7 +90,7 @@ def add_replay_verb(app: typer.Typer) -> None:
                 baseline=baseline,
                 confidence=confidence,
                 anytime=anytime,
-                segments=tuple(parts(segment or [])),
+                segments=tuple(split_commas(segment or [])),
                 folds=folds,
                 reward_model=reward_model,
                 floor=floor,
@@ -172,7 +172,7 @@ def _failing(result: ReplayResult, margin: float) -> list[str]:
 
 
 def _beginning(since: str | None, *, anytime: bool) -> float | None:
-    """Where the log begins, seconds since the epoch. Raises InvalidInput."""
+    """Start of the log, seconds since the epoch. Raises InvalidInput."""
     if since is None:
         return None
     if anytime and is_age(since):
@@ -181,7 +181,7 @@ def _beginning(since: str | None, *, anytime: bool) -> float | None:
             field="since",
             remedy="give a date with --anytime",
         )
-    return asked_time(since, now=time.time())
+    return parse_time(since, now=time.time())
 
 
 def _candidates(
@@ -189,8 +189,8 @@ def _candidates(
 ) -> list[CandidateSpec] | None:
     """The candidates, policies of the registry with the configured params or those of --param; None: not named."""
     if texts is None:
-        asked_policies([], params=params, settings=settings)  # there is none that a param could be of
+        parse_policies([], params=params, settings=settings)  # there is none that a param could be of
         return None
-    names = parts(texts)
+    names = split_commas(texts)
     learning = [spec.name for spec in parse_candidates(names) if spec.kind == "policy"]
-    return parse_candidates(names, params=asked_policies(learning, params=params, settings=settings))
+    return parse_candidates(names, params=parse_policies(learning, params=params, settings=settings))

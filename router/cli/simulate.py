@@ -1,11 +1,11 @@
-"""The verbs that need no service: simulate a policy on a table, train one that learns from tables."""
+"""`ragbandit simulate`: policies on a full-information table. Also adds `train`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ragbandit.router.cli.arguments import asked_line, asked_policies, asked_weights
+from ragbandit.router.cli.arguments import parse_line, parse_policies, parse_weights
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, failing_well, print_json
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.train import add_train
@@ -62,19 +62,19 @@ def _add_simulate(app: typer.Typer) -> None:
                 check_plot(plot)
             if test is not None and folds is not None:
                 raise InvalidInput("--test and --folds exclude each other", field="folds", remedy="give one of them")
-            policies = asked_policies(policy, params=param or [], settings=settings)
+            policies = parse_policies(policy, params=param or [], settings=settings)
             with bars(errors) as progress:
                 rows = simulate(
                     read_table(table),
                     policies=policies,
                     test=None if test is None else read_table(test),
                     folds=5 if folds is None else folds,
-                    weights=None if weights is None else asked_weights(weights),
+                    weights=None if weights is None else parse_weights(weights),
                     seeds=seeds,
                     total=total,
                     settings=settings,
                     encoder=lambda: make_encoder(settings.encoder),
-                    line=None if line is None else asked_line(line),
+                    line=None if line is None else parse_line(line),
                     jobs=jobs or cores(),
                     progress=progress,
                 )

@@ -17,7 +17,7 @@ from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.training import read_questions, train
 from ragbandit.router.types import Json
 
-__all__ = ["asked_params", "print_training"]
+__all__ = ["parse_params", "print_training"]
 
 
 def add_train(app: typer.Typer) -> None:
@@ -36,7 +36,7 @@ def add_train(app: typer.Typer) -> None:
     ) -> None:
         """Train a policy on a full-information table, for the param `trained`."""
         with failing_well():
-            asked = asked_params(params) | ({} if epochs is None else {"epochs": epochs})
+            asked = parse_params(params) | ({} if epochs is None else {"epochs": epochs})
             rows = list(read_table(table).rows)
             if questions is not None:
                 rows += read_questions(questions, known=rows)
@@ -50,7 +50,7 @@ def add_train(app: typer.Typer) -> None:
                 print_training(report, console=console)
 
 
-def asked_params(text: str) -> dict[str, Json]:
+def parse_params(text: str) -> dict[str, Json]:
     """The policy's params from the command line. Raises InvalidInput."""
     try:
         found = json.loads(text)

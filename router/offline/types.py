@@ -18,7 +18,7 @@ Strings = npt.NDArray[np.object_]
 #: hashes of decision ids
 Keys = npt.NDArray[np.uint64]
 
-#: what is being done, how much of it is done, and how much there is (0: not known)
+#: (name of the work, done, total); total 0 is not known
 Progress = Callable[[str, int, int], None]
 
 

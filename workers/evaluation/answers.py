@@ -46,7 +46,7 @@ class StoredAnswer:
 
 
 def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str) -> str:
-    """What tells one piece of work from another: 64 hexadecimal digits over question, arm, what made it, and version.
+    """Key of one piece of work: 64 hexadecimal digits over question, arm, what made it, and version.
 
     `version` is that of the generator, see ragbandit.workers.wiring.generators.generator_version.
     """

@@ -51,7 +51,7 @@ from ragbandit.workers.wiring.arms import arm_params
 from ragbandit.workers.wiring.generators import generator_version, make_generator, offered
 from ragbandit.workers.wiring.retrievers import index_folder, make_retriever
 
-__all__ = ["Bench", "Work", "add_evaluate_verb", "asked_arms"]
+__all__ = ["Bench", "Work", "add_evaluate_verb", "parse_arms"]
 
 #: the shell's code for a command that ctrl-C ended
 INTERRUPTED = 130
@@ -98,7 +98,7 @@ def add_evaluate_verb(app: typer.Typer) -> None:
             judging = _judging(settings, family=family, judge=judge)
             settings = _searching(settings, corpus=corpus, index=index)
             rows = read_questions(questions, family=family, limit=limit)
-            arms, lacking = asked_arms(strategy, settings=settings)
+            arms, lacking = parse_arms(strategy, settings=settings)
             if len(arms) < 2 and (table or log):
                 raise InvalidInput(
                     "one strategy gives nothing to route", field="strategy", remedy="name two, or leave out the table"
@@ -126,7 +126,7 @@ def add_evaluate_verb(app: typer.Typer) -> None:
 
 
 def _judging(settings: Settings, *, family: str, judge: str | None) -> Callable[[], Judge] | None:
-    """What loads the judge of family "crud", behind a cache; None for a family that needs no judge.
+    """Loader of the judge of family "crud", behind a cache; None for a family that needs no judge.
 
     Its prompts are read at once: what is wrong with them is said before anything is answered. The environment sets
     our generator and prompts, and not those of another configuration.
@@ -177,7 +177,7 @@ def _indexed(corpus: Path, *, settings: Settings) -> str:
     return name
 
 
-def asked_arms(asked: Sequence[str], *, settings: Settings) -> tuple[dict[str, Strategy], dict[str, str]]:
+def parse_arms(asked: Sequence[str], *, settings: Settings) -> tuple[dict[str, Strategy], dict[str, str]]:
     """The arms to run, and of "all" those that cannot be run with the reason, both by name.
 
     An arm of the configuration has its params from there, another one has its defaults. "all" is every arm of
@@ -233,7 +233,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """What the arms are run with."""
+    """Resources that the arms are run with."""
 
     arms: Mapping[str, Strategy]
     retriever: Retriever

@@ -1,4 +1,4 @@
-"""What kept answers are worth: a line per arm, a routing table, a log to start a policy from.
+"""Judging of stored answers: a line per arm, a routing table, a log to start a policy from.
 
 Every question counts for every arm: an answer that failed is wrong, and is listed. Nothing is left out of a mean.
 """
@@ -61,7 +61,7 @@ class LabelledQuestion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """What one answer is worth."""
+    """Quality measures of one answer."""
 
     #: by name, in [0, 1]
     measures: Mapping[str, float]
@@ -261,7 +261,7 @@ def log_records(
 
 
 def _quality(judgement: Judgement, *, reward: RewardSettings) -> float:
-    """What a policy learns: of a quiz the mean word F1 over all its questions, one without an answer being 0."""
+    """Quality for the routing table: of a quiz the mean word F1 over its questions, 0 for one without an answer."""
     found = judgement.measures
     if "str_em" in found:
         return found["str_em"]

@@ -34,13 +34,13 @@ __all__ = [
     "quizzed",
 ]
 
-#: what the judge says, and the references hold, where a text has no answer
+#: reply of the judge, and entry of the references, where a text has no answer
 CANNOT_INFER = "无法推断"
 #: "3: answer" at the start of a line; the colon may be of either kind, or a full stop or comma of a list
 _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", re.MULTILINE)
 #: questions of a quiz that the judge makes, at most
 QUESTIONS = 10
-#: what may stand around CANNOT_INFER
+#: characters that may surround CANNOT_INFER
 _AROUND = " \t。.“”\"'"
 
 _ASKS_FOR_QUESTIONS, _ASKS_FOR_ANSWERS = "crud_questions", "crud_answer"
@@ -50,7 +50,7 @@ Cut = Callable[[str], Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judge:
-    """Who makes quizzes and answers them."""
+    """The model that makes quizzes and answers them."""
 
     model: Generator
     #: its prompts by name, see `judge_templates`
@@ -86,7 +86,7 @@ class Quiz:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuizScore:
-    """How one text did; shares in [0, 1], all 0.0 where the judge failed or answered nothing."""
+    """Scores of one text; shares in [0, 1], all 0.0 where the judge failed or answered nothing."""
 
     #: share of the asked questions that the judge could answer: Q-R, the paper's "recall"
     answered: float

@@ -1,4 +1,4 @@
-"""What an interval of a difference says, and how many rows would say it: pure arithmetic."""
+"""Verdict from the interval of a difference, and rows needed for one: pure arithmetic."""
 
 import math
 from typing import Literal
@@ -12,7 +12,7 @@ Verdict = Literal["better", "worse", "cannot tell"]
 
 
 def verdict(interval: Interval) -> Verdict:
-    """What an interval of (candidate - other) says: whole above 0, whole below 0, or neither."""
+    """Verdict from an interval of (candidate - other): above 0, below 0, or neither."""
     low, high = interval
     if low > 0.0:
         return "better"

@@ -1,4 +1,4 @@
-"""What tells whether a log can carry a claim: weights, arms that were never tried, draws that do not fit the pmf.
+"""Diagnostics of a log: importance weights, unsupported arms, draws that do not fit the pmf.
 
 Tallies take a log in pieces. Both checks are exact: given the contexts, the variance of a weight and of a draw follows
 from the logged pmfs, and Bernstein's inequality for martingales (Freedman 1975) needs no more than that and the
@@ -101,7 +101,7 @@ class WeightTally:
         return self.total / self.rows - off, self.total / self.rows + off
 
     def plausible(self, *, alpha: float = ALPHA) -> bool:
-        """Whether the weights average what they must if the logged probabilities are true."""
+        """True if the mean weight is consistent with the logged probabilities."""
         low, high = self.mean_interval(alpha=alpha)
         return low - 1e-9 <= 1.0 - self.unsupported_mass <= high + 1e-9
 

@@ -1,4 +1,4 @@
-"""What another policy would have earned on this log: pure functions over arrays, no store needed.
+"""Off-policy estimators of a policy's value: pure functions over arrays, no store needed.
 
 Notation, for n rows and K arms: r rewards (n,); a the arms that were drawn (n,); P the logged pmfs (n, K); Q the
 candidate's pmfs (n, K); M predicted rewards (n, K), of models that did not see the row; w = Q[a] / P[a].
@@ -51,7 +51,7 @@ _BLOCK = 1 << 14
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EstimatorProperties:
-    """What must be known of an estimator before its number is used."""
+    """Properties of an estimator."""
 
     #: it needs predicted rewards
     needs_model: bool = False
@@ -128,9 +128,9 @@ class Terms:
 
     #: w, never clipped nor shrunk: its mean is 1 but for chance and holes in the log, whatever the estimator
     weight: Vector
-    #: what the reward that was seen adds
+    #: contribution of the observed reward
     correction: Vector
-    #: what the candidate would earn if the model were right; 0 without a model
+    #: the candidate's value under the reward model; 0 without a model
     baseline: Vector
 
     @property

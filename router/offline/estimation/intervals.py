@@ -46,7 +46,7 @@ _NODES, _PARTS = np.polynomial.legendre.leggauss(48)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extremes:
-    """What a log might have shown but did not, and where the value must lie."""
+    """Extreme rows that a log might have held, and the range of the value."""
 
     #: possible rows (score, weight, ...), shape (m, 1 + c)
     rows: Matrix
@@ -130,7 +130,7 @@ def weight_powers(pmf: Matrix, *, candidate: Matrix) -> Vector:
 
 
 def heavy_weight(powers: Vector) -> float:
-    """What a heavy row of this candidate weighs, of its `weight_powers`: mean w^3 over mean w^2, at least 1.
+    """Weight of a heavy row of this candidate, from its `weight_powers`: mean w^3 over mean w^2, at least 1.
 
     By this times the reward's scale the skewness of the scores moves an interval's ends (Johnson 1978, "Modified t
     tests and confidence intervals for asymmetrical populations"). The pmfs tell it, not the draws.

@@ -1,4 +1,4 @@
-"""Means and scatter of columns, mergeable: what every estimate and fixed-n interval is made of.
+"""Mergeable moments (means and scatter of columns): the basis of every estimate and fixed-n interval.
 
 A log that does not fit in memory is read in pieces; the moments of the pieces, merged, are those of the whole (Chan,
 Golub and LeVeque 1983), so that the estimates are the same however it is read.

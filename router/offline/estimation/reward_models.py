@@ -1,4 +1,4 @@
-"""Predicted rewards of every arm, never from a model that saw the row: what DM, DR and their kin are made with.
+"""Reward models for DM, DR and their variants: predictions for every arm, never from a model that saw the row.
 
 A model that scores the rows it was fitted on makes an estimate that looks surer than it is. So the rows are dealt into
 folds by their keys, and each fold is predicted by what was learned on the others (cross-fitting: Chernozhukov et al.
@@ -40,7 +40,7 @@ _BLOCK = 1 << 14
 
 
 class Regressor(Protocol):
-    """What is asked of a regressor: two methods of scikit-learn's."""
+    """A regressor: the two methods of scikit-learn that are used."""
 
     def fit(self, features: Any, targets: Any, /) -> Any:
         """Learn from features (n, d) and targets (n,)."""
@@ -165,7 +165,7 @@ class Ridge:
                 )
 
     def predict(self, features: FeatureRows | None, *, folds: Choices) -> Predictions:
-        """What the other folds' rows say of these, shape (n, K, t). Raises InvalidInput where they have none."""
+        """Predictions for these rows from the other folds, shape (n, K, t). Raises InvalidInput without any."""
         rows_given = len(folds) if features is None else len(features)
         _check_places("folds", folds, rows=rows_given, below=self._folds)
         found = np.empty((len(folds), self._arms, self._sums[0].moment.shape[2] if self._sums else 0))
@@ -280,7 +280,7 @@ def cross_fitted(
 
 
 def regressor_named(name: str) -> Callable[[], Regressor]:
-    """What makes a regressor, by "package.module:Name": a class or a function without arguments. Raises ConfigError."""
+    """Factory of a regressor, by "package.module:Name": a class or a function without arguments. Raises ConfigError."""
     module, _, attribute = name.partition(":")
     remedy = "for example sklearn.ensemble:HistGradientBoostingRegressor"
     if not module or not attribute:
@@ -342,7 +342,7 @@ def _check_places(name: str, places: Choices, *, rows: int, below: int) -> None:
 
 
 def _numbers(predicted: Any, *, rows: int) -> Vector:
-    """What a regressor gave, if it is one finite number per row."""
+    """Output of a regressor, checked to be one finite number per row."""
     values = np.asarray(predicted, dtype=np.float64)
     if values.shape != (rows,) or not np.isfinite(values).all():
         raise ConfigError(

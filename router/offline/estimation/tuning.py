@@ -42,7 +42,7 @@ _SLOPE = math.sqrt(6.0) - 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trials:
-    """What each parameter of a grid makes of the same rows."""
+    """Estimates of each parameter of a grid on the same rows."""
 
     estimators: tuple[Estimator, ...]
     #: per estimator, of (score, dropped): the row's share of the estimate, and (w - s(w)) (r - M[a]) that it leaves out
@@ -121,7 +121,7 @@ def trials(
     predicted: Matrix | None = None,
     grid: Sequence[float] | None = None,
 ) -> Trials:
-    """What every parameter of the grid (default: GRIDS) makes of these rows; shapes as in `estimators.terms`.
+    """Trials of every parameter of the grid (default: GRIDS) on these rows; shapes as in `estimators.terms`.
 
     name: of an estimator that has a parameter. Raises InvalidInput for others, an empty grid and a missing model.
     """

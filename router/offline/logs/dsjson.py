@@ -132,7 +132,7 @@ def _is_embedding(value: object) -> bool:
 
 
 def _readable(context: Mapping[str, object]) -> Record:
-    """What Vowpal Wabbit takes as features: it has other uses for keys with an underscore, and no null.
+    """The features that Vowpal Wabbit accepts: it has other uses for keys with an underscore, and no null.
 
     An object is a namespace; a name of one that does not begin in ASCII makes it crash.
     """
@@ -209,7 +209,7 @@ def _arms(several: list[Any]) -> list[str]:
 
 
 def _name(one: object) -> str | None:
-    """What an action calls itself, also inside one of its namespaces."""
+    """Name of an action, also from inside one of its namespaces."""
     if not isinstance(one, dict):
         return None
     for place in (one, *(value for value in one.values() if isinstance(value, dict))):

@@ -43,7 +43,7 @@ _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportCounts:
-    """What became of a log's rows."""
+    """Counts of imported rows."""
 
     #: rows that are in the ledger now and were not before
     added: int = 0
@@ -284,7 +284,7 @@ class _Page:
         return Entry(update=update, feedback_at=row.feedback_at)
 
     def _furnish(self, rows: Sequence[Logged], *, now: float) -> None:
-        """What stands beside decisions that are new to the store."""
+        """Outcomes and marks of decisions that are new to the store."""
         if not rows:
             return
         labels = set(self.connection.execute(select(policies.c.label)).scalars()) - {self.ledger.label}

@@ -191,7 +191,7 @@ def _own(arrays: Arrays, *, file: Path) -> tuple[list[str], list[bytes]]:
 
 
 def _whole(kept: Record, *, arrays: Arrays, row: int, offer: Mapping[str, float]) -> Record:
-    """What a row of ours holds beyond OBP's numbers."""
+    """Fields of a row that OBP's arrays do not hold."""
     arms = kept.get("arms")
     if not isinstance(arms, list) or not all(isinstance(arm, str) and arm in offer for arm in arms):
         raise InvalidInput("are not among ragbandit_arms", field="arms", remedy="keep all that the export wrote")

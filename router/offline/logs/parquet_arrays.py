@@ -30,7 +30,7 @@ Codes = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, kw_only=True)
 class _Overview:
-    """What holds for all rows of a file."""
+    """Facts about all rows of a file."""
 
     path: Path
     arms: tuple[ArmName, ...]

@@ -84,7 +84,7 @@ class BadRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """What holds for rows that do not say it."""
+    """Reward bounds and weight for rows that do not name them."""
 
     #: the bounds of the reward
     minimum: float = -1.0

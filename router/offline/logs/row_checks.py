@@ -34,7 +34,7 @@ _CAPS = tuple(field.name for field in fields(Budget))
 
 
 def bad_row(error: InvalidInput, *, line: int) -> BadRow:
-    """What is wrong with the row on this line."""
+    """The fault of the row on this line."""
     return BadRow(line=line, field=error.field or "", reason=error.message, remedy=error.remedy or "")
 
 
@@ -63,7 +63,7 @@ class RowReader:
         return row
 
     def _compare(self, row: Logged) -> None:
-        """What one row alone does not show."""
+        """Checks across rows."""
         before = self._lines.get(row.decision.id)
         if before is not None:
             raise InvalidInput(

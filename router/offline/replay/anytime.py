@@ -29,7 +29,7 @@ def sequences(
 ) -> Sequences | None:
     """Of the reward, for all that is compared; None if they are not asked for. Holds the log in memory.
 
-    What the log never tried may be worth anything: holes are in these intervals.
+    Unsupported decisions may have any reward: these intervals include them at their worst and best.
     """
     if not plan.anytime:
         return None
@@ -130,7 +130,7 @@ def _last(looks: tuple[Vector, Vector]) -> Interval:
 
 
 def _starts(rows: int) -> list[int]:
-    """Where the model is fitted again: at rows that grow like the log, so that all fits together cost a few."""
+    """Rows at which the model is fitted again, growing geometrically: all fits together cost a few of the last."""
     starts, next_one = [0], float(_FIRST)
     while next_one < rows:
         starts.append(int(next_one))

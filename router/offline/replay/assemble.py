@@ -1,4 +1,4 @@
-"""From sums to what a reader is shown: estimates, intervals, differences, segments."""
+"""Results from accumulated sums: estimates, intervals, differences, segments."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ _MINE, _THEIRS = slice(0, 3), slice(3, 6)
 
 @dataclass(frozen=True, kw_only=True)
 class ResultAssembler:
-    """What is needed to put results together."""
+    """Builds the results of a replay from its sums."""
 
     plan: Plan
     #: of each candidate
@@ -54,7 +54,7 @@ class ResultAssembler:
     baseline: int | None
     #: chance that each check calls a right log wrong
     alpha: float
-    #: intervals that hold at every look, holes and all; or None
+    #: intervals that hold at every look, unsupported decisions included; or None
     sequences: Sequences | None
 
     @property
@@ -103,7 +103,7 @@ class ResultAssembler:
         )
 
     def _values(self, index: int) -> list[EstimateWithInterval]:
-        """Reward, quality and cost; with holes only the reward's interval, which holds all that they leave open."""
+        """Reward, quality and cost. With unsupported decisions only the reward has an interval, and a widened one."""
         whole, weights = self.accumulators.whole(index), self.summary.weights[index]
         reward, *others = (self._value(whole, index=index, target=target) for target in range(3))
         if self.sequences is not None:
@@ -235,7 +235,7 @@ class ResultAssembler:
         return float(np.sqrt(max(gap.covariance[0, 0], 0.0) / max(moments.rows, 1)))
 
     def _heavy(self, index: int) -> float:
-        """What a heavy row of a candidate weighs."""
+        """Weight of a heavy row of a candidate."""
         return heavy_weight(self.summary.weights[index].powers)
 
     def _segment(self, name: str, group: RowGroup, *, index: int) -> Segment:
@@ -249,7 +249,7 @@ class ResultAssembler:
             else self._difference(columns, index=index, target=0, confidence=self.plan.confidence)
         )
         effective = estimated(self.estimators[index], moments=_part(moments, _MINE)).effective_rows
-        # How much of a hole lies in this group is not counted.
+        # The unsupported mass is not counted per group.
         if effective < FEWEST or self.sequences is not None or any(each.unsupported_mass for each in self._both(index)):
             value, gap = _open(value), _open(gap)
         timed = np.isfinite(group.begin)
@@ -265,7 +265,7 @@ class ResultAssembler:
         )
 
     def _opened(self, measured: EstimateWithInterval, *weights: WeightTally, within: Interval) -> EstimateWithInterval:
-        """With all that the holes leave open: what was never tried counts as the middle of what rewards can be."""
+        """Widened by range / 2 x unsupported mass: unsupported decisions are imputed with the midpoint of the range."""
         low, high = self.summary.bounds(0)
         span = sum(each.unsupported_mass for each in weights) * (high - low) / 2.0
         if span == 0.0 or measured.low is None or measured.high is None:
@@ -278,7 +278,7 @@ class ResultAssembler:
         return self._opened(gap, *weights, within=(low - high, high - low))
 
     def _few(self, index: int) -> list[str]:
-        # Where nothing at all is covered, the interval is the whole range, and true.
+        # With no overlap at all the interval is the whole range, which is valid.
         if all(each.effective_rows >= FEWEST_JUDGED or not each.total for each in self._both(index)):
             return []
         return [f"no verdict: fewer than {FEWEST_JUDGED} effective rows, of it or of the baseline"]
@@ -288,7 +288,7 @@ class ResultAssembler:
         return [self.summary.weights[each] for each in (index, self.baseline) if each is not None]
 
     def _needed(self, gap: EstimateWithInterval | None, *, weights: WeightTally) -> int | None:
-        """Rows that would tell; None where so little is known that the forecast would be luck."""
+        """Rows needed for a verdict; None where too little is known for a forecast."""
         if gap is None or gap.low is None or gap.high is None or gap.biased or weights.effective_rows < FEWEST:
             return None
         return rows_needed((gap.low, gap.high), rows=self.summary.rows, value=gap.value)
@@ -309,7 +309,7 @@ def _chance_only(value: float, error: float, *, confidence: float) -> EstimateWi
 
 
 def _open(measured: EstimateWithInterval) -> EstimateWithInterval:
-    """Without its interval: it holds for one look only, or of it nothing is known."""
+    """Without its interval, which would hold for one look only, or is not known."""
     return replace(measured, low=None, high=None)
 
 
@@ -320,7 +320,7 @@ def _within(measured: EstimateWithInterval, interval: tuple[float, float]) -> Es
 
 
 def _predicted(estimator: Estimator, mean: float) -> float:
-    """What a model says on average; without one the baseline holds nothing but the holes' middles."""
+    """Mean prediction of the reward model; without a model the baseline holds only imputed midpoints."""
     return float(mean) if estimator.facts.needs_model else 0.0
 
 

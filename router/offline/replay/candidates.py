@@ -176,7 +176,7 @@ def described(spec: CandidateSpec) -> str:
 
 
 def update_of(row: Logged, *, features: FeatureRows | None, index: int, weight: float | None) -> Update:
-    """What a policy learns from a row; weight: another one of cost, where the row allows it."""
+    """The update that a policy learns from a row; weight: replaces the weight of cost, where the row allows it."""
     decision, reward = row.decision, row.reward
     if features is not None:
         decision = replace(decision, features=features[index])
@@ -250,7 +250,7 @@ class CandidatePolicy:
 
 
 def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
-    """What went wrong with all of them together, in words."""
+    """Faults and refusals of these policies together, as notes."""
     found = []
     faults, refused = (
         sum(candidate.faults for candidate in candidates),
@@ -295,7 +295,7 @@ def crossfitted(
 
 
 def frozen(info: SnapshotInfo, *, candidate: CandidatePolicy) -> CandidatePmf:
-    """A snapshot as it is."""
+    """Probabilities of a frozen snapshot."""
     pmf = candidate.ask(np.arange(len(candidate.log.rows)))
     return CandidatePmf(
         described=f"{info.algorithm} after {info.last_seq} updates of {info.policy}", pmf=pmf, notes=notes_of(candidate)

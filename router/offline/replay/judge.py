@@ -1,4 +1,4 @@
-"""From pieces of a log with its candidates' probabilities to a whole replay."""
+"""The judge: from pieces of a log with the candidates' probabilities to results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

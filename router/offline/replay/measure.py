@@ -1,4 +1,4 @@
-"""Two passes over the pieces of a log: the first surveys it and fits the reward model, the second takes the estimates.
+"""Two passes over the pieces of a log: the first summarizes it and fits the reward model, the second estimates.
 
 Everything is a sum over rows, so that a log of any length gives the numbers of the same log in memory. A candidate is
 measured against the baseline on the same rows: columns (w, e, b) of both side by side, whose moments give the
@@ -43,7 +43,7 @@ OTHERS = "others"
 
 @dataclass(kw_only=True)
 class LogSummary:
-    """What the first pass found."""
+    """Summary statistics of a log, from the first pass."""
 
     rows: int = 0
     #: of the rows that have a time
@@ -142,7 +142,7 @@ class RowGroup:
 
 @dataclass(kw_only=True)
 class Accumulators:
-    """What the second pass found."""
+    """Sums of the second pass, per group, estimator and pair."""
 
     stretches: list[RowGroup]
     #: field -> value -> group
@@ -168,10 +168,10 @@ Side = tuple[Vector, Vector, Vector]
 
 @dataclass(frozen=True, kw_only=True)
 class _View:
-    """A piece as it looks to one candidate.
+    """A piece with the probabilities of one candidate.
 
-    Of an arm without chance in the log nothing is known, and no model has seen what it is worth: it counts as the
-    middle of what is possible, so that the truth is nowhere further off than half the range times the hole.
+    Unsupported actions (logged probability 0) are imputed with the midpoint of the range; the bias is at most
+    range / 2 x unsupported mass.
     """
 
     log: Log
@@ -188,7 +188,7 @@ class _View:
 
     @cached_property
     def unsupported_mass(self) -> Vector:
-        """Their probability together: with it, the weight's mean is 1; shape (n,)."""
+        """Their total probability; added to the weight its mean is 1; shape (n,)."""
         return np.asarray(np.where(self.unsupported, self.pmf, 0.0).sum(axis=1))
 
     @cached_property
@@ -200,7 +200,7 @@ class _View:
         return found
 
     def side(self, estimator: Estimator, *, target: int) -> Side:
-        """The columns (w + hole, e, b)."""
+        """The columns (w + unsupported mass, e, b)."""
         modelled = ESTIMATORS[estimator.name].needs_model
         made = terms(
             estimator,
@@ -214,7 +214,7 @@ class _View:
         return made.weight + self.unsupported_mass, made.correction, baseline
 
     def trials(self, name: str) -> Trials:
-        """What every parameter makes of the reward."""
+        """Trials of every parameter of an estimator on the reward."""
         return trials(
             name,
             reward=self.log.reward,
@@ -232,7 +232,7 @@ class _View:
 
 @dataclass(frozen=True, kw_only=True)
 class Views:
-    """Pieces as they look to the candidates."""
+    """Pieces with the probabilities of every candidate."""
 
     pieces: Pieces
     model: Model
@@ -262,7 +262,7 @@ def tuned(views: Views, *, name: str, rows: int, progress: Progress) -> list[Est
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EstimationPlan:
-    """How the second pass measures."""
+    """Estimators and baseline of the second pass."""
 
     #: of each candidate
     estimators: Sequence[Estimator]

@@ -19,7 +19,7 @@ _ANYTIME, _ANYTIME_MODELS = ("dr", "ips"), ("ridge", "mean")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """How to judge.
+    """Settings of a replay.
 
     Raises InvalidInput for a confidence outside (0, 1), fewer than two folds, an unknown estimator, and for what has
     no interval that holds at every look; ConfigError for a regressor that cannot be imported.

@@ -24,14 +24,13 @@ __all__ = [
     "moment",
 ]
 
-#: what is said of a candidate: the verdict, or why there is none (holes prevent it; it is what the others are compared
-#: with)
+#: verdict on a candidate, or why there is none: unsupported decisions prevent it, or it is the baseline itself
 Standing = Verdict | Literal["cannot be judged", "baseline"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EstimateWithInterval:
-    """A number with its interval; `low` and `high` are None where no honest interval is known."""
+    """A number with its interval; `low` and `high` are None where no valid interval is known."""
 
     value: float
     low: float | None = None
@@ -88,7 +87,7 @@ class Candidate:
 
     #: as it was asked for
     name: str
-    #: what it is, in words: "always single_step", "snapshot main-500-… (mba)", "mba, learned from the other folds"
+    #: description: "always single_step", "snapshot main-500-… (mba)", "mba, learned from the other folds"
     described: str
     #: with its parameter; "dros:4, tuned" where that was chosen on the log
     estimator: str
@@ -106,7 +105,7 @@ class Candidate:
     weights: ImportanceWeights
     #: arm -> share of the candidate's probability that it gives to the arm where the logger had none
     unsupported: Mapping[ArmName, float]
-    #: worst and best reward that the holes leave open; None without holes
+    #: worst and best reward that unsupported decisions allow; None without them
     bounds: tuple[float, float] | None
     #: mean probability of every arm
     shares: Mapping[ArmName, float]
@@ -115,7 +114,7 @@ class Candidate:
     segments: Mapping[str, tuple[Segment, ...]]
     #: the other estimators' word, by name
     others: Mapping[str, EstimateWithInterval]
-    #: what a reader must know: rows it has learned from, decisions made by the fallback, ...
+    #: notes for the reader: rows it has learned from, decisions made by the fallback, ...
     notes: tuple[str, ...] = ()
 
 

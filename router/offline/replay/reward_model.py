@@ -48,7 +48,7 @@ class RewardModelFit:
             ridge.add(features, action=log.action, targets=targets, folds=folds, weights=weights)
 
     def model(self, pieces: Pieces) -> Model:
-        """What predicts, after all pieces were learned. Raises ConfigError for a regressor that cannot be used."""
+        """The fitted model, after all pieces were learned. Raises ConfigError for a regressor that cannot be used."""
         return self._predicted if self.plan.reward_model in RIDGES else _regressed(self.plan, pieces=pieces)
 
     def _predicted(self, log: Log, index: int) -> Matrix:
@@ -74,7 +74,7 @@ class _Foreign:
             raise _unusable(self.name, error) from error
 
     def predict(self, features: Any) -> Any:
-        """What it predicts."""
+        """Predictions."""
         try:
             return self.made.predict(features)
         except Exception as error:

@@ -30,7 +30,7 @@ __all__ = [
 
 #: rows of a piece: its arrays fit into a processor's cache
 PIECE = 32_768
-#: what to do about rows that offer different arms
+#: remedy for rows that offer different arms
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 
 
@@ -113,7 +113,7 @@ def memory_log(
 
 
 def place(row: Logged) -> str:
-    """Where a row stands, in words."""
+    """Position of a row, for messages."""
     return f"line {row.line}" if row.line else f"decision {row.decision.id}"
 
 
@@ -137,7 +137,11 @@ def _arms(rows: Sequence[Logged], *, mixed: bool) -> tuple[ArmName, ...]:
 def check_choice(arms: Sequence[ArmName]) -> None:
     """Raises InvalidInput for a log of one arm."""
     if len(arms) < 2:
-        raise InvalidInput(f"knows the arm {', '.join(arms)} only", field="log", remedy="log traffic that had a choice")
+        raise InvalidInput(
+            f"has one arm only ({', '.join(arms)})",
+            field="log",
+            remedy="replay needs a choice: log traffic with two arms or more",
+        )
 
 
 def _log(rows: Sequence[Logged], *, arms: tuple[ArmName, ...]) -> Log:

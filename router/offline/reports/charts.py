@@ -1,4 +1,4 @@
-"""The figures of a replay as SVG inside the page: text stays text, and ink takes the colour of the page."""
+"""Charts of a replay as inline SVG: text stays text, colours follow the page."""
 
 import io
 import math

@@ -1,4 +1,4 @@
-"""What a replay found, in sentences and tables for the terminal."""
+"""Replay results as sentences and tables for the terminal."""
 
 from collections.abc import Iterator, Sequence
 

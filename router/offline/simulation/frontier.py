@@ -1,4 +1,4 @@
-"""Quality against cost: what a policy reaches, what mixing two arms reaches at the same cost, what an oracle reaches.
+"""Quality against cost: policies, mixtures of two arms at the same cost, and oracles.
 
 Everything here is arithmetic on a full-information table. `correct` and `steps` have shape (n, arms); a policy's word
 on the same n questions is `shares` (n, arms), each row a distribution: one-hot where it takes the best arm.
@@ -49,7 +49,7 @@ _PAPERS = (ArmName("single_step"), ArmName("multi_step"))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """Where a policy stands: exact match in percent, mean steps per question of the table."""
+    """Point of a policy: exact match in percent, mean steps per question of the table."""
 
     em: float
     steps: float
@@ -57,7 +57,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """What always one arm and always another give, and by drawing between them everything in between."""
+    """The line between two fixed arms: every point on it is reached by drawing between them."""
 
     cheap: Point
     dear: Point

@@ -1,4 +1,4 @@
-"""Runs spread over processes. What comes back depends on the runs alone, not on how many processes there were."""
+"""Process pool of a simulation: results depend on the runs alone, not on the number of processes."""
 
 import contextlib
 import multiprocessing
@@ -29,7 +29,7 @@ _world: SimulationData | None = None
 
 
 def cores() -> int:
-    """How many processes can work at once here."""
+    """Number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # a container may have fewer than the machine
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

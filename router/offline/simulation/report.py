@@ -1,4 +1,4 @@
-"""The rows as people read them: tables for the terminal, curves for the figure."""
+"""Simulation results as tables for the terminal and curves for the figure."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,7 +85,7 @@ def dataset_table(rows: Sequence[Simulated]) -> Printed:
 
 
 def footnotes(rows: Sequence[Simulated]) -> list[str]:
-    """What the tables do not say by themselves."""
+    """Notes below the tables."""
     first, seeds = rows[0], max(row.seeds for row in rows)
     em = f"EM in % of {first.total} questions, {first.n} of them judged; mean and standard error over {seeds} seeds"
     notes = [em, f"arms %: {' / '.join(first.arms)}. reward, regret, ms: while learning"]

@@ -1,4 +1,4 @@
-"""From what the runs gave to the rows of the report: means and standard errors over seeds.
+"""Results of a simulation: means and standard errors over seeds.
 
 The folds of a seed are put together first: a seed's EM is over all questions of the judged table.
 """
@@ -54,7 +54,7 @@ class Seconds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """How a policy does on the questions of one dataset: EM is over these rows alone."""
+    """Results of a policy on one dataset: EM is over these rows alone."""
 
     n: int
     em: float
@@ -115,7 +115,7 @@ class Simulated:
 
 @dataclass(frozen=True, kw_only=True)
 class Seed:
-    """What a policy predicted under one seed, all folds together; matrices (n, arms)."""
+    """Predictions of a policy under one seed, all folds together; matrices (n, arms)."""
 
     shares: Matrix
     quality: Matrix | None
@@ -169,14 +169,14 @@ Points = Sequence[tuple[float | None, Sequence[Point]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """What every row is measured by: the judged table, the denominator, the line."""
+    """Common scale of all rows: the judged table, the denominator, the line."""
 
     table: LabelledTable
     total: int
     line: Line
 
     def point(self, shares: Matrix) -> Point:
-        """Where these shares stand."""
+        """Point of these shares."""
         return point_of(shares, table=self.table, total=self.total)
 
     def rows(self, groups: Sequence[Group]) -> list[Simulated]:
@@ -249,7 +249,7 @@ class Measure:
         )
 
     def baselines(self, *, weights: Sequence[float], reward: RewardSettings) -> list[Simulated]:
-        """What needs no learner: always one arm, uniform, half of the line each, the oracles."""
+        """Rows without a learner: always one arm, uniform, half of the line each, the oracles."""
         count, arms = self.table.correct.shape
         found = [
             self._plain(f"always-{arm}", np.eye(arms)[[place] * count]) for place, arm in enumerate(self.table.arms)

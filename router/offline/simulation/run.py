@@ -49,7 +49,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulationData:
-    """What all runs share; every process gets it once."""
+    """Data that all runs share; every process gets it once."""
 
     table: LabelledTable
     #: other rows to predict, arms in the table's order; None: folds of the table
@@ -101,7 +101,7 @@ class Timed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
-    """What a run gave. The matrices have shape (tests, arms), their rows are the split's test rows."""
+    """Result of a run. The matrices have shape (tests, arms), their rows are the split's test rows."""
 
     test: Places
     #: the greedy choice: shared by the arms of the best score, or the pmf of a policy without scores
@@ -257,7 +257,7 @@ class Learning:
         return self.world.features[place] if self._sees and self.world.features is not None else None
 
     def _learn(self, decision: Decision, *, quality: float, steps: float) -> None:
-        """What a caller would report of the drawn arm, and no more, becomes the ledger's next row."""
+        """Adds a ledger row with the drawn arm's outcome only, as a caller would report it."""
         made = decision.made_at
         joined = JoinedDecision(
             decision=decision,
@@ -301,7 +301,7 @@ class Learning:
 
 
 def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:
-    """What a policy plays that explores no more; arms of equal score share."""
+    """Greedy choice of a policy; arms of equal score share."""
     if drawn.scores is None:
         return drawn.pmf
     best = max(drawn.scores)

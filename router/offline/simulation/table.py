@@ -1,4 +1,4 @@
-"""Full-information routing tables: for every question what every arm made of it, one JSON object a line.
+"""Full-information routing tables: the result of every arm on every question, one JSON object a line.
 
     {"id": "q1", "question": "?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}, "dataset": "nq", "hops": 1}
 
@@ -28,7 +28,7 @@ __all__ = ["LabelledTable", "read_table"]
 
 #: as the arms of a configuration are named: what is learned here can serve there
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: what the service takes at most (ragbandit.router.serving.validation): steps of one answer, characters of one question
+#: limits of the service (ragbandit.router.serving.validation): steps of one answer, characters of one question
 _MOST_STEPS = 1e9
 _MOST_TEXT = 100_000
 
@@ -49,7 +49,7 @@ class LabelledTable:
 
     @cached_property
     def steps(self) -> Matrix:
-        """What every answer took, shape (n, arms), >= 0."""
+        """Steps of every answer, shape (n, arms), >= 0."""
         return np.array([[row.steps[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
 
 
@@ -80,7 +80,7 @@ def read_table(path: str | Path) -> LabelledTable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Line:
-    """Where we are, for the messages."""
+    """Position in the file, for messages."""
 
     file: Path
     number: int
@@ -112,7 +112,7 @@ class _Line:
         )
 
     def dataset(self, found: Mapping[str, Any]) -> str | None:
-        """Where the question comes from."""
+        """Dataset of the question."""
         value = found.get("dataset")
         if value is not None and (not isinstance(value, str) or not value.strip()):
             raise self.wrong("dataset", f"{value!r} is no name", "write text, or leave it out")

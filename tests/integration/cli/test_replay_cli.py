@@ -13,7 +13,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.arguments import asked_time
+from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.replay import add_replay_verb
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
@@ -190,14 +190,14 @@ def test_since(store, run):
 )
 def test_asked_time(text, seconds):
     """An age, a date, a time, in UTC unless it says otherwise."""
-    assert asked_time(text, now=10_000_000.0) == seconds
+    assert parse_time(text, now=10_000_000.0) == seconds
 
 
 @pytest.mark.parametrize("text", ["yesterday", "7", "7y", "-7d", "", "2026-13-01", "nan"])
 def test_asked_time_is_refused(text):
     """What is no time is refused with examples."""
-    with pytest.raises(InvalidInput, match="is no time") as caught:
-        asked_time(text, now=0.0)
+    with pytest.raises(InvalidInput, match="is not a time") as caught:
+        parse_time(text, now=0.0)
     assert caught.value.field == "since"
 
 
@@ -352,7 +352,7 @@ def test_refusals_of_every_path(run, end):
         replace(r, decision=replace(r.decision, arms=ARMS[:1], pmf=(1.0,), arm=ARMS[0], propensity=1.0)) for r in rows
     ]
     write_rows(log, alone)
-    refused(run("--log", log, "--policy", "uniform"), "knows the arm no_retrieval only")
+    refused(run("--log", log, "--policy", "uniform"), "has one arm only (no_retrieval)")
     write_rows(log, rows)
     refused(run("--log", log, "--policy", "uniform", "--segment", "colour"), "segment colour", "no row has it")
     refused(run("--log", log, "--policy", "column:old"), "column:old", "no row has this key", "new")

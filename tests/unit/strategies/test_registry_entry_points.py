@@ -12,7 +12,7 @@ from ragbandit.router.plugins import installed
 from ragbandit.strategies.arms.single_step import SingleStep
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import ARMS, GROUP, known_arms, make_arms
-from ragbandit.workers.evaluation.command import asked_arms
+from ragbandit.workers.evaluation.command import parse_arms
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
 EVERYTHING = frozenset(get_args(Need))
@@ -59,8 +59,8 @@ def test_evaluate_all_runs_installed_arms(shout):
     """The word "all" means installed arms too, with their defaults; a single one can be named."""
     settings = Settings.model_validate({"generator": {"name": "scripted"}})
 
-    assert asked_arms(["all"], settings=settings)[0]["shout"].params == {"loud": 1}
-    assert list(asked_arms(["shout"], settings=settings)[0]) == ["shout"]
+    assert parse_arms(["all"], settings=settings)[0]["shout"].params == {"loud": 1}
+    assert list(parse_arms(["shout"], settings=settings)[0]) == ["shout"]
 
 
 def test_two_packages_with_one_name_are_refused_where_it_is_used(shout, install):  # noqa: F811 - the fixture
@@ -88,7 +88,7 @@ def test_a_name_of_ours_is_not_taken_over(install):  # noqa: F811 - the fixture
 def test_evaluate_all_leaves_a_clash_out_with_the_reason(install):  # noqa: F811 - the fixture
     """The others run."""
     install("bold-arms", {"single_step": "bold:Shout"}, code=CODE)
-    arms, lacking = asked_arms(["all"], settings=Settings.model_validate({"generator": {"name": "scripted"}}))
+    arms, lacking = parse_arms(["all"], settings=Settings.model_validate({"generator": {"name": "scripted"}}))
 
     assert "no_retrieval" in arms
     assert "ragbandit, bold-arms" in lacking["single_step"]

@@ -141,7 +141,7 @@ def test_same_arms_in_another_order_are_no_mixture():
     ("rows", "said"),
     [
         ([], "has no rows"),
-        ([{"arms": ["fast"], "pmf": [1.0], "arm": "fast", "reward": 1.0, "version": "main-1-x"}], "the arm fast only"),
+        ([{"arms": ["fast"], "pmf": [1.0], "arm": "fast", "reward": 1.0, "version": "main-1-x"}], "one arm only"),
     ],
 )
 def test_log_without_a_choice(rows, said):

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: install test lint demo bench bench-publish bench-strategies docs clean
+.PHONY: install test test-slow quick isa-matrix lint demo bench bench-publish bench-strategies docs clean
 
 install: $(STAMP)
 
@@ -26,6 +26,22 @@ lint: install
 test: lint
 	$(BIN)/python -m pytest tests/acceptance tests/integration tests/unit -m "not slow and not gpu" \
 		-n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# What takes minutes: 20 kills of each process under load, long replays.
+test-slow: install
+	$(BIN)/python -m pytest tests/acceptance tests/integration tests/unit -m "slow and not gpu" --timeout 900
+
+# For the hand, within a minute or two: what changed since main (or CHANGED_SINCE) is linted, and the unit tests run.
+CHANGED_SINCE ?= main
+quick: install
+	@files=$$( { git diff --name-only --diff-filter=d $(CHANGED_SINCE) -- '*.py'; git ls-files -o --exclude-standard -- '*.py'; } | sort -u ); \
+		if [ -n "$$files" ]; then $(BIN)/ruff format --check $$files && $(BIN)/ruff check $$files; fi
+	$(BIN)/python -m pytest tests/unit -q -m "not slow and not gpu" -n auto --maxprocesses 4 --dist loadfile
+
+# The tests that compute, under every instruction set that this processor has, with one thread and two, and when busy.
+# ONLY="AVX2 OpenBLAS": the settings with these words.
+isa-matrix: install
+	$(BIN)/python -m benchmarks.isa_matrix $(if $(ONLY),--only $(ONLY))
 
 # POLICY=NAME: another policy; STRATEGIES=all or NAME,NAME...: the arms side by side instead, EACH=N questions of a kind
 demo: install

@@ -1,17 +1,27 @@
-"""route(): alone and under 16 concurrent callers, with the real encoder and a durable log.
+"""route(): alone and under 16 concurrent callers, with the real encoder and a durable log; and by encoder.threads.
 
 Baseline: the same encoder called for one question at a time, which is what peers do and the least that any
 router on DistilBERT can cost without grouping.
+
+`python -m benchmarks.route --threads` prints the second table alone: route() with the default number of encoder threads
+and with one for every core, alone and beside a busy loop for every core, which it starts and ends. The two take turns
+in one run, so that whatever else the machine does falls on both.
 """
 
+import argparse
 import json
+import os
+import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.figures import Figure, percentiles, print_figures, timed, times
+from benchmarks.isa_matrix import busy_loops
 from ragbandit.router.config.loading import load
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.jobs.queue import MemoryJobs
@@ -20,6 +30,9 @@ from ragbandit.router.serving.router import Router
 
 CALLERS = 16
 COUNT = 1500
+#: of the table by threads: ten questions each, and the time between two
+ROUNDS = 10
+PAUSE_S = 0.02
 
 HANDBOOK = Path(__file__).parents[1] / "examples" / "handbook" / "questions.jsonl"
 QUESTIONS = [json.loads(line)["question"] for line in HANDBOOK.read_text(encoding="utf-8").splitlines()]
@@ -30,8 +43,55 @@ def question(number: int) -> str:
     return str(QUESTIONS[number % len(QUESTIONS)])
 
 
-def main() -> None:
-    """Print the table."""
+def main(arguments: Sequence[str] = ()) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", action="store_true", help="the table by encoder.threads alone")
+    if not parser.parse_args(arguments).threads:
+        _by_callers()
+    _by_threads()
+
+
+def _by_threads() -> None:
+    """The table of the default number of encoder threads against one for every core."""
+    cores = os.cpu_count() or 1
+    with ExitStack() as opened:
+        routers = []
+        for count in (1, cores):
+            environ = {"RAGBANDIT_DATA_DIR": opened.enter_context(tempfile.TemporaryDirectory())}
+            if count is not None:
+                environ["RAGBANDIT_ENCODER__THREADS"] = str(count)
+            settings = load(environ=environ).settings
+            routers.append(opened.enter_context(Router.open(settings, jobs=MemoryJobs())))
+        _in_turns(routers, rounds=1)
+        alone = _in_turns(routers, rounds=ROUNDS)
+        with busy_loops(cores):
+            busy = _in_turns(routers, rounds=ROUNDS)
+    figures = []
+    against = f"one thread for every core ({cores})"
+    for name, (ours, all_cores) in (("alone", alone), ("beside busy loops", busy)):
+        for figure, mine, theirs in zip(("p50", "p99"), percentiles(ours), percentiles(all_cores), strict=True):
+            figures.append(Figure(name=f"{name} {figure}", unit="ms", ours=mine, baseline=theirs, against=against))
+    default = settings.encoder.__class__().threads
+    print_figures(
+        f"route() with encoder.threads {default or 'not set'}, a question every {PAUSE_S * 1000:.0f} ms", figures
+    )
+
+
+def _in_turns(routers: Sequence[Router], *, rounds: int) -> list[list[float]]:
+    """Milliseconds of route(), by router; a pause before each, as between the questions of a quiet service."""
+    found: list[list[float]] = [[] for _ in routers]
+    for number in range(rounds * 10):
+        for router, spent in zip(routers, found, strict=True):
+            time.sleep(PAUSE_S)
+            began = time.perf_counter()
+            router.route(question(number))
+            spent.append((time.perf_counter() - began) * 1000)
+    return found
+
+
+def _by_callers() -> None:
+    """The table of one caller and of many."""
     with tempfile.TemporaryDirectory() as folder:
         settings = load(environ={"RAGBANDIT_DATA_DIR": folder}).settings
         encoder = make_encoder(settings.encoder)
@@ -86,4 +146,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -12,8 +12,6 @@ from ragbandit.router.storage.tables import decisions, feedback, updates
 
 from .conftest import Load, System
 
-KILLS_EACH = 20
-
 
 def settled(system: System, load: Load) -> None:
     """Everything that the clients were told is there, learned once, and the ledger gives the live policy."""
@@ -41,11 +39,12 @@ def settled(system: System, load: Load) -> None:
     assert verdict["updates"] == len(load.judged)
 
 
-@pytest.mark.timeout(240)
-def test_kill_nine(make_system):
-    """API, worker and learner are each killed at 20 random points under load, and nothing is lost or doubled."""
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_kill_nine(make_system, kills):
+    """API, worker and learner are each killed at random points under load, and nothing is lost or doubled."""
     system = make_system()
-    victims = ["api-1", "answer", "learn"] * KILLS_EACH
+    victims = ["api-1", "answer", "learn"] * kills
     chance = random.Random(11)
     with Load(system) as load:
         for name in victims:
@@ -56,7 +55,7 @@ def test_kill_nine(make_system):
                 system.wait_ready()
         time.sleep(0.5)
 
-    assert len(load.decided) > 100
+    assert len(load.decided) > 5 * kills
     settled(system, load)
 
 

@@ -71,7 +71,7 @@ def test_no_policy_calls_what_numpy_rounds_by_cpu():
     """No file of the policies uses numpy's exponentials, logarithms, powers or angles; Python's `math` has them."""
     found = [
         f"{file.name}:{node.lineno} np.{node.attr}"
-        for file in sorted((ROOT / "router" / "policies").glob("*.py"))
+        for file in sorted((ROOT / "router" / "policies").rglob("*.py"))
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
         if node.value.id == "np" and node.attr in ROUNDED

@@ -6,6 +6,7 @@ them beside busy loops. A setting that this processor cannot have is skipped, wi
 """
 
 import argparse
+import importlib
 import os
 import re
 import subprocess
@@ -163,8 +164,7 @@ def _run(setting: Setting, *, files: Sequence[str]) -> Result:
 
 def _numpy_features() -> dict[str, str]:
     """What numpy was built to use beyond its baseline and this processor has: all of it, and AVX512's part."""
-    from numpy._core import _multiarray_umath as core
-
+    core = importlib.import_module("numpy._core._multiarray_umath")
     found = [name for name in core.__cpu_dispatch__ if core.__cpu_features__[name]]
     return {"all": " ".join(found), "avx512": " ".join(name for name in found if "512" in name or name == "X86_V4")}
 

@@ -5,7 +5,8 @@ router on DistilBERT can cost without grouping.
 
 `python -m benchmarks.route --threads` prints the second table alone: route() with the default number of encoder threads
 and with one for every core, alone and beside a busy loop for every core, which it starts and ends. The two take turns
-in one run, so that whatever else the machine does falls on both.
+in one run, so that whatever else the machine does falls on both. As a library it runs with OpenMP's own long spin; with
+GOMP_SPINCOUNT=1000 before the command, as in the service.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from benchmarks.figures import Figure, percentiles, print_figures, timed, times
 from benchmarks.isa_matrix import busy_loops
 from ragbandit.router.config.loading import load
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
+from ragbandit.router.encoders.forward import default_threads
 from ragbandit.router.jobs.queue import MemoryJobs
 from ragbandit.router.serving.bootstrap import make_encoder
 from ragbandit.router.serving.router import Router
@@ -57,7 +59,7 @@ def _by_threads() -> None:
     cores = os.cpu_count() or 1
     with ExitStack() as opened:
         routers = []
-        for count in (1, cores):
+        for count in (None, cores):
             environ = {"RAGBANDIT_DATA_DIR": opened.enter_context(tempfile.TemporaryDirectory())}
             if count is not None:
                 environ["RAGBANDIT_ENCODER__THREADS"] = str(count)
@@ -72,10 +74,9 @@ def _by_threads() -> None:
     for name, (ours, all_cores) in (("alone", alone), ("beside busy loops", busy)):
         for figure, mine, theirs in zip(("p50", "p99"), percentiles(ours), percentiles(all_cores), strict=True):
             figures.append(Figure(name=f"{name} {figure}", unit="ms", ours=mine, baseline=theirs, against=against))
-    default = settings.encoder.__class__().threads
-    print_figures(
-        f"route() with encoder.threads {default or 'not set'}, a question every {PAUSE_S * 1000:.0f} ms", figures
-    )
+    default = default_threads(os.environ, cores=cores)
+    title = f"route() with the default encoder.threads, {default} here; {PAUSE_S * 1000:.0f} ms between two questions"
+    print_figures(title, figures)
 
 
 def _in_turns(routers: Sequence[Router], *, rounds: int) -> list[list[float]]:

@@ -132,11 +132,13 @@ class EncoderSettings(_Section):
 
     #: local folder or hub name; "hashing" needs no model (tests, light installs)
     model: str = "distilbert/distilbert-base-uncased"
-    #: numbers that the model computes in; "auto": bfloat16 where the processor or GPU multiplies it, else float32
+    #: numbers that the model computes in; "auto": bfloat16 where the processor or GPU multiplies it, else
+    #: float32; hosts that share a ledger must name one of the two
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     #: where the model runs; "auto": the GPU if there is one
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: torch's threads; None: one per core
+    #: torch's threads while it encodes; None: up to 4 where waiting threads soon sleep (GOMP_SPINCOUNT, which the
+    #: `ragbandit` command sets), else 1
     threads: Count | None = None
     #: tokens of a question that are read; the rest is cut off
     max_tokens: Annotated[int, Field(ge=8, le=512)] = 128

@@ -1,9 +1,8 @@
-"""Turns questions into feature vectors.
+"""DistilBERT encoder: questions in, feature vectors out.
 
 A transformer reads the question; every layer gives its first token and the mean over its tokens;
-router/encoders/projection.py
-makes few numbers of these many, with the help of reference questions of our own. Nothing is learned from traffic, so
-the same question has the same features on the first day and on the thousandth.
+router/encoders/projection.py makes few numbers of these many, with the help of reference questions of our own. Nothing
+is learned from traffic, so the same question has the same features on the first day and on the thousandth.
 """
 
 import hashlib
@@ -42,9 +41,8 @@ class DistilBertEncoder:
     """A Hugging Face encoder: DistilBERT by the quick road, any other model through AutoModel.
 
     model is a path or a hub name (see router.encoders.weights). precision "auto" is bfloat16 where the processor
-    multiplies it
-    in hardware, else float32; set it outright where several machines must agree on the hash. threads fixes torch's
-    thread count for this process. At most max_tokens tokens of a question are read.
+    multiplies it in hardware, else float32; set it outright where several machines must agree on the hash. threads:
+    of torch while it encodes, None: see forward.default_threads. At most max_tokens tokens of a question are read.
     Raises ConfigError if the weights, the packages or the device are missing.
     """
 

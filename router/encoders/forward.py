@@ -1,4 +1,4 @@
-"""The forward pass behind the encoder: questions as token ids in, hidden states pooled per layer out.
+"""Encoder forward pass: questions as token ids in, hidden states pooled per layer out.
 
 DistilBERT is written out here, because a router sees one short question at a time, and there the library's general
 code and its unpacked weights take most of the time. The tokens of all questions lie one after another without padding:
@@ -7,9 +7,10 @@ touch another. Everything here runs under the encoder's lock. Importing this mod
 """
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["AnyForward", "DistilBertForward", "Forward", "load_transformer"]
+__all__ = ["AnyForward", "DistilBertForward", "Forward", "default_threads", "load_transformer"]
+
+#: looks at a lock before a waiting thread sleeps; GNU OpenMP's own default is 300,000
+_SHORT_SPIN: Final = 10_000
+#: a short question has no work for more
+_MOST_THREADS: Final = 4
 
 #: Questions of one length, as token ids: B lists of T ids.
 Group = list[list[int]]
@@ -172,19 +178,37 @@ class AnyForward:
             return _numpy(torch.cat(parts))
 
 
+def default_threads(environment: Mapping[str, str], *, cores: int) -> int:
+    """Encoder threads where the setting names none: up to 4 if waiting threads soon sleep in this process, else 1.
+
+    By default GNU OpenMP's threads spin for milliseconds while they wait for each other. With other work on the
+    same cores a thread then spins where the one that it waits for should run, and a question takes ten times as
+    long. GOMP_SPINCOUNT and OMP_WAIT_POLICY end that; the `ragbandit` command sets the first. They are read when
+    torch is loaded, so that a library cannot set them for its host. See docs/machines.md for the measurements.
+    """
+    spins = environment.get("GOMP_SPINCOUNT", "")
+    if spins:
+        short = spins.isdecimal() and int(spins) <= _SHORT_SPIN
+    else:
+        short = environment.get("OMP_WAIT_POLICY", "").lower() == "passive"
+    return min(_MOST_THREADS, max(1, cores)) if short else 1
+
+
 class _Threads:
     """Keeps torch's thread count at a fixed number: OpenMP remembers it per calling thread, not per process."""
 
     def __init__(self, count: int | None) -> None:
         import torch
 
-        self._torch, self._count = torch, count
         if count is not None and count < 1:
             raise ConfigError("must be at least 1", field="encoder.threads")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._torch = torch
+        self._count = default_threads(os.environ, cores=cores) if count is None else count
         self.fix()
 
     def fix(self) -> None:
-        if self._count is not None and self._torch.get_num_threads() != self._count:
+        if self._torch.get_num_threads() != self._count:
             self._torch.set_num_threads(self._count)
 
 

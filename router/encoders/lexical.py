@@ -1,6 +1,7 @@
-"""What can be counted in a question without understanding it: length, capitals, question words, cues of comparison.
+"""Lexical features: what can be counted in a question without a model.
 
-A language model's layers hold most of this too, but a learner with few rows finds it sooner when it stands apart.
+Length, capitals, question words and cues of comparison. A language model's layers hold most of this too, but a learner
+with few rows finds it sooner when it stands apart.
 The cue words are English; a question in another language has its lengths and signs, and zeros for the words.
 """
 

@@ -1,4 +1,4 @@
-"""From a transformer's pooled states to features: a few hundred numbers that a learner with few rows can use.
+"""Projection from pooled states to features: a few hundred numbers that a learner with few rows can use.
 
 Nothing is learned from traffic. What a question is like is told by reference questions of our own, written and
 labelled one by one (reference_questions.jsonl: how many facts must be joined, what kind of answer is wanted, how well
@@ -7,9 +7,8 @@ known it is, how it is worded):
 1. Directions. Ridge regression from the standardised states to each label, over the reference questions, gives one
    direction per label: a reading of "needs two facts", "asks for a choice", and so on, for any question.
 2. Kinds. These readings and the counts of router/encoders/lexical.py make a small space in which near questions are
-of one
-   kind. A Gaussian kernel against the first reference questions, the anchors, whitened (Nystrom: Williams and Seeger
-   2000), spans smooth functions on it; inner products of these features are the kernel.
+   of one kind. A Gaussian kernel against the first reference questions, the anchors, whitened (Nystrom: Williams and
+   Seeger 2000), spans smooth functions on it; inner products of these features are the kernel.
 3. The rest. A signed random projection (count sketch: Charikar et al. 2002) of all standardised states keeps, in fewer
    numbers, what the labels do not name.
 

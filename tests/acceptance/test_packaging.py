@@ -147,7 +147,6 @@ def test_names_of_others_do_no_harm(way, installed, project):
 def test_a_service_beside_names_of_others(installed, project):
     """`up`, its workers and an arm beside config.yaml work from the wheel in a folder full of our names."""
     python, environment = installed("wheel")
-    environment["PYTHONPATH"] = "."
     command = str(python.with_name("ragbandit"))
     config = ("--config", "conf/config.yaml")
     port = json.loads((project / "conf" / "config.yaml").read_text())["server"]["port"]

@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from ragbandit.router.api.dependencies import IdempotencyKey, awaited, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, admitting_router, awaited, router_of
 from ragbandit.router.api.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
 from ragbandit.router.api.responses import REPLIES, BatchReply, ErrorReply, JsonReply, error_json
 from ragbandit.router.errors import InvalidInput, RagBanditError
@@ -40,6 +40,7 @@ def add_feedback(app: FastAPI) -> None:
 
         The judgement is durable when the reply comes. The policy learns from it in the background.
         """
+        admitting_router(request)
         receipt = await _keep(request, body, key=idempotency_key)
         return JsonReply(receipt, status_code=200 if receipt.duplicate else 202)
 
@@ -55,6 +56,7 @@ def add_feedback(app: FastAPI) -> None:
 
         The reply has one entry per item, in order: a receipt or an error.
         """
+        admitting_router(request)  # once for all items: a batch is not refused halfway
         if not body.items or len(body.items) > MAX_BATCH:
             message = f'"items" has {len(body.items)} entries'
             raise InvalidInput(message, field="items", remedy=f"send between 1 and {MAX_BATCH}")

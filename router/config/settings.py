@@ -320,6 +320,8 @@ class ServerSettings(_Section):
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
     #: larger request bodies are refused with 413
     max_body_bytes: Annotated[int, Field(ge=1024)] = 262_144
+    #: requests waiting for their batch; while there are as many, further ones are refused with 503 and Retry-After
+    max_waiting: Annotated[int, Field(ge=1)] = 1000
     #: one line per request on standard output; off, since /metrics counts requests by path and status
     access_log: bool = False
 

@@ -39,6 +39,10 @@ class BatchedWrites:
         """Hand feedback over; the Future is its Receipt."""
         return self._feedback.submit(feedback)
 
+    def depth(self) -> int:
+        """Outcomes and feedback waiting for the next batch."""
+        return self._feedback.depth() + self._outcomes.depth()
+
     def close(self) -> None:
         """Commit what was handed over, then end the threads."""
         self._feedback.close()

@@ -341,6 +341,10 @@ class Router:
             jobs=self._waiting_jobs(),
         )
 
+    def waiting(self) -> int:
+        """Requests, outcomes and feedback waiting for the next batch."""
+        return self.service.depth() + self._writes.depth()
+
     def parts(self) -> dict[str, str]:
         """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it."""
         parts = {"router": "ok" if self.service.alive() else "its thread has ended", "database": "ok", "redis": "ok"}

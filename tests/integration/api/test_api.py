@@ -765,6 +765,36 @@ def test_replies_are_as_described(http, service):
         as_described(path, http.get(path))
 
 
+def test_overload_is_refused_early(serve):
+    """While max_waiting requests wait for their batch, more are 503 with Retry-After; those that wait are served."""
+    service = serve(server={"max_waiting": 2})
+    key = routed(service.http)["decision_id"]
+    opened, encode = threading.Event(), service.router.encoder.encode
+    service.router.encoder.encode = lambda texts: opened.wait(20) and encode(texts)
+    with ThreadPoolExecutor(3) as callers:
+        waiting = [callers.submit(routed, service.http)]
+        give_up = time.monotonic() + 10
+        while len(waiting) < 3 or service.router.waiting() < 2:  # one in the encoder, two behind it
+            assert time.monotonic() < give_up
+            if len(waiting) < 3 and service.router.waiting() == len(waiting) - 1:
+                time.sleep(0.05)  # until the first has left the queue
+                waiting.append(callers.submit(routed, service.http))
+            time.sleep(0.01)
+        for path, body in (
+            ("/v1/route", {"question": QUESTION}),
+            ("/v1/outcomes", {"decision_id": key}),
+            ("/v1/feedback", {"decision_id": key, "rating": True}),
+            ("/v1/feedback/batch", {"items": [{"decision_id": key, "rating": True}]}),
+        ):
+            response = service.http.post(path, json=body)
+            assert "waiting already" in refused(response, 503, "NOT_READY")["message"]
+            assert response.headers["retry-after"] == "1"
+        assert service.http.get("/ready").status_code == 200
+        opened.set()
+        assert all(call.result(20)["decision_id"] for call in waiting)
+    routed(service.http)
+
+
 def test_ready(http):
     """/ready names every part and says ok."""
     response = http.get("/ready")

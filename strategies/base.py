@@ -36,7 +36,7 @@ __all__ = [
 #: characters of a foreign error's text that are kept
 ERROR_LENGTH: Final = 300
 
-#: What an arm may need of a generator. `completion` is text in, text out; `stop` is stopping at given strings.
+#: Capabilities that an arm may need of a generator. `completion`: text in, text out; `stop`: stopping at given strings.
 Need = Literal["completion", "stop", "logprobs", "entropy", "attention", "hidden_states", "trained_tokens"]
 
 
@@ -59,7 +59,7 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """What a model is asked. Chat models get system, user and the start of their own turn; others the three joined."""
+    """The text sent to a model. Chat models get system, user and the start of their turn; others the three joined."""
 
     instructions: str
     body: str
@@ -101,7 +101,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """What a model answered; `text` holds neither the prompt nor the stop string."""
+    """The text of a model, with its cost; `text` holds neither the prompt nor the stop string."""
 
     text: str
     #: read by the model: 0 if the deadline passed before it began

@@ -84,7 +84,7 @@ _MET_BY: Mapping[Need, str] = MappingProxyType(
 
 
 def registered_name(kind: type) -> str:
-    """What a class is recorded as: one of ours by its registered name, any other as "package.module:Class"."""
+    """The name under which a class is recorded: of ours the registered name, of others "package.module:Class"."""
     path = f"{kind.__module__}:{kind.__qualname__}"
     return next((name for name, ours in ARMS.items() if ours == path), path)
 

@@ -1,4 +1,4 @@
-"""What an arm works with: one question's retriever, generator, meter, trace and budget."""
+"""Run: one question's retriever, generator, cost, trace and budget, for an arm to work with."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ __all__ = ["Answer", "Run", "Strategy"]
 
 @dataclass(kw_only=True, slots=True)
 class Run:
-    """One question's way through an arm: the only door to retriever and model, with the meter running.
+    """One question's run through an arm: the only access to retriever and model; it counts cost and keeps the trace.
 
     Every call that began is in the cost, and has one event in the trace: Retrieved, Generated, or CallFailed.
     An arm searches within a round that it began, and no more once it was refused one: steps are what rewards pay for.
@@ -105,6 +105,19 @@ class Run:
             self.cost += Cost(passages=passages - self.cost.passages)
         if self.budget.passages is not None and passages > self.budget.passages:
             raise OutOfBudget("passages")
+
+    def add_cost(self, cost: Cost) -> None:
+        """Add what the arm spent outside this run, for example on a model of its own: tokens, calls, dollars, seconds.
+
+        `search`, `complete` and `show` count by themselves; seconds_total is measured. Raises OutOfBudget("tokens") or
+        ("dollars"), once it is counted, if the budget allows less.
+        """
+        self.cost += cost
+        spent = {"tokens": self.cost.prompt_tokens + self.cost.completion_tokens, "dollars": self.cost.dollars}
+        for cap, amount in spent.items():
+            allowed = getattr(self.budget, cap)
+            if allowed is not None and amount > allowed:
+                raise OutOfBudget(cap)
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """Search and account for it.
@@ -248,7 +261,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What an arm returns when it ends by itself."""
+    """The answer of an arm that ended by itself."""
 
     text: str
     #: the rule that ended it, for example "answer_found" or "max_rounds"

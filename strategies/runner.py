@@ -94,7 +94,7 @@ async def run_strategy(
 
 
 def made_by(strategy: Strategy, *, budget: Budget, retriever: Retriever, generator: Generator) -> Mapping[str, Json]:
-    """What tells two versions of an arm apart, as plain JSON values: `Outcome.made_by`.
+    """The facts that tell two versions of an arm apart, as plain JSON values: `Outcome.made_by`.
 
     "arm": the registered name of one of ours, else "module:Class"; "params"; of an arm with templates "templates", a
     digest of their texts, so that an edited file is another version; the names of "generator" and "retriever";

@@ -68,7 +68,7 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
 
 
 async def find(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Passage, ...]:
-    """What `gather` found and the pool holds, best first."""
+    """The passages that `gather` found and the pool holds, best first."""
     before = len(run.trace)
     await gather(run, query=query, pool=pool, k=k)
     held = {passage.id: passage for passage in pool.passages}
@@ -77,7 +77,7 @@ async def find(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Pass
 
 
 async def together(calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run) -> list[Result]:
-    """What the calls give, in their order; made at the same time.
+    """The results of the calls, in their order; made at the same time.
 
     One after the other where the budget caps tokens or dollars: each call is held against what those before it
     have spent. The first call that fails ends the others, and its error is raised.

@@ -169,11 +169,11 @@ class Http:
         return httpx.Response(response.status_code, headers=kept, content=bytes(read))
 
     def _broken(self, error: Exception, *, timeout: float) -> Exception:
-        """What ended a try that brought no reply, with what to do about it."""
+        """The error of an attempt without a reply, with its remedy."""
         if isinstance(error, TimeoutError | httpx.TimeoutException):
             return ArmFailed(f"it took longer than {timeout:g} s", remedy=f"raise arms.{self.name}.timeout_s")
         if isinstance(error, httpx.ConnectError):
-            remedy = f"start the pipeline, or mend arms.{self.name}.url"
+            remedy = f"start the pipeline, or correct arms.{self.name}.url"
             return ArmFailed(f"it cannot be reached ({self._hidden(str(error))})", remedy=remedy)
         return ArmFailed(self._hidden(f"{type(error).__name__}: {error}"), remedy="see the pipeline's own log")
 

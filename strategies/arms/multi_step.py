@@ -1,4 +1,4 @@
-"""IRCoT: retrieval interleaved with a chain of thought (Trivedi et al. 2023), as Adaptive-RAG's "C" runs it."""
+"""`multi_step`: retrieval interleaved with a chain of thought (IRCoT, Trivedi et al. 2023; Adaptive-RAG's "C")."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -27,7 +27,7 @@ _ALLOWED = "Write search[topic], lookup[word] or finish[answer]."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """What the model asks for."""
+    """An action that the model asks for."""
 
     #: lower case; any word, those that nobody knows included
     verb: str
@@ -185,7 +185,7 @@ class React:
         )
 
     async def _observe(self, action: Action | None, *, run: Run, library: "_Library") -> str | None:
-        """What the library replies; None if the budget allows no further search."""
+        """The library's reply; None if the budget allows no further search."""
         if action is None or action.verb not in ("search", "lookup", "finish"):
             run.note_branch("unknown_action", "none" if action is None else action.verb)
             return f"That is no action. {_ALLOWED}"

@@ -84,7 +84,7 @@ class RqRagParams(ArmParams):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PathAnswer:
-    """What one path of the tree came to."""
+    """The answer of one path of the tree."""
 
     #: "" if the model said nothing usable
     answer: str

@@ -1,7 +1,8 @@
-"""Continuous batching: many texts written at once by one model, one step of the model for all.
+"""Continuous batching: one model generates many sequences at once, one forward pass per step for all of them.
 
-A text takes a row when one is free, first come first served, has its prompt read in pieces, then gets one token in
-every step together with all others that write, and leaves at its end. See strategies.generators.kv_cache for the rows.
+A waiting sequence takes a row of the KV cache when one is free, first come first served. Its prompt is read in chunks
+(prefill); then it gets one token in every step together with all other sequences (decode), and leaves at its end. See
+strategies.generators.kv_cache for the rows. The words are those of vLLM (Kwon et al. 2023).
 """
 
 import logging
@@ -23,50 +24,54 @@ from transformers import PreTrainedModel
 from ragbandit.router.errors import ArmFailed
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.kv_cache import Prefixes, RowCache, TokenIds, shared_beginning, usable
-from ragbandit.strategies.generators.sampling import Taken, picked
+from ragbandit.strategies.generators.sampling import SampledTokens, sample_next
 
-__all__ = ["Engine", "Finish", "Pace", "Writing", "Written", "pace_on"]
+__all__ = ["Engine", "Finish", "SchedulerConfig", "SequenceResult", "SequenceState", "scheduler_config"]
 
 log = logging.getLogger("ragbandit.local")
 
 Finish = Literal["stop", "length", "deadline"]
 
-#: tokens that others write at most while a text waits beside a free row for more rows to be free
-_PATIENCE: Final = 8
-#: tokens of a prompt that are read whatever the clock says
-_LEAST_READ: Final = 16
-#: part of the device's free memory that texts under way may fill; growing holds two copies for a moment
-_SHARE: Final = 0.4
+#: decoding steps for which a sequence waits at most beside a free row until more rows are free
+_MAX_DEFERRALS: Final = 8
+#: tokens of a prompt that are read in a step, however near a deadline is
+_MIN_PREFILL: Final = 16
+#: part of the device's free memory that the cache may fill; growing it holds two copies for a moment
+_MEMORY_SHARE: Final = 0.4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
-    """How much is done at a time."""
+class SchedulerConfig:
+    """How many sequences run at once, and how much of their prompts is read in one step."""
 
-    #: texts under way
-    rows: int
-    #: rows that must be free before prompts are read, unless none is taken or one waits for long: reading one by one
-    #: costs a pass each
-    free: int
-    #: tokens of a prompt that are read between two tokens of those that write, and two looks at the clock; near a
-    #: deadline, fewer
-    chunk: int
-    #: prompts are read together up to so many tokens; one is always read
-    together: int
-    #: rows x tokens that fit in memory; None: not asked
-    room: int | None
+    #: sequences under way
+    max_sequences: int
+    #: rows that must be free before prefill begins, unless no row is taken or a sequence has waited for long: a prefill
+    #: of one prompt alone costs a pass of its own
+    min_free_rows: int
+    #: tokens of a prompt that are read between two decoding steps, and two checks of deadlines; fewer near a deadline
+    prefill_chunk: int
+    #: tokens of prompts that are read together at most; one prompt is always read
+    prefill_tokens: int
+    #: rows x tokens that fit in memory; None: unknown
+    token_budget: int | None
 
 
-def pace_on(device: str, *, rows: int, bytes_per_token: int, less: int) -> Pace:
-    """A pace for "cpu" or "cuda", less: bytes of its memory that are spoken for.
+def scheduler_config(device: str, *, max_sequences: int, bytes_per_token: int, reserved: int) -> SchedulerConfig:
+    """The configuration for "cpu" or "cuda"; reserved: bytes of its memory that others will use.
 
     A processor computes as long for two prompts as for one after the other; a graphics card is launched once.
     """
     free = _free_memory() if device == "cpu" else torch.cuda.mem_get_info()[0]
-    room = None if free is None else max(0, int((free - less) * _SHARE)) // bytes_per_token
-    if device == "cpu":
-        return Pace(rows=rows, free=1, chunk=256, together=1, room=room)
-    return Pace(rows=rows, free=max(1, rows // 8), chunk=2048, together=16384, room=room)
+    budget = None if free is None else max(0, int((free - reserved) * _MEMORY_SHARE)) // bytes_per_token
+    batched = device != "cpu"
+    return SchedulerConfig(
+        max_sequences=max_sequences,
+        min_free_rows=max(1, max_sequences // 8) if batched else 1,
+        prefill_chunk=2048 if batched else 256,
+        prefill_tokens=16384 if batched else 1,
+        token_budget=budget,
+    )
 
 
 def _free_memory() -> int | None:
@@ -79,51 +84,51 @@ def _free_memory() -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Written:
-    """How a text ended; its tokens are in Writing.taken. The default is that of a text not begun."""
+class SequenceResult:
+    """The end of a sequence; its tokens are in SequenceState.sampled. The default is that of one not begun."""
 
-    #: tokens of the prompt
+    #: tokens of the prompt that were read
     read: int = 0
     finish: Finish = "deadline"
-    #: what only its row could tell, by need
-    seen: Mapping[str, Any] = field(default_factory=dict)
+    #: attention and hidden states, by need: only its row could tell them
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Writing:
-    """One text on its way: what was asked, how far it is, and whether anybody still waits for it."""
+class SequenceState:
+    """One request under way: its prompt, the tokens sampled so far, and whether its caller still waits."""
 
-    def __init__(self, request: Request, *, ids: TokenIds, taken: Taken) -> None:
-        self.request, self.ids, self.taken = request, ids, taken
+    def __init__(self, request: Request, *, ids: TokenIds, sampled: SampledTokens) -> None:
+        self.request, self.ids, self.sampled = request, ids, sampled
         self.stop = tuple(filter(None, request.stop))
-        self.abandoned = threading.Event()
-        self.future: Future[Written] = Future()
+        self.cancelled = threading.Event()
+        self.future: Future[SequenceResult] = Future()
 
     @property
     def plain(self) -> bool:
-        """Whether special tokens are left out of its text."""
+        """True if special tokens are left out of its text."""
         return "trained_tokens" not in self.request.want
 
     @property
-    def needs(self) -> int:
-        """Tokens of a row that it may come to fill."""
+    def max_length(self) -> int:
+        """Tokens of its row that it may come to fill."""
         return len(self.ids) + self.request.max_tokens
 
     def seconds_left(self) -> float | None:
-        """Until its deadline, 0.0 at the least; None: it has none."""
+        """Seconds until its deadline, at least 0.0; None without a deadline."""
         deadline = self.request.deadline
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
-    def over(self) -> bool:
-        """Whether there is no more use in writing."""
-        return self.abandoned.is_set() or self.seconds_left() == 0.0
+    def expired(self) -> bool:
+        """True if nobody waits for it any more, or its deadline has passed."""
+        return self.cancelled.is_set() or self.seconds_left() == 0.0
 
 
 class Engine:
     """The one thread in which the model computes.
 
-    ended: whether the tokens taken so far end the text by themselves.
-    looked: (text, its row, tokens of the prompt that were read) -> what only the row can tell, which still holds the
-    text; it may be written anew.
+    is_finished: True if the tokens sampled so far end the sequence by themselves.
+    read_details: (sequence, its row, tokens of the prompt that were read) -> the details that only its row can tell;
+    the row still holds the sequence, and may be overwritten.
     """
 
     def __init__(
@@ -132,138 +137,140 @@ class Engine:
         *,
         cache: RowCache,
         prefixes: Prefixes,
-        pace: Pace,
-        ended: Callable[[Writing], bool],
-        looked: Callable[[Writing, int, int], Mapping[str, Any]],
+        config: SchedulerConfig,
+        is_finished: Callable[[SequenceState], bool],
+        read_details: Callable[[SequenceState, int, int], Mapping[str, Any]],
         start: Callable[[], None],
     ) -> None:
-        self.pace = pace
+        self.config = config
         self._model, self._cache, self._prefixes = model, cache, prefixes
-        self._ended, self._looked = ended, looked
-        self._waiting: deque[Writing] = deque()
-        #: text of every row of the cache: first those that write, then those whose prompt is being read
-        self._texts: list[Writing] = []
-        self._writing = 0
-        self._passed_by = 0
-        #: that reading a token took when one was read last
-        self._seconds_a_token = math.inf
+        self._is_finished, self._read_details = is_finished, read_details
+        self._waiting: deque[SequenceState] = deque()
+        #: sequence of every row of the cache: first those in decode, then those in prefill
+        self._sequences: list[SequenceState] = []
+        self._decoding = 0
+        self._deferrals = 0
+        #: of the last prefill
+        self._seconds_per_token = math.inf
         self._lock = threading.Lock()
-        #: why no more texts are taken on
+        #: why no more sequences are accepted; "" while they are
         self._closed = ""
-        self._serving = False
+        self._running = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate", initializer=start)
 
-    def submit(self, writing: Writing) -> None:
-        """Take a text on; its future ends with a Written or ArmFailed. Raises ArmFailed if the engine was closed."""
+    def submit(self, sequence: SequenceState) -> None:
+        """Queue a sequence; its future ends with a SequenceResult or ArmFailed. Raises ArmFailed after `close`."""
         with self._lock:
             if not self._closed:
-                self._waiting.append(writing)
-                if self._serving or self._go_on():
+                self._waiting.append(sequence)
+                if self._running or self._submit_step():
                     return
                 self._waiting.pop()
         raise ArmFailed(f"the generator cannot be asked: {self._closed}")
 
     def close(self) -> None:
-        """End the thread once what was taken on is done. A second time does nothing."""
+        """End the thread once all accepted sequences are done. A second call does nothing."""
         with self._lock:
             self._closed = self._closed or "it was closed"
-            if not self._serving:
+            if not self._running:
                 self._thread.shutdown(wait=False)
 
-    def _go_on(self) -> bool:
-        """Put a turn into the thread's queue, if there is anything to do; whether one is. Under the lock.
+    def _submit_step(self) -> bool:
+        """Submit the next step to the thread, if there is anything to do; True if so. Called under the lock.
 
-        Turn by turn, because the queue alone tells that the interpreter is ending: it takes nothing any more.
+        Step by step, because only the thread's queue tells that the interpreter is ending: it refuses work then.
         """
-        self._serving = bool(self._waiting or self._texts)
-        if self._serving:
+        self._running = bool(self._waiting or self._sequences)
+        if self._running:
             try:
-                self._thread.submit(self._serve)
+                self._thread.submit(self._run)
             except RuntimeError as error:
-                self._serving, self._closed = False, f"its thread has ended: {error}"
+                self._running, self._closed = False, f"its thread has ended: {error}"
         elif self._closed:
             self._thread.shutdown(wait=False)
-        return self._serving
+        return self._running
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         try:
             with torch.inference_mode():
                 try:
-                    self._turn()
+                    self._step()
                 except Exception as error:  # even clearing up after a failure failed
-                    self._give_up(error)
-                if not self._texts and not self._waiting and self._cache.rest():
+                    self._fail_step(error)
+                if not self._sequences and not self._waiting and self._cache.rest():
                     self._empty_cache()
             with self._lock:
-                if not self._go_on() and (self._texts or self._waiting):
-                    self._abandon(RuntimeError(self._closed))
+                if not self._submit_step() and (self._sequences or self._waiting):
+                    self._fail_all(RuntimeError(self._closed))
         except BaseException as error:
             # A graphics card that failed for good, say: every try would fail, and nobody may wait for ever.
-            log.exception("the language model failed and could not be cleared up: it is closed")
+            log.exception("the language model failed and could not be reset: the generator is closed")
             with self._lock:
-                self._serving, self._closed = False, f"it failed: {error}"
-                self._abandon(error)
+                self._running, self._closed = False, f"it failed: {error}"
+                self._fail_all(error)
             self._thread.shutdown(wait=False)
 
-    def _turn(self) -> None:
-        """A piece of the prompts in hand, and a token for all that write; a look at the clock before each."""
-        self._look_at_the_clock()
-        if self._writing == len(self._texts):
-            self._admit()
-        if readers := self._texts[self._writing :]:
-            self._attempt(readers, lambda: self._read(readers))
-            self._look_at_the_clock()
-        if writers := self._texts[: self._writing]:
-            self._attempt(writers, lambda: self._write(writers))
+    def _step(self) -> None:
+        """One chunk of prefill and one step of decode; expired sequences are dropped before each."""
+        self._drop_expired()
+        if self._decoding == len(self._sequences):
+            self._schedule()
+        if prefilling := self._sequences[self._decoding :]:
+            self._guarded(prefilling, lambda: self._prefill(prefilling))
+            self._drop_expired()
+        if decoding := self._sequences[: self._decoding]:
+            self._guarded(decoding, lambda: self._decode(decoding))
 
-    def _look_at_the_clock(self) -> None:
-        for writing in [each for each in self._texts if each.over()]:
-            self._leave(writing, finish="deadline")
+    def _drop_expired(self) -> None:
+        for sequence in [each for each in self._sequences if each.expired()]:
+            self._finish(sequence, finish="deadline")
 
-    # ---- coming and going
+    # ---- scheduling
 
-    def _admit(self) -> None:
-        """Give free rows to those who wait, as many as are read together."""
-        free = self.pace.rows - len(self._texts)
-        if self._texts and free < self.pace.free and self._passed_by < _PATIENCE:
-            self._passed_by += bool(free and self._waiting)
+    def _schedule(self) -> None:
+        """Give free rows to waiting sequences, as many as are prefilled together."""
+        free = self.config.max_sequences - len(self._sequences)
+        if self._sequences and free < self.config.min_free_rows and self._deferrals < _MAX_DEFERRALS:
+            self._deferrals += bool(free and self._waiting)
             return
-        self._passed_by = 0
-        longest = max((each.needs for each in self._texts), default=0)
+        self._deferrals = 0
+        longest = max((each.max_length for each in self._sequences), default=0)
         width = count = 0
-        while len(self._texts) < self.pace.rows and (writing := self._next()):
-            longest = max(longest, writing.needs)
-            width = max(width, min(len(writing.ids), self.pace.chunk))
-            full = self.pace.room is not None and (len(self._texts) + 1) * longest > self.pace.room
-            if (full and self._texts) or (count and (count + 1) * width > self.pace.together):
+        while len(self._sequences) < self.config.max_sequences and (sequence := self._next_waiting()):
+            longest = max(longest, sequence.max_length)
+            width = max(width, min(len(sequence.ids), self.config.prefill_chunk))
+            full = (
+                self.config.token_budget is not None and (len(self._sequences) + 1) * longest > self.config.token_budget
+            )
+            if (full and self._sequences) or (count and (count + 1) * width > self.config.prefill_tokens):
                 return
             self._waiting.popleft()
-            if not writing.future.set_running_or_notify_cancel():
+            if not sequence.future.set_running_or_notify_cancel():
                 continue
             count += 1
-            self._texts.append(writing)
+            self._sequences.append(sequence)
             self._cache.append()
-            self._attempt([writing], partial(self._reuse, len(self._texts) - 1))
+            self._guarded([sequence], partial(self._reuse_prefix, len(self._sequences) - 1))
 
-    def _next(self) -> Writing | None:
-        """The first who waits and has a use for it."""
+    def _next_waiting(self) -> SequenceState | None:
+        """The first waiting sequence whose caller still waits; others are ended."""
         while self._waiting:
-            writing = self._waiting[0]
-            if not writing.over() and not writing.future.cancelled():
-                return writing
+            sequence = self._waiting[0]
+            if not sequence.expired() and not sequence.future.cancelled():
+                return sequence
             self._waiting.popleft()
-            if writing.future.set_running_or_notify_cancel():
-                writing.future.set_result(Written())
+            if sequence.future.set_running_or_notify_cancel():
+                sequence.future.set_result(SequenceResult())
         return None
 
-    def _reuse(self, row: int) -> None:
-        """Fill a new row with what another text, under way or done, has read of its beginning."""
+    def _reuse_prefix(self, row: int) -> None:
+        """Copy the longest shared beginning of the prompt from another row or the prefix cache."""
         if not self._prefixes:
             return
-        ids = self._texts[row].ids
+        ids = self._sequences[row].ids
         shared = [
             usable(shared_beginning(ids, other.ids[: self._cache.lengths[at]]), of=len(ids))
-            for at, other in enumerate(self._texts[:row])
+            for at, other in enumerate(self._sequences[:row])
         ]
         count = max(shared, default=0)
         if found := self._prefixes.best(ids, more_than=count):
@@ -271,63 +278,63 @@ class Engine:
         elif count:
             self._cache.copy(shared.index(count), row, count=count)
 
-    def _leave(self, writing: Writing, *, finish: Finish) -> None:
-        """Answer its caller and free its row."""
-        self._attempt([writing], lambda: self._answer(writing, finish=finish))
-        if writing in self._texts:
-            self._free(writing)
+    def _finish(self, sequence: SequenceState, *, finish: Finish) -> None:
+        """Deliver the result and free the row."""
+        self._guarded([sequence], lambda: self._deliver(sequence, finish=finish))
+        if sequence in self._sequences:
+            self._free_row(sequence)
 
-    def _answer(self, writing: Writing, *, finish: Finish) -> None:
-        row = self._texts.index(writing)
-        read = min(self._cache.lengths[row], len(writing.ids))
-        self._keep(writing, row=row)  # before its row is written anew
-        hurry = finish == "deadline" or writing.abandoned.is_set()
-        seen = {} if hurry else self._looked(writing, row, read)
-        writing.future.set_result(Written(read=read, finish=finish, seen=seen))
+    def _deliver(self, sequence: SequenceState, *, finish: Finish) -> None:
+        row = self._sequences.index(sequence)
+        read = min(self._cache.lengths[row], len(sequence.ids))
+        self._keep_prefix(sequence, row=row)  # before its row is written anew
+        hurry = finish == "deadline" or sequence.cancelled.is_set()
+        details = {} if hurry else self._read_details(sequence, row, read)
+        sequence.future.set_result(SequenceResult(read=read, finish=finish, details=details))
 
-    def _keep(self, writing: Writing, *, row: int) -> None:
-        """Keep what was read, if there is memory for it: a text that is done does not fail for that."""
+    def _keep_prefix(self, sequence: SequenceState, *, row: int) -> None:
+        """Put keys and values into the prefix cache, if there is memory; a failure to does not fail the sequence."""
         if not self._prefixes:
             return
         try:
-            whole = np.concatenate([writing.ids, np.array(writing.taken.tokens, dtype=np.int64)])
+            whole = np.concatenate([sequence.ids, np.array(sequence.sampled.tokens, dtype=np.int64)])
             self._prefixes.keep(whole, cache=self._cache, row=row)
         except Exception as error:
-            log.warning("what was read cannot be kept: %s", error)
-            self._forget()
+            log.warning("the prefix cache cannot keep a sequence, and was emptied: %s", error)
+            self._forget_prefixes()
 
-    def _free(self, writing: Writing) -> None:
-        """Close the gap: the last that writes takes the row, the last that reads takes that one's."""
-        row = self._texts.index(writing)
+    def _free_row(self, sequence: SequenceState) -> None:
+        """Free its row and close the gap with the last sequence in decode, and that gap with the last in prefill."""
+        row = self._sequences.index(sequence)
         self._cache.empty(row)
-        if row < self._writing:
-            self._writing -= 1
-            self._exchange(row, self._writing)
-            row = self._writing
-        self._exchange(row, len(self._texts) - 1)
-        self._texts.pop()
+        if row < self._decoding:
+            self._decoding -= 1
+            self._exchange(row, self._decoding)
+            row = self._decoding
+        self._exchange(row, len(self._sequences) - 1)
+        self._sequences.pop()
         self._cache.pop()
 
     def _exchange(self, one: int, other: int) -> None:
         if one != other:
             self._cache.swap(one, other)
-            self._texts[one], self._texts[other] = self._texts[other], self._texts[one]
+            self._sequences[one], self._sequences[other] = self._sequences[other], self._sequences[one]
 
-    def _attempt(self, concerned: Sequence[Writing], work: Callable[[], None]) -> None:
-        """Do it; a failure is theirs alone, and the engine lives on."""
+    def _guarded(self, concerned: Sequence[SequenceState], work: Callable[[], None]) -> None:
+        """Run `work`; a failure fails these sequences alone, and the engine goes on."""
         try:
             work()
-        except Exception as error:  # whatever broke, nobody may wait for ever: they are told before rows are freed
+        except Exception as error:  # callers are told before rows are freed: nobody may wait for ever
             self._fail(concerned, error=error)
-            for writing in concerned:
-                if writing in self._texts:
-                    self._free(writing)
-            if not self._texts:
+            for sequence in concerned:
+                if sequence in self._sequences:
+                    self._free_row(sequence)
+            if not self._sequences:
                 self._cache.clear()
-            self._forget()
+            self._forget_prefixes()
 
-    def _forget(self) -> None:
-        """Give back what was kept for later texts."""
+    def _forget_prefixes(self) -> None:
+        """Empty the prefix cache."""
         self._prefixes.clear()
         self._empty_cache()
 
@@ -335,62 +342,62 @@ class Engine:
         if self._model.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _give_up(self, error: Exception) -> None:
-        """End everything, what waits included: it might break in the same place for ever."""
-        self._abandon(error)
+    def _fail_step(self, error: Exception) -> None:
+        """Fail every sequence, waiting ones included: the step might fail in the same place for ever."""
+        self._fail_all(error)
         self._cache.clear()
-        self._forget()
+        self._forget_prefixes()
 
-    def _abandon(self, error: BaseException) -> None:
-        """Tell everybody that there will be no text."""
+    def _fail_all(self, error: BaseException) -> None:
+        """Fail all sequences, under way and waiting."""
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        under_way, self._texts, self._writing = self._texts, [], 0
+        under_way, self._sequences, self._decoding = self._sequences, [], 0
         self._fail([*under_way, *(each for each in waiting if each.future.set_running_or_notify_cancel())], error=error)
 
     @staticmethod
-    def _fail(texts: Sequence[Writing], *, error: BaseException) -> None:
+    def _fail(sequences: Sequence[SequenceState], *, error: BaseException) -> None:
         failure = ArmFailed(f"the language model failed: {error}")
         failure.__cause__ = error
-        for writing in texts:
-            if not writing.future.done():
-                writing.future.set_exception(failure)
+        for sequence in sequences:
+            if not sequence.future.done():
+                sequence.future.set_exception(failure)
 
     # ---- computing
 
-    def _read(self, readers: Sequence[Writing]) -> None:
-        """The next piece of every prompt in hand; those that are through get their first token."""
-        lengths, chunk = self._cache.lengths[self._writing :], self._chunk()
-        pieces = [text.ids[length : length + chunk].tolist() for text, length in zip(readers, lengths, strict=True)]
+    def _prefill(self, prefilling: Sequence[SequenceState]) -> None:
+        """Read the next chunk of every prompt in prefill; sequences that are through get their first token."""
+        lengths, chunk = self._cache.lengths[self._decoding :], self._chunk_length()
+        pieces = [text.ids[length : length + chunk].tolist() for text, length in zip(prefilling, lengths, strict=True)]
         began = time.monotonic()
-        logits = self._cache.run(self._model, pieces, first=self._writing).logits[:, -1]  # (readers, vocabulary)
-        self._seconds_a_token = (time.monotonic() - began) / max(map(len, pieces))
-        lengths = self._cache.lengths[self._writing :]
-        through = [at for at, text in enumerate(readers) if lengths[at] == len(text.ids)]
+        logits = self._cache.run(self._model, pieces, first=self._decoding).logits[:, -1]  # (prefilling, vocabulary)
+        self._seconds_per_token = (time.monotonic() - began) / max(map(len, pieces))
+        lengths = self._cache.lengths[self._decoding :]
+        through = [at for at, text in enumerate(prefilling) if lengths[at] == len(text.ids)]
         if not through:
             return
-        self._pick([readers[at] for at in through], logits if len(through) == len(readers) else logits[through])
-        for text in [readers[at] for at in through]:
-            if text in self._texts:
-                self._exchange(self._texts.index(text), self._writing)
-                self._writing += 1
+        self._sample([prefilling[at] for at in through], logits if len(through) == len(prefilling) else logits[through])
+        for text in [prefilling[at] for at in through]:
+            if text in self._sequences:
+                self._exchange(self._sequences.index(text), self._decoding)
+                self._decoding += 1
 
-    def _chunk(self) -> int:
-        """Tokens of a prompt to read now: no more than can be read before the next deadline, as far as one can tell."""
-        left = min((each for text in self._texts if (each := text.seconds_left()) is not None), default=None)
+    def _chunk_length(self) -> int:
+        """Tokens of a prompt to read in this step: as many as the last speed allows before the next deadline."""
+        left = min((each for text in self._sequences if (each := text.seconds_left()) is not None), default=None)
         if left is None:
-            return self.pace.chunk
-        return min(self.pace.chunk, max(_LEAST_READ, int(left / max(self._seconds_a_token, 1e-9))))
+            return self.config.prefill_chunk
+        return min(self.config.prefill_chunk, max(_MIN_PREFILL, int(left / max(self._seconds_per_token, 1e-9))))
 
-    def _write(self, writers: Sequence[Writing]) -> None:
-        """One token more for all that write."""
-        last = [[text.taken.tokens[-1]] for text in writers]
-        self._pick(writers, self._cache.run(self._model, last).logits[:, -1])
+    def _decode(self, decoding: Sequence[SequenceState]) -> None:
+        """Sample the next token of every sequence in decode."""
+        last = [[text.sampled.tokens[-1]] for text in decoding]
+        self._sample(decoding, self._cache.run(self._model, last).logits[:, -1])
 
-    def _pick(self, texts: Sequence[Writing], logits: "torch.Tensor") -> None:
-        """The next token of each; texts that it ends leave. logits: (texts, vocabulary)."""
-        picked(torch, logits, texts=[text.taken for text in texts])
-        for text in texts:
-            if self._ended(text):
-                self._leave(text, finish="stop")
-            elif len(text.taken.tokens) >= text.request.max_tokens:
-                self._leave(text, finish="length")
+    def _sample(self, sequences: Sequence[SequenceState], logits: "torch.Tensor") -> None:
+        """Sample the next token of each; finished sequences leave. logits: (sequences, vocabulary)."""
+        sample_next(torch, logits, sequences=[each.sampled for each in sequences])
+        for sequence in sequences:
+            if self._is_finished(sequence):
+                self._finish(sequence, finish="stop")
+            elif len(sequence.sampled.tokens) >= sequence.request.max_tokens:
+                self._finish(sequence, finish="length")

@@ -31,7 +31,7 @@ _ROWS = 4
 #: device -> multiple of keys that a step sees. CUDA's attention reads masks of whole sixteens without a copy, and there
 #: a new shape may cost far more than the keys that round it up: a few shapes serve texts that grow by a token a step
 _ALIGNED = {"cpu": 16, "cuda": 64}
-#: part of the room that is not given back while no text is under way: it would be made anew for the next
+#: part of the token_budget that is not given back while no text is under way: it would be made anew for the next
 _AT_REST = 1 / 8
 #: a beginning shared by fewer tokens is read again: most prompts share their template's first words
 _LEAST_SHARED = 32
@@ -39,7 +39,7 @@ _LEAST_SHARED = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeyShape:
-    """What a model keeps of every token."""
+    """Shape of the keys and values that a model keeps of every token."""
 
     layers: int
     #: of keys and values, which may be fewer than those of queries
@@ -56,7 +56,7 @@ class KeyShape:
 
 
 def key_shape(model: PreTrainedModel) -> KeyShape:
-    """What the model keeps, seen by letting it read two tokens.
+    """The shape of the model's keys and values, seen by letting it read two tokens.
 
     Raises ConfigError for a model that keeps anything but keys and values of one shape: state space models, hybrids;
     and for one that looks back over a window which its cache does not know, as GPT-Neo does.
@@ -95,7 +95,7 @@ def check_rows(model: PreTrainedModel, *, shape: KeyShape) -> None:
     """
     words = model.get_input_embeddings().weight.shape[0]
     long, short = ([words * place // 13 for place in range(1, last)] for last in (13, 7))
-    cache = RowCache(shape, device=model.device, dtype=model.dtype, most_rows=2, room=None)
+    cache = RowCache(shape, device=model.device, dtype=model.dtype, most_rows=2, token_budget=None)
     cache.lengths = [0, 0]
     try:
         with torch.inference_mode():
@@ -120,10 +120,11 @@ def _refused(reason: str) -> ConfigError:
 
 
 class RowCache(Cache):  # type: ignore[misc] # transformers is not checked, see pyproject
-    """What transformers' models take as past_key_values: row b holds the first lengths[b] tokens of text b.
+    """KV cache that transformers' models take as past_key_values: row b holds the first lengths[b] tokens of text b.
 
     Keys have the shape (layers, rows, heads, tokens, d); one tensor, so that moving a row is one copy.
-    most_rows: the tensor never has more. room: rows x tokens that it keeps to, as far as the texts under way allow.
+    most_rows: the tensor never has more. token_budget: rows x tokens that it keeps to, as far as the
+    sequences under way allow.
     """
 
     def __init__(
@@ -133,12 +134,12 @@ class RowCache(Cache):  # type: ignore[misc] # transformers is not checked, see 
         device: torch.device | str,
         dtype: torch.dtype,
         most_rows: int,
-        room: int | None,
+        token_budget: int | None,
     ) -> None:
         super().__init__(layers=[])
         self.lengths: list[int] = []
         self._shape, self._device, self._dtype = shape, device, dtype
-        self._most_rows, self._room = most_rows, room
+        self._most_rows, self._token_budget = most_rows, token_budget
         self.clear()
 
     def __len__(self) -> int:
@@ -151,7 +152,9 @@ class RowCache(Cache):  # type: ignore[misc] # transformers is not checked, see 
 
     def rest(self) -> bool:
         """Give the memory back if it is much, while no text is under way; whether it was."""
-        much = self._room is not None and self._keys.shape[1] * self._keys.shape[3] > self._room * _AT_REST
+        much = (
+            self._token_budget is not None and self._keys.shape[1] * self._keys.shape[3] > self._token_budget * _AT_REST
+        )
         if much:
             self.clear()
         return much
@@ -265,7 +268,7 @@ class RowCache(Cache):  # type: ignore[misc] # transformers is not checked, see 
         return mask.masked_fill_(hidden, torch.finfo(self._dtype).min)
 
     def _grow(self, *, rows: int, tokens: int) -> None:
-        """Make room; what a failure leaves behind is whole."""
+        """Make token_budget; what a failure leaves behind is whole."""
         have_rows, have_tokens = self._keys.shape[1], self._keys.shape[3]
         if rows <= have_rows and tokens <= have_tokens:
             return
@@ -273,7 +276,7 @@ class RowCache(Cache):  # type: ignore[misc] # transformers is not checked, see 
         rounded = min(self._most_rows, -(-rows // _ROWS) * _ROWS)
         tokens = -(-max(tokens, *self.lengths, 1) // _BLOCK) * _BLOCK
         sizes = [(max(rounded, have_rows), max(tokens, have_tokens)), (rounded, tokens), (rows, tokens)]
-        fitting = (size for size in sizes if self._room is None or size[0] * size[1] <= self._room)
+        fitting = (size for size in sizes if self._token_budget is None or size[0] * size[1] <= self._token_budget)
         made_rows, made_tokens = next(fitting, sizes[-1])
         keys, values = self._made(rows=made_rows, tokens=made_tokens)
         rows, tokens = min(made_rows, have_rows), min(made_tokens, have_tokens)

@@ -16,7 +16,7 @@ import numpy as np
 from ragbandit.router.errors import ArmFailed, ConfigError, missing_package
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.huggingface import without_bar
-from ragbandit.strategies.generators.sampling import Taken, looked, pieces
+from ragbandit.strategies.generators.sampling import SampledTokens, pieces, read_details
 from ragbandit.strategies.generators.token_details import Attention
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from ragbandit.strategies.generators.continuous_batching import Engine, Writing, Written
+    from ragbandit.strategies.generators.continuous_batching import Engine, SequenceResult, SequenceState
     from ragbandit.strategies.generators.kv_cache import KeyShape
 
 __all__ = ["LocalGenerator"]
@@ -94,27 +94,33 @@ class LocalGenerator(Generator):
         self._remembered = lru_cache(maxsize=_REMEMBERED)(self._tokenized)
         #: a token's own text; there are as many as words in the vocabulary
         self._name = cache(lambda token: self._text([token], plain=False))
-        self._engine, shape = self._made_engine(threads=threads, prefix_bytes=int(prefix_mb * 2**20))
+        self._engine, shape = self._make_engine(threads=threads, prefix_bytes=int(prefix_mb * 2**20))
         self.context_tokens = _context(self._model, asked=context_tokens, window=shape.window, name=name)
 
-    def _made_engine(self, *, threads: int | None, prefix_bytes: int) -> tuple["Engine", "KeyShape"]:
-        from ragbandit.strategies.generators.continuous_batching import Engine, pace_on
+    def _make_engine(self, *, threads: int | None, prefix_bytes: int) -> tuple["Engine", "KeyShape"]:
+        from ragbandit.strategies.generators.continuous_batching import Engine, scheduler_config
         from ragbandit.strategies.generators.kv_cache import Prefixes, RowCache, check_rows, key_shape
 
         shape = key_shape(self._model)
         check_rows(self._model, shape=shape)
         size = shape.bytes_per_token(self._model.dtype)
-        pace = pace_on(self._device, rows=self.max_batch, bytes_per_token=size, less=prefix_bytes)
+        config = scheduler_config(
+            self._device, max_sequences=self.max_batch, bytes_per_token=size, reserved=prefix_bytes
+        )
         self._cache = RowCache(
-            shape, device=self._device, dtype=self._model.dtype, most_rows=self.max_batch, room=pace.room
+            shape,
+            device=self._device,
+            dtype=self._model.dtype,
+            most_rows=self.max_batch,
+            token_budget=config.token_budget,
         )
         engine = Engine(
             self._model,
             cache=self._cache,
             prefixes=Prefixes(limit=prefix_bytes, bytes_per_token=size),
-            pace=pace,
-            ended=self._ended,
-            looked=self._looked,
+            config=config,
+            is_finished=self._is_finished,
+            read_details=self._read_details,
             start=lambda: self._set_threads(threads),
         )
         return engine, shape
@@ -131,7 +137,7 @@ class LocalGenerator(Generator):
         the next token. Raises ArmFailed if prompt and max_tokens do not fit in context_tokens, the model fails, or
         the generator was closed.
         """
-        from ragbandit.strategies.generators.continuous_batching import Writing
+        from ragbandit.strategies.generators.continuous_batching import SequenceState
 
         if request.max_tokens < 1:
             return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="length")
@@ -143,18 +149,18 @@ class LocalGenerator(Generator):
                 else "the prompt is empty",
                 remedy="shorten the prompt or raise the generator's context_tokens" if ids else None,
             )
-        taken = Taken(want=request.want, sampling=request.sampling, special=self._trained)
-        writing = Writing(request, ids=np.array(ids, dtype=np.int64), taken=taken)
-        self._engine.submit(writing)
-        outcome = asyncio.wrap_future(writing.future)
-        outcome.add_done_callback(_heard)
+        sampled = SampledTokens(want=request.want, sampling=request.sampling, special=self._trained)
+        sequence = SequenceState(request, ids=np.array(ids, dtype=np.int64), sampled=sampled)
+        self._engine.submit(sequence)
+        outcome = asyncio.wrap_future(sequence.future)
+        outcome.add_done_callback(_consume_error)
         try:
-            done, _ = await asyncio.wait({outcome}, timeout=writing.seconds_left())
-            if not done and writing.future.cancel():  # the deadline passed while others were being served
+            done, _ = await asyncio.wait({outcome}, timeout=sequence.seconds_left())
+            if not done and sequence.future.cancel():  # the deadline passed while others were being served
                 return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="deadline")
-            return self._completion(writing, await outcome)  # a text under way sees its deadline at the next token
+            return self._completion(sequence, await outcome)  # a text under way sees its deadline at the next token
         finally:
-            writing.abandoned.set()
+            sequence.cancelled.set()
 
     async def close(self) -> None:
         """End the writing thread; calls under way finish first, later ones are ArmFailed."""
@@ -193,55 +199,55 @@ class LocalGenerator(Generator):
     def _decoded(self, ids: Sequence[int], *, plain: bool) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False))
 
-    def _ended(self, writing: "Writing") -> bool:
+    def _is_finished(self, sequence: "SequenceState") -> bool:
         """Whether the last token ends the text: it is the model's end, or completes a stop string."""
-        tokens = writing.taken.tokens
-        if tokens[-1] in self._ends or not writing.stop:
+        tokens = sequence.sampled.tokens
+        if tokens[-1] in self._ends or not sequence.stop:
             return tokens[-1] in self._ends
         # A token has a byte at least: the tail is long enough for every stop string that ends in it, and most often
         # says without the whole text that there is none.
-        tail = max(len(each.encode()) for each in writing.stop) + _TAIL
-        text = partial(self._text, plain=writing.plain)
-        if len(tokens) > tail and _first_stop(text(tokens[-tail:]), writing.stop) is None:
+        tail = max(len(each.encode()) for each in sequence.stop) + _TAIL
+        text = partial(self._text, plain=sequence.plain)
+        if len(tokens) > tail and _first_stop(text(tokens[-tail:]), sequence.stop) is None:
             return False
-        return _first_stop(text(tokens), writing.stop) is not None
+        return _first_stop(text(tokens), sequence.stop) is not None
 
-    def _looked(self, writing: "Writing", row: int, read: int) -> Mapping[str, Any]:
+    def _read_details(self, sequence: "SequenceState", row: int, read: int) -> Mapping[str, Any]:
         """Attention and hidden states, if they are wanted, from the row that holds the text."""
-        written, want = self._without_end(writing.taken.tokens), writing.request.want
+        written, want = self._without_end(sequence.sampled.tokens), sequence.request.want
         if not want & {"attention", "hidden_states"} or not written:
             return {}
         self._cache.lengths[row] = read
         run = partial(self._cache.run, self._model, [written], first=row)
-        return looked(self._torch, self._model, run=run, tokens=read + len(written), want=want)
+        return read_details(self._torch, self._model, run=run, tokens=read + len(written), want=want)
 
-    def _completion(self, writing: "Writing", written: "Written") -> Completion:
-        """What the caller gets, put into words by the caller: others are being written meanwhile."""
-        tokens = self._without_end(writing.taken.tokens)
-        text = self._text(tokens, plain=writing.plain)
-        cut = _first_stop(text, writing.stop)
+    def _completion(self, sequence: "SequenceState", result: "SequenceResult") -> Completion:
+        """The completion, decoded in the caller's task: the engine goes on with other sequences meanwhile."""
+        tokens = self._without_end(sequence.sampled.tokens)
+        text = self._text(tokens, plain=sequence.plain)
+        cut = _first_stop(text, sequence.stop)
         return Completion(
             text=text if cut is None else text[:cut],
-            prompt_tokens=written.read,
-            completion_tokens=len(writing.taken.tokens),
-            finish=written.finish,
-            details={} if written.finish == "deadline" else self._details(writing, seen=written.seen),
+            prompt_tokens=result.read,
+            completion_tokens=len(sequence.sampled.tokens),
+            finish=result.finish,
+            details={} if result.finish == "deadline" else self._details(sequence, details=result.details),
         )
 
     def _without_end(self, ids: list[int]) -> list[int]:
         return ids[:-1] if ids and ids[-1] in self._ends else ids
 
-    def _details(self, writing: "Writing", *, seen: Mapping[str, Any]) -> Mapping[str, object]:
-        """What the request wants to know of the tokens written, the end token left out."""
-        written = self._without_end(writing.taken.tokens)
-        if not writing.request.want - {"completion", "stop"} or not written:
+    def _details(self, sequence: "SequenceState", *, details: Mapping[str, Any]) -> Mapping[str, object]:
+        """Details of the generated tokens that the request wants, the end token left out."""
+        written = self._without_end(sequence.sampled.tokens)
+        if not sequence.request.want - {"completion", "stop"} or not written:
             return {}
         with self._tokenizer_lock:
-            texts = pieces(written, text=partial(self._decoded, plain=writing.plain))
-        found = {**writing.taken.details(texts=texts, name=self._name), **seen}
-        if "attention" in seen:
-            names = [*map(self._name, writing.ids.tolist()), *texts]
-            found["attention"] = Attention(weights=seen["attention"], keys=tuple(names))
+            texts = pieces(written, text=partial(self._decoded, plain=sequence.plain))
+        found = {**sequence.sampled.details(texts=texts, name=self._name), **details}
+        if "attention" in details:
+            names = [*map(self._name, sequence.ids.tolist()), *texts]
+            found["attention"] = Attention(weights=details["attention"], keys=tuple(names))
         return found
 
     def _set_threads(self, count: int | None) -> None:
@@ -249,7 +255,7 @@ class LocalGenerator(Generator):
             self._torch.set_num_threads(count)
 
 
-def _heard(outcome: "asyncio.Future[Written]") -> None:
+def _consume_error(outcome: "asyncio.Future[SequenceResult]") -> None:
     """A failure is heard of: if its caller was cancelled in the same moment, asyncio need not complain."""
     if not outcome.cancelled():
         outcome.exception()

@@ -1,4 +1,4 @@
-"""What the failure of an OpenAI-compatible server says: whether it may pass, when to come back, and in which words."""
+"""Errors of OpenAI-compatible servers: whether a retry may help, the pause asked for, and the message."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What goes to an OpenAI-compatible server and what comes back: requests built, replies read, no connection made."""
+"""Protocol of OpenAI-compatible servers: requests built and replies read; no connection is made here."""
 
 import math
 from collections.abc import Mapping
@@ -94,7 +94,7 @@ class OpenAiOptions:
 
 
 class BrokenReply(Exception):
-    """What came back is no whole reply. permanent: another attempt would bring the same."""
+    """The reply is broken or incomplete. permanent: another attempt would bring the same."""
 
     def __init__(self, message: str, *, remedy: str | None = None, permanent: bool = False) -> None:
         super().__init__(message)
@@ -149,7 +149,7 @@ class TokenCounter:
 
 @dataclass(kw_only=True, slots=True)
 class Reading:
-    """What has come of one attempt so far."""
+    """The reply of one attempt, as far as it has come."""
 
     request: Request
     text: str = ""

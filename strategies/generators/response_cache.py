@@ -1,4 +1,4 @@
-"""Answers once given, kept in a folder and given again: for evaluations that are repeated, off unless asked for.
+"""Response cache: completions kept in a folder and returned again, for repeated evaluations; off by default.
 
 A cached answer keeps the tokens, dollars and seconds of the call that made it, so that the cost of an arm stays what
 it would be without the cache; only the waiting is spared.

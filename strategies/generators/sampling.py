@@ -1,8 +1,7 @@
-"""What a local model tells beside its text: how sure it was, where it looked, what it had in mind, token by token.
+"""Sampling of tokens, and token-level details of a local model: probabilities, attention and hidden states.
 
-Probabilities are taken while the text is written, from the distribution before any sampling. Attention and hidden
-states take one more pass over the tokens written, with attention computed in the open ("eager"): fast kernels do not
-give it.
+Probabilities are computed while a sequence is generated, from the distribution before any sampling. Attention and
+hidden states take one more pass over the generated tokens, with "eager" attention: fused kernels do not return it.
 """
 
 import random
@@ -21,16 +20,16 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-__all__ = ["Taken", "looked", "picked", "pieces"]
+__all__ = ["SampledTokens", "pieces", "read_details", "sample_next"]
 
-#: other tokens that are told of every place
+#: other tokens that are facts of every place
 OTHERS: Final = 5
 #: least temperature that is computed with: half precision tells no nearer logits apart, and float32 knows no 1e-46
 _COLDEST: Final = 1e-6
 
 
-class Taken:
-    """The tokens of one text: how they are to be taken, which they are, and how likely they were if that is wanted."""
+class SampledTokens:
+    """The tokens sampled for one sequence: how to sample, which they are, and if wanted how likely they were."""
 
     def __init__(self, *, want: frozenset[Need], sampling: Sampling | None, special: Mapping[str, int]) -> None:
         self.want, self.sampling, self.special = want, sampling, dict(special)
@@ -44,17 +43,17 @@ class Taken:
 
     @property
     def asks(self) -> bool:
-        """Whether anything of the distributions is wanted."""
+        """True if anything of the distributions is wanted."""
         return bool(self.want & {"logprobs", "entropy", "trained_tokens"})
 
     def draw(self) -> float:
         """The next random number, from 0 up to 1."""
         return self._dice.random()
 
-    def note(self, told: Sequence[float], *, token: int) -> None:
-        """One row of `_told`, of the place where this token was taken."""
-        count = (len(told) - 2 - len(self.special)) // 2
-        chosen, entropy, *rest = told
+    def note(self, facts: Sequence[float], *, token: int) -> None:
+        """One row of `_distribution_facts`, of the place where this token was taken."""
+        count = (len(facts) - 2 - len(self.special)) // 2
+        chosen, entropy, *rest = facts
         if "logprobs" in self.want:
             best = zip(map(int, rest[count : 2 * count]), rest[:count], strict=True)
             self._chosen.append(chosen)
@@ -80,32 +79,32 @@ class Taken:
         return found
 
 
-def picked(torch: Any, logits: "Tensor", *, texts: Sequence[Taken]) -> None:
-    """Give every text its next token, and what it wants to know of it; logits of shape (texts, vocabulary).
+def sample_next(torch: Any, logits: "Tensor", *, sequences: Sequence[SampledTokens]) -> None:
+    """Append the next token to every sequence, with the details it wants; logits of shape (sequences, vocabulary).
 
-    The likeliest token, or one drawn: temperature, then top_k, then the least set that reaches top_p. All texts must
-    name the same special tokens. One transfer from the device, whatever is asked.
+    The likeliest token, or one drawn: temperature, then top_k, then the least set that reaches top_p. All sequences
+    must name the same special tokens. One transfer from the device, whatever is asked.
     """
-    tokens = logits.argmax(-1)  # (texts,)
-    drawing = [row for row, text in enumerate(texts) if text.sampling is not None]
+    tokens = logits.argmax(-1)  # (sequences,)
+    drawing = [row for row, text in enumerate(sequences) if text.sampling is not None]
     if drawing:
-        tokens[drawing] = _drawn(torch, logits[drawing], texts=[texts[row] for row in drawing])
-    asking = [row for row, text in enumerate(texts) if text.asks]
+        tokens[drawing] = _draw(torch, logits[drawing], sequences=[sequences[row] for row in drawing])
+    asking = [row for row, text in enumerate(sequences) if text.asks]
     found = tokens.double()  # holds every id exactly
     if asking:
-        special = list(texts[0].special.values())
-        told = _told(torch, logits[asking], tokens=tokens[asking], special=special)  # (asking, F)
-        found = torch.cat([found, told.flatten()])
+        special = list(sequences[0].special.values())
+        facts = _distribution_facts(torch, logits[asking], tokens=tokens[asking], special=special)  # (asking, F)
+        found = torch.cat([found, facts.flatten()])
     numbers = found.tolist()
-    for text, token in zip(texts, numbers, strict=False):
+    for text, token in zip(sequences, numbers, strict=False):
         text.tokens.append(int(token))
-    width = (len(numbers) - len(texts)) // max(1, len(asking))
+    width = (len(numbers) - len(sequences)) // max(1, len(asking))
     for at, row in enumerate(asking):
-        begin = len(texts) + at * width
-        texts[row].note(numbers[begin : begin + width], token=texts[row].tokens[-1])
+        begin = len(sequences) + at * width
+        sequences[row].note(numbers[begin : begin + width], token=sequences[row].tokens[-1])
 
 
-def _told(torch: Any, logits: "Tensor", *, tokens: "Tensor", special: Sequence[int]) -> "Tensor":
+def _distribution_facts(torch: Any, logits: "Tensor", *, tokens: "Tensor", special: Sequence[int]) -> "Tensor":
     """Shape (rows, F): log-probability of the token, entropy, the best values, their places, those of special."""
     rows = torch.log_softmax(logits.float(), dim=-1)  # (rows, vocabulary)
     values, places = rows.topk(min(OTHERS + 1, rows.shape[1]))
@@ -114,10 +113,10 @@ def _told(torch: Any, logits: "Tensor", *, tokens: "Tensor", special: Sequence[i
     return torch.cat([part.double() for part in (chosen, entropy, values, places, rows[:, special])], dim=1)
 
 
-def _drawn(torch: Any, logits: "Tensor", *, texts: Sequence[Taken]) -> "Tensor":
+def _draw(torch: Any, logits: "Tensor", *, sequences: Sequence[SampledTokens]) -> "Tensor":
     """A token for every row, shape (rows,), where the cumulated probabilities pass the row's random number."""
     width = logits.shape[1]
-    how = [(text.sampling, text.draw()) for text in texts if text.sampling is not None]
+    how = [(text.sampling, text.draw()) for text in sequences if text.sampling is not None]
     facts = [(each.temperature, each.top_k or width, each.top_p if each.top_p < 1.0 else 2.0, u) for each, u in how]
     temperature, top_k, top_p, number = torch.tensor(facts, device=logits.device).T[:, :, None]  # (rows, 1) each
     logits = logits.float() - logits.float().amax(-1, keepdim=True)  # at most 0: no temperature makes them infinite
@@ -153,7 +152,7 @@ def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> li
     return found
 
 
-def looked(
+def read_details(
     torch: Any,
     model: "PreTrainedModel",
     *,
@@ -177,7 +176,7 @@ def looked(
 
 @contextmanager
 def _eager(model: "PreTrainedModel") -> "Iterator[None]":
-    """The model with attention in the open, for one pass."""
+    """The model with eager attention, for one pass."""
     usual = model.config._attn_implementation  # noqa: SLF001 - the name that transformers itself documents
     model.set_attn_implementation("eager")
     try:

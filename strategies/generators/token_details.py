@@ -1,4 +1,4 @@
-"""What a generator may tell beyond its text, for the arms that ask for it (`Request.want`, `Completion.details`).
+"""Token-level details of a completion, for the arms that ask for them (`Request.want`, `Completion.details`).
 
     want             details[want]
     logprobs         tuple of Token, one per token written

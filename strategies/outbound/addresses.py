@@ -28,7 +28,7 @@ def shown_address(url: str) -> str:
 
 
 def _fault(url: str) -> str | None:
-    """What is wrong with it in a few words, which repeat nothing of it; None if nothing is."""
+    """The fault of the URL in a few words that repeat nothing of it; None if there is none."""
     if not url.isprintable() or " " in url:  # urlsplit drops line breaks and tabs without a word
         return "it holds a space or a control character"
     if not url.lower().startswith(("http://", "https://")):

@@ -1,4 +1,4 @@
-"""How much may be asked per minute: a bucket that fills steadily and may be overdrawn by those who wait."""
+"""Rate limits: a token bucket that fills steadily and may be overdrawn by callers that wait."""
 
 import asyncio
 import time

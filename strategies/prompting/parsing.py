@@ -1,4 +1,4 @@
-"""What a model was asked to write in a form, read out of what it wrote: a JSON object, a label, yes or no.
+"""Parsing of replies that were asked for in a form: a JSON object, a label, yes or no.
 
 Models wrap, repeat, quote and cut off what they were asked for. Everything here takes any text at all, never
 raises, and gives None (or leaves a number out) where the form is not there. What to do then is the arm's

@@ -1,4 +1,4 @@
-"""What goes into a prompt and what comes out of it: search queries, sentences, passages, answers.
+"""Search queries, passages, sentences and answers: the texts that go into prompts and come out of replies.
 
 Everything here is text in, text out, without a model. The rules follow IRCoT (Trivedi et al. 2023) as
 Adaptive-RAG (Jeong et al. 2024) ran it; where its code had a trap, the docstring says what differs here.
@@ -95,7 +95,7 @@ def cut_words(text: str, *, words: int) -> tuple[str, int]:
 
 
 def last_query(question: str, *, sentences: Sequence[str]) -> str:
-    """What to search next: the last sentence of the chain that states something, else the question (IRCoT).
+    """The next search query: the last sentence of the chain that states something, else the question (IRCoT).
 
     A sentence is reasoning, and not searched, if it starts with thus, so, that is, therefore or hence, or
     contains arithmetic such as "1990 - 1950 = 40". Empty sentences are passed over. Not yet cleaned.
@@ -218,7 +218,7 @@ def keep_best(held: Sequence[Hit], new: Hit) -> int | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sifted:
-    """What became of the hits offered to a pool."""
+    """The fate of hits offered to a pool."""
 
     #: ids that came in, in order
     added: tuple[str, ...]

@@ -314,7 +314,7 @@ async def ask(
     want: frozenset[Need] = frozenset(),
     sampling: Sampling | None = None,
 ) -> Completion:
-    """What the model writes to `shown_prompt`. Raises what that and `Run.complete` raise."""
+    """The completion of `shown_prompt`. Raises what that and `Run.complete` raise."""
     prompt = shown_prompt(
         run,
         template=template,

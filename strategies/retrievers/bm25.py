@@ -233,7 +233,7 @@ def _load_field(folder: Path) -> Any:
 
 
 def read_meta(folder: Path) -> dict[str, Json]:
-    """What `index.json` says. Raises ConfigError with the command that builds the index, if it is no index of ours."""
+    """The facts in `index.json`. Raises ConfigError, with the command that builds it, if it is no index of ours."""
     return read_json(folder, reads=FORMAT, remedy=_rebuild(folder))
 
 

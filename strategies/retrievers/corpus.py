@@ -119,7 +119,7 @@ def _read_row(row: object, *, place: str) -> Passage:
 
 
 def model_text(text: str, *, title: str) -> str:
-    """What models read of a passage: its title on a line of its own, and its text."""
+    """The text of a passage as models read it: its title on a line of its own, and its text."""
     return f"{title}\n{text}".strip()
 
 
@@ -151,7 +151,7 @@ class PassageFile:
 
 
 def read_json(folder: Path, *, reads: object, remedy: str) -> dict[str, Json]:
-    """What `index.json` says. Raises ConfigError with the remedy, if it is no index of the format `reads`."""
+    """The facts in `index.json`. Raises ConfigError with the remedy, if it is no index of the format `reads`."""
     file = folder / META
     if not file.is_file():
         raise ConfigError(f"{folder} holds no index", field="retriever.index", remedy=remedy)

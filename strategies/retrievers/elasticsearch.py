@@ -66,7 +66,7 @@ def connect(url: str, *, api_key: str | None = None, timeout_s: float = 30.0) ->
 
 
 def read_meta(client: Elasticsearch, *, index: str) -> dict[str, Json]:
-    """What the mapping's _meta says: format, passages, sha256 of the passages, created_at, model, width, settings.
+    """The facts in the mapping's _meta: format, passages, sha256 of the passages, created_at, model, width, settings.
 
     Raises ConfigError if there is no such index, if it is not ours or of another version, or if nobody answers.
     """
@@ -350,11 +350,11 @@ def _check_encoder(encoder: "SentenceEncoder | None", *, model: object, index: s
 
 
 def _in_our_words(error: Exception, *, kind: type[RagBanditError], index: str | None = None) -> RagBanditError:
-    """What the client raised, in our words: server down, index gone, key refused, or the server's own reason."""
+    """The client's error in our words: server down, index gone, key refused, or the server's own reason."""
     status = getattr(error, "status_code", None)
     if not isinstance(error, ApiError):
         reason = f"Elasticsearch does not answer: {error}"
-        return kind(reason, field="retriever.url", remedy="start it, or mend retriever.url")
+        return kind(reason, field="retriever.url", remedy="start it, or correct retriever.url")
     if status in (401, 403):
         remedy = "put a key that may read and write the index into the variable that retriever.api_key_env names"
         return kind(f"Elasticsearch refuses us: {error}", field="retriever.api_key_env", remedy=remedy)

@@ -79,7 +79,7 @@ class _Token:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Usage:
-    """What a first reading of all passages says about their words."""
+    """Word statistics of a first reading of all passages."""
 
     titles: frozenset[str]
     #: words that are no name: function words, and those mostly written without a capital

@@ -1,4 +1,4 @@
-"""The nearest of very many vectors without comparing them all: a graph of faiss, beside the vectors of `dense`."""
+"""Approximate nearest neighbours: a graph of faiss (HNSW) beside the vectors of `dense`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What any retriever finds, put into a better order by another judge."""
+"""Reranking: the hits of any retriever, put into a better order by another model or class."""
 
 import logging
 import math

@@ -87,7 +87,7 @@ def clean(text: str) -> str:
 
 
 def _takes_first_token(folder: Path) -> bool:
-    """What the pooling module says: False for the mean of the tokens."""
+    """True if the folder's pooling takes the first token, False if it takes the mean of the tokens."""
     modules = _read(folder / "modules.json")
     pooling = [module for module in modules or [] if str(module.get("type", "")).endswith("Pooling")]
     if not pooling:

@@ -107,7 +107,7 @@ def check_declares_itself(make_strategy: MakeStrategy) -> None:
 
 
 def check_needs_what_it_uses(make_strategy: MakeStrategy) -> None:
-    """Whatever an arm asks of the generator beyond plain text, stop strings included, is among its needs."""
+    """An arm declares everything that it asks of the generator, stop strings included, in its needs."""
     strategy, asked = make_strategy(), generator()
     run(strategy, generator_=asked)
 
@@ -343,7 +343,7 @@ def check_takes_any_passage(make_strategy: MakeStrategy) -> None:
 
 
 def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
-    """Whatever the model writes, and however often it says the same, the arm ends by itself after few calls."""
+    """An arm ends by itself after few calls, whatever the model writes and however often it repeats itself."""
     for text in (
         "",
         " \n\n ",

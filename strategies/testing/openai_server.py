@@ -30,7 +30,7 @@ _OTHERS = {" other": -1.0}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """What to send back for one request."""
+    """The reply to one request."""
 
     #: the model's words
     text: str = ""
@@ -103,7 +103,7 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        """What a client takes as base_url."""
+        """The base_url for a client."""
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _asked_text(asked: Mapping[str, Any]) -> str:
-    """What the model is asked, without the format around it."""
+    """The prompt of the request, without the format around it."""
     messages = "\n".join(str(message.get("content")) for message in asked.get("messages", []))
     return messages or str(asked.get("prompt", ""))
 

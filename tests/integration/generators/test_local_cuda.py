@@ -79,7 +79,7 @@ def test_bfloat16_knows_the_capital(folder):
 def test_little_memory_is_kept_to():
     """Where few texts fit in memory, the others wait and all are answered."""
     generator = LocalGenerator(tiny_writer("llama"), device="cuda", precision="float32")
-    generator._cache._room = 200
-    generator._engine.pace = replace(generator._engine.pace, room=200)
+    generator._cache._token_budget = 200
+    generator._engine.config = replace(generator._engine.config, token_budget=200)
     asked = [Request(prompt=Prompt(instructions="", body=f"w{number}"), max_tokens=20) for number in range(40)]
     assert len({answer.text for answer in together(generator, asked)}) > 20

@@ -127,7 +127,7 @@ def test_bfloat16_writes_what_float32_finds_as_likely(half, reference, monkeypat
     asyncio.run(many())
     assert len(texts) == 4
     for writing in texts:
-        taken = writing.taken.tokens
+        taken = writing.sampled.tokens
         logits = logits_of(reference, [*writing.ids.tolist(), *taken[:-1]], count=len(taken))
         behind = logits.amax(-1) - logits[range(len(taken)), taken]
         allowed = 4 * math.sqrt(2) * bfloat16_error(reference.config.num_hidden_layers) * logits.std(-1)
@@ -204,7 +204,7 @@ def test_the_deadline_stops_the_writing(generator, monkeypatch):
     done = complete(generator, LONG, max_tokens=900, deadline=deadline)
     assert done.finish == "deadline"
     assert done.prompt_tokens <= generator.count_tokens(LONG)
-    # The clock is looked at before a step, so that it may pass in between.
+    # The clock is read_details at before a step, so that it may pass in between.
     assert sum(moment > deadline for moment in begun) <= 1
 
 
@@ -298,9 +298,9 @@ def test_a_prompt_too_long_fails(generator):
 def test_the_answer_does_not_depend_on_reading_in_chunks(generator, monkeypatch):
     """A long prompt read in pieces is continued like one read at once."""
     monkeypatch.setattr(generator._engine, "_prefixes", Prefixes(limit=0, bytes_per_token=1))
-    monkeypatch.setattr(generator._engine, "pace", replace(generator._engine.pace, chunk=2048))
+    monkeypatch.setattr(generator._engine, "config", replace(generator._engine.config, prefill_chunk=2048))
     whole = complete(generator, MEDIUM, max_tokens=6)
-    monkeypatch.setattr(generator._engine, "pace", replace(generator._engine.pace, chunk=100))
+    monkeypatch.setattr(generator._engine, "config", replace(generator._engine.config, prefill_chunk=100))
     assert complete(generator, MEDIUM, max_tokens=6).text == whole.text
 
 

@@ -18,6 +18,7 @@ from ragbandit.router.types import (
     MAX_TEXT,
     Budget,
     CallFailed,
+    Cost,
     DecisionId,
     Generated,
     Query,
@@ -719,3 +720,21 @@ def test_an_answer_that_the_tokens_cut_says_so(tokens, cut):
         return [event.value for event in given.trace if getattr(event, "rule", "") == "cut_by_budget_tokens"]
 
     assert asyncio.run(written()) == cut
+
+
+def test_an_arm_reports_the_cost_of_its_own_model():
+    """What an arm spent outside the run is in the outcome's cost; beyond the budget it ends the arm."""
+
+    async def own_model(run):
+        run.draft = "draft"
+        run.add_cost(Cost(llm_calls=1, prompt_tokens=30, completion_tokens=5, dollars=0.25))
+        return Answer(text="answer", stop_reason="own")
+
+    outcome = asyncio.run(outcome_of(Own(own_model)))
+    assert (outcome.status, outcome.cost.llm_calls, outcome.cost.dollars) == ("answered", 1, 0.25)
+    assert (outcome.cost.prompt_tokens, outcome.cost.completion_tokens) == (30, 5)
+    for cap, value in (("dollars", 0.2), ("tokens", 34)):
+        outcome = asyncio.run(outcome_of(Own(own_model), **{cap: value}))
+        assert (outcome.status, outcome.stop_reason) == ("exhausted", f"budget_{cap}")
+        assert (outcome.answer, outcome.cost.dollars) == ("draft", 0.25)
+    assert asyncio.run(outcome_of(Own(own_model), dollars=0.25, tokens=35)).status == "answered"

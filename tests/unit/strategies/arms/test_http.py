@@ -208,7 +208,7 @@ def test_server_is_down(monkeypatch):
     outcome = run("http://127.0.0.1:9/answer", retries=1)
     assert (outcome.status, len(failures(outcome))) == ("failed", 2)
     assert "http://127.0.0.1:9/answer cannot be asked: it cannot be reached (" in outcome.error
-    assert outcome.error.endswith("(start the pipeline, or mend arms.mine.url)")
+    assert outcome.error.endswith("(start the pipeline, or correct arms.mine.url)")
 
 
 def test_a_broken_connection_says_so(monkeypatch):

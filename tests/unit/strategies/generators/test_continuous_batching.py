@@ -5,6 +5,7 @@ import functools
 import gc
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,14 +17,14 @@ from hypothesis import strategies as st
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators import kv_cache as row_cache
-from ragbandit.strategies.generators.continuous_batching import pace_on
+from ragbandit.strategies.generators.continuous_batching import scheduler_config
 from ragbandit.strategies.generators.local import LocalGenerator
-from ragbandit.strategies.generators.sampling import Taken, picked, pieces
+from ragbandit.strategies.generators.sampling import SampledTokens, pieces, sample_next
 from tests.support.tiny_models import tiny_writer
 
 #: as on a processor, and as on a graphics card with little memory, in small
-ONE_BY_ONE = {"free": 1, "chunk": 7, "together": 1, "room": None}
-TOGETHER = {"free": 2, "chunk": 16, "together": 64, "room": 400}
+ONE_BY_ONE = {"min_free_rows": 1, "prefill_chunk": 7, "prefill_tokens": 1, "token_budget": None}
+TOGETHER = {"min_free_rows": 2, "prefill_chunk": 16, "prefill_tokens": 64, "token_budget": 400}
 #: beginnings of prompts, so that some are alike
 SHARED = [f"w{(7 * place) % 61}" for place in range(50)]
 LONGEST = 12
@@ -34,7 +35,7 @@ def writer(architecture, *, rows=4, prefix_mb=1.0, pace="one"):
     made = LocalGenerator(
         tiny_writer(architecture), device="cpu", precision="float32", threads=1, max_batch=rows, prefix_mb=prefix_mb
     )
-    made._engine.pace = replace(made._engine.pace, **(ONE_BY_ONE if pace == "one" else TOGETHER))
+    made._engine.config = replace(made._engine.config, **(ONE_BY_ONE if pace == "one" else TOGETHER))
     return made
 
 
@@ -213,8 +214,8 @@ def test_numbers_that_are_none_still_give_a_token():
     """Logits without a number anywhere do not reach beyond the vocabulary."""
     import torch
 
-    taken = Taken(want=frozenset(), sampling=Sampling(temperature=1.0, seed=1, top_p=0.5), special={})
-    picked(torch, torch.full((1, 7), torch.nan), texts=[taken])
+    taken = SampledTokens(want=frozenset(), sampling=Sampling(temperature=1.0, seed=1, top_p=0.5), special={})
+    sample_next(torch, torch.full((1, 7), torch.nan), sequences=[taken])
     assert 0 <= taken.tokens[0] < 7
 
 
@@ -273,7 +274,7 @@ def test_without_memory_nothing_is_kept(steps):
 def test_the_kept_texts_stay_within_their_memory():
     """What was not used for longest is forgotten, and the bytes kept never exceed the limit."""
     shape = row_cache.KeyShape(layers=1, heads=1, key_width=2, value_width=2, window=None)
-    cache = row_cache.RowCache(shape, device="cpu", dtype=_float32(), most_rows=1, room=None)
+    cache = row_cache.RowCache(shape, device="cpu", dtype=_float32(), most_rows=1, token_budget=None)
     cache.append()
     texts = [np.full(10, number, dtype=np.int64) for number in range(3)]
     kept = row_cache.Prefixes(limit=2 * 10 * 16, bytes_per_token=16)
@@ -319,7 +320,7 @@ def test_a_fault_between_steps_leaves_nobody_waiting(monkeypatch):
     """Whatever breaks, those under way and those who wait are told, and later calls are served."""
     generator = writer("gpt2", rows=2)
     with monkeypatch.context() as patch:
-        patch.setattr(generator._engine, "_admit", lambda: [][0])
+        patch.setattr(generator._engine, "_schedule", lambda: [][0])
         failed = together(generator, [asked(["w1"]), asked(["w2"]), asked(["w3"])])
     assert all(isinstance(each, ArmFailed) for each in failed)
     assert together(generator, [asked(["w1"])])[0].text == expected("gpt2", asked(["w1"]))[0]
@@ -340,7 +341,7 @@ async def soon(generator, requests):
 
 def settle(generator):
     """Wait until the engine has nothing to do: callers are told of a failure before it clears up."""
-    while generator._engine._serving:
+    while generator._engine._running:
         time.sleep(0.001)
 
 
@@ -351,14 +352,14 @@ def fails(*_, **__):
 def test_a_failure_for_good_closes_the_engine(monkeypatch, caplog):
     """Where nothing can be cleared up, those who wait are told, later calls too, and the log says why."""
     generator = fresh(rows=2)
-    monkeypatch.setattr(generator._engine, "_admit", lambda: [][0])
+    monkeypatch.setattr(generator._engine, "_schedule", lambda: [][0])
     monkeypatch.setattr(generator._cache, "clear", fails)
     assert all(isinstance(each, ArmFailed) for each in asyncio.run(soon(generator, [asked(["w1"])] * 3)))
     settle(generator)
     later = asyncio.run(soon(generator, [asked(["w1"])]))[0]
     assert isinstance(later, ArmFailed)
     assert "it failed: for good" in str(later)
-    assert "could not be cleared up" in caplog.text
+    assert "could not be reset" in caplog.text
 
 
 def test_a_failure_amid_clearing_up_leaves_nobody_waiting(monkeypatch):
@@ -393,7 +394,7 @@ def test_memory_too_short_to_keep_a_prefix_costs_no_text(monkeypatch, caplog):
     monkeypatch.setattr(generator._engine._prefixes, "keep", fails)
     done = together(generator, [asked(SHARED[:20])])[0]
     assert done.text == expected("gpt2", asked(SHARED[:20]))[0]
-    assert "cannot be kept: for good" in caplog.text
+    assert "was emptied: for good" in caplog.text
 
 
 def test_a_failure_that_nobody_waits_for_is_no_news(monkeypatch):
@@ -470,24 +471,24 @@ def test_a_swap_leaves_nothing_beyond_a_text():
     assert (cache.lengths, cache._values.sum().item()) == ([0, 3], 12.0)
 
 
-def small_cache(*, rows, room=None):
+def small_cache(*, rows, token_budget=None):
     shape = row_cache.KeyShape(layers=1, heads=1, key_width=2, value_width=2, window=None)
-    return row_cache.RowCache(shape, device="cpu", dtype=_float32(), most_rows=rows, room=room)
+    return row_cache.RowCache(shape, device="cpu", dtype=_float32(), most_rows=rows, token_budget=token_budget)
 
 
-@pytest.mark.parametrize(("room", "rows", "size"), [(100, 1, (1, 96)), (400, 1, (4, 96)), (200, 2, (2, 96))])
-def test_rows_keep_to_their_room(room, rows, size):
+@pytest.mark.parametrize(("token_budget", "rows", "size"), [(100, 1, (1, 96)), (400, 1, (4, 96)), (200, 2, (2, 96))])
+def test_rows_keep_to_their_token_budget(token_budget, rows, size):
     """Rows are made in fours where they fit, and one by one where they do not."""
-    cache = small_cache(rows=64, room=room)
+    cache = small_cache(rows=64, token_budget=token_budget)
     cache._grow(rows=rows, tokens=90)
     assert (cache._keys.shape[1], cache._keys.shape[3]) == size
 
 
-@pytest.mark.parametrize(("room", "given_back"), [(2000, False), (200, True), (None, False)])
-def test_much_memory_is_given_back_at_rest(room, given_back):
-    """When no text is under way, a cache that fills much of its room is emptied, and a small one is not."""
+@pytest.mark.parametrize(("token_budget", "given_back"), [(2000, False), (200, True), (None, False)])
+def test_much_memory_is_given_back_at_rest(token_budget, given_back):
+    """When no text is under way, a cache that fills much of its token budget is emptied, and a small one is not."""
     generator = fresh(prefix_mb=0)
-    generator._cache._room = room
+    generator._cache._token_budget = token_budget
     for _ in range(2):
         together(generator, [asked(["w3", "w4"])])
     asyncio.run(generator.close())
@@ -496,17 +497,18 @@ def test_much_memory_is_given_back_at_rest(room, given_back):
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="Linux alone says how much memory is free")
-def test_a_processor_has_a_room():
+def test_the_token_budget_of_a_processor_follows_its_free_memory():
     """The tokens under way are bounded by the memory that is free, less what prefixes may take."""
-    paces = [pace_on("cpu", rows=4, bytes_per_token=1000, less=less) for less in (0, 2**20, 2**50)]
-    assert paces[0].room > paces[2].room == 0
+    made = partial(scheduler_config, "cpu", max_sequences=4, bytes_per_token=1000)
+    configs = [made(reserved=reserved) for reserved in (0, 2**20, 2**50)]
+    assert configs[0].token_budget > configs[2].token_budget == 0
 
 
 def test_a_free_row_does_not_wait_for_more_for_long(steps):
     """Beside long texts a newcomer gets the one free row after a few steps, though reading waits for several."""
     generator = fresh(rows=4, prefix_mb=0)
     generator._ends = frozenset()
-    generator._engine.pace = replace(generator._engine.pace, **TOGETHER | {"room": None})
+    generator._engine.config = replace(generator._engine.config, **TOGETHER | {"token_budget": None})
     seen = steps(generator)
 
     async def newcomer():

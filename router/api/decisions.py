@@ -101,8 +101,10 @@ def _add_asking(app: FastAPI) -> None:
     )
     async def outcomes(body: OutcomeBody, request: Request) -> Response:
         """Store the outcome of a decision that your own pipeline ran: its answer, cost, and how it ended."""
-        made = made_outcome(now=time.time(), **body.model_dump())
-        new = await awaited(admitting_router(request).submit_outcome(made), what="decision_id")
+        router = admitting_router(request)
+        given = body.model_dump() | {"steps": body.steps if "steps" in body.model_fields_set else None}
+        made = made_outcome(now=time.time(), reward=router.settings.reward, **given)
+        new = await awaited(router.submit_outcome(made), what="decision_id")
         reply: OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
         return JsonReply(reply, status_code=202 if new else 200)
 

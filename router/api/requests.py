@@ -126,7 +126,9 @@ class OutcomeBody(_Body):
     status: OutcomeStatus = Field(default="answered", description="how the pipeline ended")
     answer: Text = Field(default=None, description="the answer; a label is compared with it")
     steps: Annotated[int | float, _wanted("a finite number")] = Field(
-        default=0.0, description="rounds of search and generation; by default the reward charges them alone"
+        default=0.0,
+        description="rounds of search and generation; by default the reward charges them alone, and a cost is refused "
+        "without them",
     )
     cost: dict[str, Annotated[int | float, _wanted("a finite number")]] = Field(
         default_factory=dict, description="what else it used, by the names of Cost, for example dollars"

@@ -226,14 +226,15 @@ class Router:
         *,
         status: OutcomeStatus = "answered",
         answer: str | None = None,
-        steps: float = 0.0,
+        steps: float | None = None,
         cost: Mapping[str, float] | None = None,
         stop_reason: str = "",
         error: str | None = None,
     ) -> bool:
         """Report the outcome of a decision that the caller ran; False if this very outcome is stored already.
 
-        steps: rounds of retrieval and generation. cost: fields of Cost -> amounts.
+        steps: rounds of retrieval and generation; None is 0. cost: fields of Cost -> amounts. A cost of which
+        `reward.cost` charges nothing is refused where steps are not given: the arm would look free.
 
         Raises InvalidInput, NotFound, Conflict.
         """
@@ -246,6 +247,7 @@ class Router:
             cost=cost,
             stop_reason=stop_reason,
             error=error,
+            reward=self.settings.reward,
         )
         return _result(self.submit_outcome(made), timeout_s=SERVE_S)
 

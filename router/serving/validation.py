@@ -13,7 +13,7 @@ from typing import cast
 
 import uuid_utils
 
-from ragbandit.router.config.settings import BudgetSettings, Settings
+from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.types import (
     MAX_TEXT,
@@ -291,12 +291,16 @@ def made_outcome(
     now: float,
     status: OutcomeStatus,
     answer: str | None = None,
-    steps: float = 0.0,
+    steps: float | None = None,
     cost: Mapping[str, float] | None = None,
     stop_reason: str = "",
     error: str | None = None,
+    reward: RewardSettings | None = None,
 ) -> Outcome:
-    """The Outcome that the caller's own stack reports, or InvalidInput naming field and remedy."""
+    """The Outcome that the caller's own stack reports, or InvalidInput naming field and remedy.
+
+    reward: refuses a cost of which these settings charge nothing, unless steps are given; None refuses no such cost.
+    """
     checked_id(decision_id, field="decision_id")
     if status not in ("answered", "exhausted", "failed"):
         raise InvalidInput(f"unknown status {status!r}", field="status", remedy="use answered, exhausted or failed")
@@ -318,16 +322,30 @@ def made_outcome(
         if counted and amount != int(amount):
             raise InvalidInput(f"{value!r} is not a whole number", field=f"cost.{name}", remedy="send a count")
         amounts[name] = int(amount) if counted else amount
+    if reward is not None and steps is None and amounts:
+        _check_charged(amounts, reward=reward)
     return Outcome(
         decision_id=DecisionId(decision_id),
         status=status,
         answer=answer,
         trace=(),
         cost=Cost(**amounts),  # type: ignore[arg-type] # counts were made int above
-        steps=_number(steps, field="steps", low=0, high=MAX_CAP),
+        steps=0.0 if steps is None else _number(steps, field="steps", low=0, high=MAX_CAP),
         stop_reason=stop_reason,
         error=error,
         run_by="caller",
         made_by={},
         made_at=now,
     )
+
+
+def _check_charged(amounts: Mapping[str, float], *, reward: RewardSettings) -> None:
+    """Refuse a cost that the reward counts as 0: the dearest arm would look free."""
+    charged = sorted(term for term, price in reward.cost.items() if price > 0.0)
+    if reward.weight > 0.0 and charged and not set(charged) & set(amounts):
+        given = ", ".join(amounts)
+        raise InvalidInput(
+            f"the reward charges {', '.join(charged)}, and the cost has {given} alone: it would count as 0",
+            field="steps" if "steps" in charged else "cost",
+            remedy=f"send {charged[0]} (0 if there is none), or charge for {given} by the setting reward.cost",
+        )

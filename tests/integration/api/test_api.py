@@ -354,6 +354,7 @@ def test_concurrent_outcomes(http, service):
         ({"cost": {"passages": 10**400}}, "cost.passages"),
         ({"stop_reason": "x" * 65}, "stop_reason"),
         ({"answer": 7}, "answer"),
+        ({"cost": {"dollars": 0.02}}, "steps"),
     ],
 )
 def test_bad_outcome(shared, body, field):

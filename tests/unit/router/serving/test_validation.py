@@ -383,3 +383,29 @@ def test_outcome_without_answer_passes():
     """An outcome may have no answer and no cost."""
     made = outcome(status="failed", error="timed out")
     assert (made.answer, made.cost, made.error) == (None, Cost(), "timed out")
+
+
+@pytest.mark.parametrize(
+    ("reward", "values", "field"),
+    [
+        ({}, {"cost": {"dollars": 0.02}}, "steps"),
+        ({"cost": {"llm_calls": 1.0}}, {"cost": {"dollars": 0.02}}, "cost"),
+        ({"cost": {"llm_calls": 1.0, "dollars": 0.0}}, {"cost": {"dollars": 0.02}}, "cost"),
+        ({}, {"cost": {"dollars": 0.02}, "steps": 0}, None),
+        ({}, {"cost": {}}, None),
+        ({}, {}, None),
+        ({"weight": 0.0}, {"cost": {"dollars": 0.02}}, None),
+        ({"cost": {"dollars": 1.0}}, {"cost": {"dollars": 0.02}}, None),
+        ({"cost": {"dollars": 1.0, "steps": 1.0}}, {"cost": {"dollars": 0.02}}, None),
+    ],
+)
+def test_cost_that_the_reward_does_not_charge(reward, values, field):
+    """A cost of which the reward charges nothing is refused unless steps are given, naming the field and the remedy."""
+    settings = RewardSettings.model_validate(reward)
+    if field is None:
+        assert outcome(reward=settings, **values).steps == 0.0
+        return
+    with pytest.raises(InvalidInput, match="it would count as 0") as caught:
+        outcome(reward=settings, **values)
+    assert caught.value.field == field
+    assert "reward.cost" in caught.value.remedy

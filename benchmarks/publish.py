@@ -26,8 +26,12 @@ class Shown:
 
 
 FIGURES: Final = (
-    Shown(words="One `route()` call, median, encoder and durable log included", title="route() with", row="alone p50"),
-    Shown(words="Durable decisions, 16 callers", title="route() with", row="durable decisions"),
+    Shown(
+        words="One `route()` call, median, encoder and durable log included",
+        title="route() with distilbert/",
+        row="alone p50",
+    ),
+    Shown(words="Durable decisions, 16 callers", title="route() with distilbert/", row="durable decisions"),
     Shown(
         words="Feedback accepted over HTTP, in batches of 500",
         title="feedback and outcomes accepted",

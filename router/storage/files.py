@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-__all__ = ["cache_root", "cached_arrays", "whole_file", "whole_folder", "write_file"]
+__all__ = ["cache_root", "cached_arrays", "replace_folder", "whole_file", "whole_folder", "write_file"]
 
 log = logging.getLogger("ragbandit.cache")
 
@@ -68,6 +68,18 @@ def whole_folder(target: Path) -> Iterator[Path]:
         work.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def replace_folder(target: Path, *, by: Path) -> None:
+    """Put a finished folder in the place of another, which is deleted; both lie on the same disk.
+
+    A crash between the two renamings leaves no folder at `target`, never half of one. Raises OSError.
+    """
+    old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    if target.exists():
+        target.rename(old)
+    by.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def cached_arrays(

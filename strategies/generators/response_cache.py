@@ -8,8 +8,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.router.errors import ConfigError
+from ragbandit.router.storage.files import whole_file
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.token_details import Token
 
@@ -109,19 +108,14 @@ def _read(file: Path) -> Completion | None:
 
 
 def _write(done: Completion, *, file: Path) -> None:
-    """Write beside and rename, so that a reader in another process sees a whole file or none."""
-    beside: str | None = None
+    """Keep the completion; a failure to is logged."""
     try:
         kept = json.dumps(asdict(replace(done, details=_plain_details(done.details))))
         file.parent.mkdir(mode=0o700, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=file.parent, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as opened:
-            opened.write(kept)
-        os.replace(beside, file)
+        with whole_file(file, durable=False, private=True) as beside:
+            beside.write_text(kept, encoding="utf-8")
     except (OSError, TypeError, ValueError) as error:
         logger.warning("an answer is not cached", extra={"action": "cache", "reason": repr(error)})
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
 
 
 def _plain_details(details: Mapping[str, object]) -> dict[str, object]:

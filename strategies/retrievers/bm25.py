@@ -27,6 +27,7 @@ import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.router.storage.files import replace_folder
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import (
@@ -90,18 +91,10 @@ def build_index(
     building.mkdir(parents=True)
     try:
         meta = _write_index(rows, folder=building, progress=progress or (lambda _: None))
-        _swap(building, target=target)
+        replace_folder(target, by=building)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return meta
-
-
-def _swap(building: Path, *, target: Path) -> None:
-    old = target.with_name(f".{target.name}.old-{os.getpid()}")
-    if target.exists():
-        target.rename(old)
-    building.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _write_index(rows: Iterable[Passage], *, folder: Path, progress: Callable[[int], None]) -> dict[str, Json]:

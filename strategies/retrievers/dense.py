@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import numpy.typing as npt
 import torch
 
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.router.storage.files import replace_folder
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import (
@@ -87,11 +87,7 @@ def build_index(
         # Last: a folder with an index.json is complete.
         (building / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
         (building / _SETTINGS).unlink()
-        old = target.with_name(f".{target.name}.old-{os.getpid()}")
-        if target.exists():
-            target.rename(old)
-        building.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+        replace_folder(target, by=building)
     return meta
 
 

@@ -23,9 +23,7 @@ often as without, away from the beginnings of sentences. Scripts without capital
 """
 
 import json
-import os
 import re
-import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.storage.files import whole_file
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Passage
 
@@ -118,15 +117,8 @@ def write_popularity(read: Callable[[], Iterable[Passage]], folder: Path | str) 
     table = count_mentions(read)
     path = Path(folder, FILE)
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".popularity-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(table, file, ensure_ascii=False, separators=(",", ":"))
-            os.chmod(temporary, 0o644)  # mkstemp's own mode hides it from a router that runs as another user
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with whole_file(path, durable=False) as beside, beside.open("w", encoding="utf-8") as file:
+            json.dump(table, file, ensure_ascii=False, separators=(",", ":"))
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written: {error}", field="retriever.index", remedy="make the folder writable"

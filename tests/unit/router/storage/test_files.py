@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from ragbandit.router.storage.files import cached_arrays, whole_folder, write_file
+from ragbandit.router.storage.files import cached_arrays, replace_folder, whole_folder, write_file
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -196,3 +196,17 @@ def test_many_at_once_keep_one_whole_file(tmp_path):
     calls = build.calls
     last = cached_arrays("things", "a" * 64, build=build, cache=tmp_path)
     assert (len(files), build.calls, last["one"].tolist()) == (1, calls, 2.5)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_takes_the_place_of_another(tmp_path, there):
+    """The new folder stands where the old one was, if there was one, and nothing else is left."""
+    new, target = tmp_path / "new", tmp_path / "index"
+    new.mkdir()
+    (new / "file").write_text("new")
+    if there:
+        target.mkdir()
+        (target / "old").write_text("old")
+    replace_folder(target, by=new)
+    assert [path.name for path in target.iterdir()] == ["file"]
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]

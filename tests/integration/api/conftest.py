@@ -1,0 +1,47 @@
+"""Fixtures of the HTTP tests: services over a real uvicorn, one shared by those that only send what is refused."""
+
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from tests.support.http_service import Service
+
+
+@pytest.fixture
+def serve(settings):
+    """A factory of services; all are stopped at the end of the test."""
+    running: list[Service] = []
+
+    def start(**given) -> Service:
+        running.append(Service(settings(**given)))
+        return running[-1]
+
+    yield start
+    for service in running:
+        service.close()
+
+
+@pytest.fixture
+def service(serve):
+    return serve()
+
+
+@pytest.fixture
+def http(service):
+    return service.http
+
+
+@pytest.fixture(scope="package")
+def shared(tmp_path_factory):
+    """One service for the tests that only send what is refused."""
+    settings = {"data_dir": str(tmp_path_factory.mktemp("shared")), "encoder": {"model": "hashing", "dimension": 8}}
+    running = Service(Settings.model_validate(settings))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def unmoved(shared):
+    """The shared service's client; whatever the test sends must leave no decision and no feedback."""
+    counters = shared.router.status().counters
+    yield shared.http
+    assert shared.router.status().counters == counters

@@ -1,0 +1,174 @@
+"""HTTP: whatever cannot be used is refused in one shape, with the field and the remedy."""
+
+import json
+
+import pytest
+
+from tests.support.http_service import QUESTION, refused, routed
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"question": ""}, "question"),
+        ({"question": " \t\n"}, "question"),
+        ({"question": "a\x00b"}, "question"),
+        ({"question": "x" * 100_001}, "question"),
+        ({"question": 7}, "question"),
+        ({}, "question"),
+        ({"question": QUESTION, "arms": []}, "arms"),
+        ({"question": QUESTION, "arms": ["nobody"]}, "arms"),
+        ({"question": QUESTION, "arms": ["single_step", "single_step"]}, "arms"),
+        ({"question": QUESTION, "colour": "red"}, "colour"),
+        ({"question": QUESTION, "budget": {"rounds": 0}}, "budget.rounds"),
+        ({"question": QUESTION, "budget": {"rounds": 10**400}}, "budget.rounds"),
+        ({"question": QUESTION, "budget": {"euros": 1}}, "budget.euros"),
+        ({"question": QUESTION, "decision_id": "no spaces"}, "decision_id"),
+        ({"question": QUESTION, "decision_id": "x" * 65}, "decision_id"),
+        ({"question": QUESTION, "tenant": ""}, "tenant"),
+        ({"question": QUESTION, "context": {"deep": {"er": 1}}}, None),
+    ],
+)
+def test_bad_question(unmoved, body, field):
+    """A question that cannot be routed is 422, names the field and the remedy, and nothing is decided."""
+    error = refused(unmoved.post("/v1/route", json=body), 422, "INVALID_INPUT", field=field)
+    assert error["remedy"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"question": "\ud800"}',
+        rb'{"question": "x", "\ud800": 1}',
+        rb'{"question": "x", "context": {"\ud800": "y"}}',
+        rb'{"question": "x", "arms": ["\ud800"]}',
+        rb'{"question": "x", "decision_id": "\ud800"}',
+        rb'{"question": "x", "tenant": "\ud800"}',
+        rb'{"question": "x", "budget": {"seconds": "\ud800"}}',
+    ],
+)
+def test_lone_surrogate(unmoved, body):
+    """Text that JSON can spell but UTF-8 cannot is 422 wherever it stands."""
+    refused(unmoved.post("/v1/route", content=body, headers={"content-type": "application/json"}), 422, "INVALID_INPUT")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"question": "\xff\xfe"}',
+        b'{"question": ',
+        b"",
+        b"\xff" * 10,
+        b"[" * 100_000,
+        b'{"question": 1' + b"0" * 5000 + b"}",
+    ],
+    ids=["latin", "cut", "empty", "bytes", "deep", "digits"],
+)
+def test_not_json(unmoved, body):
+    """A body that is no JSON in UTF-8 is a 4xx of the usual shape; what is simply not JSON is 400."""
+    response = unmoved.post("/v1/route", content=body, headers={"content-type": "application/json"})
+    if body == b"":
+        refused(response, 422, "INVALID_INPUT")
+    else:
+        refused(response, 400, "INVALID_JSON")
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
+def test_not_a_number(shared, number):
+    """NaN and infinity are refused in a reward, and nothing is kept."""
+    key = routed(shared.http)["decision_id"]
+    body = b'{"decision_id": "' + key.encode() + b'", "reward": ' + number + b"}"
+    response = shared.http.post("/v1/feedback", content=body, headers={"content-type": "application/json"})
+    refused(response, 422, "INVALID_INPUT")
+    assert shared.router.decision(key).feedback == ()
+
+
+@pytest.mark.parametrize("body", [b"[]", b'"question"', b"7", b"null"])
+def test_not_an_object(unmoved, body):
+    """JSON that is no object is 422."""
+    response = unmoved.post("/v1/route", content=body, headers={"content-type": "application/json"})
+    refused(response, 422, "INVALID_INPUT")
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+@pytest.mark.parametrize("path", ["/v1/route", "/v1/feedback", "/v1/feedback/batch", "/v1/outcomes"])
+def test_json_that_is_not_said_to_be(unmoved, path, kind):
+    """JSON without its content type, as `curl -d` sends it, is refused by the header's name and what it must be."""
+    headers = {} if kind is None else {"content-type": kind}
+    response = unmoved.post(path, content=json.dumps({"question": QUESTION}), headers=headers)
+    error = refused(response, 422, "INVALID_INPUT", field="content-type")
+    assert (kind or "without a content type") in error["message"]
+    assert "content-type: application/json" in error["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "wanted"),
+    [
+        ("/v1/route", '{"budget": {"seconds": "3"}}', "budget.seconds", 'a finite number or null, not "3"'),
+        ("/v1/route", '{"budget": {"seconds": 1e400}}', "budget.seconds", "a finite number or null, not Infinity"),
+        ("/v1/route", '{"budget": {"dollars": true}}', "budget.dollars", "a finite number or null, not true"),
+        ("/v1/route", '{"budget": {"rounds": 1.5}}', "budget.rounds", "a whole number or null, not 1.5"),
+        ("/v1/route", '{"budget": [1]}', "budget", "an object, not this list"),
+        (
+            "/v1/route",
+            '{"context": {"a": [1]}}',
+            "context.a",
+            "text, a finite number, true, false or null, not this list",
+        ),
+        ("/v1/route", '{"context": {"a": NaN}}', "context.a", "text, a finite number, true, false or null, not NaN"),
+        ("/v1/route", '{"context": 7}', "context", "an object, not 7"),
+        ("/v1/route", '{"arms": ["single_step", 7]}', "arms.1", "text, not 7"),
+        ("/v1/route", '{"arms": "single_step"}', "arms", 'a list, not "single_step"'),
+        ("/v1/route", '{"decision_id": 7}', "decision_id", "text or null, not 7"),
+        ("/v1/feedback", '{"rating": "good"}', "rating", 'true, false, a finite number or null, not "good"'),
+        ("/v1/feedback", '{"label": 7}', "label", "text, a list of texts or null, not 7"),
+        ("/v1/feedback", '{"reward": {"is": 1}}', "reward", "a finite number or null, not this object"),
+        ("/v1/outcomes", '{"steps": null}', "steps", "a finite number, not null"),
+        ("/v1/outcomes", '{"cost": {"llm_calls": "1"}}', "cost.llm_calls", 'a finite number, not "1"'),
+        ("/v1/outcomes", '{"status": "done"}', "status", "'answered', 'exhausted' or 'failed', not \"done\""),
+    ],
+)
+def test_a_wrong_type_is_told_all_right_ones(unmoved, path, body, field, wanted):
+    """A value of a wrong type is refused once, with every type that would have been right and with what was sent."""
+    needed = {"question": QUESTION} if path == "/v1/route" else {"decision_id": "any"}
+    sent = json.dumps(needed)[:-1] + ", " + body[1:]
+    response = unmoved.post(path, content=sent, headers={"content-type": "application/json"})
+    error = refused(response, 422, "INVALID_INPUT", field=field)
+    assert error["message"] == f'"{field}" must be {wanted}'
+    assert error["remedy"]
+
+
+def test_a_missing_field_is_a_sentence(unmoved):
+    """What is missing, and what is no field, is said in a sentence that names it; wait_s is told its place."""
+    missing = refused(unmoved.post("/v1/route", json={}), 422, "INVALID_INPUT", field="question")
+    assert missing["message"] == '"question" is required (string)'
+    batch = refused(unmoved.post("/v1/feedback/batch", json={}), 422, "INVALID_INPUT", field="items")
+    assert batch["message"] == '"items" is required (list)'
+    sent = {"question": QUESTION, "wait_s": 3}
+    misplaced = refused(unmoved.post("/v1/answer", json=sent), 422, "INVALID_INPUT", field="wait_s")
+    assert misplaced["message"] == '"wait_s" is not a field of this request'
+    assert "/v1/answer?wait_s=" in misplaced["remedy"]
+
+
+def test_a_long_or_deep_wrong_value_is_not_repeated(unmoved):
+    """What is wrong is shown in a few words, however long or deep it is."""
+    deep = json.loads("[" * 400 + "]" * 400)
+    for value in ("x" * 10_000, ["x"] * 10_000, deep, {"a": deep}):
+        response = unmoved.post("/v1/route", json={"question": QUESTION, "budget": {"seconds": value}})
+        assert len(refused(response, 422, "INVALID_INPUT", field="budget.seconds")["message"]) < 150
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_too_large(http, announced):
+    """A body of 1 MB is 413, also when its length is not announced, and the service goes on."""
+    body = json.dumps({"question": "x" * 1_000_000}).encode()
+    pieces = (body[start : start + 10_000] for start in range(0, len(body), 10_000))
+    response = http.post("/v1/route", content=body if announced else pieces)
+    refused(response, 413, "BODY_TOO_LARGE")
+    routed(http)
+
+
+def test_wrong_path_and_method(unmoved):
+    """An unknown path is 404 and a wrong method 405, both in the usual shape."""
+    refused(unmoved.get("/v1/nowhere"), 404, "NOT_FOUND")
+    refused(unmoved.get("/v1/route"), 405, "METHOD_NOT_ALLOWED")

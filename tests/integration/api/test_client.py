@@ -1,0 +1,75 @@
+"""The HTTP client against a real service: the same values, and the errors that the service raised."""
+
+import pytest
+
+from ragbandit import Client
+from ragbandit.router import errors
+from tests.support.http_service import QUESTION
+
+
+@pytest.fixture
+def client(service):
+    with Client(service.url) as opened:
+        yield opened
+
+
+def test_client(client, service):
+    """The client walks the whole loop."""
+    assert client.ready()
+    decision = client.route(QUESTION, decision_id="mine-1", context={"a": 1}, arms=["single_step"], tenant="acme")
+    assert (decision["decision_id"], decision["arm"]) == ("mine-1", "single_step")
+    assert client.outcome("mine-1", answer="Bram Stoker", steps=1)["duplicate"] is False
+    assert client.feedback("mine-1", feedback_id="f1", label=["Bram Stoker"])["late"] is False
+    assert [r["late"] for r in client.feedback_batch([{"decision_id": "mine-1", "rating": True}])] == [False]
+    service.router.learn()
+    assert client.decision("mine-1")["state"] == "learned"
+    assert client.status()["counters"]["learned"] == 1
+    assert client.answer("Who wrote Emma?", wait_s=0)["status"] == "pending"
+
+
+def test_client_errors(client):
+    """The client raises the class that the service raised, with field and remedy."""
+    client.route(QUESTION, decision_id="mine-1")
+    with pytest.raises(errors.InvalidInput) as caught:
+        client.route("")
+    assert caught.value.field == "question"
+    assert caught.value.remedy
+    with pytest.raises(errors.Conflict):
+        client.route("Who wrote Emma?", decision_id="mine-1")
+    with pytest.raises(errors.NotFound):
+        client.decision("nobody")
+    with pytest.raises(errors.RagBanditError, match="larger"):
+        client.route("x" * 1_000_000)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_client_not_a_number(client, value):
+    """A number that JSON cannot carry is refused by the client as InvalidInput, not by a bug of its own."""
+    key = client.route(QUESTION)["decision_id"]
+    with pytest.raises(errors.InvalidInput):
+        client.feedback(key, reward=value)
+
+
+def test_client_lone_surrogate(client):
+    """Text that UTF-8 cannot carry is InvalidInput."""
+    with pytest.raises(errors.InvalidInput):
+        client.route("\ud800")
+
+
+def test_client_of_nothing():
+    """A client whose service does not answer raises NotReady and says that it is not ready."""
+    with Client("http://127.0.0.1:9", timeout_s=2) as nobody:
+        assert nobody.ready() is False
+        with pytest.raises(errors.NotReady) as caught:
+            nobody.route(QUESTION)
+    assert caught.value.remedy
+
+
+def test_client_store_error(serve, postgres, postgres_url):
+    """A database that is gone comes back to the client as StoreError."""
+    service = serve(database_url=postgres_url)
+    postgres.drop(service.router.database.url.database)
+    with Client(service.url) as client:
+        with pytest.raises(errors.StoreError):
+            client.route(QUESTION)
+        assert client.ready() is False

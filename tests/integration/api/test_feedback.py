@@ -1,0 +1,124 @@
+"""HTTP: feedback, one item and a batch."""
+
+import pytest
+
+from tests.support.http_service import refused, routed
+
+
+def test_feedback(http, service):
+    """Feedback is 202 when it is new, 200 when it is a repetition, 409 with another body, 404 for nobody."""
+    key = routed(http)["decision_id"]
+    body = {"decision_id": key, "feedback_id": "f1", "rating": 4, "scale": "1-5"}
+    first, again = (http.post("/v1/feedback", json=body) for _ in range(2))
+    kept = {"feedback_id": "f1", "duplicate": False, "late": False, "waiting_for": "outcome"}
+    assert (first.status_code, first.json()) == (202, kept)
+    assert (again.status_code, again.json()) == (200, kept | {"duplicate": True})
+    refused(http.post("/v1/feedback", json=body | {"rating": 5}), 409, "CONFLICT", field="feedback_id")
+    unknown = body | {"decision_id": "nobody", "feedback_id": "f2"}
+    refused(http.post("/v1/feedback", json=unknown), 404, "NOT_FOUND", field="decision_id")
+    assert service.router.decision(key).feedback[0].value == 0.75
+
+
+def test_feedback_by_header(http):
+    """Idempotency-Key is the feedback's id where the body names none."""
+    key = routed(http)["decision_id"]
+    sent = {"json": {"decision_id": key, "rating": True}, "headers": {"Idempotency-Key": "f1"}}
+    assert [http.post("/v1/feedback", **sent).status_code for _ in range(2)] == [202, 200]
+
+
+def test_feedback_with_two_ids(shared):
+    """A header that names another id than the body's feedback_id is refused, and nothing is kept."""
+    key = routed(shared.http)["decision_id"]
+    body, headers = {"decision_id": key, "feedback_id": "f1", "rating": True}, {"Idempotency-Key": "f2"}
+    response = shared.http.post("/v1/feedback", json=body, headers=headers)
+    assert "feedback_id" in refused(response, 422, "INVALID_INPUT", field="Idempotency-Key")["message"]
+    assert shared.router.decision(key).feedback == ()
+
+
+def test_feedback_late(http, service):
+    """Feedback after learning is accepted and said to be late."""
+    key = routed(http)["decision_id"]
+    http.post("/v1/feedback", json={"decision_id": key, "reward": 0.5})
+    assert service.router.learn() == 1
+    response = http.post("/v1/feedback", json={"decision_id": key, "reward": 1.0})
+    assert (response.status_code, response.json()["late"]) == (202, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "feedback"),
+        ({"rating": True, "reward": 0.5}, "feedback"),
+        ({"rating": 4}, "rating"),
+        ({"rating": 0, "scale": "1-5"}, "rating"),
+        ({"rating": 0.5, "scale": "percent"}, "scale"),
+        ({"reward": 1.5}, "reward"),
+        ({"reward": 10**400}, "reward"),
+        ({"label": []}, "label"),
+        ({"label": [""]}, "label"),
+        ({"label": ["a"] * 101}, "label"),
+        ({"rating": "good"}, None),
+        ({"rating": True, "source": "robot"}, "source"),
+        ({"rating": True, "feedback_id": "no spaces"}, "feedback_id"),
+        ({"rating": True, "feedback_id": ""}, "feedback_id"),
+        ({"rating": True, "stars": 5}, "stars"),
+    ],
+)
+def test_bad_feedback(shared, body, field):
+    """Feedback that cannot be used is 422, names the field, and leaves nothing."""
+    key = routed(shared.http)["decision_id"]
+    refused(shared.http.post("/v1/feedback", json={"decision_id": key} | body), 422, "INVALID_INPUT", field=field)
+    assert shared.router.decision(key).feedback == ()
+
+
+def test_batch(http):
+    """A batch gives each item its own word, in order, whatever happens to its neighbours."""
+    key = routed(http)["decision_id"]
+    items = [
+        {"decision_id": key, "feedback_id": "f1", "rating": True},
+        {"decision_id": key, "feedback_id": "f1", "rating": True},
+        {"decision_id": key, "feedback_id": "f1", "rating": False},
+        {"decision_id": "nobody", "rating": True},
+        {"decision_id": key, "rating": 7},
+        {"decision_id": key, "feedback_id": "f2", "label": "Bram Stoker"},
+        {"decision_id": key, "rating": True, "stars": 5},
+        {"rating": True},
+    ]
+    response = http.post("/v1/feedback/batch", json={"items": items})
+    assert response.status_code == 202
+    got = response.json()["items"]
+    assert [item.get("error", {}).get("code") for item in got] == [
+        None,
+        None,
+        "CONFLICT",
+        "NOT_FOUND",
+        "INVALID_INPUT",
+        None,
+        "INVALID_INPUT",
+        "INVALID_INPUT",
+    ]
+    assert [got[index]["error"]["field"] for index in (6, 7)] == ["stars", "decision_id"]
+    assert [got[index]["duplicate"] for index in (0, 1, 5)] == [False, True, False]
+
+
+def test_lone_surrogate_in_a_batch(http):
+    """An item with text that UTF-8 cannot spell is refused for itself; the others have their receipts."""
+    key = routed(http)["decision_id"]
+    body = rb'{"items": [{"decision_id": "%b", "rating": true}, {"decision_id": "x", "rating": "\ud800"}]}'
+    headers = {"content-type": "application/json"}
+    response = http.post("/v1/feedback/batch", content=body % key.encode(), headers=headers)
+
+    assert response.status_code == 202
+    kept, wrong = response.json()["items"]
+    assert kept["duplicate"] is False
+    assert wrong["error"]["field"] == "rating"
+
+
+def test_batch_size(http):
+    """A batch has between one and a thousand items."""
+    item = {"decision_id": routed(http)["decision_id"], "rating": True}
+    refused(http.post("/v1/feedback/batch", json={"items": []}), 422, "INVALID_INPUT", field="items")
+    refused(http.post("/v1/feedback/batch", json={"items": [item] * 1001}), 422, "INVALID_INPUT", field="items")
+    response = http.post("/v1/feedback/batch", json={"items": [item] * 1000})
+    assert response.status_code == 202
+    assert len({got["feedback_id"] for got in response.json()["items"]}) == 1000

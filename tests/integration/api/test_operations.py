@@ -1,0 +1,143 @@
+"""HTTP: overload, readiness, status and metrics."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from ragbandit.router.jobs.queue import RedisJobs, connect
+from tests.support.http_service import QUESTION, refused, routed
+
+
+def test_overload_is_refused_early(serve):
+    """While max_waiting requests wait for their batch, more are 503 with Retry-After; those that wait are served."""
+    service = serve(server={"max_waiting": 2})
+    key = routed(service.http)["decision_id"]
+    opened, encode = threading.Event(), service.router.encoder.encode
+    service.router.encoder.encode = lambda texts: opened.wait(20) and encode(texts)
+    with ThreadPoolExecutor(3) as callers:
+        waiting = [callers.submit(routed, service.http)]
+        give_up = time.monotonic() + 10
+        while len(waiting) < 3 or service.router.waiting() < 2:  # one in the encoder, two behind it
+            assert time.monotonic() < give_up
+            if len(waiting) < 3 and service.router.waiting() == len(waiting) - 1:
+                time.sleep(0.05)  # until the first has left the queue
+                waiting.append(callers.submit(routed, service.http))
+            time.sleep(0.01)
+        for path, body in (
+            ("/v1/route", {"question": QUESTION}),
+            ("/v1/outcomes", {"decision_id": key}),
+            ("/v1/feedback", {"decision_id": key, "rating": True}),
+            ("/v1/feedback/batch", {"items": [{"decision_id": key, "rating": True}]}),
+        ):
+            response = service.http.post(path, json=body)
+            assert "waiting already" in refused(response, 503, "NOT_READY")["message"]
+            assert response.headers["retry-after"] == "1"
+        assert service.http.get("/ready").status_code == 200
+        opened.set()
+        assert all(call.result(20)["decision_id"] for call in waiting)
+    routed(service.http)
+
+
+def test_ready(http):
+    """/ready names every part and says ok."""
+    response = http.get("/ready")
+    assert response.status_code == 200
+    assert response.json() == {"status": "ok", "parts": {"router": "ok", "database": "ok", "redis": "ok"}}
+
+
+def test_ready_without_redis(serve, tmp_path):
+    """Without Redis the service is ready, since it decides and keeps feedback, and says what is missing."""
+    service = serve()
+    client = connect(f"unix://{tmp_path / 'nobody.sock'}")
+    service.router.jobs = RedisJobs(client)
+    response = service.http.get("/ready")
+    assert response.status_code == 200
+    assert "Redis" in response.json()["parts"]["redis"]
+    assert service.http.get("/metrics").status_code == 200
+    client.close()
+
+
+def test_database_gone(serve, postgres, postgres_url):
+    """With the database gone /ready is 503, so is every request, as a StoreError with Retry-After; /health stays ok."""
+    service = serve(database_url=postgres_url)
+    key = routed(service.http)["decision_id"]
+    postgres.drop(service.router.database.url.database)
+    response = service.http.get("/ready")
+    assert response.status_code == 503
+    assert (response.json()["status"], response.json()["parts"]["router"]) == ("not ready", "ok")
+    assert response.json()["parts"]["database"] != "ok"
+    for call in (
+        lambda: service.http.post("/v1/route", json={"question": QUESTION}),
+        lambda: service.http.post("/v1/feedback", json={"decision_id": key, "rating": True}),
+        lambda: service.http.post("/v1/outcomes", json={"decision_id": key}),
+        lambda: service.http.get(f"/v1/decisions/{key}"),
+        lambda: service.http.get("/v1/status"),
+    ):
+        response = call()
+        refused(response, 503, "STORE_UNAVAILABLE")
+        assert response.headers["retry-after"] == "1"
+    assert service.http.get("/health").status_code == 200
+
+
+def test_status(http, service):
+    """/v1/status has counters that balance, the lag and the serving version."""
+    for number in range(3):
+        key = routed(http, question=f"question {number}")["decision_id"]
+        http.post("/v1/feedback", json={"decision_id": key, "reward": 0.5})
+    service.router.learn()
+    routed(http)
+    status = http.get("/v1/status").json()
+    counters = status["counters"]
+    assert (counters["decided"], counters["learned"], counters["waiting"]) == (4, 3, 1)
+    assert status["balanced"] is True
+    assert status["serving"] == status["snapshot"] == service.router.service.serving.version
+    assert (status["last_seq"], status["behind"]) == (3, 0)
+    assert (status["algorithm"], status["policy"], status["faults"]) == ("mba", "main", 0)
+    assert status["feedback_to_policy_ms"]["n"] == 3
+
+
+def measured(http) -> dict[tuple[str, ...], float]:
+    text = http.get("/metrics").text
+    return {
+        (sample.name, *(v for _, v in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics(http, service):
+    """/metrics parses as Prometheus text, and its counters move with what happens."""
+    before = measured(http)
+    key = routed(http, arms=["single_step"])["decision_id"]
+    http.post("/v1/feedback", json={"decision_id": key, "feedback_id": "f1", "reward": 0.5})
+    http.post("/v1/feedback", json={"decision_id": key, "feedback_id": "f1", "reward": 0.5})
+    http.get("/v1/nowhere")
+    service.router.learn()
+    after = measured(http)
+
+    def moved(*key: str) -> float:
+        return after[key] - before.get(key, 0.0)
+
+    assert sum(v for k, v in after.items() if k[0] == "ragbandit_decisions_total") == 1
+    assert moved("ragbandit_feedback_total", "reward", "kept") == 1
+    assert moved("ragbandit_feedback_total", "reward", "duplicate") == 1
+    assert moved("ragbandit_route_seconds_count") == 1
+    assert moved("ragbandit_ledger", "learned") == 1
+    assert moved("ragbandit_policy_last_seq") == 1
+    assert moved("ragbandit_requests_total", "/v1/route", "200") == 1
+    assert moved("ragbandit_requests_total", "/v1/feedback", "202") == 1
+    assert sum(v for k, v in after.items() if k[0] == "ragbandit_requests_total" and k[-1] == "404") == 1
+
+
+def test_metrics_of_faults(http, service):
+    """A decision of the fallback is counted as a fault and shows why."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    service.router.service.serving.policy.pmf = broken
+    assert routed(http)["fault"] == "RuntimeError: broken"
+    assert http.get("/v1/status").json()["faults"] == 1
+    assert measured(http)["ragbandit_policy_faults_total",] == 1

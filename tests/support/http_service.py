@@ -1,0 +1,72 @@
+"""A service over a real uvicorn in a thread, and short words for calls to it."""
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+
+import httpx
+import uvicorn
+
+from ragbandit.router.api.app import create_app
+from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.validation import made_outcome
+
+QUESTION = "Who wrote Dracula?"
+
+
+class Service:
+    """A uvicorn in a thread; `router` is what it serves."""
+
+    def __init__(self, settings) -> None:
+        self.jobs = MemoryJobs()
+        self.app = create_app(lambda: Router.open(settings, jobs=self.jobs))
+        config = uvicorn.Config(self.app, port=0, log_level="warning", ws="none", loop="asyncio", lifespan="on")
+        self._server = uvicorn.Server(config)
+        # Signals belong to pytest: the server is run without its handlers.
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._server._serve()), name="uvicorn")
+        self._thread.start()
+        give_up = time.monotonic() + 20
+        while not self._server.started:
+            assert self._thread.is_alive(), "uvicorn did not start"
+            assert time.monotonic() < give_up, "uvicorn did not start in time"
+            time.sleep(0.01)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=30)
+
+    @property
+    def router(self) -> Router:
+        return self.app.state.router
+
+    def close(self) -> None:
+        self.http.close()
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def routed(http, **more) -> dict:
+    response = http.post("/v1/route", json={"question": QUESTION} | more)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def refused(response, status: int, code: str, *, field: str | None = None) -> dict:
+    """Every error has one shape: stable code, message, field, remedy."""
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert set(body) == {"error"}
+    error = body["error"]
+    assert set(error) == {"code", "message", "field", "remedy"}
+    assert error["code"] == code
+    assert error["message"]
+    if field is not None:
+        assert error["field"] == field
+    return error
+
+
+def worker_answers(service, decision_id: str, answer: str) -> None:
+    made = made_outcome(decision_id=decision_id, now=time.time(), status="answered", answer=answer, steps=1.0)
+    service.router.store.add_outcome(replace(made, run_by="worker"))

@@ -37,6 +37,7 @@ __all__ = [
     "Generated",
     "JoinedDecision",
     "Json",
+    "Matrix",
     "Outcome",
     "OutcomeStatus",
     "PolicyLabel",
@@ -51,6 +52,7 @@ __all__ = [
     "TableRow",
     "TraceEvent",
     "Update",
+    "Vector",
     "count_steps",
     "finite_json",
 ]
@@ -402,6 +404,10 @@ COST_TERMS = ("steps", *(field.name for field in fields(Cost)))
 
 #: n embedded questions, shape (n, d), float32
 FeatureRows = npt.NDArray[np.float32]
+
+#: numbers in one and in two dimensions, float64
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
 
 
 def finite_json(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How an answer is judged by gold answers: exact match, F1 and accuracy as every family of data sets has them.
+"""Answer metrics against gold answers: exact match, F1 and accuracy as every family of data sets has them.
 
 Pure functions over text. `exact_match`, `f1` and `containment` are ours and what a reward is made of; `judged` gives
 what the papers' evaluations print. These differ between families in small ways that move the figures, so each
@@ -75,7 +75,7 @@ def containment(prediction: str, *, gold: Sequence[str]) -> float:
 
 
 def last_announced(text: str) -> str:
-    """What follows the last "answer is" of the first line, without one full stop at the end; else the whole text.
+    """The text after the last "answer is" of the first line, without one full stop at the end; else the whole text.
 
     Adaptive-RAG's rule, kept as it is for its figures: words must stand before "answer", and a line break before
     the marker hides it.
@@ -86,7 +86,7 @@ def last_announced(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """How a family of data sets with short answers judges: measures exact_match, f1 and accuracy."""
+    """Metrics of data sets with short answers: exact_match, f1 and accuracy."""
 
     #: every gold answer counts, the best one; else the first alone
     aliases: bool = True
@@ -139,7 +139,7 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairRules:
-    """How ASQA judges a long answer to a question with several readings: measures str_em and str_hit (ALCE).
+    """Metrics of ASQA, long answers to questions with several readings: str_em and str_hit (ALCE).
 
     A gold is one list of short answers per reading.
     """

@@ -1,7 +1,7 @@
-"""Promises 2 and 4, checked on the rows: every draw again, the whole ledger again.
+"""Audit of a store by replay: every draw is made again, and the whole ledger is learned again (promises 2 and 4).
 
-Nothing here trusts what the running system believes: seeds come from the ids, arms from pmf and seed, the policy
-from the ledger alone.
+Nothing of the running system is trusted: seeds come from the ids, arms from pmf and seed, the policy from the ledger
+alone.
 """
 
 import json
@@ -32,7 +32,7 @@ PAGE = 500
 
 @dataclass(kw_only=True, slots=True)
 class Verdict:
-    """What was checked and what did not agree. `ok` is the exit code's question."""
+    """Counts of what was checked and of what did not agree. `ok` is the exit code's question."""
 
     decisions: int = 0
     #: of these, the ones that were not drawn by us: their draws cannot be made again
@@ -146,7 +146,7 @@ def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, i
 
 
 def draw_fault(decision: Decision) -> str | None:
-    """What does not agree in one row, or None."""
+    """The first disagreement in one row, or None."""
     pmf = decision.pmf
     if len(pmf) != len(decision.arms) or decision.arm not in decision.arms:
         return "arms and pmf do not fit together"
@@ -223,7 +223,7 @@ def _learn_again(ledger: Ledger, *, policy: Policy | None, upto: int, verdict: V
 
 
 def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
-    """What a ledger row says that its decision or its own parts do not."""
+    """Disagreements between a ledger row, its decision and its own parts."""
     if update.arm != decision.arm:
         yield f"arm {update.arm}, the decision drew {decision.arm}"
     if update.propensity != decision.propensity:

@@ -59,7 +59,7 @@ def pack(
 
 
 def policy_sha256(policy: Policy, *, label: PolicyLabel, last_seq: int, encoder_hash: str) -> str:
-    """What identifies a policy after `last_seq` updates."""
+    """The sha256 that identifies a policy after `last_seq` updates."""
     return pack(policy, label=label, last_seq=last_seq, encoder_hash=encoder_hash, now=0.0)[0].sha256
 
 
@@ -68,7 +68,7 @@ def _sha256(tensors: bytes, described: Mapping[str, Any]) -> str:
 
 
 class SnapshotFiles:
-    """Where snapshots lie: a local folder, or any URL that fsspec knows (s3://, gs://, memory://)."""
+    """Folder of the snapshots: a local folder, or any URL that fsspec knows (s3://, gs://, memory://)."""
 
     def __init__(self, root: str) -> None:
         self.root = root

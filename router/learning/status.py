@@ -18,7 +18,7 @@ __all__ = ["Status", "check_registered", "counters", "quarantined", "status"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
-    """Where a ledger stands."""
+    """Counters of a ledger, and how far learning is behind."""
 
     counters: Counters
     last_seq: int

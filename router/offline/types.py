@@ -1,15 +1,17 @@
-"""Types that the offline tools share: arrays by their contents, and the progress callback."""
+"""Types that the offline tools share: arrays by their contents, and the progress callback.
+
+A Matrix has shape (n, K) where nothing else is said: a row per decision, a column per arm.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
+from ragbandit.router.types import Matrix, Vector
+
 __all__ = ["Choices", "Flags", "Keys", "Matrix", "Progress", "Strings", "Vector", "no_progress"]
 
-Vector = npt.NDArray[np.float64]
-#: shape (n, K) where nothing else is said: a row per decision, a column per arm
-Matrix = npt.NDArray[np.float64]
 #: indices of arms
 Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]

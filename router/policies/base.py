@@ -70,7 +70,7 @@ class Policy(Protocol):
 
     @property
     def needs(self) -> frozenset[PolicyNeed]:
-        """What `pmf` and `learn` must be given. A class attribute, but for a policy that wraps another one."""
+        """The inputs of `pmf` and `learn`. A class attribute, but for a policy that wraps another one."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 The idea is ParetoBandit's (2026): a primal-dual pacer. The policy inside ranks the arms by quality - price * cost,
 and after every update the price takes a step of dual ascent on cost - target. The price REPLACES the weight that the
 reward setting gives to cost: added to it, it could only make the policy spend less than that weight does, and a
-target above would never be reached. The weight in the reward goes on deciding what a lesson is worth, not what an
+target above would never be reached. The weight in the reward goes on deciding what an update is worth, not what an
 arm may cost.
 
 Different from ParetoBandit, on purpose:
@@ -116,7 +116,7 @@ class Budget(HasParams):
 
     @property
     def price(self) -> float:
-        """What one unit of cost counts in units of reward."""
+        """Price of one unit of cost, in units of reward."""
         return self._dual / self.scale
 
     @property
@@ -180,7 +180,7 @@ class Budget(HasParams):
         self._dual = min(self.price_max, max(0.0, self._dual + self.step * ascent))
 
     def _spending(self, update: Update) -> float:
-        """What this question is expected to cost at the price in force, over the arms whose cost is known."""
+        """Expected cost of this question at the price in force, over the arms whose cost is known."""
         if not self.inner.deterministic:
             return update.reward.cost
         known = tuple(arm for arm in update.arms if arm in self.seen)

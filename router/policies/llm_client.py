@@ -48,7 +48,7 @@ _INSTRUCTIONS: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What came of one question."""
+    """The result of one question."""
 
     #: place of the method in the list, from 0; None if it failed
     choice: int | None = None

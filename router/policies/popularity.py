@@ -71,7 +71,7 @@ _SENTENCE_ENDS = ".!?:\u3002\uff01\uff1f"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Who is how popular."""
+    """Popularity of every entity, and the words that are no entities."""
 
     #: key -> popularity (> 0)
     mentions: Mapping[str, float]

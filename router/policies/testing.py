@@ -143,7 +143,7 @@ def taught(make: Make, updates: Sequence[Update]) -> Policy:
 
 
 def sha_of(policy: Policy) -> str:
-    """What identifies its state, whatever its last seq."""
+    """The sha256 of its state, whatever its last seq."""
     return policy_sha256(policy, label=LABEL, last_seq=0, encoder_hash=ENCODER)
 
 
@@ -344,7 +344,7 @@ def batch_of(policy: Policy, *, seeds: Sequence[int], offers: Sequence[Sequence[
 
 
 def check_facts_are_json(make: Make) -> None:
-    """What a policy wants in the log is a JSON object that comes back as it was."""
+    """The facts of an output are a JSON object that comes back as it was."""
     for policy in (make(), taught(make, made_updates(30))):
         for arms in (ARMS, ARMS[:1], (ArmName("never_seen"),)):
             facts = dict(pmf_of_one(policy, made_query(7), features=made_features(7), arms=arms).facts)

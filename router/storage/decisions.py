@@ -111,7 +111,7 @@ class DecisionStore:
         return {key: (readable(row), row["body_hash"]) for key, row in rows.items()}
 
     def answer_task(self, decision_id: DecisionId) -> AnswerTask | None:
-        """What a worker needs to know before it answers this decision, in one query; None for an unknown one."""
+        """The facts that a worker needs before it answers this decision, in one query; None for an unknown one."""
         query = select(
             decisions,
             exists().where(outcomes.c.decision_id == decisions.c.id).label("answered"),
@@ -338,7 +338,7 @@ def _waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
 
 
 def _state(learned: RowMapping | None, closed: RowMapping | None) -> DecisionState:
-    """Where a decision is, by its rows in `updates` and `closures`."""
+    """The state of a decision, by its rows in `updates` and `closures`."""
     if learned is not None:
         return "learned" if learned["source"] == "explicit" else "defaulted"
     if closed is not None:

@@ -116,7 +116,7 @@ class Ledger:
             return [DecisionId(key) for key in ids.scalars()]
 
     def last_seq(self) -> int:
-        """Where the ledger ends; 0 if it is empty."""
+        """The last seq of the ledger; 0 if it is empty."""
         with self.database.read() as connection:
             return self._last_seq(connection)
 

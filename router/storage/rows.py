@@ -102,7 +102,7 @@ def _known(made: type[Budget | Cost], text: str) -> dict[str, Any]:
 
 
 def _given(value: Budget | Cost) -> dict[str, Any]:
-    """What was said, without what was left out: hashes must not change when the type grows."""
+    """The fields that were given, without those left out: hashes must not change when the type grows."""
     return {k: v for k, v in asdict(value).items() if v}
 
 

@@ -28,9 +28,9 @@ from ragbandit.router.policies.params import Count, PolicyParams, Text
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["DEFAULT_ENCODER", "RIGHT", "Body", "ReadingParams", "load_body", "score"]
+__all__ = ["DEFAULT_ENCODER", "RIGHT", "Body", "ReadingParams", "Vector32", "load_body", "score"]
 
-Vector = npt.NDArray[np.float32]
+Vector32 = npt.NDArray[np.float32]
 
 #: the setting of the model, for messages
 _MODEL_FIELD: Final = "policy.params.model"
@@ -68,7 +68,7 @@ def load_body(model: str, *, max_tokens: int, device: str, precision: str, threa
 
 
 def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """What tells whether a local model is still the one that was loaded: names, sizes and times of its files."""
+    """Names, sizes and times of a local model's files: equal while it is the one that was loaded."""
     if not folder.is_dir():
         return ()
     files = [(file, file.stat()) for file in sorted(folder.iterdir()) if file.suffix in (".safetensors", ".json")]
@@ -152,7 +152,7 @@ class Body:
     def hidden(
         self, texts: Sequence[str], *, encoder: "dict[str, Tensor]", pre: "Tensor", dropout: int | None
     ) -> "Tensor":
-        """What the heads see: (B, d), float32, in [0, inf). pre has shape (d, d + 1), the bias last.
+        """Input of the heads: (B, d), float32, in [0, inf). pre has shape (d, d + 1), the bias last.
 
         dropout: the seed of the units that are left out; None leaves none out.
         """
@@ -210,7 +210,7 @@ class Body:
         return torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device)
 
 
-def score(hidden: Vector, *, head: Vector) -> float:
+def score(hidden: Vector32, *, head: Vector32) -> float:
     """One head's output, in float64 and by itself: not in its last bit may it depend on the other arms.
 
     hidden has shape (d,), head (d + 1,), the bias last.

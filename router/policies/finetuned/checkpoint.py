@@ -50,7 +50,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What is known of a trained classifier without its weights."""
+    """Facts of a trained classifier, without its weights."""
 
     algorithm: str
     arms: tuple[ArmName, ...]
@@ -108,7 +108,7 @@ def _fill(work: Path, *, trained: Trained) -> str:
 
 
 def read_facts(folder: str, *, algorithm: str) -> Facts:
-    """What the folder says of itself, after every file's sha256 was compared. Raises ConfigError."""
+    """The facts in a folder, after every file's sha256 was compared. Raises ConfigError."""
     path = Path(folder).expanduser()
     try:
         text = (path / _FACTS).read_text("utf-8")

@@ -9,7 +9,7 @@ Different, on purpose:
 
 - The net decides without dropout. The authors' net is in training mode while it picks arms, which adds exploration
   that no propensity would tell.
-- Arms come and go by name. A head begins at its arm's first lesson and then is a row of the same matrix.
+- Arms come and go by name. A head begins at its arm's first update and then is a row of the same matrix.
 - loss "code" divides by 3, the arms of the authors' net, whatever the number of arms here. AdamW hardly notices:
   it divides by the gradient's own size.
 - The order is the ledger's. The authors shuffle their 1,292 questions once.
@@ -100,7 +100,7 @@ class MbaPaper(HasParams):
             threads=settings.threads,
         )
         self.seen: dict[ArmName, int] = {}
-        #: none before the first lesson: a fresh policy reads with the weights it shares
+        #: none before the first update: a fresh policy reads with the weights it shares
         self._tuning: Tuning | None = None
 
     @property
@@ -137,7 +137,7 @@ class MbaPaper(HasParams):
         return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=epsilon), scores=scores, facts=facts)
 
     def _hidden(self, text: str) -> FeatureRows:
-        """What the heads see of a question: (d,)."""
+        """Input of the heads for a question: (d,)."""
         import torch
 
         if self._tuning is not None:
@@ -185,7 +185,7 @@ class MbaPaper(HasParams):
         tally(self.seen, update)
 
     def _target(self, update: Update) -> float:
-        """What the drawn arm's head is to give. Raises PolicyFault where the row does not tell."""
+        """The target of the drawn arm's head. Raises PolicyFault where the row does not tell."""
         reward = update.reward
         if self.reward == "ledger":
             target = reward.value

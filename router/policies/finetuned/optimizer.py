@@ -6,17 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from ragbandit.router.errors import PolicyFault
-from ragbandit.router.policies.finetuned.body import Body
+from ragbandit.router.policies.finetuned.body import Body, Vector32
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["HEAD", "Tuning", "dropout_seed", "fresh_head", "fresh_pre"]
 
-Vector = npt.NDArray[np.float32]
 
 #: what the keys of heads begin with
 HEAD: Final = "head/"
@@ -75,7 +73,7 @@ class Tuning:
         known[:] = [other for other in known if other is not leaf]
 
     def hidden(self, texts: Sequence[str]) -> "Tensor":
-        """What the heads see, without dropout: (B, d)."""
+        """Input of the heads, without dropout: (B, d)."""
         import torch
 
         with torch.no_grad():
@@ -132,18 +130,18 @@ def _check_gradients(gradients: "Sequence[Tensor]") -> None:
 
 
 def dropout_seed(seed: int, *, step: int) -> int:
-    """What `Body.hidden` is given at a step, so that a replay leaves out the same units."""
+    """The seed that `Body.hidden` is given at a step, so that a replay leaves out the same units."""
     return int.from_bytes(hashlib.sha256(f"{seed} {step}".encode()).digest()[:7], "big")
 
 
-def fresh_pre(width: int, *, seed: int) -> Vector:
+def fresh_pre(width: int, *, seed: int) -> Vector32:
     """The square layer before training: normal of spread .02, the bias zero and last; shape (d, d + 1)."""
     pre = np.zeros((width, width + 1), dtype=np.float32)
     pre[:, :-1] = np.random.default_rng([seed, 0]).normal(0.0, _SPREAD, (width, width))
     return pre
 
 
-def fresh_head(arm: str, *, width: int, seed: int) -> Vector:
+def fresh_head(arm: str, *, width: int, seed: int) -> Vector32:
     """An arm's head before training, from its name alone and so the same whenever it joins; shape (d + 1,)."""
     named = int.from_bytes(hashlib.sha256(arm.encode("utf-8", "surrogatepass")).digest()[:8], "big")
     head = np.zeros(width + 1, dtype=np.float32)

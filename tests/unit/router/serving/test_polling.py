@@ -1,0 +1,71 @@
+"""The polling thread calls its work again and again, survives failures, and logs them once."""
+
+import threading
+import time
+
+import pytest
+
+from ragbandit.router.serving.polling import PollingThread
+
+
+@pytest.fixture
+def polling():
+    """A factory of started threads; `calls` is released at every call."""
+    opened = []
+
+    def start(work, *, every_s: float) -> tuple[PollingThread, threading.Semaphore]:
+        calls = threading.Semaphore(0)
+
+        def counted() -> None:
+            try:
+                work()
+            finally:
+                calls.release()
+
+        opened.append(PollingThread(counted, name="test-poll", every_s=every_s))
+        opened[-1].start()
+        return opened[-1], calls
+
+    yield start
+    for thread in opened:
+        thread.close()
+
+
+def test_it_works_at_the_interval_and_when_woken(polling):
+    """The work is done at every interval; `wake` does it at once."""
+    _, calls = polling(lambda: None, every_s=0.005)
+    assert all(calls.acquire(timeout=10) for _ in range(3))
+    slow, calls = polling(lambda: None, every_s=3600)
+    slow.wake()
+    assert calls.acquire(timeout=10)
+    assert not calls.acquire(timeout=0.02)
+
+
+def test_failures_are_logged_once(polling, caplog):
+    """However often the work fails, there is one warning when it begins and one line when it is over."""
+    results = iter([ValueError("gone"), ValueError("gone"), ValueError("gone"), None])
+
+    def work() -> None:
+        error = next(results, None)
+        if error is not None:
+            raise error
+
+    with caplog.at_level("INFO", logger="ragbandit.polling"):
+        _, calls = polling(work, every_s=0.001)
+        assert all(calls.acquire(timeout=10) for _ in range(6))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert caplog.records[0].reason == "gone"
+
+
+def test_close_ends_the_thread():
+    """After `close` nothing is called any more; closing one that never started is harmless."""
+    calls = []
+    thread = PollingThread(lambda: calls.append(1), name="test-poll-closed", every_s=0.001)
+    thread.close()
+    thread = PollingThread(lambda: calls.append(1), name="test-poll-closed", every_s=0.001)
+    thread.start()
+    thread.close()
+    assert all(one.name != "test-poll-closed" for one in threading.enumerate())
+    before = len(calls)
+    time.sleep(0.01)
+    assert len(calls) == before

@@ -1,4 +1,4 @@
-"""Asking for a decision not to be answered, on SQLite and PostgreSQL, and what the door makes of it."""
+"""Asking for a decision not to be answered, on SQLite and PostgreSQL, and what the Router makes of it."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

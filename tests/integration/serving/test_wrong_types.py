@@ -49,7 +49,7 @@ def unmoved(opened):
         (lambda r: r.outcome("d-1", answer=[]), "answer"),
         (lambda r: r.outcome("d-1", error=0), "error"),
         (lambda r: r.outcome("d-1", stop_reason=None), "stop_reason"),
-        (lambda r: r.outcome("d-1", steps=None), "steps"),
+        (lambda r: r.outcome("d-1", steps="1"), "steps"),
         (lambda r: r.outcome("d-1", status=["answered"]), "status"),
         (lambda r: r.submit_outcome("d-1"), "outcome"),
         (lambda r: r.feedback(5, rating=True), "decision_id"),

@@ -1,0 +1,44 @@
+"""The command's calls to a running service: what they print."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.service import add_verbs
+from tests.support.http_service import QUESTION, routed, worker_answers
+
+
+@pytest.fixture
+def run(service):
+    """Runs a verb against the service; gives its exit code and output."""
+    app = typer.Typer()
+    add_verbs(app, check=lambda _settings: None)
+
+    def call(*words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, [*words, "--url", service.url])
+        return done.exit_code, done.output
+
+    return call
+
+
+def test_the_answer_is_printed_first(run, service):
+    """`answer` says how to ask again while there is no answer; then its first line is the answer, before the facts."""
+    code, output = run("answer", QUESTION, "--id", "mine-1", "--wait", "0")
+    assert (code, output.splitlines()[0]) == (0, "no answer yet: ask again with --id mine-1")
+    worker_answers(service, "mine-1", "Bram Stoker [1897]")
+    code, output = run("answer", QUESTION, "--id", "mine-1", "--wait", "0")
+    assert (code, output.splitlines()[0]) == (0, "Bram Stoker [1897]")
+    assert "propensity" in output
+    code, output = run("answer", QUESTION, "--id", "mine-1", "--json")
+    assert json.loads(output)["answer"] == "Bram Stoker [1897]"
+
+
+def test_a_refused_rating_names_the_option(run, http):
+    """A rating of 4 without its scale ends with exit code 2 and the option of the command line."""
+    key = routed(http)["decision_id"]
+    code, output = run("feedback", key, "--rating", "4")
+    assert code == 2
+    assert "--scale 1-5" in output
+    assert run("feedback", key, "--rating", "4", "--scale", "1-5")[0] == 0

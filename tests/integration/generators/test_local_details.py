@@ -10,23 +10,12 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.token_details import Attention
+from tests.support.tiny_models import tiny_writer
 
 pytestmark = pytest.mark.models
 
 CAPITAL = Prompt(instructions="You answer with a short phrase.", body="What is the capital of France?")
 ALL = frozenset({"logprobs", "entropy", "attention", "hidden_states"})
-
-
-@pytest.fixture(scope="module")
-def folder():
-    from ragbandit.router.encoders.weights import DEFAULT_GENERATOR, resolve
-
-    return resolve(DEFAULT_GENERATOR).folder
-
-
-@pytest.fixture(scope="module")
-def generator(folder):
-    return LocalGenerator(folder, device="cpu", precision="float32", threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -111,26 +100,36 @@ def test_hidden_states(generator, told):
     assert np.allclose(told.details["hidden_states"], theirs, atol=1e-3)
 
 
-def test_sampling_follows_the_seed(generator):
+@pytest.fixture(scope="module")
+def tiny():
+    """A small random model and its prompt: what is drawn and told is our code's affair, not the model's."""
+    return LocalGenerator(
+        tiny_writer("llama"), device="cpu", precision="float32", threads=1, trained_tokens=["</s>", "w7"]
+    )
+
+
+WORDS = Prompt(instructions="", body="w3 w14 w15")
+
+
+def test_sampling_follows_the_seed(tiny):
     """One seed gives one text, other seeds others; hardly any temperature, or one token to choose from, is greedy."""
 
     def text(**how):
-        return complete(generator, max_tokens=16, sampling=Sampling(**how)).text
+        return complete(tiny, WORDS, max_tokens=16, sampling=Sampling(**how)).text
 
     assert text(temperature=1.2, seed=3) == text(temperature=1.2, seed=3)
     assert len({text(temperature=1.5, seed=seed) for seed in range(4)}) > 1
-    greedy = complete(generator, max_tokens=16).text
+    greedy = complete(tiny, WORDS, max_tokens=16).text
     assert text(temperature=1e-3, seed=1) == greedy
     assert text(temperature=1.5, seed=1, top_k=1) == greedy
     assert text(temperature=1.5, seed=1, top_p=1e-6) == greedy
 
 
-def test_trained_tokens(folder):
-    """Named special tokens are told of at every place; a token that the model does not have is refused."""
-    named = LocalGenerator(folder, device="cpu", precision="float32", threads=1, trained_tokens=["<|im_end|>"])
-    assert "trained_tokens" in named.capabilities
-    told = complete(named, want=frozenset({"trained_tokens", "logprobs"}))
-    assert len(told.details["trained_tokens"]) == len(told.details["logprobs"])
-    assert all(set(each) == {"<|im_end|>"} and each["<|im_end|>"] <= 0.0 for each in told.details["trained_tokens"])
+def test_trained_tokens(tiny):
+    """Named tokens are told of at every place; a token that the model does not have is refused."""
+    assert "trained_tokens" in tiny.capabilities
+    told = complete(tiny, WORDS, want=frozenset({"trained_tokens", "logprobs"}))
+    assert 1 <= len(told.details["trained_tokens"]) == len(told.details["logprobs"])
+    assert all(set(each) == {"</s>", "w7"} and max(each.values()) <= 0.0 for each in told.details["trained_tokens"])
     with pytest.raises(ConfigError, match="has no token"):
-        LocalGenerator(folder, device="cpu", threads=1, trained_tokens=["[Retrieval]"])
+        LocalGenerator(tiny_writer("llama"), device="cpu", threads=1, trained_tokens=["[Retrieval]"])

@@ -19,20 +19,6 @@ MEDIUM = Prompt(instructions="", body="The ferry leaves the harbour at nine. " *
 
 
 @pytest.fixture(scope="session")
-def folder():
-    from ragbandit.router.encoders.weights import DEFAULT_GENERATOR, resolve
-
-    return resolve(DEFAULT_GENERATOR).folder
-
-
-@pytest.fixture(scope="session")
-def generator(folder):
-    # float32, because its texts are the same on every processor; bfloat16 has tests of its own. One thread: on a busy
-    # machine OpenMP threads wait for each other far longer than they compute.
-    return LocalGenerator(folder, device="cpu", precision="float32", threads=1)
-
-
-@pytest.fixture(scope="session")
 def reference(folder):
     """Transformers' own model of the same folder in float32, nothing of ours in it."""
     import torch

@@ -25,7 +25,10 @@ TOKENS = [name for group in ("gate", "relevance", "support", "utility") for name
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """SmolLM2 with the paper's tokens; their embeddings are drawn by a fixed seed."""
+    """The first six layers of SmolLM2 with the paper's tokens, whose embeddings are drawn by a fixed seed.
+
+    Nobody has trained the tokens, so that more layers would tell no more of them.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -33,14 +36,14 @@ def folder(tmp_path_factory):
 
     source, target = resolve(DEFAULT_GENERATOR).folder, tmp_path_factory.mktemp("models") / "reflecting"
     tokenizer = AutoTokenizer.from_pretrained(source)
-    model = AutoModelForCausalLM.from_pretrained(source)
+    model = AutoModelForCausalLM.from_pretrained(source, num_hidden_layers=6)
     tokenizer.add_tokens(TOKENS)
     torch.manual_seed(5)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     tokenizer.save_pretrained(target)
     model.save_pretrained(target)
     yield target
-    shutil.rmtree(target)  # half a gigabyte, which pytest would keep
+    shutil.rmtree(target)  # hundreds of megabytes, which pytest would keep
 
 
 def settings_of(folder, **more):

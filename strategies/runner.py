@@ -176,8 +176,8 @@ def _kept(end: _End, *, arm: str) -> _End:
     """The end as it can be kept: an answer that is too long to be one is a failure."""
     if end.answer is None or len(end.answer) <= MAX_TEXT:
         return end
-    said = f"the answer of the arm {arm} has {len(end.answer)} characters"
-    return _failed(ArmFailed(said, remedy=f"answer with at most {MAX_TEXT}"))
+    message = f"the answer of the arm {arm} has {len(end.answer)} characters"
+    return _failed(ArmFailed(message, remedy=f"answer with at most {MAX_TEXT}"))
 
 
 def _exhausted(run: Run, *, cap: str) -> _End:

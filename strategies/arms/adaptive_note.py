@@ -135,8 +135,8 @@ class AdaptiveNote:
             if not new_questions:
                 return note, "no_new_question"
             asked.extend(new_questions)
-            found = await self._search([*new_questions, question], run=run, pool=pool)
-            better = await self._extended(question, note=note, found=found, run=run, pool=pool)
+            new_passages = await self._search([*new_questions, question], run=run, pool=pool)
+            better = await self._extended(question, note=note, found=new_passages, run=run, pool=pool)
             if better is not None:
                 note = run.draft = better
                 continue
@@ -144,7 +144,7 @@ class AdaptiveNote:
             if failures >= params.failures:
                 return note, "failed_updates"
             if not params.count_rejected:
-                rejected += len(found)
+                rejected += len(new_passages)
                 pool.cap = run.passage_cap(params.passages + rejected)
         return note, "max_rounds"
 

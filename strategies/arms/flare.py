@@ -124,8 +124,8 @@ class Flare:
                 query = masked_query(sentence_tokens(done, run=run), beta=self._params.beta)
                 if not query and done.text.strip():
                     run.note_branch("query_fallback", "every token is masked: the question is searched")
-                kept = " ".join(query.split()[-self._params.query_words :])
-                searched = await self._search(kept or question, run=run, pool=pool)
+                words = " ".join(query.split()[-self._params.query_words :])
+                searched = await self._search(words or question, run=run, pool=pool)
                 if searched or self._params.second_call:
                     done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="write")
             elif self._params.second_call:

@@ -110,8 +110,8 @@ class Http:
         }
         headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
         async with httpx.AsyncClient(headers=headers) as client:
-            found = await self._asked(client, body=body, run=run)
-        reply = _Reply(found, arm=self.name, hide=self._hidden)
+            reply_body = await self._asked(client, body=body, run=run)
+        reply = _Reply(reply_body, arm=self.name, hide=self._hidden)
         run.cost += reply.cost
         run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
         if cap := _overrun(run, steps=reply.steps):
@@ -165,8 +165,8 @@ class Http:
                         field=f"arms.{self.name}.max_bytes",
                         remedy="reply with the answer alone, or raise it",
                     )
-        kept = {name: value for name, value in response.headers.items() if name == "retry-after"}
-        return httpx.Response(response.status_code, headers=kept, content=bytes(read))
+        headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
+        return httpx.Response(response.status_code, headers=headers, content=bytes(read))
 
     def _broken(self, error: Exception, *, timeout: float) -> Exception:
         """The error of an attempt without a reply, with its remedy."""
@@ -178,13 +178,13 @@ class Http:
         return ArmFailed(self._hidden(f"{type(error).__name__}: {error}"), remedy="see the pipeline's own log")
 
     def _read(self, response: httpx.Response) -> object:
-        url, said = self._shown, self._said(response)
+        url, status_text = self._shown, self._said(response)
         if not response.is_success:
-            raise ArmFailed(f"{url} cannot be asked: {said}", remedy="see the pipeline's own log")
+            raise ArmFailed(f"{url} cannot be asked: {status_text}", remedy="see the pipeline's own log")
         try:
             return json.loads(response.content)
         except (ValueError, RecursionError) as error:
-            raise ArmFailed(f"{url} gave no JSON: {said}", remedy='reply with {"answer": "..."}') from error
+            raise ArmFailed(f"{url} gave no JSON: {status_text}", remedy='reply with {"answer": "..."}') from error
 
     def _said(self, response: httpx.Response) -> str:
         """Status and begin of the body."""

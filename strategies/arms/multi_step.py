@@ -152,9 +152,9 @@ class MultiStep:
             if not sentence:
                 return "empty_sentence"
             sentences.append(sentence)
-            found = has_answer(sentence)
-            run.draft = (extract_answer(sentence) if found else sentence) or run.draft
-            if found:
+            announced = has_answer(sentence)
+            run.draft = (extract_answer(sentence) if announced else sentence) or run.draft
+            if announced:
                 return "answer_found"
         return "max_rounds" if len(sentences) >= self._params.rounds else "budget_rounds"
 

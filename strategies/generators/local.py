@@ -179,11 +179,11 @@ class LocalGenerator(Generator):
                     if text
                 ]
                 head = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-                found = self._tokenizer(head + self._plain(prompt.prefix), add_special_tokens=False)
+                encoded = self._tokenizer(head + self._plain(prompt.prefix), add_special_tokens=False)
             else:
                 parts = (prompt.instructions, prompt.body, prompt.prefix)
-                found = self._tokenizer("\n\n".join(self._plain(part) for part in parts if part))
-        return tuple(found["input_ids"])
+                encoded = self._tokenizer("\n\n".join(self._plain(part) for part in parts if part))
+        return tuple(encoded["input_ids"])
 
     def _plain(self, text: str) -> str:
         """The text without the model's control words: a passage must not be able to end the user's turn."""
@@ -278,12 +278,14 @@ def _place(*, precision: str, device: str) -> tuple[Any, str, Any]:
     if precision not in {"auto", "float32", "bfloat16"}:
         remedy = 'use "auto", "float32" or "bfloat16"'
         raise ConfigError(f"unknown precision {precision!r}", field="generator.precision", remedy=remedy)
-    place = "cuda" if cuda and device != "cpu" else "cpu"
+    device_type = "cuda" if cuda and device != "cpu" else "cpu"
     if precision == "auto":
         features = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
         in_hardware = features.get("avx512_bf16") or features.get("amx_bf16")
-        precision = "bfloat16" if (torch.cuda.is_bf16_supported() if place == "cuda" else in_hardware) else "float32"
-    return torch, place, getattr(torch, precision)
+        precision = (
+            "bfloat16" if (torch.cuda.is_bf16_supported() if device_type == "cuda" else in_hardware) else "float32"
+        )
+    return torch, device_type, getattr(torch, precision)
 
 
 def _context(model: "PreTrainedModel", *, asked: int, window: int | None, name: str) -> int:

@@ -63,8 +63,8 @@ def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
 
     if isinstance(error, openai.APIStatusError):
         status = f"status {error.status_code}"
-        said = error.message.removeprefix(f"Error code: {error.status_code}").removeprefix(" - ")
-        return f"{status}: {_clipped(said, secrets=secrets)}" if said else status
+        message = error.message.removeprefix(f"Error code: {error.status_code}").removeprefix(" - ")
+        return f"{status}: {_clipped(message, secrets=secrets)}" if message else status
     if is_unreachable(error):
         return f"{address} cannot be reached, or hung up: {_clipped(str(error.__cause__ or error), secrets=secrets)}"
     if isinstance(error, openai.APITimeoutError | TimeoutError):

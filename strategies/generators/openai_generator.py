@@ -246,16 +246,16 @@ class OpenAiGenerator(Generator):
 
     def _failed(self, error: Exception, *, call: "_Call") -> ArmFailed:
         tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""
-        said = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
+        message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
         remedy = self._remedy(error)
         if (unwaited := self._unwaited(error, call=call)) is not None:
-            said, remedy = f"{said}; {unwaited[0]}", unwaited[1]
+            message, remedy = f"{message}; {unwaited[0]}", unwaited[1]
         read, written = call.lost_prompt, call.lost_written
         if not read + written:
-            return ArmFailed(said, remedy=remedy)
+            return ArmFailed(message, remedy=remedy)
         dollars = self._dollars(read, written, model=None)
         spent = Cost(prompt_tokens=read, completion_tokens=written, dollars=dollars)
-        return CallBroke(said, spent=spent, remedy=remedy)
+        return CallBroke(message, spent=spent, remedy=remedy)
 
     def _remedy(self, error: Exception) -> str | None:
         if isinstance(error, BrokenReply):

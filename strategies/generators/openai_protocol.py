@@ -171,11 +171,11 @@ class Reading:
         if told is not None:
             self.usage = (int(told.prompt_tokens), int(told.completion_tokens or 0))
         for choice in part.choices[:1]:
-            said = _text_of(choice)
-            if not isinstance(said, str):
-                raise BrokenReply(f"the text is {said!r}")
-            self.text += said
-            self.parts += bool(said)
+            text = _text_of(choice)
+            if not isinstance(text, str):
+                raise BrokenReply(f"the text is {text!r}")
+            self.text += text
+            self.parts += bool(text)
             self.tokens += _tokens_of(getattr(choice, "logprobs", None))
             self.finish = choice.finish_reason or self.finish
             self._end_early()
@@ -208,9 +208,9 @@ class Reading:
 
     def _end_early(self) -> None:
         """Heed the stop strings and the length ourselves: a server may not."""
-        found = [place for place in map(self.text.find, filter(None, self.request.stop)) if place >= 0]
-        if found:
-            self.text, self.finish, self.ended = self.text[: min(found)], "stop", True
+        stops = [place for place in map(self.text.find, filter(None, self.request.stop)) if place >= 0]
+        if stops:
+            self.text, self.finish, self.ended = self.text[: min(stops)], "stop", True
         elif self.parts > _RUNAWAY * (self.request.max_tokens + 4):
             self.finish, self.ended = "length", True
         elif len(self.text) > _LONGEST_TOKEN * self.request.max_tokens:

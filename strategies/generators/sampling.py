@@ -90,12 +90,12 @@ def sample_next(torch: Any, logits: "Tensor", *, sequences: Sequence[SampledToke
     if drawing:
         tokens[drawing] = _draw(torch, logits[drawing], sequences=[sequences[row] for row in drawing])
     asking = [row for row, text in enumerate(sequences) if text.asks]
-    found = tokens.double()  # holds every id exactly
+    flat = tokens.double()  # holds every id exactly
     if asking:
         special = list(sequences[0].special.values())
         facts = _distribution_facts(torch, logits[asking], tokens=tokens[asking], special=special)  # (asking, F)
-        found = torch.cat([found, facts.flatten()])
-    numbers = found.tolist()
+        flat = torch.cat([flat, facts.flatten()])
+    numbers = flat.tolist()
     for text, token in zip(sequences, numbers, strict=False):
         text.tokens.append(int(token))
     width = (len(numbers) - len(sequences)) // max(1, len(asking))
@@ -138,18 +138,18 @@ def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> li
     text: tokens -> theirs, U+FFFD for the bytes of half a letter. Joined the pieces are text(tokens) without such an
     end. A token is read after those that made the piece before it, not after all: texts of n tokens take about 2 n.
     """
-    found = []
+    texts = []
     begin = end = 0
     before = ""
     for count in range(1, len(tokens) + 1):
         whole = text(tokens[begin:count])
         after = whole.rstrip("\ufffd")
-        found.append(after[len(before) :])
+        texts.append(after[len(before) :])
         before = after
-        if found[-1] and after == whole:
+        if texts[-1] and after == whole:
             begin, end = end, count
             before = text(tokens[begin:end])
-    return found
+    return texts
 
 
 def read_details(
@@ -166,12 +166,12 @@ def read_details(
     """
     with _eager(model):
         output = run(output_attentions="attention" in want, output_hidden_states="hidden_states" in want)
-    found = {}
+    details = {}
     if "attention" in want:
-        found["attention"] = output.attentions[-1][0, :, :, :tokens].float().cpu().numpy()
+        details["attention"] = output.attentions[-1][0, :, :, :tokens].float().cpu().numpy()
     if "hidden_states" in want:
-        found["hidden_states"] = torch.stack([state[0, -1] for state in output.hidden_states]).float().cpu().numpy()
-    return found
+        details["hidden_states"] = torch.stack([state[0, -1] for state in output.hidden_states]).float().cpu().numpy()
+    return details
 
 
 @contextmanager

@@ -23,8 +23,8 @@ def shown_address(url: str) -> str:
     if not slashes:
         scheme, rest = "", url
     # The last @ of all: in a URL that is wrong a password may hold any character.
-    place = rest.rpartition("@")[2].partition("?")[0].partition("#")[0]
-    return f"{scheme}{slashes}{place}"
+    address = rest.rpartition("@")[2].partition("?")[0].partition("#")[0]
+    return f"{scheme}{slashes}{address}"
 
 
 def _fault(url: str) -> str | None:

@@ -126,9 +126,9 @@ def _pieces(secret: str) -> set[str]:
 
 def _pattern(piece: str) -> str:
     """A regular expression for it as it is, and as JSON, repr and their like escape it."""
-    found = piece[0] if piece[0].isalnum() else _escaped(piece[0], most=0)
-    found += "".join(each if each.isalnum() else _escaped(each, most=3) for each in piece[1:])
-    return found if len(piece) >= _LONG_KEY else rf"(?<![A-Za-z0-9]){found}(?![A-Za-z0-9])"
+    pattern = piece[0] if piece[0].isalnum() else _escaped(piece[0], most=0)
+    pattern += "".join(each if each.isalnum() else _escaped(each, most=3) for each in piece[1:])
+    return pattern if len(piece) >= _LONG_KEY else rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
 
 
 def _escaped(sign: str, *, most: int) -> str:

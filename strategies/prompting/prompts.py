@@ -143,8 +143,8 @@ def templates_digest(arm: object) -> str | None:
     for value in getattr(arm, "__dict__", {}).values():
         several = value.values() if isinstance(value, Mapping) else (value,)
         held.update(each for each in several if isinstance(each, Template))
-    said = "\n".join(sorted(json.dumps(asdict(each), sort_keys=True) for each in held))
-    return sha256(said.encode()).hexdigest()[:12] if held else None
+    text = "\n".join(sorted(json.dumps(asdict(each), sort_keys=True) for each in held))
+    return sha256(text.encode()).hexdigest()[:12] if held else None
 
 
 def _read_own(name: str, *, where: str) -> str:

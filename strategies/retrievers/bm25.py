@@ -213,12 +213,12 @@ def _best(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
 
     bm25s picks with argpartition, which cuts through ties arbitrarily.
     """
-    found = np.flatnonzero(scores > 0)
-    if len(found) > k:
-        least = np.partition(scores[found], len(found) - k)[len(found) - k]
-        found = found[scores[found] >= least]
-    order = np.argsort(-scores[found], kind="stable")[:k]
-    return [int(place) for place in found[order]]
+    positions = np.flatnonzero(scores > 0)
+    if len(positions) > k:
+        least = np.partition(scores[positions], len(positions) - k)[len(positions) - k]
+        positions = positions[scores[positions] >= least]
+    order = np.argsort(-scores[positions], kind="stable")[:k]
+    return [int(place) for place in positions[order]]
 
 
 def _load_field(folder: Path) -> Any:

@@ -159,9 +159,9 @@ def read_json(folder: Path, *, reads: object, remedy: str) -> dict[str, Json]:
         meta = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} is damaged: {error}", field="retriever.index", remedy=remedy) from error
-    found = meta.get("format") if isinstance(meta, dict) else None
-    if found != reads or not isinstance(meta, dict):
-        fault = f"has format {found!r}, and this version reads {reads!r}"
+    version = meta.get("format") if isinstance(meta, dict) else None
+    if version != reads or not isinstance(meta, dict):
+        fault = f"has format {version!r}, and this version reads {reads!r}"
         raise ConfigError(f"{folder} {fault}", field="retriever.index", remedy=remedy)
     return meta
 
@@ -177,11 +177,11 @@ def check_target(folder: Path, *, family: type[int] | str) -> None:
         fault = f"{folder} exists and is no index"
         raise ConfigError(fault, field="retriever.index", remedy="give a new or an empty folder")
     try:
-        found = json.loads((folder / META).read_text(encoding="utf-8"))["format"]
+        version = json.loads((folder / META).read_text(encoding="utf-8"))["format"]
     except (OSError, ValueError, LookupError, TypeError):
         return
-    if not (str(found).startswith(family) if isinstance(family, str) else isinstance(found, family)):
-        fault = f"{folder} is an index of another retriever, of format {found!r}"
+    if not (str(version).startswith(family) if isinstance(family, str) else isinstance(version, family)):
+        fault = f"{folder} is an index of another retriever, of format {version!r}"
         raise ConfigError(fault, field="retriever.index", remedy="give another folder")
 
 

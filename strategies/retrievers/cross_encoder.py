@@ -47,10 +47,10 @@ class CrossEncoder(Reranker):
     """
 
     def __init__(self, folder: Path | str, *, name: str | None = None, device: str = "auto") -> None:
-        place = Path(folder)
+        path = Path(folder)
         self._device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         try:
-            self._tokenizer, model = _loaded(place)
+            self._tokenizer, model = _loaded(path)
             self._model: Any = model.float().eval().to(self._device)
             self._tokens = _longest(self._tokenizer, model)
             self._lock = threading.Lock()
@@ -60,8 +60,8 @@ class CrossEncoder(Reranker):
         except ConfigError:
             raise
         except Exception as error:  # the tokenizer's and the weights' own errors, in Rust, have no other base
-            raise _unfit(place, fault=f"cannot be used: {error}") from error
-        self.name = f"{name or place.name}:{weights_sha256(place)[:12]}"
+            raise _unfit(path, fault=f"cannot be used: {error}") from error
+        self.name = f"{name or path.name}:{weights_sha256(path)[:12]}"
 
     async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
         """The hits, best first; equal scores in the order given.

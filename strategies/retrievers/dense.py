@@ -137,13 +137,13 @@ def _write(
         vectors.seek(0, os.SEEK_END)
         rest = iter(rest)
         while batch := list(islice(rest, _BATCH)):
-            made = encoder.encode([model_text(passage.text, title=passage.title) for passage, _ in batch])
+            vectors_of_batch = encoder.encode([model_text(passage.text, title=passage.title) for passage, _ in batch])
             for _, line in batch:
                 digest.update(line)
                 lines.write(line)
                 offsets.append(offsets[-1] + len(line))
             lines.flush()  # first: a vector without its line would be taken for the next passage's
-            vectors.write(made.astype(np.float16).tobytes())
+            vectors.write(vectors_of_batch.astype(np.float16).tobytes())
             vectors.flush()
             progress(len(seen))
     if not seen:

@@ -43,7 +43,7 @@ def read_folder(
     leave_out: called with the path in the folder and the reason; the log names each where none is given.
     Raises InvalidInput if no document is left; ConfigError without the packages.
     """
-    found = 0
+    documents = 0
     for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()):
         place = path.relative_to(folder).as_posix()
         try:
@@ -56,8 +56,8 @@ def read_folder(
             continue
         for number, piece in enumerate(pieces, start=1):
             yield Passage(id=f"{place}#{number}", title=title, text=piece)
-        found += len(pieces)
-    if not found:
+        documents += len(pieces)
+    if not documents:
         remedy = f"put {', '.join(_READERS)} files with text there"
         raise InvalidInput(f"{folder} holds no document", field="corpus", remedy=remedy)
 

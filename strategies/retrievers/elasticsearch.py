@@ -76,7 +76,7 @@ def read_meta(client: Elasticsearch, *, index: str) -> dict[str, Json]:
         raise _unusable(index, fault="does not exist") from error
     except (ApiError, TransportError) as error:
         raise _in_our_words(error, kind=ConfigError) from error
-    meta = next(found["mappings"].get("_meta", {}).get("ragbandit", {}) for found in mappings.body.values())
+    meta = next(facts["mappings"].get("_meta", {}).get("ragbandit", {}) for facts in mappings.body.values())
     if meta.get("format") != FORMAT:
         raise _unusable(index, fault=f"has format {meta.get('format')!r}, and this version reads {FORMAT!r}")
     if not meta.get("complete"):

@@ -63,6 +63,6 @@ class NearGraph:
         Safe from several threads.
         """
         count = max(k, _SEARCH_WIDTH)
-        _, found = self._graph.search(query[None], count, params=self._settings(efSearch=count))  # (1, count)
-        places: npt.NDArray[np.int64] = np.sort(found[0][found[0] >= 0])
+        _, neighbours = self._graph.search(query[None], count, params=self._settings(efSearch=count))  # (1, count)
+        places: npt.NDArray[np.int64] = np.sort(neighbours[0][neighbours[0] >= 0])
         return places

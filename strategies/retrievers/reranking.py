@@ -62,8 +62,8 @@ class RerankedRetriever(Retriever):
             raise
         except Exception as error:  # of the user's own class: whatever it may be
             log.exception("a reranker raised", extra={"action": "rerank_failed", "reranker": self._rerank.name})
-            said = f"the reranker {self._rerank.name} failed: {type(error).__name__}: {error}"
-            raise ArmFailed(said, remedy="the log has where") from error
+            message = f"the reranker {self._rerank.name} failed: {type(error).__name__}: {error}"
+            raise ArmFailed(message, remedy="the log has where") from error
         return self._checked(ranked, given=hits)[:k]
 
     async def close(self) -> None:

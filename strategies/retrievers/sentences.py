@@ -37,19 +37,19 @@ class SentenceEncoder:
         self._folder = Path(folder)
         self._first_token = _takes_first_token(self._folder)
         self._tokens = int(_read(self._folder / "sentence_bert_config.json").get("max_seq_length") or _TOKENS)
-        place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        device_type = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(str(self._folder), local_files_only=True)
             with without_bar():
                 model = AutoModel.from_pretrained(str(self._folder), local_files_only=True)
-            self._model: Any = model.float().eval().to(place)
+            self._model: Any = model.float().eval().to(device_type)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise ConfigError(
                 f"{folder} cannot be loaded: {error}", field="retriever.model", remedy="give another model"
             ) from error
         if threads is not None:
             torch.set_num_threads(threads)
-        self._place, self._lock = place, threading.Lock()
+        self._place, self._lock = device_type, threading.Lock()
         self._tokens = min(self._tokens, int(getattr(model.config, "max_position_embeddings", self._tokens)))
         self.width: int = int(model.config.hidden_size)
         self.name = f"{name or self._folder.name}:{weights_sha256(self._folder)[:12]}"

@@ -19,7 +19,7 @@ _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
 #: our policies: name -> class
 POLICIES: dict[str, str] = {
     "adaptive_rag": "ragbandit.router.policies.finetuned.adaptive_rag:AdaptiveRag",
-    "budget": "ragbandit.router.policies.budget:Budget",
+    "budget": "ragbandit.router.policies.budget:BudgetPolicy",
     "fixed": "ragbandit.router.policies.fixed:Fixed",
     "lints": "ragbandit.router.policies.linear.thompson:LinTs",
     "linucb": "ragbandit.router.policies.linear.linucb:LinUcb",

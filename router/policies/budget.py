@@ -47,7 +47,7 @@ from ragbandit.router.policies.base import (
 from ragbandit.router.policies.params import HasParams, PolicyParams, Positive, Text, read_params
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
-__all__ = ["Budget"]
+__all__ = ["BudgetPolicy"]
 
 #: by how much of itself the target is bent to pay a debt back, at most
 BEND = 0.5
@@ -76,7 +76,7 @@ class BudgetParams(PolicyParams):
     price_max: Positive = 1.0
 
 
-class Budget(HasParams):
+class BudgetPolicy(HasParams):
     """Holds the mean of `reward.cost` over the learned decisions at a target, with the policy of your choice inside."""
 
     algorithm: ClassVar[str] = "budget"
@@ -222,7 +222,7 @@ def _made(policy: str, *, params: Mapping[str, Json]) -> Policy:
     """The policy inside; an error of its params has the field `policy.params.params`."""
     from ragbandit.router.policies import make_policy  # the registry imports this module
 
-    if policy == Budget.algorithm:
+    if policy == BudgetPolicy.algorithm:
         raise ConfigError("a budget cannot hold itself", field="policy.params.policy", remedy="for example mba")
     try:
         return make_policy(policy, params=params)

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from ragbandit.router.errors import missing_package
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
-from ragbandit.router.policies.llm_client import Answer, LlmSelector
+from ragbandit.router.policies.llm_client import LlmSelector, Selection
 from ragbandit.router.policies.params import (
     SINGLE_STEP,
     ArmParam,
@@ -136,11 +136,11 @@ class Llm(HasParams):
         known = self.descriptions.get(arm)
         return f"{arm}: {known}" if known else arm
 
-    def _count(self, answers: Sequence[Answer]) -> None:
+    def _count(self, answers: Sequence[Selection]) -> None:
         with self._counting:
             self.failures.update(answer.failed for answer in answers if answer.failed is not None)
 
-    def _output(self, answer: Answer | None, *, listed: Sequence[ArmName], arms: Sequence[ArmName]) -> PolicyOutput:
+    def _output(self, answer: Selection | None, *, listed: Sequence[ArmName], arms: Sequence[ArmName]) -> PolicyOutput:
         """The word on one question; without an answer there was one arm only, and nobody was asked."""
         if answer is None:
             return PolicyOutput(pmf=(1.0,) * len(arms), facts={"llm": None, "epsilon": self.epsilon})

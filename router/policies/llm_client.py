@@ -26,7 +26,7 @@ from ragbandit.router.errors import is_retryable, retry_after_s
 if TYPE_CHECKING:
     import openai
 
-__all__ = ["Answer", "LlmSelector", "messages_of", "parse_choice"]
+__all__ = ["LlmSelector", "Selection", "messages_of", "parse_choice"]
 
 #: longest question that is sent, in characters: the choice does not hang on what comes after
 MAX_QUESTION: Final = 4000
@@ -47,7 +47,7 @@ _INSTRUCTIONS: Final = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Selection:
     """The result of one question."""
 
     #: place of the method in the list, from 0; None if it failed
@@ -97,7 +97,7 @@ class LlmSelector:
     temperature: float | None
     seed: int | None
 
-    def ask(self, asked: Sequence[tuple[str, Sequence[str]]]) -> list[Answer]:
+    def ask(self, asked: Sequence[tuple[str, Sequence[str]]]) -> list[Selection]:
         """An answer for every (question, methods), in order; blocks for about timeout_s at most."""
         import openai  # noqa: F401  loaded here, before the clock starts: it takes a second
 
@@ -106,22 +106,22 @@ class LlmSelector:
             return waiting.result(self.timeout_s + _GRACE_S)
         except FutureTimeoutError:
             waiting.cancel()
-            return [Answer(failed="timeout")] * len(asked)
+            return [Selection(failed="timeout")] * len(asked)
 
-    async def _all(self, asked: Sequence[tuple[str, Sequence[str]]]) -> list[Answer]:
+    async def _all(self, asked: Sequence[tuple[str, Sequence[str]]]) -> list[Selection]:
         give_up = asyncio.get_running_loop().time() + self.timeout_s
         free = asyncio.Semaphore(self.max_concurrency)
 
-        async def one(question: str, methods: Sequence[str]) -> Answer:
+        async def one(question: str, methods: Sequence[str]) -> Selection:
             try:
                 async with asyncio.timeout_at(give_up), free:
                     return await self._one(question, methods=methods, give_up=give_up)
             except TimeoutError:
-                return Answer(failed="timeout")
+                return Selection(failed="timeout")
 
         return list(await asyncio.gather(*(one(question, methods) for question, methods in asked)))
 
-    async def _one(self, question: str, *, methods: Sequence[str], give_up: float) -> Answer:
+    async def _one(self, question: str, *, methods: Sequence[str], give_up: float) -> Selection:
         import openai
 
         failed = "connection"
@@ -136,14 +136,14 @@ class LlmSelector:
                     break
                 await asyncio.sleep(pause)
             except openai.APITimeoutError:
-                return Answer(failed="timeout")
+                return Selection(failed="timeout")
             except openai.APIConnectionError:
                 failed = "connection"
             except Exception:  # a policy must never cost a caller the answer, whatever a server sends
-                return Answer(failed="malformed")
-        return Answer(failed=failed)
+                return Selection(failed="malformed")
+        return Selection(failed=failed)
 
-    async def _once(self, question: str, *, methods: Sequence[str]) -> Answer:
+    async def _once(self, question: str, *, methods: Sequence[str]) -> Selection:
         request: dict[str, Any] = {
             "model": self.model,
             "messages": messages_of(question, methods=methods),
@@ -156,7 +156,7 @@ class LlmSelector:
         text = completion.choices[0].message.content or ""
         choice = parse_choice(text, count=len(methods))
         usage = completion.usage
-        return Answer(
+        return Selection(
             choice=choice if isinstance(choice, int) else None,
             failed=choice if isinstance(choice, str) else None,
             reply="".join(c if c.isprintable() else " " for c in text[:MAX_REPLY]),

@@ -50,7 +50,7 @@ from ragbandit.router.policies.params import (
 )
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
-__all__ = ["Popularity", "Table"]
+__all__ = ["Popularity", "PopularityTable"]
 
 #: of the table's file, and how many bins its popularities are put in
 FORMAT = 1
@@ -70,7 +70,7 @@ _SENTENCE_ENDS = ".!?:\u3002\uff01\uff1f"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
+class PopularityTable:
     """Popularity of every entity, and the words that are no entities."""
 
     #: key -> popularity (> 0)
@@ -270,7 +270,7 @@ class Popularity(HasParams):
         self._sums = np.array(arrays["sums"], dtype=np.float64)
 
 
-def read_table(path: str) -> Table:
+def read_table(path: str) -> PopularityTable:
     """The table in a file; kept in memory until the file changes. Raises ConfigError saying what is wrong with it."""
     try:
         stamp = Path(path).stat()
@@ -286,7 +286,7 @@ _REMEDY = "ragbandit index build writes popularity.json into the index's folder"
 
 
 @functools.lru_cache(maxsize=2)  # every snapshot makes a policy anew
-def _read(path: str, changed: int, size: int) -> Table:  # noqa: ARG001 the key of the cache
+def _read(path: str, changed: int, size: int) -> PopularityTable:  # noqa: ARG001 the key of the cache
     data = Path(path).read_bytes()
     described = json.loads(data)
     if described["format"] != FORMAT:
@@ -296,7 +296,7 @@ def _read(path: str, changed: int, size: int) -> Table:  # noqa: ARG001 the key 
         raise ValueError("a popularity is no number above 0")
     if not isinstance(words, int) or words < 1 or not all(isinstance(word, str) for word in common):
         raise ValueError("'words' must be a number of at least 1, 'common' a list of words")
-    return Table(
+    return PopularityTable(
         mentions={str(key): float(value) for key, value in mentions.items()},
         common=frozenset(common),
         words=words,

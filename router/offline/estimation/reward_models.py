@@ -8,7 +8,6 @@ Targets have t columns (reward, quality, cost, say): they share what is costly.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.types import Choices, Keys, Matrix, Vector
+from ragbandit.router.plugins import import_class
 
 __all__ = [
     "Predictions",
@@ -281,16 +281,8 @@ def cross_fitted(
 
 def regressor_named(name: str) -> Callable[[], Regressor]:
     """Factory of a regressor, by "package.module:Name": a class or a function without arguments. Raises ConfigError."""
-    module, _, attribute = name.partition(":")
     remedy = "for example sklearn.ensemble:HistGradientBoostingRegressor"
-    if not module or not attribute:
-        raise ConfigError(f"{name!r} is not of the form package.module:Class", field="model", remedy=remedy)
-    try:
-        made = getattr(import_module(module), attribute)
-    except (ImportError, TypeError, ValueError) as error:
-        raise ConfigError(f"cannot import {module}: {error}", field="model", remedy="install its package") from error
-    except AttributeError as error:
-        raise ConfigError(f"{module} has no {attribute}", field="model", remedy=remedy) from error
+    made = import_class(name, where="model")
     for method in ("fit", "predict"):
         if isinstance(made, type) and not callable(getattr(made, method, None)):
             raise ConfigError(f"{name} has no method {method}", field="model", remedy=remedy)

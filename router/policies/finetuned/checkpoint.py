@@ -26,7 +26,7 @@ from ragbandit.router.types import ArmName, Json
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Facts", "Trained", "free_folder", "read_facts", "read_layers", "write_trained"]
+__all__ = ["CheckpointFacts", "Trained", "free_folder", "read_facts", "read_layers", "write_trained"]
 
 FORMAT: Final = 1
 _FACTS: Final = "ragbandit.json"
@@ -45,11 +45,11 @@ class Trained:
     pre: "Tensor"
     #: shape (K, d + 1), float32, a row per arm
     heads: npt.NDArray[np.float32]
-    facts: "Facts"
+    facts: "CheckpointFacts"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
+class CheckpointFacts:
     """Facts of a trained classifier, without its weights."""
 
     algorithm: str
@@ -107,14 +107,14 @@ def _fill(work: Path, *, trained: Trained) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_facts(folder: str, *, algorithm: str) -> Facts:
+def read_facts(folder: str, *, algorithm: str) -> CheckpointFacts:
     """The facts in a folder, after every file's sha256 was compared. Raises ConfigError."""
     path = Path(folder).expanduser()
     try:
         text = (path / _FACTS).read_text("utf-8")
         described = json.loads(text)
         sums = {str(name): str(wanted) for name, wanted in described["sha256"].items()}
-        facts = Facts(
+        facts = CheckpointFacts(
             algorithm=str(described["algorithm"]),
             arms=tuple(ArmName(arm) for arm in described["arms"]),
             costs=tuple(float(cost) for cost in described["costs"]),
@@ -137,7 +137,7 @@ def read_facts(folder: str, *, algorithm: str) -> Facts:
     return facts
 
 
-def read_layers(folder: str, *, body: Body, facts: Facts) -> Trained:
+def read_layers(folder: str, *, body: Body, facts: CheckpointFacts) -> Trained:
     """The trained classifier; its encoder is the body's own. Raises ConfigError on layers of other shapes."""
     from safetensors.numpy import load_file
 

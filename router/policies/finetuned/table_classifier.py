@@ -20,7 +20,13 @@ from pydantic import Field
 from ragbandit.router.errors import InvalidInput, SnapshotError
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.finetuned.body import Body, ReadingParams, load_body, score
-from ragbandit.router.policies.finetuned.checkpoint import Facts, Trained, read_facts, read_layers, write_trained
+from ragbandit.router.policies.finetuned.checkpoint import (
+    CheckpointFacts,
+    Trained,
+    read_facts,
+    read_layers,
+    write_trained,
+)
 from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed
 from ragbandit.router.policies.params import Count, HasParams, Number, Text, Whole
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, TableRow, Update
@@ -188,7 +194,7 @@ class TableClassifier(HasParams, ABC):
         found = {name: array.shape for name, array in arrays.items() if array.dtype == np.float32}
         if found != wanted or len(costs) != len(arms):
             raise SnapshotError(f"float32 arrays of shapes {found}, wanted {wanted}")
-        known = Facts(algorithm=self.algorithm, arms=tuple(arms), costs=tuple(costs), report=report)
+        known = CheckpointFacts(algorithm=self.algorithm, arms=tuple(arms), costs=tuple(costs), report=report)
         return Trained(
             body=body,
             encoder=body.tensor(arrays["encoder"]),
@@ -223,7 +229,7 @@ class TableClassifier(HasParams, ABC):
             "labels": {arm: sum(example.target[i] == 1.0 for example in examples) for i, arm in enumerate(arms)},
         }
         report |= fit.run(progress or (lambda _done, _total: None))
-        facts = Facts(algorithm=self.algorithm, arms=arms, costs=_costs(rows, arms=arms), report=report)
+        facts = CheckpointFacts(algorithm=self.algorithm, arms=arms, costs=_costs(rows, arms=arms), report=report)
         self._trained = fit.trained(facts)
         return report
 
@@ -272,7 +278,7 @@ class _Fit:
                 self._best = {key: slot[0].clone() for key, slot in self._tuning.slots.items()}
         return {"validation_rows": len(self._held), "epochs": epochs, "best_epoch": kept}
 
-    def trained(self, facts: Facts) -> Trained:
+    def trained(self, facts: CheckpointFacts) -> Trained:
         """The best epoch's weights."""
         heads = np.stack([self._best[HEAD + arm].cpu().numpy() for arm in self._arms])
         return Trained(body=self._body, encoder=self._best["encoder"], pre=self._best["pre"], heads=heads, facts=facts)

@@ -12,7 +12,7 @@ from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, pmf_of_one
-from ragbandit.router.policies.budget import BEND, MEMORY, TEMPERATURE, Budget
+from ragbandit.router.policies.budget import BEND, MEMORY, TEMPERATURE, BudgetPolicy
 from ragbandit.router.policies.draw import choose, gate, seed_of
 from ragbandit.router.policies.testing import (
     ARMS,
@@ -60,7 +60,7 @@ class Told:
 
 def wrapping(output, *, deterministic=True, **params):
     """A budget around a policy that says this."""
-    budget = Budget(policy="uniform", **{"target": 2.0, **params})
+    budget = BudgetPolicy(policy="uniform", **{"target": 2.0, **params})
     budget.inner = Told(output=output, deterministic=deterministic)
     return budget
 
@@ -146,7 +146,7 @@ def test_exploration_of_an_inner_policy_that_logs_no_epsilon(pmf, scores, epsilo
 def test_optimism_of_linucb_is_no_exploration():
     """Around linucb epsilon is linucb's own, also where the highest bound is not the highest mean."""
     budget = taught(
-        lambda: Budget(target=2.0, policy="linucb", params={"alpha": 4.0, "epsilon": 0.06}), made_updates(90)
+        lambda: BudgetPolicy(target=2.0, policy="linucb", params={"alpha": 4.0, "epsilon": 0.06}), made_updates(90)
     )
     arms = (*ARMS, ArmName("newcomer"))
     inner = pmf_of_one(budget.inner, made_query(7), features=made_features(7), arms=arms)
@@ -171,9 +171,9 @@ def test_policy_without_scores_is_tilted():
 
 def test_inner_needs_and_determinism_are_the_budgets():
     """It asks for what the inner policy asks for."""
-    assert Budget(target=1.0, policy="mba").needs == {"features"}
-    assert Budget(target=1.0, policy="uniform").needs == frozenset()
-    assert Budget(target=1.0, policy="uniform").deterministic
+    assert BudgetPolicy(target=1.0, policy="mba").needs == {"features"}
+    assert BudgetPolicy(target=1.0, policy="uniform").needs == frozenset()
+    assert BudgetPolicy(target=1.0, policy="uniform").deterministic
 
 
 # How the price moves.
@@ -222,7 +222,7 @@ def test_target_bends_by_half_at_most_and_old_debts_are_forgotten():
 @pytest.mark.parametrize(("target", "price_is"), [(1e-3, "capped"), (1e3, "zero")])
 def test_targets_out_of_reach_leave_the_price_at_its_bound(target, price_is):
     """No price spends less than the cheapest arm or more than the best one: the price stays bounded and is logged."""
-    budget = taught(lambda: Budget(target=target, price_max=0.7), made_updates(300))
+    budget = taught(lambda: BudgetPolicy(target=target, price_max=0.7), made_updates(300))
     facts = word_of(budget).facts
     assert budget._dual == (0.7 if price_is == "capped" else 0.0)
     assert facts["price"] == budget._dual / budget.scale
@@ -235,7 +235,7 @@ def test_targets_out_of_reach_leave_the_price_at_its_bound(target, price_is):
 def test_every_target_that_is_taken_gives_a_pmf(policy, target):
     """At the ends of what params may be, cheap and dear answers leave a pmf and finite numbers."""
     extremes = {"step": 1e12, "horizon": 1e12, "price_max": 1e12}
-    budget = Budget(target=target, policy=policy, **extremes)
+    budget = BudgetPolicy(target=target, policy=policy, **extremes)
     for row, cost in zip(made_updates(6), (0.0, 1e-9, 1e9, 1e150, 0.0, 1.0), strict=True):
         output = word_of(budget)
         gate(output, arms=ARMS)
@@ -250,7 +250,10 @@ def test_unit_of_cost_does_not_matter(unit):
     scaled = [
         replace(u, reward=made_reward(u.reward.quality, cost=u.reward.cost * unit, weight=0.1 / unit)) for u in updates
     ]
-    plain, other = taught(lambda: Budget(target=1.7), updates), taught(lambda: Budget(target=1.7 * unit), scaled)
+    plain, other = (
+        taught(lambda: BudgetPolicy(target=1.7), updates),
+        taught(lambda: BudgetPolicy(target=1.7 * unit), scaled),
+    )
     assert other._dual == pytest.approx(plain._dual, rel=1e-6)
     assert other.price * unit == pytest.approx(plain.price, rel=1e-6)
     assert word_of(other).pmf == pytest.approx(word_of(plain).pmf, abs=1e-9)
@@ -258,9 +261,11 @@ def test_unit_of_cost_does_not_matter(unit):
 
 def test_mean_is_the_ledgers():
     """`spent` is the mean of reward.cost over what was learned; None before the first lesson."""
-    assert word_of(Budget(target=1.0)).facts["spent"] is None
+    assert word_of(BudgetPolicy(target=1.0)).facts["spent"] is None
     updates = made_updates(40)
-    assert taught(lambda: Budget(target=1.0), updates).spent == pytest.approx(np.mean([u.reward.cost for u in updates]))
+    assert taught(lambda: BudgetPolicy(target=1.0), updates).spent == pytest.approx(
+        np.mean([u.reward.cost for u in updates])
+    )
 
 
 # Holding a target.
@@ -310,7 +315,7 @@ def test_holds_the_target_in_a_made_world(policy, target, late):
     Also if feedback comes 60 decisions late. Unpaced, neither comes within 10 % of any of these targets.
     """
     features, quality, cost = made_world()
-    spent = hold(Budget(target=target, policy=policy), features=features, quality=quality, cost=cost, late=late)
+    spent = hold(BudgetPolicy(target=target, policy=policy), features=features, quality=quality, cost=cost, late=late)
     assert spent == pytest.approx(target, rel=0.03)
     free = hold(make_policy(policy, params={}), features=features, quality=quality, cost=cost, late=late)
     assert free != pytest.approx(target, rel=0.1)
@@ -320,7 +325,7 @@ def test_costs_that_rise_are_met_by_a_higher_price():
     """When the dear arm becomes twice as dear in mid-stream, the mean of the second half is held too."""
     features, quality, cost = made_world(2400)
     cost[1200:, 2] *= 2.0
-    budget = Budget(target=1.5)
+    budget = BudgetPolicy(target=1.5)
     hold(budget, features=features[:1200], quality=quality[:1200], cost=cost[:1200])
     price = budget.price
     spent = hold(budget, features=features[1200:], quality=quality[1200:], cost=cost[1200:])
@@ -337,10 +342,10 @@ def test_holds_the_target_on_the_routing_table(target):
     quality = np.array([[row["correct"][arm] for arm in ARMS] for row in rows], dtype=float)
     cost = np.array([[row["steps"][arm] for arm in ARMS] for row in rows], dtype=float)
     order = np.random.default_rng(1).permutation(len(rows))
-    spent = hold(Budget(target=target), features=features[order], quality=quality[order], cost=cost[order])
+    spent = hold(BudgetPolicy(target=target), features=features[order], quality=quality[order], cost=cost[order])
     assert spent == pytest.approx(target, rel=0.02)
     # As the file has them, one data set after the other, the world moves, and mba's alarm rings for one arm.
-    spent = hold(Budget(target=target), features=features, quality=quality, cost=cost)
+    spent = hold(BudgetPolicy(target=target), features=features, quality=quality, cost=cost)
     assert spent == pytest.approx(target, rel=0.03)
 
 
@@ -351,7 +356,7 @@ def test_holds_the_target_on_the_routing_table(target):
 @pytest.mark.parametrize("policy", PLAIN)
 def test_contract_holds_around_other_policies(policy, check):
     """Around a policy with scores and one without it keeps the whole contract."""
-    check(lambda: Budget(policy=policy, target=1.2))
+    check(lambda: BudgetPolicy(policy=policy, target=1.2))
 
 
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) & {"linucb", "lints", "softmax", "mba", "vw"}))
@@ -359,7 +364,7 @@ def test_every_policy_that_learns_online_can_be_paced(policy):
     """Around every such policy the pmf is a pmf, the target is logged and a snapshot gives the same state."""
 
     def make():
-        return Budget(policy=policy, target=1.2)
+        return BudgetPolicy(policy=policy, target=1.2)
 
     budget = taught(make, made_updates(60))
     output = word_of(budget)
@@ -372,7 +377,7 @@ def test_every_policy_that_learns_online_can_be_paced(policy):
 
 def test_a_row_that_the_inner_policy_refuses_changes_nothing():
     """Neither does one whose cost is no number, or too large to be squared."""
-    budget = taught(lambda: Budget(target=1.2), made_updates(20))
+    budget = taught(lambda: BudgetPolicy(target=1.2), made_updates(20))
     before = sha_of(budget)
     good = made_updates(1, first=21)[0]
     dear = [replace(good, reward=replace(good.reward, cost=cost)) for cost in (math.nan, math.inf, 1e200)]
@@ -395,9 +400,9 @@ def test_a_row_that_the_inner_policy_refuses_changes_nothing():
 )
 def test_wrong_state_is_refused(spoil):
     """A state without its inner part, of other counts, or with the dual variable out of range is a SnapshotError."""
-    arrays, facts = spoil(*taught(lambda: Budget(target=1.2, policy="uniform"), made_updates(9)).state())
+    arrays, facts = spoil(*taught(lambda: BudgetPolicy(target=1.2, policy="uniform"), made_updates(9)).state())
     with pytest.raises(SnapshotError):
-        Budget(target=1.2, policy="uniform").restore(arrays, facts)
+        BudgetPolicy(target=1.2, policy="uniform").restore(arrays, facts)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,14 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.llm import DESCRIPTIONS, Llm
-from ragbandit.router.policies.llm_client import MAX_QUESTION, MAX_REPLY, Answer, LlmSelector, messages_of, parse_choice
+from ragbandit.router.policies.llm_client import (
+    MAX_QUESTION,
+    MAX_REPLY,
+    LlmSelector,
+    Selection,
+    messages_of,
+    parse_choice,
+)
 from ragbandit.router.policies.testing import ARMS, POLICY_CHECKS, made_updates, sha_of, taught
 from ragbandit.router.types import ArmName, Query
 from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
@@ -317,7 +324,7 @@ def test_selector_without_questions():
         model="m", base_url="http://x", api_key_env="K", timeout_s=1.0, max_concurrency=1, temperature=None, seed=None
     )
     assert selector.ask([]) == []
-    assert Answer().failed is None
+    assert Selection().failed is None
 
 
 # The contract, with a server that answers, and wrong params.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.popularity import BINS, READ, SHOWN, Popularity, Table, read_table
+from ragbandit.router.policies.popularity import BINS, READ, SHOWN, Popularity, PopularityTable, read_table
 from ragbandit.router.policies.testing import ARMS, POLICY_CHECKS, made_reward, made_updates, sha_of, taught
 from ragbandit.router.types import ArmName, Query
 from ragbandit.strategies.base import Passage
@@ -188,20 +188,20 @@ def test_word_that_begins_a_sentence_is_no_name(parts):
         for word in words
         if re.search("[A-Z]", word.group()) and not begins_a_sentence(text, word.start())
     }
-    assert set(Table(mentions={}, common=frozenset(), words=3, sha256="").entities(text)) == named
+    assert set(PopularityTable(mentions={}, common=frozenset(), words=3, sha256="").entities(text)) == named
 
 
 def test_work_grows_with_the_length_alone(monkeypatch):
     """Of all that stands before the words of a question, no character is looked at twice."""
-    looked, asked = [], Table._ignored
+    looked, asked = [], PopularityTable._ignored
 
     def watched(table, word, **around):
         looked.extend(around["before"])
         return asked(table, word, **around)
 
-    monkeypatch.setattr(Table, "_ignored", watched)
+    monkeypatch.setattr(PopularityTable, "_ignored", watched)
     text = "Aa - " * (READ // 5)
-    Table(mentions={}, common=frozenset(), words=5, sha256="").entities(text)
+    PopularityTable(mentions={}, common=frozenset(), words=5, sha256="").entities(text)
     assert 0 < len(looked) <= len(text)
 
 
@@ -219,7 +219,7 @@ def test_work_grows_with_the_length_alone(monkeypatch):
 )
 def test_long_question_is_read_up_to_a_length(text, found):
     """Of a question the first READ characters are read, up to the last whole word."""
-    table = Table(mentions={"obama": 50.0}, common=frozenset(), words=5, sha256="")
+    table = PopularityTable(mentions={"obama": 50.0}, common=frozenset(), words=5, sha256="")
     assert table.entities(text) == found
 
 

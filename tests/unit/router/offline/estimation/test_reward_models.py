@@ -298,13 +298,13 @@ def test_a_regressor_is_found_by_its_name():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("sklearn.linear_model.Ridge", "form"),
+        ("sklearn.linear_model.Ridge", "no import path"),
         ("no_such_package:Model", "import"),
         (".relative:Model", "import"),
-        ("math:no_such", "has no no_such"),
+        ("math:no_such", "has no attribute"),
         ("math:pi", "neither"),
         ("fractions:Fraction", "no method fit"),
-        ("", "form"),
+        ("", "no import path"),
     ],
 )
 def test_other_names_are_refused(name, said):

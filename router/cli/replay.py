@@ -61,8 +61,8 @@ def add_replay_verb(app: typer.Typer) -> None:
 
         Example: ragbandit replay --since 7d --policy linucb,fixed:single_step --report page.html
 
-        Exit 0: judged. 1: a difference is not surely at least --fail-below. 2: the log is wrong, or something that was
-        asked for cannot be done.
+        Exit 0: judged. 1: the lower bound of a difference is below --fail-below. 2: the log is wrong, or the request
+        cannot be done.
         """
         with failing_well():
             if report is not None:

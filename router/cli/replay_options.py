@@ -19,13 +19,19 @@ Baseline = Annotated[str, typer.Option(help="to compare with: logged, or a candi
 Param = Annotated[
     list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated", rich_help_panel=_CANDIDATES)
 ]
-Learn = Annotated[bool, typer.Option("--learn", help="policies learn while they go", rich_help_panel=_CANDIDATES)]
+Learn = Annotated[
+    bool,
+    typer.Option("--learn", help="policies learn along the log (progressive validation)", rich_help_panel=_CANDIDATES),
+]
 Floor = Annotated[
     float | None,
-    typer.Option(help="of policies' probabilities; default policy.floor", rich_help_panel=_CANDIDATES),
+    typer.Option(help="least probability of every arm; default policy.floor", rich_help_panel=_CANDIDATES),
 ]
 InSample = Annotated[
-    bool, typer.Option("--in-sample", help="also rows that a snapshot has learned", rich_help_panel=_CANDIDATES)
+    bool,
+    typer.Option(
+        "--in-sample", help="also judge snapshots on rows that they have learned", rich_help_panel=_CANDIDATES
+    ),
 ]
 Log = Annotated[
     Path | None,
@@ -33,15 +39,15 @@ Log = Annotated[
 ]
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="of a file whose name does not say it", rich_help_panel=_LOG),
+    typer.Option("--format", help="format of a file whose name does not tell it", rich_help_panel=_LOG),
 ]
 Minimum = Annotated[
     float | None,
-    typer.Option(help="of a file's rewards that name no bounds; default: config", rich_help_panel=_LOG),
+    typer.Option(help="bound of a file's rewards that name none; default: config", rich_help_panel=_LOG),
 ]
 Maximum = Annotated[
     float | None,
-    typer.Option(help="of a file's rewards that name no bounds; default: config", rich_help_panel=_LOG),
+    typer.Option(help="bound of a file's rewards that name none; default: config", rich_help_panel=_LOG),
 ]
 Database = Annotated[
     str | None, typer.Option(help="URL of another store than the configured one", rich_help_panel=_LOG)
@@ -59,14 +65,14 @@ Estimator = Annotated[
     ),
 ]
 RewardModel = Annotated[str, typer.Option(help="ridge, mean, mrdr or package.module:Class", rich_help_panel=_ESTIMATE)]
-Folds = Annotated[int, typer.Option(help="parts of the log for cross-fitting", rich_help_panel=_ESTIMATE)]
+Folds = Annotated[int, typer.Option(help="folds for cross-fitting", rich_help_panel=_ESTIMATE)]
 Weight = Annotated[
     float | None,
     typer.Option(
         "--lambda", help="weight of cost to put on all rewards; default as learned", rich_help_panel=_ESTIMATE
     ),
 ]
-Confidence = Annotated[float, typer.Option(help="of every interval", rich_help_panel=_ESTIMATE)]
+Confidence = Annotated[float, typer.Option(help="confidence of every interval", rich_help_panel=_ESTIMATE)]
 Anytime = Annotated[
     bool, typer.Option("--anytime", help="intervals that hold at every look (dr, ips)", rich_help_panel=_ESTIMATE)
 ]
@@ -77,7 +83,7 @@ Segment = Annotated[
 Report = Annotated[Path | None, typer.Option(help="write the page as FILE.html", rich_help_panel=_OUTPUT)]
 FailBelow = Annotated[
     float | None,
-    typer.Option(help="exit 1 unless every difference is surely at least this", rich_help_panel=_OUTPUT),
+    typer.Option(help="exit 1 unless the lower bound of every difference is at least this", rich_help_panel=_OUTPUT),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print JSON", rich_help_panel=_OUTPUT)]
 Config = Annotated[

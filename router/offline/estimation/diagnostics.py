@@ -67,11 +67,11 @@ class WeightTally:
         all_ratios = ratios(candidate, logged=log.pmf)
         shifted = candidate * all_ratios  # Q^2 / P
         squares = np.einsum("nk->n", shifted)
-        beyond = np.zeros(len(log.arms))
+        unsupported = np.zeros(len(log.arms))
         covered: Vector | float = 1.0
         if not log.pmf.all():
             uncovered = np.where(log.pmf > 0.0, 0.0, candidate)
-            beyond, covered = np.einsum("nk->k", uncovered), 1.0 - np.einsum("nk->n", uncovered)
+            unsupported, covered = np.einsum("nk->k", uncovered), 1.0 - np.einsum("nk->n", uncovered)
         self.rows += len(log)
         self.total += float(weight.sum())
         self.squares += float(np.einsum("n,n->", weight, weight))
@@ -80,7 +80,7 @@ class WeightTally:
         self.possible = max(self.possible, float(all_ratios.max()))
         self.clipped += int(np.count_nonzero(weight > self.clip))
         self.variance += float(np.maximum(squares - covered**2, 0.0).sum())
-        self.unsupported = _plus(self.unsupported, beyond)
+        self.unsupported = _plus(self.unsupported, unsupported)
         self.shares = _plus(self.shares, np.einsum("nk->k", candidate))
         positive = np.clip(np.log10(weight[weight > 0.0]), BIN_EDGES[0], BIN_EDGES[-1])
         self.counts = self.counts + np.histogram(positive, bins=BIN_EDGES)[0]

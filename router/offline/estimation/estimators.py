@@ -126,7 +126,7 @@ class Estimator:
 class Terms:
     """The parts of an estimate, one number of each per row, shape (n,)."""
 
-    #: w, never clipped nor shrunk: its mean is 1 but for chance and holes in the log, whatever the estimator
+    #: w, never clipped nor shrunk: its mean is 1 but for chance and unsupported actions, whatever the estimator
     weight: Vector
     #: contribution of the observed reward
     correction: Vector

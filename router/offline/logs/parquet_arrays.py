@@ -299,11 +299,11 @@ class _Piece:
         return np.asarray(column.fill_null(otherwise.dtype.type(0).item()).to_numpy(zero_copy_only=False))
 
     def _whole(self, name: str) -> Any:
-        """A column without a hole."""
+        """A column without nulls."""
         column = self.batch.column(name)
         if column.null_count:
-            holes = np.flatnonzero(~column.is_valid().to_numpy(zero_copy_only=False))
-            raise self._wrong(int(holes[0]), name, "is missing", "a row needs id, arms, pmf, arm and reward")
+            missing = np.flatnonzero(~column.is_valid().to_numpy(zero_copy_only=False))
+            raise self._wrong(int(missing[0]), name, "is missing", "a row needs id, arms, pmf, arm and reward")
         return column
 
     def _list(self, name: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
+from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log, mixed
@@ -126,7 +126,14 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
 
     It would play another arm, or all alike, and be judged for that.
     """
-    check_arms(make_policy(candidate.what, params=candidate.params), arms=arms, where=candidate.name)
+    policy = make_policy(candidate.what, params=candidate.params)
+    try:
+        check_arms(policy, arms=arms, where=candidate.name)
+    except ConfigError as error:
+        if error.field is None or error.field.count(".") != 1:  # a param of a policy inside of another
+            raise
+        remedy = f"{error.remedy}; then give --param {error.field}=VALUE"
+        raise ConfigError(error.message, field=error.field, remedy=remedy) from error
 
 
 def array_pmf(spec: CandidateSpec, *, log: Log, columns: Mapping[str, Matrix], first: int = 0) -> Matrix:

@@ -199,7 +199,7 @@ def _baseline(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
 def _faults(
     summary: LogSummary, *, arms: Sequence[ArmName], candidates: Sequence[CandidateSpec], alpha: float
 ) -> tuple[str, ...]:
-    """Each check has its share of DOUBT."""
+    """Faults of the log; the checks share ALPHA."""
     faults = []
     for arm, plausible, drawn, expected in zip(
         arms, summary.arms.plausible(alpha=alpha), summary.arms.drawn, summary.arms.expected, strict=True

@@ -111,7 +111,7 @@ def summarize(
     for piece in pieces:
         found.add(piece)
         learn(piece.log, piece.candidates)
-        progress("rows surveyed", found.rows, 0)
+        progress("rows summarized", found.rows, 0)
     return found
 
 

@@ -184,7 +184,7 @@ def _repeated(log: MemoryLog) -> list[str]:
 
 
 def _unseen(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], in_sample: bool) -> tuple[MemoryLog, list[str]]:
-    """The rows that no snapshot has learned: what is judged on its own lessons looks better than it is."""
+    """The rows that no snapshot has learned: an estimate on training rows is too optimistic."""
     learned = np.zeros(len(log.rows), dtype=np.bool_)
     for info in snapshots:
         learned |= np.array([_has_learned(info, row, ledger=log.ledger) for row in log.rows])
@@ -197,7 +197,7 @@ def _unseen(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], in_sample: boo
         raise InvalidInput(
             f"all {count} rows were learned by a snapshot",
             field="policy",
-            remedy="judge an older version, log more traffic, or give --in-sample to judge it on its own lessons",
+            remedy="judge an older version, log more traffic, or give --in-sample to judge it on its training rows",
         )
     kept = np.flatnonzero(~learned)
     left = replace(log, rows=[log.rows[int(index)] for index in kept], log=log.log.part(kept))

@@ -92,14 +92,14 @@ def _differences(replayed: ReplayResult) -> Chart | None:
     if not rows:
         return None
     baseline = printable(replayed.baseline)
-    dashed = " Dashed: no estimate, only what is possible." if any(row.open for row in rows) else ""
+    dashed = " Dashed: no estimate, only the possible range." if any(row.open for row in rows) else ""
     return Chart(
         title=f"Against {baseline}",
         svg=_interval_svg("differences", rows),
         caption=(
-            f"How much more (right) or less (left) reward per question than {baseline}. The dot is the estimate; the "
-            f"true value lies on the bar with {percent(replayed.plan.confidence)} confidence. A bar that crosses the "
-            f"line at 0 may be luck either way: cannot tell yet.{dashed}"
+            f"Difference in reward per question to {baseline}: higher (right) or lower (left). The dot is the "
+            f"estimate, the bar its {percent(replayed.plan.confidence)} confidence interval. If the bar crosses 0, the "
+            f"sign of the difference is not known yet.{dashed}"
         ),
     )
 
@@ -119,9 +119,9 @@ def _over_time(replayed: ReplayResult) -> Chart | None:
             draw=lambda figure: _draw_over_time(figure, kept, baseline=baseline),
         ),
         caption=(
-            f"Reward per question in each stretch of the log: the candidate (blue) and {baseline} (grey, dashed). The "
-            f"true value of a stretch lies in the blue band with {percent(replayed.plan.confidence)} confidence. See "
-            "whether one lies above the other all along or only at times."
+            f"Reward per question in consecutive parts of the log: the candidate (blue) and {baseline} (grey, dashed). "
+            f"Blue band: {percent(replayed.plan.confidence)} confidence interval of the part. No band: too few "
+            "effective rows. It shows whether a difference is constant over time."
         ),
     )
 
@@ -145,8 +145,8 @@ def _shares(replayed: ReplayResult) -> Chart | None:
             draw=lambda figure: _draw_shares(figure.subplots(), groups),
         ),
         caption=(
-            "How often the candidate would choose each arm (bar), and how often the log did (upright mark). Where they "
-            "lie far apart, few logged questions say something about the candidate."
+            "Share of each arm: candidate (bar) and log (vertical mark). Where they differ much, few logged questions "
+            "tell something about the candidate."
         ),
     )
 
@@ -161,7 +161,7 @@ def _weights(replayed: ReplayResult) -> Chart | None:
         for c in kept
     ]
     return Chart(
-        title="How much each question counts",
+        title="Importance weights",
         svg=_svg(
             "weights",
             label="; ".join(said),
@@ -169,9 +169,9 @@ def _weights(replayed: ReplayResult) -> Chart | None:
             draw=lambda figure: _draw_weights(figure, kept, rows=replayed.rows),
         ),
         caption=(
-            "A logged question counts more than once (weight above 1) where the candidate would choose the logged arm "
-            "more often than the log did, and less (below 1) where more seldom. All near 1: the log says much about "
-            "the candidate. A few large ones: the estimate hangs on a few questions. Weights of 0 are not shown."
+            "Weight of a logged question: above 1 where the candidate chooses the logged arm more often than the log "
+            "did, below 1 where less often. If all are near 1, the log is informative about the candidate; if a few "
+            "are large, the estimate depends on few questions. Weights of 0 are not shown."
         ),
     )
 
@@ -192,10 +192,10 @@ def _segments(replayed: ReplayResult) -> Iterator[Chart]:
                 title=f"{printable(candidate.name)} by {printable(field)}",
                 svg=_interval_svg(f"segments-{place}-{field}", rows),
                 caption=(
-                    f"More (right) or less (left) reward per question than {printable(replayed.baseline)}, for each "
-                    f"group of questions alone. The true value of a group lies on its bar with "
-                    f"{percent(replayed.plan.confidence)} confidence; among many groups a few bars miss it. A dot "
-                    f"without a bar: too few questions to say how sure it is.{rest}"
+                    f"Difference in reward per question to {printable(replayed.baseline)} per group: higher (right) or "
+                    f"lower (left). Bar: {percent(replayed.plan.confidence)} confidence interval of each group by "
+                    "itself, so that among many groups a few miss the true value. No bar: too few effective rows for "
+                    f"an interval.{rest}"
                 ),
             )
 

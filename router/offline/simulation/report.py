@@ -92,7 +92,7 @@ def footnotes(rows: Sequence[Simulated]) -> list[str]:
     if any(row.full_information for row in rows):
         notes.append("* fitted to the outcomes of all arms, which no live policy sees")
     return notes + [
-        f"{row.policy}: {row.faults} decisions by the fallback, {row.refused} lessons refused: {row.reason}"
+        f"{row.policy}: {row.faults} decisions by the fallback, {row.refused} updates refused: {row.reason}"
         for row in rows
         if row.faults or row.refused
     ]

@@ -117,7 +117,7 @@ class Played:
     seconds: float
     #: decisions made by the fallback, in the pass and in the test
     faults: int
-    #: lessons that the learner or the policy would not take
+    #: updates that the learner or the policy refused
     refused: int
     #: of the first fault or refusal
     reason: str | None

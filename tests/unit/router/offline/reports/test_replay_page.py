@@ -108,7 +108,7 @@ def test_the_page_begins_with_the_sentences_and_holds_every_section(whole):
         "Against the logged policy",
         "Reward over time",
         "Which arms are chosen",
-        "How much each question counts",
+        "Importance weights",
         "linucb by tenant",
         "The candidates",
         "How far each candidate is from the log",
@@ -244,11 +244,11 @@ def test_many_arms_are_drawn_as_the_largest_and_the_others():
 
 def test_weights_are_drawn_on_a_logarithmic_scale(figures):
     """Round weights are named, and the largest stands in words; without any weight there is no figure."""
-    words = texts_of(figures["How much each question counts"].svg)
+    words = texts_of(figures["Importance weights"].svg)
     assert {"0.1", "1", "10"} <= set(words)
     assert "linucb: largest weight 28" in words
     titles = [one.title for one in drawn(replayed(candidate(weights=NOTHING)))]
-    assert "How much each question counts" not in titles
+    assert "Importance weights" not in titles
 
 
 def test_what_comes_from_data_is_escaped():

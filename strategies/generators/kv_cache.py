@@ -1,8 +1,8 @@
-"""Keys and values of several texts in one tensor, each text with a length of its own, and of texts read before.
+"""KV cache: keys and values of several sequences in one tensor, a row each, and a prefix cache of earlier prompts.
 
-The idea of rows that come and go while others are being written is Orca's (Yu et al. 2022); keeping what was read for
-prompts that begin alike is known from vLLM and SGLang (Kwon et al. 2023; Zheng et al. 2024). Rows, not pages: texts
-here are short, and every attention kernel of transformers reads rows.
+Rows that come and go while other sequences are generated are Orca's idea (Yu et al. 2022); a prefix cache is known from
+vLLM and SGLang (Kwon et al. 2023; Zheng et al. 2024). Rows, not pages: sequences here are short, and every attention
+kernel of transformers reads rows.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from ragbandit.router.errors import ConfigError
 
-__all__ = ["Kept", "KeyShape", "Prefixes", "RowCache", "TokenIds", "check_rows", "key_shape"]
+__all__ = ["CachedPrefix", "KeyShape", "Prefixes", "RowCache", "TokenIds", "check_rows", "key_shape"]
 
 #: shape (tokens,)
 TokenIds = npt.NDArray[np.int64]
@@ -307,8 +307,8 @@ def _aligned(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Kept:
-    """A text read before."""
+class CachedPrefix:
+    """Keys and values of the beginning of an earlier sequence."""
 
     ids: TokenIds
     #: shape (layers, heads, tokens, d)
@@ -326,7 +326,7 @@ class Prefixes:
 
     def __init__(self, *, limit: int, bytes_per_token: int) -> None:
         self._limit, self._bytes_per_token = limit, bytes_per_token
-        self._kept: deque[Kept] = deque()
+        self._kept: deque[CachedPrefix] = deque()
         self._size = 0
 
     def __bool__(self) -> bool:
@@ -346,11 +346,11 @@ class Prefixes:
         while self._kept and self._size + count * self._bytes_per_token > self._limit:
             self._drop(self._kept[0])
         keys, values = cache.taken(row)
-        kept = Kept(ids=ids, keys=keys, values=values)
+        kept = CachedPrefix(ids=ids, keys=keys, values=values)
         self._kept.append(kept)
         self._size += kept.size
 
-    def best(self, ids: TokenIds, *, more_than: int = 0) -> tuple[int, Kept] | None:
+    def best(self, ids: TokenIds, *, more_than: int = 0) -> tuple[int, CachedPrefix] | None:
         """(tokens shared, the text that begins like these ids for longest), if it is worth its copying.
 
         Fewer than all ids: the last one has to be read for what comes after it.
@@ -368,7 +368,7 @@ class Prefixes:
         self._kept.clear()
         self._size = 0
 
-    def _drop(self, kept: Kept) -> None:
+    def _drop(self, kept: CachedPrefix) -> None:
         self._kept.remove(kept)
         self._size -= kept.size
 

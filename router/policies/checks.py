@@ -68,7 +68,9 @@ def _check_training(policy: TableClassifier, *, arms: Sequence[str], field: str)
     """It chooses among the arms of its table alone; it may know more arms than are offered."""
     retrain = f"ragbandit train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
     if policy.params.get("trained") is None:
-        raise ConfigError(f"{policy.algorithm} has not been trained", field=field, remedy=retrain)
+        setting = f"set {field}: FOLDER" if field.startswith(WHERE) else f"give --param {field}=FOLDER"
+        message = f"{policy.algorithm} is not trained, and learns nothing from a log"
+        raise ConfigError(message, field=field, remedy=f"{retrain}; then {setting}")
     unknown = [arm for arm in arms if arm not in policy.trained_arms]
     if unknown:
         fault = "all arms would be alike" if len(unknown) == len(arms) else "it would never choose them"

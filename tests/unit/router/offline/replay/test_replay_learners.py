@@ -294,10 +294,11 @@ def test_anytime_needs_the_past_only(spy):
 def test_untrained_policies_are_refused(name, params):
     """A classifier that nobody trained learns nothing from a log: it is refused, not judged as uniform."""
     asked = parse_candidates([name], params={name: params})
-    with pytest.raises(ConfigError, match="has not been trained") as caught:
+    with pytest.raises(ConfigError, match="is not trained, and learns nothing from a log") as caught:
         replay(memory_log(lived_rows(10)), candidates=asked)
     assert caught.value.field == (f"{name}.params.trained" if name == "budget" else f"{name}.trained")
     assert "ragbandit train" in caught.value.remedy
+    assert f"--param {caught.value.field}=FOLDER" in caught.value.remedy
 
 
 def test_policies_trained_on_other_arms_are_refused():

@@ -132,6 +132,8 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
     except ConfigError as error:
         if error.field is None or error.field.count(".") != 1:  # a param of a policy inside of another
             raise
+        if "--param" in (error.remedy or ""):
+            raise
         remedy = f"{error.remedy}; then give --param {error.field}=VALUE"
         raise ConfigError(error.message, field=error.field, remedy=remedy) from error
 

@@ -230,7 +230,7 @@ def test_own_prompts_are_those_of_the_judge(run, tmp_path, monkeypatch):
         ({"crud_anwser": OWN}, "judge.templates.crud_anwser: is not used here"),
         ({"crud_answer": "nowhere.txt"}, "judge.templates.crud_answer: 'nowhere.txt' cannot be read"),
         ({"crud_answer": "[body]\n{text}无法推断"}, "judge.templates.crud_answer: has the fields"),
-        ({"crud_answer": 4}, "judge.templates.crud_answer: Input should be a valid string"),
+        ({"crud_answer": 4}, "judge.templates.crud_answer: must be a valid string, not 4"),
     ],
 )
 @pytest.mark.parametrize("where", ["config.yaml", "judge.yaml"])

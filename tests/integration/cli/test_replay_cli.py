@@ -430,7 +430,7 @@ def test_damaged_files(run, tmp_path):
         (("--policy", "uniform", "--anytime", "--reward-model", "mrdr"), ("use ridge or mean",)),
         (("--policy", "uniform", "--reward-model", "os.path:join"), ("CONFIG_INVALID", "os.path:join")),
         (("--policy", "uniform", "--reward-model", "sklearn.linear_model:LogisticRegression"), ("CONFIG_INVALID",)),
-        (("--policy", "multi_label"), ("CONFIG_INVALID", "not been trained", "--param multi_label.trained=VALUE")),
+        (("--policy", "multi_label"), ("CONFIG_INVALID", "is not trained", "--param multi_label.trained=FOLDER)")),
         (("--policy", "linucb", "--param", "linucb.beta=3"), ("unknown parameter",)),
         (("--policy", "uniform", "--param", "linucb.alpha=1"), ("'linucb' is not among", "use one of uniform")),
         (("--policy", "fixed:multi_step", "--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy")),

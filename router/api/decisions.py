@@ -102,8 +102,9 @@ def _add_asking(app: FastAPI) -> None:
     async def outcomes(body: OutcomeBody, request: Request) -> Response:
         """Store the outcome of a decision that your own pipeline ran: its answer, cost, and how it ended."""
         router = admitting_router(request)
-        given = body.model_dump() | {"steps": body.steps if "steps" in body.model_fields_set else None}
-        made = made_outcome(now=time.time(), reward=router.settings.reward, **given)
+        made = made_outcome(now=time.time(), **body.model_dump())
+        if body.cost and "steps" not in body.model_fields_set:
+            await asyncio.to_thread(router.check_charged, made, cost=body.cost)
         new = await awaited(router.submit_outcome(made), what="decision_id")
         reply: OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
         return JsonReply(reply, status_code=202 if new else 200)

@@ -16,7 +16,7 @@ from typing import TypeVar
 from ragbandit.router.config.loading import load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import NotReady, QueueError, StoreError
+from ragbandit.router.errors import InvalidInput, NotReady, QueueError, StoreError
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, Subscription
 from ragbandit.router.learning import status as ledger_status
@@ -34,6 +34,7 @@ from ragbandit.router.serving.service import RouteService, Serving
 from ragbandit.router.serving.snapshot_follower import SnapshotFollower
 from ragbandit.router.serving.state import RouterState, percentiles
 from ragbandit.router.serving.validation import (
+    check_charged,
     checked_id,
     checked_seconds,
     checked_type,
@@ -243,13 +244,26 @@ class Router:
             now=time.time(),
             status=status,
             answer=answer,
-            steps=steps,
+            steps=0.0 if steps is None else steps,
             cost=cost,
             stop_reason=stop_reason,
             error=error,
-            reward=self.settings.reward,
         )
+        if steps is None:
+            self.check_charged(made, cost=cost or {})
         return _result(self.submit_outcome(made), timeout_s=SERVE_S)
+
+    def check_charged(self, outcome: Outcome, *, cost: Mapping[str, float]) -> None:
+        """Refuse an outcome reported without steps and with a cost of which `reward.cost` charges nothing.
+
+        cost: the amounts that were given. The very outcome that is stored already is a repetition and passes: stores
+        have outcomes from before this rule, or from other settings. Raises InvalidInput.
+        """
+        try:
+            check_charged(cost, reward=self.settings.reward)
+        except InvalidInput:
+            if not self.store.has_outcome(outcome):
+                raise
 
     def submit_outcome(self, outcome: Outcome) -> "Future[bool]":
         """`outcome` without waiting."""

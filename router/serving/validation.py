@@ -32,6 +32,7 @@ from ragbandit.router.types import (
 
 __all__ = [
     "capped",
+    "check_charged",
     "checked_id",
     "checked_query",
     "checked_seconds",
@@ -291,16 +292,12 @@ def made_outcome(
     now: float,
     status: OutcomeStatus,
     answer: str | None = None,
-    steps: float | None = None,
+    steps: float = 0.0,
     cost: Mapping[str, float] | None = None,
     stop_reason: str = "",
     error: str | None = None,
-    reward: RewardSettings | None = None,
 ) -> Outcome:
-    """The Outcome that the caller's own stack reports, or InvalidInput naming field and remedy.
-
-    reward: refuses a cost of which these settings charge nothing, unless steps are given; None refuses no such cost.
-    """
+    """The Outcome that the caller's own stack reports, or InvalidInput naming field and remedy."""
     checked_id(decision_id, field="decision_id")
     if status not in ("answered", "exhausted", "failed"):
         raise InvalidInput(f"unknown status {status!r}", field="status", remedy="use answered, exhausted or failed")
@@ -322,15 +319,13 @@ def made_outcome(
         if counted and amount != int(amount):
             raise InvalidInput(f"{value!r} is not a whole number", field=f"cost.{name}", remedy="send a count")
         amounts[name] = int(amount) if counted else amount
-    if reward is not None and steps is None and amounts:
-        _check_charged(amounts, reward=reward)
     return Outcome(
         decision_id=DecisionId(decision_id),
         status=status,
         answer=answer,
         trace=(),
         cost=Cost(**amounts),  # type: ignore[arg-type] # counts were made int above
-        steps=0.0 if steps is None else _number(steps, field="steps", low=0, high=MAX_CAP),
+        steps=_number(steps, field="steps", low=0, high=MAX_CAP),
         stop_reason=stop_reason,
         error=error,
         run_by="caller",
@@ -339,11 +334,14 @@ def made_outcome(
     )
 
 
-def _check_charged(amounts: Mapping[str, float], *, reward: RewardSettings) -> None:
-    """Refuse a cost that the reward counts as 0: the dearest arm would look free."""
+def check_charged(cost: Mapping[str, float], *, reward: RewardSettings) -> None:
+    """Refuse a cost that was reported without steps, and that the reward counts as 0: the dearest arm would look free.
+
+    cost: the amounts that were given, by the fields of Cost. Raises InvalidInput naming field and remedy.
+    """
     charged = sorted(term for term, price in reward.cost.items() if price > 0.0)
-    if reward.weight > 0.0 and charged and not set(charged) & set(amounts):
-        given = ", ".join(amounts)
+    if cost and reward.weight > 0.0 and charged and not set(charged) & set(cost):
+        given = ", ".join(cost)
         raise InvalidInput(
             f"the reward charges {', '.join(charged)}, and the cost has {given} alone: it would count as 0",
             field="steps" if "steps" in charged else "cost",

@@ -153,6 +153,13 @@ class DecisionStore:
             new.discard(row["decision_id"])  # the same decision again in this group is a repetition
         return results
 
+    def has_outcome(self, outcome: Outcome) -> bool:
+        """Whether this very outcome is stored already."""
+        row = outcome_row(outcome)
+        same = (outcomes.c.decision_id == row["decision_id"]) & (outcomes.c.body_hash == row["body_hash"])
+        with self.database.read() as connection:
+            return connection.execute(select(exists().where(same))).scalar_one()
+
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome]:
         """The outcomes that are there, by decision id."""
         with self.database.read() as connection:

@@ -211,6 +211,22 @@ def test_outcome(http):
     refused(http.post("/v1/outcomes", json=body | {"decision_id": "nobody"}), 404, "NOT_FOUND", field="decision_id")
 
 
+def test_a_stored_outcome_is_a_repetition_before_it_is_refused(http, service):
+    """An outcome whose cost nothing charges is a duplicate where it is stored already; another one is refused."""
+    key = routed(http)["decision_id"]
+    cost = {"dollars": 0.02}
+    before = made_outcome(decision_id=key, now=1.0, status="answered", answer="Bram Stoker", cost=cost)
+    assert service.router.store.add_outcome(before)
+    body = {"decision_id": key, "answer": "Bram Stoker", "cost": cost}
+    again = http.post("/v1/outcomes", json=body)
+    assert (again.status_code, again.json()) == (200, {"decision_id": key, "duplicate": True})
+    assert service.router.outcome(key, answer="Bram Stoker", cost=cost) is False
+    refused(http.post("/v1/outcomes", json=body | {"answer": "Shelley"}), 422, "INVALID_INPUT", field="steps")
+    other = routed(http)["decision_id"]
+    refused(http.post("/v1/outcomes", json=body | {"decision_id": other}), 422, "INVALID_INPUT", field="steps")
+    assert http.post("/v1/outcomes", json=body | {"decision_id": other, "steps": 0}).status_code == 202
+
+
 def test_concurrent_outcomes(http, service):
     """Outcomes that come at the same time are each told their own word, and all of them are kept."""
     keys = [routed(http)["decision_id"] for _ in range(20)]

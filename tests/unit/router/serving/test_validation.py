@@ -13,6 +13,7 @@ from ragbandit.router.policies.testing import ARMS
 from ragbandit.router.serving.validation import (
     MAX_TEXT,
     capped,
+    check_charged,
     checked_id,
     checked_query,
     checked_text,
@@ -386,26 +387,25 @@ def test_outcome_without_answer_passes():
 
 
 @pytest.mark.parametrize(
-    ("reward", "values", "field"),
+    ("reward", "cost", "field"),
     [
-        ({}, {"cost": {"dollars": 0.02}}, "steps"),
-        ({"cost": {"llm_calls": 1.0}}, {"cost": {"dollars": 0.02}}, "cost"),
-        ({"cost": {"llm_calls": 1.0, "dollars": 0.0}}, {"cost": {"dollars": 0.02}}, "cost"),
-        ({}, {"cost": {"dollars": 0.02}, "steps": 0}, None),
-        ({}, {"cost": {}}, None),
+        ({}, {"dollars": 0.02}, "steps"),
+        ({"cost": {"llm_calls": 1.0}}, {"dollars": 0.02}, "cost"),
+        ({"cost": {"llm_calls": 1.0, "dollars": 0.0}}, {"dollars": 0.02}, "cost"),
         ({}, {}, None),
-        ({"weight": 0.0}, {"cost": {"dollars": 0.02}}, None),
-        ({"cost": {"dollars": 1.0}}, {"cost": {"dollars": 0.02}}, None),
-        ({"cost": {"dollars": 1.0, "steps": 1.0}}, {"cost": {"dollars": 0.02}}, None),
+        ({"weight": 0.0}, {"dollars": 0.02}, None),
+        ({"cost": {"dollars": 1.0}}, {"dollars": 0.02}, None),
+        ({"cost": {"dollars": 1.0}}, {"dollars": 0.0, "llm_calls": 2.0}, None),
+        ({"cost": {"dollars": 1.0, "steps": 1.0}}, {"dollars": 0.02}, None),
     ],
 )
-def test_cost_that_the_reward_does_not_charge(reward, values, field):
-    """A cost of which the reward charges nothing is refused unless steps are given, naming the field and the remedy."""
+def test_cost_that_the_reward_does_not_charge(reward, cost, field):
+    """A cost without steps of which the reward charges nothing is refused, naming the field and the remedy."""
     settings = RewardSettings.model_validate(reward)
     if field is None:
-        assert outcome(reward=settings, **values).steps == 0.0
+        check_charged(cost, reward=settings)
         return
     with pytest.raises(InvalidInput, match="it would count as 0") as caught:
-        outcome(reward=settings, **values)
+        check_charged(cost, reward=settings)
     assert caught.value.field == field
     assert "reward.cost" in caught.value.remedy

@@ -20,8 +20,8 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy
 from ragbandit.router.policies.finetuned.body import RIGHT
 from ragbandit.router.policies.finetuned.table_classifier import (
+    FittingExample,
     FittingParams,
-    LabelledQuestion,
     Numbers,
     TableClassifier,
     exp,
@@ -61,14 +61,14 @@ class AdaptiveRag(TableClassifier):
         # Arms of the table: `fit` compares them with its rows. They are not among those that it may draw.
         self.single, self.multi = settings.single, settings.multi
 
-    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[LabelledQuestion]:
+    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[FittingExample]:
         found = []
         for row in rows:
             right = [arm for arm, quality in row.correct.items() if quality >= RIGHT]
             label = min(right, key=lambda arm: row.steps[arm]) if right else self._by_hops(row, arms=arms)
             if label is not None:
                 target = tuple(float(arm == label) for arm in arms)
-                found.append(LabelledQuestion(text=row.question, target=target, inductive=not right))
+                found.append(FittingExample(text=row.question, target=target, inductive=not right))
         return found
 
     def _by_hops(self, row: TableRow, *, arms: Sequence[ArmName]) -> ArmName | None:

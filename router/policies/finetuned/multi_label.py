@@ -18,8 +18,8 @@ import numpy as np
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy
 from ragbandit.router.policies.finetuned.body import RIGHT
 from ragbandit.router.policies.finetuned.table_classifier import (
+    FittingExample,
     FittingParams,
-    LabelledQuestion,
     Numbers,
     TableClassifier,
     exp,
@@ -61,11 +61,11 @@ class MultiLabel(TableClassifier):
         super().__init__(settings)
         self.choice, self.tau, self.weight = settings.choice, settings.tau, settings.weight
 
-    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[LabelledQuestion]:
+    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[FittingExample]:
         """Questions without outcomes teach nothing here: hops do not say which arms are right."""
         missing = float("nan")
         return [
-            LabelledQuestion(
+            FittingExample(
                 text=row.question,
                 target=tuple(float(row.correct[arm] >= RIGHT) if arm in row.correct else missing for arm in arms),
             )

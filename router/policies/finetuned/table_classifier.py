@@ -34,7 +34,7 @@ from ragbandit.router.types import ArmName, FeatureRows, Json, Query, TableRow, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FittingParams", "LabelledQuestion", "Numbers", "Progress", "TableClassifier", "exp", "log"]
+__all__ = ["FittingExample", "FittingParams", "Numbers", "Progress", "TableClassifier", "exp", "log"]
 
 #: (n, K) numbers, a column per arm
 Numbers = npt.NDArray[np.float64]
@@ -70,7 +70,7 @@ class FittingParams(ReadingParams):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LabelledQuestion:
+class FittingExample:
     """One question to learn: what every arm's output should be, NaN where nobody knows."""
 
     text: str
@@ -99,7 +99,7 @@ class TableClassifier(HasParams, ABC):
     # -------------------------------------------------------------------------------- what a subclass says
 
     @abstractmethod
-    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[LabelledQuestion]:
+    def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[FittingExample]:
         """The questions to learn from; rows that teach nothing are left out."""
 
     @abstractmethod
@@ -243,9 +243,7 @@ class TableClassifier(HasParams, ABC):
 class _Fit:
     """One training run."""
 
-    def __init__(
-        self, policy: TableClassifier, *, examples: Sequence[LabelledQuestion], arms: Sequence[ArmName]
-    ) -> None:
+    def __init__(self, policy: TableClassifier, *, examples: Sequence[FittingExample], arms: Sequence[ArmName]) -> None:
         self._policy, self._arms = policy, arms
         fitting = self._fitting = policy.fitting
         self._random = np.random.default_rng([fitting.seed, 2])

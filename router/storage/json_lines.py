@@ -61,7 +61,8 @@ def parsed(raw: bytes) -> dict[str, Any]:
     try:
         found = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"is not JSON in UTF-8: {error}", remedy="save the file as UTF-8") from error
+        fault = f"is not UTF-8: its byte {error.start + 1} is 0x{raw[error.start]:02x}"
+        raise InvalidInput(fault, remedy="save the file as UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", remedy="write one JSON object a line, in UTF-8") from error
     if not isinstance(found, dict):

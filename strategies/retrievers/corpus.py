@@ -1,14 +1,14 @@
 """Passages before they are indexed, and beside an index: reading a corpus, and keeping its rows on disk."""
 
-import codecs
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import ConfigError, InvalidInput, required_module
+from ragbandit.router.storage.json_lines import lines, parsed
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Passage
 
@@ -33,8 +33,9 @@ META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
 def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | None = None) -> Iterator[Passage]:
     """The passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
 
-    JSONL is one object {"id", "title", "text"} a line; other fields and blank lines are passed over, and a missing
-    title is "". See `strategies.retrievers.documents` for folders, which are cut into passages; `leave_out` is theirs.
+    JSONL, plain or gzipped, is one object {"id", "title", "text"} a line; other fields and blank lines are passed over,
+    and a missing title is "". See `strategies.retrievers.documents` for folders, which are cut into passages;
+    `leave_out` is theirs.
     Raises InvalidInput naming the line or row (from 1) and the field: broken JSON, a missing text, an id used twice.
     """
     source = Path(path)
@@ -43,7 +44,7 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
 
         yield from read_folder(source) if leave_out is None else read_folder(source, leave_out=leave_out)
         return
-    unit, rows = ("row", _parquet(source)) if source.suffix == ".parquet" else ("line", _lines(source))
+    unit, rows = ("row", _parquet(source)) if source.suffix == ".parquet" else ("line", _json_lines(source))
     first_rows: dict[str, int] = {}
     for number, row in rows:
         passage = _read_row(row, place=f"{unit} {number}")
@@ -57,31 +58,16 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
         yield passage
 
 
-def _lines(path: Path) -> Iterator[tuple[int, object]]:
-    try:
-        with path.open("rb") as lines:
-            for number, raw in enumerate(lines, start=1):
-                line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-                if line.strip():
-                    yield number, _parsed(line, number=number)
-    except OSError as error:
-        raise InvalidInput(
-            f"{path} cannot be read: {error}", field="corpus", remedy="give a UTF-8 JSONL file"
-        ) from error
+def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+    for number, raw in lines(path):
+        try:
+            row = parsed(raw)
+        except InvalidInput as error:
+            raise InvalidInput(f"line {number} {error.message}", field="corpus", remedy=error.remedy) from error
+        yield number, row
 
 
-def _parsed(line: bytes, *, number: int) -> object:
-    try:
-        return json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        fault = f"line {number} is not UTF-8: its byte {error.start + 1} is 0x{line[error.start]:02x}"
-        raise InvalidInput(fault, field="corpus", remedy="give a UTF-8 JSONL file") from error
-    except (ValueError, RecursionError) as error:
-        fault = f"line {number} is not JSON: {error}"
-        raise InvalidInput(fault, field="corpus", remedy="one object a line") from error
-
-
-def _parquet(path: Path) -> Iterator[tuple[int, object]]:
+def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     parquet = required_module("pyarrow.parquet", extra="parquet")
     try:
         with parquet.ParquetFile(path) as file:
@@ -96,8 +82,8 @@ def _parquet(path: Path) -> Iterator[tuple[int, object]]:
 
 
 def count_rows(path: Path | str) -> int | None:
-    """Lines of a JSONL corpus, for a progress bar; None for another, and where reading it will say what is wrong."""
-    if Path(path).suffix == ".parquet":
+    """Lines of a plain JSONL corpus, for a progress bar; None for another, and where reading it says what is wrong."""
+    if Path(path).suffix in (".parquet", ".gz"):
         return None
     try:
         with Path(path).open("rb") as file:
@@ -106,16 +92,15 @@ def count_rows(path: Path | str) -> int | None:
         return None
 
 
-def _read_row(row: object, *, place: str) -> Passage:
-    if not isinstance(row, dict):
-        raise InvalidInput(f"{place} is no object", field="corpus", remedy='write {"id", "title", "text"}')
-    values = {"title": "", **{name: row[name] for name in ("id", "title", "text") if name in row}}
+def _read_row(row: Mapping[str, object], *, place: str) -> Passage:
+    values: dict[str, str] = {}
     for name in ("id", "title", "text"):
-        value = values.get(name)
+        value = row.get(name, "" if name == "title" else None)
         if not isinstance(value, str) or (name != "title" and not value.strip()):
-            fault = "is missing" if name not in values else f"is {value!r}"
+            fault = "is missing" if name not in row else f"is {value!r}"
             raise InvalidInput(f"{place}: {name!r} {fault}", field=name, remedy="give a string with text in it")
-    return Passage(id=values["id"], title=values["title"], text=values["text"])
+        values[name] = value
+    return Passage(**values)
 
 
 def model_text(text: str, *, title: str) -> str:

@@ -615,7 +615,7 @@ def test_question_that_cannot_be_used_is_named(run, tmp_path, row, named):
         (("--family", "trivia"), "known: 2wiki"),
         (("--questions", "missing.jsonl"), "missing.jsonl: cannot be read"),
         (("--questions", "empty.jsonl"), "empty.jsonl: has no rows (give a file with at least one JSON object)"),
-        (("--questions", "latin.jsonl"), "latin.jsonl:2: is not JSON in UTF-8: 'utf-8' codec can't decode byte 0xe9"),
+        (("--questions", "latin.jsonl"), "latin.jsonl:2: is not UTF-8: its byte 18 is 0xe9"),
         (("--corpus", "documents"), "index build --corpus documents --index NAME"),
     ],
 )

@@ -211,7 +211,7 @@ def test_elasticsearch_is_built_described_and_searched(run, client, url, search)
         (["info", "--retriever", "dense"], "ragbandit index build --retriever dense"),
         (["info", "--retriever", "elasticsearch"], "retriever.url: Elasticsearch does not answer"),
         (["info", "--retriever", "web"], "known: bm25, dense, elasticsearch, hybrid"),
-        (["build", "--corpus", "none.jsonl"], "none.jsonl cannot be read"),
+        (["build", "--corpus", "none.jsonl"], "none.jsonl: cannot be read"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_remedy(run, words, message):

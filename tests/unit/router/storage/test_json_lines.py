@@ -21,7 +21,12 @@ def test_lines_have_their_numbers(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("raw", "said"),
-    [(b"{", "not JSON"), (b"\xff", "not JSON in UTF-8"), (b"[1]", "is a list"), (b'{"a": 1, "a": 2}', "stands twice")],
+    [
+        (b"{", "not JSON"),
+        (b"\xff", "not UTF-8: its byte 1 is 0xff"),
+        (b"[1]", "is a list"),
+        (b'{"a": 1, "a": 2}', "stands twice"),
+    ],
 )
 def test_a_bad_line_is_named(tmp_path, raw, said):
     """What is no JSON object is refused with the file and the line, and keeps its remedy."""

@@ -243,7 +243,8 @@ def test_an_empty_corpus_is_refused(tmp_path):
     ("line", "message"),
     [
         ('{"id": "b", "text": ', "corpus: line 3 is not JSON"),
-        ("[1]", "corpus: line 3 is no object"),
+        ('{"id": "b", "id": "c", "text": "t"}', "corpus: line 3 is not JSON: a key stands twice"),
+        ("[1]", "corpus: line 3 is a list"),
         ('{"id": "b", "title": "t"}', "text: line 3: 'text' is missing"),
         ('{"id": "b", "text": "  "}', "text: line 3: 'text' is '  '"),
         ('{"text": "t"}', "id: line 3: 'id' is missing"),

@@ -1,5 +1,6 @@
 """Reading a corpus: JSONL of any editor, Parquet, folders of documents. More of JSONL is in test_strategies_bm25."""
 
+import gzip
 import json
 import os
 
@@ -65,6 +66,20 @@ def test_a_byte_order_mark_is_no_part_of_the_corpus(tmp_path):
     ]
     with pytest.raises(InvalidInput, match="line 2 is not JSON"):
         list(read_corpus(write_rows(tmp_path / "d.jsonl", row, mark + row)))
+
+
+def test_a_gzipped_corpus_is_read(tmp_path):
+    """By its name or its first bytes; one that is cut short names the file."""
+    packed = gzip.compress(b'{"id": "a", "text": "x"}\n')
+    (tmp_path / "c.jsonl.gz").write_bytes(packed)
+    (tmp_path / "c.jsonl").write_bytes(packed)
+
+    for name in ("c.jsonl.gz", "c.jsonl"):
+        assert list(read_corpus(tmp_path / name)) == [Passage(id="a", title="", text="x")]
+    assert count_rows(tmp_path / "c.jsonl.gz") is None
+    (tmp_path / "c.jsonl.gz").write_bytes(packed[:-9])
+    with pytest.raises(InvalidInput, match=r"c\.jsonl\.gz: the gzip is cut short"):
+        list(read_corpus(tmp_path / "c.jsonl.gz"))
 
 
 @pytest.mark.parametrize(

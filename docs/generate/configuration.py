@@ -3,20 +3,22 @@
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from docs.generate.schemas import default_of, range_of, resolved, table, type_of
-from ragbandit.router.config import settings as module
 from ragbandit.router.config.settings import Settings
 
-__all__ = ["comments", "configuration_page", "sections"]
+__all__ = ["comments", "configuration_page", "is_section", "keys", "sections"]
 
 _HEAD: Final = """# Configuration
 
-<!-- Written by `make docs` from router/config/settings.py. Change the fields and their comments there. -->
+<!-- Written by `make docs` from router/config/settings.py and router/generator_options.py. Change the fields and their
+comments there. -->
 
 Every setting, with its type, its default and what it means. They stand in one YAML file, `./config.yaml` or the one
 that `RAGBANDIT_CONFIG` or `--config` names. The file is read strictly: an unknown key or a value of the wrong type or
@@ -46,37 +48,47 @@ def configuration_page() -> str:
     return "\n".join(parts)
 
 
-def sections(
-    model: type[BaseModel], *, value: BaseModel, key: str = ""
-) -> Iterator[tuple[str, type[BaseModel], BaseModel]]:
-    """Dotted key, model and defaults of every section, a section before those within it."""
+def sections(model: type[Any], *, value: object, key: str = "") -> Iterator[tuple[str, type[Any], object]]:
+    """Dotted key, class and defaults of every section, a section before those within it."""
     yield key, model, value
-    for name in model.model_fields:
+    for name in keys(model):
         inner = getattr(value, name)
-        if isinstance(inner, BaseModel):
+        if is_section(inner):
             yield from sections(type(inner), value=inner, key=f"{key}.{name}" if key else name)
 
 
-def _table(model: type[BaseModel], *, value: BaseModel, schema: Mapping[str, Any]) -> str:
+def is_section(value: object) -> bool:
+    """Whether a value has settings of its own: sections are pydantic models or dataclasses."""
+    return isinstance(value, BaseModel) or is_dataclass(value)
+
+
+def keys(model: type[Any]) -> dict[str, str | None]:
+    """Key -> description where it has one, of every setting in a section."""
+    if issubclass(model, BaseModel):
+        return {name: field.description for name, field in model.model_fields.items()}
+    return {field.name: None for field in fields(model)}
+
+
+def _table(model: type[Any], *, value: object, schema: Mapping[str, Any]) -> str:
     definitions = schema.get("$defs", {})
     said = comments(model)
     own = definitions.get(model.__name__, schema)
     rows = []
-    for name, field in model.model_fields.items():
+    for name, description in keys(model).items():
         shape = own["properties"][name]
         if "properties" in resolved(shape, definitions):
             continue
         kind = " or ".join(filter(None, [type_of(shape, definitions)]))
         limits = range_of(shape)
         default = default_of(getattr(value, name))
-        meaning = re.sub(r"\bNone\b", "null", field.description or said.get(name, ""))
+        meaning = re.sub(r"\bNone\b", "null", description or said.get(name, ""))
         rows.append([f"`{name}`", f"{kind}, {limits}" if limits else kind, default, meaning])
     return table(["key", "type", "default", "meaning"], rows)
 
 
-def comments(model: type[BaseModel]) -> dict[str, str]:
+def comments(model: type[Any]) -> dict[str, str]:
     """Field -> the comment above it, its lines that begin with `#:`."""
-    lines = inspect.getsource(module).splitlines()
+    lines = inspect.getsource(sys.modules[model.__module__]).splitlines()
     tree = ast.parse("\n".join(lines))
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == model.__name__)
     said = {}

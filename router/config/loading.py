@@ -223,12 +223,12 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
-    if first["type"] == "extra_forbidden":
-        section = Settings
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
+        section = Settings().model_dump()
         for part in first["loc"][:-1]:
-            section = section.model_fields[str(part)].annotation  # type: ignore[assignment] # a section's class
+            section = section[str(part)]
         message = f"unknown setting, value {first['input']!r}"
-        remedy = f"known here: {', '.join(sorted(section.model_fields))}"
+        remedy = f"known here: {', '.join(sorted(section))}"
     elif first["type"] != "value_error":
         message = f"{message.replace('Input should be', 'must be', 1)}, not {first['input']!r}"
         remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else _default_of(key)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.router.types import Aggregate
 
 __all__ = [
@@ -19,7 +20,6 @@ __all__ = [
     "HealthSettings",
     "JudgeSettings",
     "LearningSettings",
-    "OpenAiSettings",
     "PolicySettings",
     "RetrieverSettings",
     "RewardSettings",
@@ -179,65 +179,6 @@ class RetrieverSettings(_Section):
     rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50
 
 
-class OpenAiSettings(_Section):
-    """The OpenAI-compatible server of the generator "openai"; strategies.generators.openai_protocol.OpenAiOptions
-    says more.
-    """
-
-    #: None: OPENAI_BASE_URL or OpenAI's own
-    base_url: str | None = None
-    #: the environment variable that holds the key
-    api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
-    #: sent with every request
-    headers: dict[str, str] = Field(default_factory=dict)
-    #: which of the server's two interfaces is called
-    mode: Literal["chat", "completions"] = "chat"
-    #: ask for the reply as an event stream
-    stream: bool = True
-    #: where the first words of an answer go in a chat
-    prefix: Literal["user", "assistant", "continue"] = "user"
-    #: how the server calls the limit of tokens to write
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    #: sent with every request, for servers that sample reproducibly; None: none is sent
-    seed: int | None = None
-    #: put into every request last; null takes a field out
-    fields: dict[str, Any] = Field(default_factory=dict)
-    #: the server tells log-probabilities, with so many alternatives
-    logprobs: bool = False
-    #: alternatives per token that are asked for with logprobs
-    alternatives: Annotated[int, Field(ge=0, le=20)] = 5
-    #: ask for a few tokens at the start, and stop there if the server does not do what is set here
-    probe: bool = False
-    #: longest wait for a connection
-    connect_s: Seconds = 5.0
-    #: longest silence within a reply
-    read_s: Seconds = 60.0
-    #: one attempt at most
-    attempt_s: Seconds = 300.0
-    #: attempts after the first
-    retries: Annotated[int, Field(ge=0, le=20)] = 4
-    #: pause before the second attempt; it doubles with each further one
-    pause_s: Seconds = 0.5
-    #: longest pause between two attempts
-    longest_pause_s: Seconds = 30.0
-    #: requests under way at once, per worker; and so are the two limits
-    concurrency: Count = 16
-    #: requests that a worker begins in a minute at most; None: no limit
-    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
-    #: tokens, read and written, that a worker uses in a minute at most; None: no limit
-    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
-    #: model -> [dollars per million tokens read, per million written]
-    prices: dict[str, Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2, max_length=2)]] = Field(
-        default_factory=dict
-    )
-    #: folder with the model's tokenizer.json; None: a byte counts as a token
-    tokenizer: str | None = None
-    #: tokens that the server's chat template adds at most
-    template_tokens: Annotated[int, Field(ge=0)] = 64
-    #: without a tokenizer: bytes of text that count as one token
-    bytes_per_token: Annotated[float, Field(ge=1)] = 1.0
-
-
 class GeneratorSettings(_Section):
     """The generator: the language model that writes answers."""
 
@@ -265,7 +206,7 @@ class GeneratorSettings(_Section):
     script_s: Annotated[float, Field(ge=0)] = 0.0
     #: folder of answers once given, which are given again; None: every call is made
     cache: str | None = None
-    openai: OpenAiSettings = OpenAiSettings()
+    openai: OpenAiOptions = OpenAiOptions()
 
 
 class JudgeSettings(_Section):

@@ -4,17 +4,18 @@ import asyncio
 import logging
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.router.errors import ArmFailed, ConfigError, required_module
+from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.router.plugins import check_values
 from ragbandit.router.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.openai_errors import cause_of, is_passing, is_too_long, is_unreachable, pause_asked
 from ragbandit.strategies.generators.openai_protocol import (
     BrokenReply,
-    OpenAiOptions,
     Reading,
     TokenCounter,
     check_stream,
@@ -339,6 +340,8 @@ def _key(options: OpenAiOptions) -> str | None:
 def _check(model: str, *, options: OpenAiOptions) -> None:
     # A missing package stops the start, not the first question.
     required_module("openai", extra="openai", field="generator.name")
+    given = {each.name: getattr(options, each.name) for each in fields(options)}
+    check_values(OpenAiOptions, given=given, where="generator.openai")
     _check_address(options)
     if any(name.lower() == "authorization" for name in options.headers):
         raise ConfigError(
@@ -350,14 +353,6 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
         check_header_value(
             value, what=f"the value of {name}", field="generator.openai.headers", remedy="give the value alone"
         )
-    limits = {
-        "concurrency": options.concurrency >= 1,
-        "retries": options.retries >= 0,
-        "requests_per_minute": options.requests_per_minute is None or options.requests_per_minute > 0,
-        "tokens_per_minute": options.tokens_per_minute is None or options.tokens_per_minute > 0,
-    }
-    for name in (name for name, good in limits.items() if not good):
-        raise ConfigError(f"{getattr(options, name)} is too little", field=f"generator.openai.{name}")
     if options.prices and model not in options.prices:
         raise ConfigError(
             f"{model!r} has no price", field="generator.openai.prices", remedy="add it, [0.0, 0.0] if it is free"

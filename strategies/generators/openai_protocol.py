@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from ragbandit.router.errors import ArmFailed, ConfigError, missing_package
-from ragbandit.router.types import Json
+from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.token_details import Token
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BrokenReply",
-    "OpenAiOptions",
     "Reading",
     "TokenCounter",
     "check_stream",
@@ -35,62 +34,6 @@ _LONGEST_TOKEN: Final = 128
 #: characters of an unexpected body that are shown
 _BEGIN: Final = 80
 _ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another page may be in between"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpenAiOptions:
-    """How a server is to be asked."""
-
-    #: None: what the openai package takes, OPENAI_BASE_URL or OpenAI's own
-    base_url: str | None = None
-    #: the environment variable that holds the key; servers of your own that want none get "none"
-    api_key_env: str = "OPENAI_API_KEY"
-    #: sent with every request
-    headers: Mapping[str, str] = field(default_factory=dict)
-    #: "chat": /chat/completions, messages; "completions": /completions, the parts of the prompt joined
-    mode: Literal["chat", "completions"] = "chat"
-    #: False: the answer comes in one piece, and a deadline leaves nothing of it
-    stream: bool = True
-    #: where a chat's Prompt.prefix goes. "user": the end of the user's turn, with the words to go on from it; an answer
-    #: that repeats it loses it. "assistant": a last assistant message, for servers that go on from it by themselves.
-    #: "continue": the same, with the two fields by which vLLM and its kin are told to
-    prefix: Literal["user", "assistant", "continue"] = "user"
-    #: newer models of OpenAI take the second name only
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    #: sent with greedy requests; None leaves it out
-    seed: int | None = None
-    #: put into every request last; null takes a field out, for example {"temperature": None}
-    fields: Mapping[str, Json] = field(default_factory=dict)
-    #: the server tells log-probabilities
-    logprobs: bool = False
-    #: other tokens told with each log-probability (0 to 20)
-    alternatives: int = 5
-    #: seconds until a connection stands
-    connect_s: float = 5.0
-    #: longest silence within a reply, seconds
-    read_s: float = 60.0
-    #: one attempt at most, seconds
-    attempt_s: float = 300.0
-    #: attempts after the first
-    retries: int = 4
-    #: mean pause before the second attempt is half of this, and doubles with every other, seconds
-    pause_s: float = 0.5
-    #: no pause is longer; a server that asks for more has refused
-    longest_pause_s: float = 30.0
-    #: requests under way at once
-    concurrency: int = 16
-    #: None: no limit
-    requests_per_minute: float | None = None
-    #: of prompt and completion together
-    tokens_per_minute: float | None = None
-    #: model -> dollars per million tokens read and per million written; an empty table: calls cost nothing
-    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    #: folder with the model's tokenizer.json; None: tokens are counted as bytes
-    tokenizer: str | None = None
-    #: tokens that the server's chat template adds at most
-    template_tokens: int = 64
-    #: without a tokenizer: 1.0 bounds every byte-level tokenizer; 3.0 suits English text, and bounds nothing
-    bytes_per_token: float = 1.0
 
 
 class BrokenReply(Exception):

@@ -4,9 +4,9 @@ import asyncio
 import time
 
 from ragbandit.router.errors import ArmFailed
+from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
 
 CAPITAL = Prompt(instructions="Answer shortly.", body="What is the capital of France?")
 

@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from types import MappingProxyType
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings
@@ -15,7 +16,6 @@ from ragbandit.router.jobs.processes import end_with_parent
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.log_setup import set_up_log
@@ -107,11 +107,7 @@ def _make_local(settings: GeneratorSettings) -> Generator:
 
 
 def _make_openai(settings: GeneratorSettings) -> Generator:
-    given = settings.openai.model_dump(exclude={"probe", "prices"})
-    prices = {model: (read, written) for model, (read, written) in settings.openai.prices.items()}
-    generator = OpenAiGenerator(
-        settings.model, options=OpenAiOptions(**given, prices=prices), context_tokens=settings.context_tokens
-    )
+    generator = OpenAiGenerator(settings.model, options=settings.openai, context_tokens=settings.context_tokens)
     if settings.openai.probe:
         asyncio.run(generator.probe())
     return generator
@@ -137,7 +133,7 @@ def check_generator(settings: Settings, *, fetch: bool) -> None:
         extra = "models" if chosen.name == "local" else chosen.name
         raise missing_package(missing[0], extra=extra, field="generator.name")
     if chosen.name != "local":
-        quiet = chosen.openai.model_copy(update={"probe": chosen.openai.probe and fetch})
+        quiet = replace(chosen.openai, probe=chosen.openai.probe and fetch)
         _GENERATORS[chosen.name](chosen.model_copy(update={"openai": quiet}))
     elif not at_hand(chosen.model, setting="generator.model") and fetch:
         # In a process of its own: what conversion takes of memory goes with it.

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from ragbandit.router.errors import ArmFailed
+from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.router.types import Budget, CallFailed, DecisionId, Generated, Query
 from ragbandit.strategies.arms.no_retrieval import NoRetrieval
 from ragbandit.strategies.base import OutOfBudget, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
 from ragbandit.strategies.outbound.redaction import without_keys
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Run

@@ -6,9 +6,9 @@ import logging
 import pytest
 
 from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
 from tests.support.openai_calls import CAPITAL, ask, sent, wait_until

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
 
 pytestmark = [pytest.mark.models, pytest.mark.timeout(120)]
 

@@ -4,13 +4,14 @@ import asyncio
 import dataclasses
 
 import pytest
+from pydantic import ValidationError
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.settings import OpenAiSettings, Settings
+from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.errors import ConfigError
+from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.wiring.arms import check_arms
@@ -22,10 +23,46 @@ def settings(**openai):
     return Settings(generator={"name": "openai", "model": "gpt", "openai": openai}).generator
 
 
-def test_settings_and_options_agree():
-    """Every option has a setting of the same name and default; only the probe is a setting alone."""
-    options = dataclasses.asdict(OpenAiOptions())
-    assert OpenAiSettings().model_dump(exclude={"probe"}) == options
+def test_settings_are_the_options():
+    """The section is the class that the generator takes; what is read and written again is the same."""
+    read = settings(prices={"gpt": [1, 2.5]}, headers={"X-Team": "blue"}, retries=0, fields={"top_k": None})
+    assert isinstance(read.openai, OpenAiOptions)
+    assert read.openai == dataclasses.replace(
+        OpenAiOptions(base_url=read.openai.base_url),
+        prices={"gpt": [1.0, 2.5]},
+        headers={"X-Team": "blue"},
+        retries=0,
+        fields={"top_k": None},
+    )
+    assert GeneratorSettings.model_validate(read.model_dump()) == read
+    assert GeneratorSettings.model_validate_json(read.model_dump_json()) == read
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"retries": "4"},
+        {"retries": True},
+        {"seed": "1"},
+        {"stream": "yes"},
+        {"stream": 1},
+        {"connect_s": "5"},
+        {"read_s": 0},
+        {"attempt_s": float("inf")},
+        {"tokens_per_minute": float("nan")},
+        {"prices": {"gpt": ["1", 2.0]}},
+        {"prices": {"gpt": "12"}},
+        {"headers": {"X-Team": 1}},
+        {"base_url": 1},
+        {"api_key_env": ""},
+        {"alternatives": 21},
+    ],
+    ids=str,
+)
+def test_values_are_taken_literally(wrong):
+    """No text is a number, no number a truth value, and no number is out of its range or not finite."""
+    with pytest.raises(ValidationError):
+        settings(**wrong)
 
 
 def test_from_the_environment():

@@ -12,6 +12,7 @@ from typing import get_args
 
 import pytest
 
+from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.router.types import Branch, Budget, CallFailed, Generated, Retrieved
 from ragbandit.strategies.arms import react, rq_rag
 from ragbandit.strategies.arms.dragin import Dragin, sentence_spans
@@ -20,7 +21,6 @@ from ragbandit.strategies.arms.multi_step import MultiStep
 from ragbandit.strategies.arms.rq_rag import RqRag
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.generators.openai_protocol import OpenAiOptions
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting import parsing, passages
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index

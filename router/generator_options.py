@@ -1,0 +1,76 @@
+"""Options of generators that the settings and the generator share: defined here once, with ranges and defaults."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, with_config
+
+__all__ = ["OpenAiOptions"]
+
+# Strict field by field: a dataclass that is strict as a whole is not read from a mapping.
+_Flag = Annotated[bool, Field(strict=True)]
+_Seconds = Annotated[float, Field(strict=True, gt=0)]
+_PerMinute = Annotated[float, Field(strict=True, gt=0)]
+_Dollars = Annotated[float, Field(strict=True, ge=0)]
+
+
+@with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenAiOptions:
+    """The OpenAI-compatible server of the generator "openai"."""
+
+    #: None: OPENAI_BASE_URL or OpenAI's own
+    base_url: str | None = None
+    #: the environment variable that holds the key; servers of your own that want none get "none"
+    api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
+    #: sent with every request
+    headers: Mapping[str, str] = field(default_factory=dict)
+    #: which of the server's two interfaces is called: "chat" is /chat/completions with messages; "completions" is
+    #: /completions, with the parts of the prompt joined
+    mode: Literal["chat", "completions"] = "chat"
+    #: ask for the reply as an event stream; false: the answer comes in one piece, and a deadline leaves nothing of it
+    stream: _Flag = True
+    #: where the first words of an answer go in a chat. "user": the end of the user's turn, with the words to go on from
+    #: it; an answer that repeats it loses it. "assistant": a last assistant message, for servers that go on from it by
+    #: themselves. "continue": the same, with the two fields by which vLLM and its kin are told to
+    prefix: Literal["user", "assistant", "continue"] = "user"
+    #: how the server calls the limit of tokens to write; newer models of OpenAI take the second name only
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    #: sent with every greedy request, for servers that sample reproducibly; None: none is sent
+    seed: Annotated[int, Field(strict=True)] | None = None
+    #: put into every request last; null takes a field out, for example {"temperature": null}
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    #: the server tells log-probabilities, with so many alternatives
+    logprobs: _Flag = False
+    #: alternatives per token that are asked for with logprobs
+    alternatives: Annotated[int, Field(strict=True, ge=0, le=20)] = 5
+    #: ask for a few tokens at the start, and stop there if the server does not do what is set here
+    probe: _Flag = False
+    #: longest wait for a connection
+    connect_s: _Seconds = 5.0
+    #: longest silence within a reply
+    read_s: _Seconds = 60.0
+    #: one attempt at most
+    attempt_s: _Seconds = 300.0
+    #: attempts after the first
+    retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
+    #: longest pause before the second attempt, half of it on average; it doubles with each further one
+    pause_s: _Seconds = 0.5
+    #: longest pause between two attempts; a server that asks for more has refused
+    longest_pause_s: _Seconds = 30.0
+    #: requests under way at once, per worker; and so are the two limits
+    concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
+    #: requests that a worker begins in a minute at most; None: no limit
+    requests_per_minute: _PerMinute | None = None
+    #: tokens, read and written, that a worker uses in a minute at most; None: no limit
+    tokens_per_minute: _PerMinute | None = None
+    #: model -> [dollars per million tokens read, per million written]; empty: calls cost nothing
+    prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=2)]] = field(default_factory=dict)
+    #: folder with the model's tokenizer.json; None: a byte counts as a token
+    tokenizer: str | None = None
+    #: tokens that the server's chat template adds at most
+    template_tokens: Annotated[int, Field(strict=True, ge=0)] = 64
+    #: without a tokenizer: bytes of text that count as one token; 1.0 bounds every byte-level tokenizer, 3.0 suits
+    #: English text and bounds nothing
+    bytes_per_token: Annotated[float, Field(strict=True, ge=1)] = 1.0

@@ -1,4 +1,4 @@
-"""How often the intervals hold the truth, how wide they are, and what looking again and again does to them.
+"""Coverage of the intervals: how often they hold the truth, how wide they are, and the effect of looking repeatedly.
 
 Five made worlds whose truth is known; every run draws a log and makes every interval at 95 %. Baselines, on the same
 logs: the percentile bootstrap of Open Bandit Pipeline and the intervals of vw-estimators, where these are installed.
@@ -361,7 +361,7 @@ def shares(number: int, *, count: int, seeds: Sequence[int], others: int = 0) ->
 
 
 def missed(number: int, *, seeds: Sequence[int]) -> Mapping[str, list[bool]]:
-    """Whether the interval left out the truth at any of LOOKS, in every run of world `number`."""
+    """True where the interval left out the truth at any of LOOKS, for every run of world `number`."""
     world, found = worlds()[number], dict[str, list[bool]]()
     for seed in seeds:
         rows = world.log(int(LOOKS[-1]), seed=seed)

@@ -79,7 +79,7 @@ class Stream:
 
 
 class Source(Protocol):
-    """Where streams come from, one per seed."""
+    """Source of streams, one per seed."""
 
     @property
     def name(self) -> str:
@@ -193,7 +193,7 @@ class Lived:
 
 
 def _rewards(table: LabelledTable) -> Matrix:
-    """Of every arm, shape (n, arms), by the service's default settings."""
+    """Rewards of every arm, shape (n, arms), by the service's default settings."""
     reward = Settings().reward
     bounds = (reward.minimum, reward.maximum)
     return rewards_of(table, weight=reward.weight, price=reward.cost["steps"], bounds=bounds)

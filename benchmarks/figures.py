@@ -28,7 +28,7 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """How many times better than the baseline we are."""
+        """Factor by which ours is better than the baseline."""
         if self.baseline is None:
             return None
         return self.ours / self.baseline if self.rising else self.baseline / self.ours
@@ -70,7 +70,7 @@ def print_figures(title: str, figures: Sequence[Figure]) -> None:
 
 
 def machine() -> str:
-    """Where this runs, and how busy it is."""
+    """This machine, and how busy it is."""
     return f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
 
 

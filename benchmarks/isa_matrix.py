@@ -76,7 +76,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What pytest counted; `failed` holds errors as well."""
+    """Counts of one pytest run; `failed` holds errors as well."""
 
     passed: int
     failed: int
@@ -86,7 +86,7 @@ class Result:
 
 
 def processor_flags() -> frozenset[str]:
-    """Of /proc/cpuinfo; empty where there is none."""
+    """The flags in /proc/cpuinfo; empty where there is none."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -96,13 +96,13 @@ def processor_flags() -> frozenset[str]:
 
 
 def skipped(setting: Setting, *, flags: frozenset[str]) -> str | None:
-    """Why the setting cannot be had on a processor with these flags, or None."""
+    """The reason why a processor with these flags cannot have the setting, or None."""
     missing = [need for need in setting.needs if need not in flags]
     return f"the processor has no {', '.join(missing)}" if missing else None
 
 
 def counts(printed: str, *, seconds: float) -> Result:
-    """What pytest says at the end of its output. A run that says nothing there is one failure."""
+    """The counts at the end of pytest's output. A run without them is one failure."""
     found = {kind: int(number) for number, kind in re.findall(r"(\d+) (passed|failed|error)", printed[-2000:])}
     names = tuple(line for line in printed.splitlines() if line.startswith(("FAILED ", "ERROR ")))
     failed = found.get("failed", 0) + found.get("error", 0)
@@ -163,7 +163,7 @@ def _run(setting: Setting, *, files: Sequence[str]) -> Result:
 
 
 def _numpy_features() -> dict[str, str]:
-    """What numpy was built to use beyond its baseline and this processor has: all of it, and AVX512's part."""
+    """The features that numpy uses beyond its baseline and this processor has: all of them, and AVX512's part."""
     core = importlib.import_module("numpy._core._multiarray_umath")
     found = [name for name in core.__cpu_dispatch__ if core.__cpu_features__[name]]
     return {"all": " ".join(found), "avx512": " ".join(name for name in found if "512" in name or name == "X86_V4")}

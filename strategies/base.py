@@ -69,7 +69,7 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """How to draw tokens instead of taking the likeliest. Raises InvalidInput for a number out of its range."""
+    """Sampling of tokens, instead of taking the likeliest. Raises InvalidInput for a number out of its range."""
 
     temperature: float  #: above 0, finite
     seed: int  #: the same seed, request and generator give the same text, as far as the generator can

@@ -201,7 +201,7 @@ class Run:
         return done
 
     def _tokens_for(self, prompt: Prompt, *, purpose: str, max_tokens: int) -> int:
-        """How many tokens may be written: max_tokens, or what the budget leaves."""
+        """Number of tokens that may be written: max_tokens, or what the budget leaves."""
         size = self.generator.count_tokens(prompt)
         if size + max_tokens > self.generator.context_tokens:
             raise ArmFailed(

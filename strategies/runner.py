@@ -70,7 +70,7 @@ async def run_strategy(
     (asyncio.CancelledError), which passes through.
     """
     if query.id is None:
-        raise InvalidInput("the query has no id", field="id", remedy="give it that of its decision")
+        raise InvalidInput("the query has no id", field="id", remedy="give the query the id of its decision")
     run = Run(query=query, retriever=retriever, generator=generator, budget=budget)
     try:
         with _stopped_by(stop):
@@ -128,7 +128,7 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
             # It was not cut off above: nobody could while the event loop stood still, or it would not be cut off.
             facts = {"action": "arm_late", "arm": strategy.name, "late_s": round(late, 2)}
             logger.warning(
-                "an arm returned after its seconds: it must await, and not block the event loop", extra=facts
+                "an arm returned after its time limit; it must await, and not block the event loop", extra=facts
             )
             return _End(status="exhausted", answer=answer.text, stop_reason="budget_seconds")
         return _End(status="answered", answer=answer.text, stop_reason=answer.stop_reason)
@@ -140,7 +140,9 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
         # A TimeoutError of the arm's own, from a socket say, is a failure like any other.
         if isinstance(error, TimeoutError) and limit.expired():
             return _exhausted(run, cap="seconds")
-        logger.exception("an arm raised", extra={"action": "arm_failed", "arm": strategy.name})
+        logger.exception(
+            "an arm raised an exception; its question fails", extra={"action": "arm_failed", "arm": strategy.name}
+        )
         return _failed(error)
 
 

@@ -47,7 +47,7 @@ class EventLoop:
                 self.awaited.discard(waiting)
 
     def answers(self, *, within_s: float) -> bool:
-        """Whether the loop gets to anything within that long; False where code that does not await blocks it."""
+        """True if the loop gets to anything within that long; False where code that does not await blocks it."""
         answered = threading.Event()
         self._loop.call_soon_threadsafe(answered.set)
         return answered.wait(within_s)

@@ -58,7 +58,7 @@ def learn_without_redis(context: Context, stop: threading.Event) -> None:
 
 
 def _attempt(chore: Callable[[Context], None], context: Context, *, failure: str) -> None:
-    """Whatever goes wrong is repeated: the thread must live on."""
+    """Do a chore; what fails is logged and repeated the next time, since the thread must live on."""
     try:
         chore(context)
     except QueueError:

@@ -137,7 +137,7 @@ class Child:
             self.send(signal.SIGTERM)
 
     def lives(self) -> bool:
-        """Whether its process runs."""
+        """True while its process runs."""
         return self.process is not None and self.process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
@@ -210,14 +210,18 @@ class Supervisor:
 
     @property
     def url(self) -> str:
-        """Of the HTTP service."""
+        """URL of the HTTP service."""
         return f"http://{self.settings.server.host}:{self.settings.server.port}"
 
     def start(self) -> None:
         """Start Redis and all children; returns at once, `wait_ready` waits."""
         signal.signal(signal.SIGHUP, lambda *_: self._reload.set())
         if self.settings.server.port == 0:
-            raise ConfigError("0 lets the system choose, and then nobody knows", field="server.port", remedy="name one")
+            raise ConfigError(
+                "port 0 lets the system choose one, and clients would not know it",
+                field="server.port",
+                remedy="set a port from 1 to 65535",
+            )
         self._lock = _locked(Path(self.settings.data_dir) / "up.lock")
         _check_port(self.settings)
         self._hand_on(self._tree)
@@ -272,7 +276,9 @@ class Supervisor:
             return
         self._tell_last = bool(set(taken.worker_arms) - set(self.settings.worker_arms))
         self.settings = taken
-        log.info("arms taken over", extra={"action": "offer", "arms": ", ".join(taken.arms)})
+        log.info(
+            "the arms of the new configuration are in use", extra={"action": "offer", "arms": ", ".join(taken.arms)}
+        )
         if not self._tell_last:
             self._tell_api()
         for child in self._workers():

@@ -81,7 +81,7 @@ class Context:
                 loop.run(part.close(), timeout_s=CLOSE_S)
             except Exception as error:  # the process ends anyway; the database must still be closed
                 facts = {"action": "close", "part": part.name, "reason": repr(error)}
-                log.warning("a part was not closed; the process ends without that", extra=facts)
+                log.warning("a part could not be closed; the process ends all the same", extra=facts)
         loop.close()
 
 
@@ -225,7 +225,7 @@ class AnswerJob:
         )
 
     def _keep(self, outcome: Outcome) -> bool:
-        """Whether it is the decision's first outcome. The database is offered it for KEEP_S: it was paid for.
+        """Write the outcome; True if it is the decision's first. It is tried for KEEP_S, since the answer was paid for.
 
         When this process is to end, once more. Raises StoreError after that.
         """

@@ -77,7 +77,7 @@ def by_kind(table: LabelledTable, *, kinds: Mapping[str, str], reward: RewardSet
 
 
 def _row(shares: Matrix, *, table: LabelledTable, rewards: Matrix, needs: Sequence[str]) -> Row:
-    """Of arms chosen with these shares, shape (n, arms)."""
+    """The row of arms chosen with these shares, shape (n, arms)."""
     right, steps, reward = ((shares * values).sum(axis=1) for values in (table.correct, table.steps, rewards))
     groups = {kind: [value for value, need in zip(right, needs, strict=True) if need == kind] for kind in KINDS}
     row: Row = {}

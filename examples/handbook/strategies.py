@@ -77,7 +77,7 @@ def _evaluated(questions: list[Row], *, asked: list[str], folder: Path, environm
 
 
 def _learned(questions: list[Row], *, folder: Path, settings: Settings, environment: dict[str, str]) -> Row:
-    """Which arm is right for what, what each earns, and what the configured policy picks having learned the table."""
+    """Tables of the arms' right answers and rewards, and the arms that the configured policy picks after learning."""
     file, reward, name = folder / "table.jsonl", settings.reward, settings.policy.name
     table = read_table(file)
     verb = ["simulate", "--table", str(file), "--policy", name, "--folds", str(FOLDS), "--seeds", str(SEEDS), "--json"]
@@ -94,7 +94,7 @@ def _learned(questions: list[Row], *, folder: Path, settings: Settings, environm
 
 
 def _price(reward: RewardSettings) -> float:
-    """Of a step; a table knows no other cost."""
+    """The price of a step; a table has no other cost."""
     return reward.cost.get("steps", 0.0)
 
 
@@ -125,7 +125,7 @@ def _show(report: Row, *, file: Path) -> None:
 
 
 def _caution(model: str, *, count: int) -> str:
-    """How far to trust the order of the arms."""
+    """A caution about the order of the arms."""
     small = "a model of 135 million parameters, which cannot do what most arms ask of it, " if "135M" in model else ""
     joined = f"{small}and so few questions" if small else "So few questions"
     said = f"{joined[0].upper()}{joined[1:]} (n = {count})"

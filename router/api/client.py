@@ -75,7 +75,7 @@ class Client:
         return self._get("/v1/status")
 
     def ready(self) -> bool:
-        """Whether /ready says so; False while nothing answers."""
+        """True if /ready replies 200; False while nothing answers."""
         try:
             return self._http.get("/ready").status_code == 200
         except httpx.TransportError:

@@ -37,7 +37,9 @@ def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Set
         try:
             found[name][key] = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise InvalidInput(f"{text!r} is not a YAML value", field=f"param {path}", remedy="quote it") from error
+            raise InvalidInput(
+                f"{text!r} is not a YAML value", field=f"param {path}", remedy="put the value in quotes"
+            ) from error
     return dict(found)
 
 
@@ -67,7 +69,7 @@ def split_commas(texts: Sequence[str]) -> list[str]:
 
 
 def is_age(text: str) -> bool:
-    """Whether this is an age and no date: 30m, 12h, 7d, 2w."""
+    """True for an age (30m, 12h, 7d, 2w), False for a date."""
     return _AGE.fullmatch(text.strip()) is not None
 
 

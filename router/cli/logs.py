@@ -188,7 +188,7 @@ def _told(reading: _Reading) -> Iterator[Callable[[ImportCounts], None]]:
         try:
             yield show
         except RagBanditError as error:
-            kept = f"{reading.taken.added} rows were added; the mended file can be imported again and adds the rest"
+            kept = f"{reading.taken.added} rows were added; the corrected file can be imported again and adds the rest"
             remedy = f"{error.remedy}; {kept}" if error.remedy else kept
             raise type(error)(error.message, field=error.field, remedy=remedy) from error
 

@@ -195,7 +195,9 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
             try:
                 found.append((variable, keys, yaml.safe_load(value)))
             except yaml.YAMLError as error:
-                raise ConfigError(f"{value!r} is not a YAML value", field=variable, remedy="quote it") from error
+                raise ConfigError(
+                    f"{value!r} is not a YAML value", field=variable, remedy="put the value in quotes"
+                ) from error
     return found
 
 

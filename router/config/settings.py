@@ -107,7 +107,7 @@ class RewardSettings(_Section):
 
 
 class LearningSettings(_Section):
-    """When decisions are learned, and how often routers get what was learned."""
+    """Times of learning: when decisions are learned, and how often routers get a new snapshot."""
 
     #: 0: the first feedback closes a decision; above 0: feedback collects for that long after the decision
     wait_s: Annotated[float, Field(ge=0)] = 0.0

@@ -109,7 +109,7 @@ class DistilBertEncoder:
         return found
 
     def _hash(self, made: Mapping[str, object]) -> str:
-        """Of all that the features depend on, but for the device and its rounding."""
+        """Hash of all that the features depend on, but for the device and its rounding."""
         facts = {
             "recipe": _RECIPE,
             "layers": self._forward.layers,

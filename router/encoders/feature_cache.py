@@ -65,7 +65,10 @@ def _read(file: Path, *, dimension: int) -> dict[bytes, FeatureRows]:
     except FileNotFoundError:
         return {}
     except Exception as error:  # whatever a damaged file does to its reader, the features can be made again
-        log.warning("cached features not used", extra={"action": "cache", "file": str(file), "reason": str(error)})
+        log.warning(
+            "cached features cannot be read; they are computed again",
+            extra={"action": "cache", "file": str(file), "reason": str(error)},
+        )
         return {}
     return {key.tobytes(): row for key, row in zip(keys, features, strict=True)}
 
@@ -79,7 +82,10 @@ def _write(file: Path, known: dict[bytes, FeatureRows]) -> None:
     try:
         write_file(file, data, durable=False)
     except OSError as error:
-        log.warning("features not cached", extra={"action": "cache", "file": str(file), "reason": str(error)})
+        log.warning(
+            "features cannot be written to the cache",
+            extra={"action": "cache", "file": str(file), "reason": str(error)},
+        )
 
 
 def _checksum(keys: bytes, features: bytes) -> bytes:

@@ -100,7 +100,7 @@ class Projection:
         return np.concatenate([kinds, rest.reshape(len(rest), -1, count).sum(axis=1)], axis=1).astype(np.float32)
 
     def place(self, states: Array, *, texts: Sequence[str]) -> Array:
-        """Where questions lie among the kinds: readings and counts side by side, (n, labels + counts)."""
+        """The questions' positions among the kinds: readings and counts side by side, (n, labels + counts)."""
         counted = np.clip((surface(texts) - self.surface_mean) * self.surface_scale, -_FAR * _SURFACE, _FAR * _SURFACE)
         return np.concatenate([states @ self.directions + self.offset, counted], axis=1).astype(np.float32)
 

@@ -97,7 +97,7 @@ def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = N
 
 
 def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
-    """Whether `resolve` takes these weights from this disk as they are: nothing is fetched, converted or asked.
+    """True if `resolve` takes these weights from this disk as they are: nothing is fetched, converted or asked.
 
     Raises ConfigError for weights that `resolve` is sure not to find, or not to be able to use.
     """
@@ -186,7 +186,7 @@ def _hub_is_off() -> bool:
 
 
 def _reachable(endpoint: str) -> bool:
-    """Whether anything answers at the hub's address, within _REACH_SECONDS whatever the resolver does."""
+    """True if anything answers at the hub's address, within _REACH_SECONDS whatever the resolver does."""
     import httpx
 
     answers: list[int] = []

@@ -29,12 +29,12 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """Whether the last attempt to reach Redis failed."""
+        """True if the last attempt to reach Redis failed."""
         return self._since is not None
 
     @property
     def paused(self) -> bool:
-        """Whether an attempt failed less than PAUSE_S ago."""
+        """True if an attempt failed less than PAUSE_S ago."""
         return self._since is not None and time.monotonic() < self._failed_at + PAUSE_S
 
     def failed(self, error: Exception) -> None:

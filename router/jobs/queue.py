@@ -239,11 +239,11 @@ class RedisJobs:
             self._reached(lambda: self.client.delete(*map(_running_key, ids)))
 
     def is_running(self, decision_id: DecisionId) -> bool:
-        """Whether a worker said within RUNNING_S that it is running this."""
+        """True if a worker marked this as running within RUNNING_S."""
         return self._reached(lambda: bool(self.client.exists(_running_key(decision_id))))
 
     def claim_recovery(self, label: PolicyLabel, *, for_s: float) -> bool:
-        """Whether this process is the first to claim a pass of the recovery loop within so many seconds."""
+        """True if this process is the first to claim a pass of the recovery loop within so many seconds."""
         key, milliseconds = f"ragbandit:recovery:{label}", max(1, int(1000 * for_s))
         return self._reached(lambda: bool(self.client.set(key, 1, nx=True, px=milliseconds)))
 

@@ -25,7 +25,7 @@ def redis_url(settings: Settings) -> str:
 
 
 def redis_runs(settings: Settings) -> bool:
-    """Whether something listens at the socket of the private one of this data_dir; it may be slow to answer."""
+    """True if something listens at the socket of this data_dir's private Redis; it may be slow to answer."""
     return _listens(_socket(settings))
 
 
@@ -77,7 +77,7 @@ class RedisServer:
             time.sleep(0.02)
 
     def answers(self, *, timeout_s: float = 1.0) -> bool:
-        """Whether it replies within that long to a client that connects to its socket now."""
+        """True if it replies within that long to a client that connects to its socket now."""
         try:
             with connect(f"unix://{self.socket}", timeout_s=timeout_s) as client:
                 return bool(client.ping())

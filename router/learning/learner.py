@@ -87,7 +87,10 @@ class Learner:
             try:
                 self._policy, _ = self.files.load(info.version, encoder_hash=self._encoder_hash)
             except SnapshotError as error:
-                log.warning("snapshot passed over", extra={"action": "snapshot_refused", "reason": str(error)})
+                log.warning(
+                    "a snapshot cannot be used; an older one is tried",
+                    extra={"action": "snapshot_refused", "reason": str(error)},
+                )
                 continue
             self.last_seq = info.last_seq
             break
@@ -121,7 +124,9 @@ class Learner:
         assert self._policy is not None
         if not apply(self._policy, update):
             self.refused += 1
-            log.error("update refused", extra={"action": "refused", "seq": update.seq})
+            log.error(
+                "the policy refused an update and goes on without it", extra={"action": "refused", "seq": update.seq}
+            )
         self.last_seq = update.seq
 
     def drain(self, *, patience_s: float = 0.0) -> int:
@@ -197,7 +202,10 @@ class Learner:
             self.ledger.append(entries, closed, holder=self.holder, now=now)
         except Conflict as error:
             # Somebody else learned meanwhile: what they wrote is the truth, ours was not kept.
-            log.warning("append refused", extra={"action": "append_refused", "reason": str(error)})
+            log.warning(
+                "another learner wrote to this ledger; its updates stand",
+                extra={"action": "append_refused", "reason": str(error)},
+            )
             self.catch_up()
             return 0
         for entry in entries:
@@ -205,7 +213,8 @@ class Learner:
         for closure in closed:
             match closure.state:
                 case "quarantined":
-                    log.error("decision quarantined", extra={"action": "quarantine", "decision": closure.decision_id})
+                    facts = {"action": "quarantine", "decision": closure.decision_id}
+                    log.error("a decision cannot be learned and is set apart; see `ragbandit quarantine`", extra=facts)
                 case "closed":
                     pass
                 case _:
@@ -274,11 +283,13 @@ class Learner:
         return info
 
     def _is_whole(self, version: str) -> bool:
-        """Whether the snapshot's files are there and undamaged; remembered, since reading them all takes time."""
+        """True if the snapshot's files are there and undamaged; remembered, since reading them all takes time."""
         try:
             self.files.load(version, encoder_hash=self._encoder_hash)
         except SnapshotError as error:
-            log.warning("snapshot made again", extra={"action": "snapshot_refused", "reason": str(error)})
+            log.warning(
+                "the newest snapshot is written again", extra={"action": "snapshot_refused", "reason": str(error)}
+            )
             return False
         self._written, self._written_seq = version, self.last_seq
         return True

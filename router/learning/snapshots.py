@@ -121,7 +121,7 @@ class SnapshotFiles:
         return policy, info
 
     def exists(self, version: str) -> bool:
-        """Whether both files are there; `load` says whether they are any good."""
+        """True if both files are there; `load` checks their content."""
         names = (f"{version}.json", f"{version}.safetensors")
         if self._remote:
             system, path = self._system()

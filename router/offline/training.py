@@ -50,7 +50,7 @@ def train(
             f"{policy!r} is not trained on tables", field="policy", remedy=f"use one of {', '.join(known)}"
         )
     if params.get("trained") is not None:
-        raise ConfigError("is the output of this command", field="policy.params.trained", remedy="leave it out")
+        raise ConfigError("is the output of this command", field="policy.params.trained", remedy="leave this param out")
     target = free_folder(out)
     made = make_policy(policy, params=params)
     assert isinstance(made, TableClassifier)

@@ -46,7 +46,7 @@ def known_policies() -> tuple[str, ...]:
 
 
 def is_class_path(name: str) -> bool:
-    """Whether a name is the import path of a class, "package.module:Class", by its form."""
+    """True if a name has the form of a class's import path, "package.module:Class"."""
     return _CLASS_PATH.fullmatch(name) is not None
 
 

@@ -96,7 +96,7 @@ class Policy(Protocol):
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
-        """How many updates of each arm it has learned; arms without any may be left out."""
+        """Number of updates learned, by arm; arms without any may be left out."""
         ...
 
     def learn(self, update: Update) -> None:

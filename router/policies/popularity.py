@@ -113,7 +113,7 @@ class PopularityTable:
         return found
 
     def _longest(self, words: Sequence[re.Match[str]]) -> int:
-        """How many of these words make the longest key that begins with the first one; 0 if none does."""
+        """Length in words of the longest key that begins with the first of these words; 0 if none does."""
         keys = [_key_word(match.group()) for match in words]
         return next((end for end in range(len(keys), 0, -1) if " ".join(keys[:end]) in self.mentions), 0)
 

@@ -99,7 +99,9 @@ def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
     if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
         # Opening would make an empty one here and call it fine.
         raise StoreError(
-            f"there is no database at {url.database}", field="data_dir", remedy="is this the right folder?"
+            f"there is no database at {url.database}",
+            field="data_dir",
+            remedy="check data_dir; a service or `ragbandit import` makes the database",
         )
     database = open_database(settings)
     try:

@@ -52,7 +52,7 @@ class OutcomeSignal:
 
     @property
     def failed(self) -> bool | None:
-        """Whether the arm failed; None if the outcome does not tell.
+        """True if the arm failed; None if the outcome does not tell.
 
         A budget that ran out is no failure in itself. But a model or a search that hangs ends the same way: if the
         service's full time budget brought no answer, the arm failed. A shorter deadline set by the query proves

@@ -49,7 +49,7 @@ class MicroBatcher(Generic[Item, Result]):
         return future
 
     def alive(self) -> bool:
-        """Whether the thread still runs."""
+        """True while the thread runs."""
         return self._thread.is_alive()
 
     def depth(self) -> int:

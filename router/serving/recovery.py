@@ -38,5 +38,8 @@ def recover(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Re
     for decision_id in missing:
         jobs.enqueue_answer(decision_id, timeout_s=settings.budget.seconds, missing=True)
     if missing:
-        log.warning("unanswered decisions queued again", extra={"action": "requeue", "count": len(missing)})
+        log.warning(
+            "unanswered decisions were not queued; they are queued again",
+            extra={"action": "requeue", "count": len(missing)},
+        )
     return Recovered(learner_notified=bool(ready), requeued=len(missing))

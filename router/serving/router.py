@@ -219,7 +219,7 @@ class Router:
         check_policy(settings)
         self.service.offer(settings)
         self.settings = settings
-        log.info("arms offered", extra={"action": "offer", "arms": ", ".join(settings.arms)})
+        log.info("other arms are offered from now on", extra={"action": "offer", "arms": ", ".join(settings.arms)})
 
     def outcome(
         self,

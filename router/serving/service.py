@@ -108,7 +108,7 @@ class RouteService:
         return self._poller.breaker.healths(self.arms, now=self.clock())
 
     def alive(self) -> bool:
-        """Whether requests are being served."""
+        """True while requests are being served."""
         return self._batcher.alive()
 
     def depth(self) -> int:

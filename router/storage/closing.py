@@ -86,11 +86,11 @@ class ClosingRule:
         return tuple(item for item in found if item.received_at <= joined.decision.made_at + self.wait_s)
 
     def is_expired(self, joined: JoinedDecision, *, now: float) -> bool:
-        """Whether it is closed whatever it has."""
+        """True if it is closed whatever it has."""
         return joined.decision.made_at <= now - self.wait_s - self.expire_s
 
     def is_closable(self, joined: JoinedDecision, *, now: float) -> bool:
-        """Whether it is learned or closed now, instead of waiting on."""
+        """True if it is learned or closed now, instead of waiting on."""
         if self.is_expired(joined, now=now):
             return True
         if self.wait_s == 0:

@@ -225,7 +225,7 @@ class Ledger:
             return [snapshot_value(row) for row in rows]
 
     def feedback_times(self, *, after: int, upto: int) -> list[float]:
-        """When the last feedback of the updates in (after, upto] came in, for measuring the lag."""
+        """Times at which the last feedback of each update in (after, upto] came in, for measuring the lag."""
         with self.database.read() as connection:
             rows = connection.execute(
                 select(updates.c.feedback_at).where(

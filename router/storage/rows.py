@@ -107,7 +107,7 @@ def _given(value: Budget | Cost) -> dict[str, Any]:
 
 
 def query_body(query: Query, *, run_by: RunBy) -> dict[str, Any]:
-    """What makes two requests under one decision id the same request."""
+    """Body of a request: two requests under one decision id are the same if their bodies are equal."""
     return {
         "text": query.text,
         "context": dict(query.context),
@@ -197,12 +197,12 @@ def features_value(raw: bytes | None) -> Features | None:
 
 
 def storable(text: str | None) -> str | None:
-    """What every database takes: no NUL, no lone surrogate. Models and arms write what they like."""
+    """Text that every database takes: no NUL, no lone surrogate. Models and arms may write both."""
     return None if text is None else text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def outcome_body(outcome: Outcome) -> dict[str, Any]:
-    """What makes two outcomes of one decision the same."""
+    """Body of an outcome: two outcomes of one decision are the same if their bodies are equal."""
     return {
         "status": outcome.status,
         "answer": outcome.answer,

@@ -74,7 +74,7 @@ class DraginParams(ArmParams):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Trigger:
-    """Where a text needs a search."""
+    """Place in a text that needs a search."""
 
     #: the sentence begins here in the text
     begin: int
@@ -244,7 +244,7 @@ def attention_received(attention: Attention) -> Floats:
 
 
 def _values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floats:
-    """Of each word of a sentence: share of the attention received x entropy x number of words.
+    """Value of each word of a sentence: share of the attention received x entropy x number of words.
 
     A word's attention is the sum over its tokens and its entropy their mean, as in the authors' code.
     """
@@ -270,7 +270,7 @@ def _sentences(text: str) -> list[str]:
 
 
 def _spans_of(parts: Sequence[str], *, text: str) -> list[tuple[int, int]]:
-    """Where the parts last occur in the text; none if the first part is empty or missing."""
+    """Spans where the parts last occur in the text; none if the first part is empty or missing."""
     found = [(text.rfind(part), part) for part in parts if part]
     if not parts[0] or found[0][0] < 0:
         return []

@@ -86,7 +86,9 @@ class Http:
         for header, variable in self._params.headers_env.items():
             if variable not in os.environ:
                 raise ConfigError(
-                    f"the environment has no {variable}", field=f"arms.{name}.headers_env.{header}", remedy="set it"
+                    f"the environment has no {variable}",
+                    field=f"arms.{name}.headers_env.{header}",
+                    remedy="set the variable in the environment of every worker",
                 )
             self._headers[header] = os.environ[variable]
             check_header_value(

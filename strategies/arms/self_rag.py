@@ -121,7 +121,7 @@ class SelfRag:
         return Answer(text=draft, stop_reason=stop_reason(draft, otherwise=ended))
 
     async def _begin_round(self, question: str, *, tried: list[str], run: Run, graded: PassagePool) -> str | None:
-        """Why no round can begin; None if one has begun, its query being the last of `tried`."""
+        """The reason why no round can begin; None if one has begun, its query being the last of `tried`."""
         if len(graded.passages) >= graded.cap:
             return "max_passages"
         if len(tried) > self._params.rewrites:

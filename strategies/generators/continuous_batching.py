@@ -42,7 +42,7 @@ _MEMORY_SHARE: Final = 0.4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchedulerConfig:
-    """How many sequences run at once, and how much of their prompts is read in one step."""
+    """Limits of the scheduler: sequences that run at once, and prompt tokens that are read in one step."""
 
     #: sequences under way
     max_sequences: int
@@ -300,7 +300,7 @@ class Engine:
             whole = np.concatenate([sequence.ids, np.array(sequence.sampled.tokens, dtype=np.int64)])
             self._prefixes.keep(whole, cache=self._cache, row=row)
         except Exception as error:
-            log.warning("the prefix cache cannot keep a sequence, and was emptied: %s", error)
+            log.warning("a prompt does not fit into the prefix cache, which was emptied: %s", error)
             self._forget_prefixes()
 
     def _free_row(self, sequence: SequenceState) -> None:

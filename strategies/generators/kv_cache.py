@@ -50,7 +50,7 @@ class KeyShape:
     window: int | None
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Of one text."""
+        """Memory of one token of one text."""
         numbers = self.layers * self.heads * (self.key_width + self.value_width)
         return numbers * int(dtype.itemsize)
 
@@ -374,13 +374,13 @@ class Prefixes:
 
 
 def shared_beginning(one: TokenIds, other: TokenIds) -> int:
-    """How many tokens two texts have in common before the first that differs."""
+    """Number of tokens that two texts have in common before the first that differs."""
     count = min(len(one), len(other))
     differs = one[:count] != other[:count]
     return int(differs.argmax()) if differs.any() else count
 
 
 def usable(shared: int, *, of: int) -> int:
-    """How many of these shared tokens a prompt of so many need not read; 0 if it is not worth it."""
+    """Number of these shared tokens that a prompt of so many need not read; 0 if it is not worth it."""
     count = min(shared, of - 1)
     return count if count >= _LEAST_SHARED else 0

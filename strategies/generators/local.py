@@ -200,7 +200,7 @@ class LocalGenerator(Generator):
         return str(self._tokenizer.decode(ids, skip_special_tokens=plain, clean_up_tokenization_spaces=False))
 
     def _is_finished(self, sequence: "SequenceState") -> bool:
-        """Whether the last token ends the text: it is the model's end, or completes a stop string."""
+        """True if the last token ends the text: it is the model's end token, or completes a stop string."""
         tokens = sequence.sampled.tokens
         if tokens[-1] in self._ends or not sequence.stop:
             return tokens[-1] in self._ends
@@ -262,7 +262,7 @@ def _consume_error(outcome: "asyncio.Future[SequenceResult]") -> None:
 
 
 def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
-    """Where the first stop string begins, or None."""
+    """Position of the first stop string, or None."""
     return min((at for at in map(text.find, stops) if at >= 0), default=None)
 
 

@@ -24,7 +24,7 @@ _TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECA
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether another attempt may go better."""
+    """True if another attempt may succeed."""
     status = getattr(error, "status_code", None)
     if status is None:
         return not (isinstance(error, BrokenReply) and error.permanent)
@@ -32,7 +32,7 @@ def is_passing(error: Exception) -> bool:
 
 
 def is_too_long(error: Exception) -> bool:
-    """Whether the server says that the prompt and its answer are more than the model takes."""
+    """True if the server says that the prompt and its answer are more than the model takes."""
     if getattr(error, "status_code", None) != 400:
         return False
     named = (getattr(error, name, None) for name in ("code", "type"))
@@ -40,7 +40,7 @@ def is_too_long(error: Exception) -> bool:
 
 
 def is_unreachable(error: Exception) -> bool:
-    """Whether no connection stood, or none that lasted."""
+    """True if there was no connection, or it broke."""
     import openai
 
     if isinstance(error, openai.APITimeoutError):

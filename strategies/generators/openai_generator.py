@@ -235,7 +235,8 @@ class OpenAiGenerator(Generator):
         if model not in self._other_models:
             self._other_models.add(model)
             logger.warning(
-                "the server names another model", extra={"action": "model", "asked": self._model, "answered": model}
+                "the server answered with another model than was asked for",
+                extra={"action": "model", "asked": self._model, "answered": model},
             )
 
     def _dollars(self, read: int, written: int, *, model: str | None) -> float:
@@ -273,7 +274,7 @@ class OpenAiGenerator(Generator):
         }.get(getattr(error, "status_code", None) or 0)
 
     def _unwaited(self, error: Exception, *, call: "_Call") -> tuple[str, str] | None:
-        """Why what may pass was not tried again while there were attempts left, and the remedy; see _pause."""
+        """The reason why a passing failure was not tried again while attempts were left, and the remedy; see _pause."""
         if not is_passing(error) or call.attempts > self._options.retries:
             return None
         asked, longest = pause_asked(error), self._options.longest_pause_s
@@ -360,7 +361,7 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
 
 
 def _check_address(options: OpenAiOptions) -> None:
-    """That of the options, or else that of the environment."""
+    """Check the address of the options, or else that of the environment."""
     remedy = f"for example http://127.0.0.1:8000/v1, with the key in {options.api_key_env}"
     if options.base_url is None:
         if (found := os.environ.get(_BASE_URL)) is not None:

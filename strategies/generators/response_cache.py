@@ -103,7 +103,10 @@ def _read(file: Path) -> Completion | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        logger.warning("a cached answer cannot be read: made anew", extra={"action": "cache", "reason": repr(error)})
+        logger.warning(
+            "a cached response cannot be read; the model is called again",
+            extra={"action": "cache", "reason": repr(error)},
+        )
         return None
 
 
@@ -115,7 +118,7 @@ def _write(done: Completion, *, file: Path) -> None:
         with whole_file(file, durable=False, private=True) as beside:
             beside.write_text(kept, encoding="utf-8")
     except (OSError, TypeError, ValueError) as error:
-        logger.warning("an answer is not cached", extra={"action": "cache", "reason": repr(error)})
+        logger.warning("a response cannot be written to the cache", extra={"action": "cache", "reason": repr(error)})
 
 
 def _plain_details(details: Mapping[str, object]) -> dict[str, object]:

@@ -36,7 +36,7 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attention:
-    """Where the last layer looked while it wrote."""
+    """Attention of the last layer while it wrote."""
 
     #: shape (heads, written, read + written), float32; every row of the last axis sums to 1
     weights: npt.NDArray[np.float32]

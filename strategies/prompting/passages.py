@@ -296,7 +296,7 @@ class PassagePool:
         return None if twin is None else f"near duplicate of {twin}"
 
     def _excess(self, passage: Passage, *, instead_of: int | None) -> str | None:
-        """Why the model must not be shown this one. Those held count as shown: any prompt may show them."""
+        """The reason why the model must not be shown this one. Those held count as shown: any prompt may show them."""
         if self._most_shown is None:
             return None
         held = [hit.passage.id for hit in self._held]

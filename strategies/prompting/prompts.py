@@ -186,7 +186,7 @@ def _parse(name: str, *, text: str, where: str) -> Template:
     parts = {section: ["\n".join(lines).strip() for lines in blocks] for section, blocks in found.items()}
     for section, blocks in parts.items():
         if section != "demonstration" and len(blocks) > 1:
-            raise ConfigError(f"has {len(blocks)} sections [{section}]", field=where, remedy="keep one")
+            raise ConfigError(f"has {len(blocks)} sections [{section}]", field=where, remedy=f"keep one [{section}]")
     if not parts["body"]:
         raise ConfigError("has no section [body]", field=where, remedy="add one with {question} in it")
     passage = "".join(parts["passage"]) or "{title}\n{text}"

@@ -100,7 +100,7 @@ def _alone(building: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise ConfigError(f"another process builds {building}", remedy="wait for it") from error
+        raise ConfigError(f"another process builds {building}", remedy="wait until that build has ended") from error
     try:
         yield
     finally:

@@ -115,7 +115,9 @@ def build_index(
         meta |= {"passages": count, "sha256": sha256, "created_at": time.time()}
         _publish(client, name=index, building=building, live=live, meta=meta)
     except BulkIndexError as error:
-        raise ArmFailed(f"Elasticsearch refuses a passage: {error.errors[:1]}", remedy="see its log") from error
+        raise ArmFailed(
+            f"Elasticsearch refuses a passage: {error.errors[:1]}", remedy="see the Elasticsearch server's log"
+        ) from error
     except (ApiError, TransportError) as error:
         raise _in_our_words(error, kind=ArmFailed) from error
     return meta
@@ -131,7 +133,9 @@ def _places(client: Elasticsearch, *, index: str) -> tuple[str | None, str]:
         names = list(client.indices.get_alias(name=index).body)
         if names in ([first], [second]):
             return names[0], second if names == [first] else first
-    raise ConfigError(f"{index!r} exists and is no index of ours", field="retriever.index", remedy="give another name")
+    raise ConfigError(
+        f"{index!r} exists and is no index of ours", field="retriever.index", remedy="choose another name for the index"
+    )
 
 
 def _prepare(client: Elasticsearch, *, index: str, meta: dict[str, Json]) -> bool:
@@ -140,7 +144,7 @@ def _prepare(client: Elasticsearch, *, index: str, meta: dict[str, Json]) -> boo
         found = client.indices.get_mapping(index=index)[index]["mappings"].get("_meta", {}).get("ragbandit")
         if found is None:
             fault = f"{index!r} exists and is no index of ours"
-            raise ConfigError(fault, field="retriever.index", remedy="give another name")
+            raise ConfigError(fault, field="retriever.index", remedy="choose another name for the index")
         if found == meta:
             return True
         client.indices.delete(index=index)
@@ -344,7 +348,11 @@ def _hit(row: Mapping[str, Any]) -> Hit:
 
 def _check_encoder(encoder: "SentenceEncoder | None", *, model: object, index: str) -> None:
     if encoder is None:
-        raise ConfigError("searching by meaning needs an encoder", field="retriever.model", remedy="give its model")
+        raise ConfigError(
+            "searching by meaning needs an encoder",
+            field="retriever.model",
+            remedy="set it to the model that the index was built with",
+        )
     if model != encoder.name:
         raise _unusable(index, fault=f"holds vectors of {model!r}, not of {encoder.name!r}")
 
@@ -360,7 +368,7 @@ def _in_our_words(error: Exception, *, kind: type[RagBanditError], index: str | 
         return kind(f"Elasticsearch refuses us: {error}", field="retriever.api_key_env", remedy=remedy)
     if status == 404 and index:
         return kind(f"the index {index!r} is gone", remedy=build_command("elasticsearch", index=index))
-    return kind(f"Elasticsearch refuses the request: {error}", remedy="its log says more")
+    return kind(f"Elasticsearch refuses the request: {error}", remedy="see the Elasticsearch server's log")
 
 
 def _unusable(index: str, *, fault: str) -> ConfigError:

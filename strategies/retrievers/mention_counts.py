@@ -1,4 +1,4 @@
-"""How often the passages mention what: the table that the `popularity` policy looks names up in.
+"""Mention counts: how often the passages mention each entity; the table of the `popularity` policy.
 
 `ragbandit index build` writes it beside the index as `popularity.json`. The file is the contract between the two;
 neither imports the other:

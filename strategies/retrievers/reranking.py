@@ -61,9 +61,12 @@ class RerankedRetriever(Retriever):
         except RagBanditError:
             raise
         except Exception as error:  # of the user's own class: whatever it may be
-            log.exception("a reranker raised", extra={"action": "rerank_failed", "reranker": self._rerank.name})
+            log.exception(
+                "the reranker raised an exception; the arm fails",
+                extra={"action": "rerank_failed", "reranker": self._rerank.name},
+            )
             message = f"the reranker {self._rerank.name} failed: {type(error).__name__}: {error}"
-            raise ArmFailed(message, remedy="the log has where") from error
+            raise ArmFailed(message, remedy="see the traceback in the worker's log") from error
         return self._checked(ranked, given=hits)[:k]
 
     async def close(self) -> None:

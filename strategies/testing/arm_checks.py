@@ -237,7 +237,7 @@ def check_heeds_the_cap_on_dollars(make_strategy: MakeStrategy) -> None:
 
 
 def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
-    """When the model or the retriever fails, at whatever call, the outcome is failed, with the cost so far.
+    """A failure of the model or the retriever, at whatever call, makes a failed outcome with the cost so far.
 
     The failed call counts, without tokens, and ends the trace. Calls made at the same time as it count, too,
     whether they were finished or cut off.

@@ -127,7 +127,7 @@ class ScriptedServer:
 
     @property
     def closing(self) -> bool:
-        """Whether close was called."""
+        """True after close was called."""
         return self._closing.is_set()
 
     def receive(self, request: Received) -> Reply:

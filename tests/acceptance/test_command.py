@@ -62,7 +62,7 @@ def test_up_and_ctrl_c(tmp_path):
             _wait(lambda gone=victim: gone not in _children(up.pid) and len(_children(up.pid)) == 4)
         after = _answer(command, run, port, up, tmp_path)
         assert (after["status"], set(after["pmf"])) == ("answered", {"single_step"})
-        assert "arms taken over action=offer arms=single_step" in log.read_text()
+        assert "the arms of the new configuration are in use action=offer arms=single_step" in log.read_text()
         killed = "answer-1 was killed (SIGKILL; out of memory?); restarting; log: "
         assert f"{killed}{tmp_path}/data/logs/answer-1.log" in log.read_text()
         children = _children(up.pid)

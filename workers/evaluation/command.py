@@ -400,7 +400,7 @@ def _tell_lost(found: Sequence[Evaluated]) -> None:
     failed = [row.strategy for row in found if len(row.failures) == row.questions]
     unjudged = [row.strategy for row in found if len(row.unjudged) == row.questions]
     for names, fault in (
-        (failed, "failed and counts as wrong; when its cause is mended, --retry-failed asks again"),
+        (failed, "failed and counts as wrong; when its cause is removed, --retry-failed asks again"),
         (unjudged, "could not be judged and counts as wrong; the same command with --resume judges again"),
     ):
         if names:

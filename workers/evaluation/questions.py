@@ -30,7 +30,11 @@ def read_questions(path: Path, *, family: str, limit: int | None = None) -> tupl
         with naming(path, line=number):
             row = _asked(parsed(raw), number=number, family=family)
             if row.id in places:
-                raise InvalidInput(f"{row.id!r} stands on line {places[row.id]} too", field="id", remedy="give its own")
+                raise InvalidInput(
+                    f"{row.id!r} stands on line {places[row.id]} too",
+                    field="id",
+                    remedy="give every question an id of its own",
+                )
         places[row.id] = number
         rows.append(row)
     return tuple(rows)

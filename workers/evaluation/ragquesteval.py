@@ -75,7 +75,9 @@ class Quiz:
                 remedy="give one reference per question",
             )
         if not self.asked:
-            raise InvalidInput("no question has an answer in the gold text", field="references", remedy="leave it out")
+            raise InvalidInput(
+                "no question has an answer in the gold text", field="references", remedy="leave the question out"
+            )
 
     @property
     def asked(self) -> tuple[tuple[str, str], ...]:

@@ -33,7 +33,7 @@ def check_arms(settings: Settings) -> None:
     for name, params in settings.arms.items():
         if params.get("run_by", "worker") not in ("worker", "caller"):
             raise ConfigError(
-                f"{params['run_by']!r} is unknown", field=f"arms.{name}.run_by", remedy="worker or caller"
+                f"{params['run_by']!r} is unknown", field=f"arms.{name}.run_by", remedy="set it to worker or caller"
             )
     if settings.worker_arms:
         make_arms(arm_params(settings), capabilities=offered(settings.generator))

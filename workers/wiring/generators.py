@@ -158,7 +158,7 @@ def check_generator(settings: Settings, *, fetch: bool) -> None:
 
 
 def _begin_fetching() -> None:
-    """Of the process that fetches weights: it does not outlive `up`."""
+    """First step of the process that fetches weights: it does not outlive `up`."""
     end_with_parent()
     set_up_log()
 

@@ -261,7 +261,9 @@ def _info_elasticsearch(settings: Settings) -> Facts:
 def _halves(settings: Settings) -> tuple[Settings, Settings]:
     chosen = settings.retriever
     if chosen.first == chosen.second:
-        raise ConfigError(f"both are {chosen.first!r}", field="retriever.second", remedy="name another")
+        raise ConfigError(
+            f"both are {chosen.first!r}", field="retriever.second", remedy="choose two different retrievers"
+        )
     return with_choice(settings, retriever=chosen.first), with_choice(settings, retriever=chosen.second)
 
 

@@ -124,7 +124,12 @@ class Log:
         )
         if not self.offered.all():
             good = np.asarray(~((pmf > 0.0) & ~self.offered).any(axis=1))
-            yield "pmf", good, lambda _: "gives probability to an arm that was not offered", "mend the arms or the pmf"
+            yield (
+                "pmf",
+                good,
+                lambda _: "gives probability to an arm that was not offered",
+                "correct the arms or the pmf",
+            )
         good = (self.action >= 0) & (self.action < len(self.arms))
         yield "arm", good, lambda _: "is not among the arms of the pmf", "log the arm that was drawn"
         drawn = pmf[rows, np.where(good, self.action, 0)]

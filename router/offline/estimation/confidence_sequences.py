@@ -145,7 +145,7 @@ def _bounds(
     goal = -math.log1p(-confidence)
 
     def rich(mean: Vector) -> npt.NDArray[np.bool_]:
-        """Whether the capital against these means, one a look, has reached the goal."""
+        """True where the capital against these means, one a look, has reached the goal."""
         cost = looks[:, None, None] * np.log1p(bets * (mean[:, None, None] - least[:, None]))
         capital = (grown - cost).reshape(len(looks), -1)
         top = capital.max(axis=1)

@@ -135,7 +135,7 @@ class ArmTally:
         self.sums = _plus(self.sums, np.stack(columns, axis=1))
 
     def likely(self, *, alpha: float = ALPHA) -> bool:
-        """Whether the drawn arms were about as likely as arms drawn from these pmfs are: it finds pmfs of other rows.
+        """True if the drawn arms were about as likely as arms drawn from these pmfs are: it finds pmfs of other rows.
 
         The probability of the arm that is drawn from p has mean sum p^2 and variance sum p^3 - (sum p^2)^2.
         """

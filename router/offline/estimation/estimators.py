@@ -135,7 +135,7 @@ class Terms:
 
     @property
     def moments(self) -> Moments:
-        """Of the columns (weight, correction, baseline)."""
+        """Moments of the columns (weight, correction, baseline)."""
         return Moments.of(self.weight, self.correction, self.baseline)
 
 
@@ -365,7 +365,7 @@ def _check_finite(name: str, values: Vector | Matrix) -> None:
     good = np.isfinite(values)
     if not good.all():
         place = tuple(int(index) for index in np.argwhere(~good)[0])
-        raise InvalidInput(f"{values[place]} in row {place[0]}", field=name, remedy="drop the row or mend it")
+        raise InvalidInput(f"{values[place]} in row {place[0]}", field=name, remedy="drop the row or correct it")
 
 
 def _check_pmf(name: str, pmf: Matrix) -> None:

@@ -15,7 +15,7 @@ __all__ = ["Moments"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moments:
-    """Of n rows with k columns."""
+    """Moments of n rows with k columns."""
 
     rows: int
     #: shape (k,); zeros where there are no rows
@@ -56,7 +56,7 @@ class Moments:
 
     @property
     def covariance(self) -> Matrix:
-        """Of one row, unbiased (n - 1 in the denominator), shape (k, k); infinite variances for fewer than two rows."""
+        """Covariance of a row, unbiased (n - 1 in the denominator), shape (k, k); infinite variances below two rows."""
         if self.rows < 2:
             return np.diag(np.full(len(self.mean), np.inf))
         return self.scatter / (self.rows - 1)

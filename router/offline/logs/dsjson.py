@@ -117,7 +117,7 @@ def _shared(decision: Decision) -> tuple[Record, Record | str | None]:
 
 
 def _is_whole(decision: Decision) -> bool:
-    """Whether the context is an event's `c`, with an object for every arm."""
+    """True if the context is an event's `c`, with an object for every arm."""
     context = decision.query.context
     several = context.get("_multi")
     if not isinstance(several, list) or not all(isinstance(one, dict) for one in several):

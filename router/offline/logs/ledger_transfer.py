@@ -308,7 +308,7 @@ class _Page:
         insert_new(self.connection, feedback, judged, key="id")
 
     def _outcome(self, row: Logged) -> Outcome:
-        """That the arm was run, and not here; the mark of late feedback is kept in it."""
+        """An outcome which records that the arm was run, and not here; the mark of late feedback is kept in it."""
         return Outcome(
             decision_id=row.decision.id,
             status="answered",
@@ -325,7 +325,7 @@ class _Page:
 
     def _conflict(self, row: Logged, name: str, message: str) -> Conflict:
         return Conflict(
-            message, field=f"{self.source}:{row.line} {name}", remedy="import into another label, or mend the row"
+            message, field=f"{self.source}:{row.line} {name}", remedy="import into another label, or correct the row"
         )
 
 

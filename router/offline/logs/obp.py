@@ -89,7 +89,9 @@ def _context(rows: list[Logged]) -> Array:
     widths = {row.decision.features.size for row in rows if row.decision.features is not None}
     if len(widths) > 1:
         raise InvalidInput(
-            f"rows have {' and '.join(map(str, sorted(widths)))} numbers", field="features", remedy="use another format"
+            f"rows have {' and '.join(map(str, sorted(widths)))} numbers",
+            field="features",
+            remedy="export as jsonl, parquet or dsjson",
         )
     context = np.zeros((len(rows), max(widths, default=1)), dtype=np.float32)
     for number, row in enumerate(rows):

@@ -251,7 +251,9 @@ class _Piece:
         if len(wrong):
             row = int(wrong[0])
             made = f"quality {quality[row]:g}, weight {weight[row]:g} and cost {cost[row]:g}"
-            raise self._wrong(row, "reward.value", f"{value[row]:g} does not follow from {made}", "mend the parts")
+            raise self._wrong(
+                row, "reward.value", f"{value[row]:g} does not follow from {made}", "correct the parts of the reward"
+            )
         preset = column.field("preset")
         raw = _equals(preset, "reward") | _equals(preset, "default")
         return value, quality, cost, raw, _equals(column.field("source"), "default")
@@ -334,7 +336,7 @@ def _equals(column: Any, text: str) -> Flags:
 
 
 def _offsets(column: Any) -> Codes:
-    """Where every row's list begins in the flattened column, and where the last one ends; shape (n + 1,)."""
+    """Offset of every row's list in the flattened column, and the end of the last one; shape (n + 1,)."""
     ends = column.offsets.to_numpy().astype(np.intp)
     return np.asarray(ends - ends[0], dtype=np.intp)
 

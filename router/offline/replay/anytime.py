@@ -27,7 +27,7 @@ _FIRST, _GROWTH = 50, 1.5
 def sequences(
     pieces: Pieces, *, summary: LogSummary, plan: Plan, baseline: int | None, progress: Progress
 ) -> Sequences | None:
-    """Of the reward, for all that is compared; None if they are not asked for. Holds the log in memory.
+    """Confidence sequences of the reward, for all that is compared; None if not asked for. Holds the log in memory.
 
     Unsupported decisions may have any reward: these intervals include them at their worst and best.
     """
@@ -62,7 +62,7 @@ class _Bets:
     rewards: Interval
 
     def value(self, candidate: Matrix, *, confidence: float) -> Interval:
-        """Of a candidate's reward."""
+        """The interval of a candidate's reward."""
         if self.model is not None:
             return self.between(candidate, None, confidence=confidence)
         rows = np.arange(len(self.action)), self.action
@@ -77,7 +77,7 @@ class _Bets:
         )
 
     def between(self, candidate: Matrix, rival: Matrix | None, *, confidence: float) -> Interval:
-        """Of the difference of two rewards; without a model that of IPS, which is DR with predictions of 0."""
+        """The interval of a difference of rewards; without a model that of IPS, which is DR with predictions of 0."""
         return _last(
             doubly_robust(
                 self.reward,

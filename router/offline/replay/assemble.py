@@ -116,7 +116,7 @@ class ResultAssembler:
         ]
 
     def _differences(self, index: int) -> list[EstimateWithInterval] | list[None]:
-        """Of reward, quality and cost to the baseline; None for the baseline itself."""
+        """Differences of reward, quality and cost to the baseline; None for the baseline itself."""
         if index == self.baseline:
             return [None] * 3
         whole, both = self.accumulators.whole(index), self._both(index)

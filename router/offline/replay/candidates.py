@@ -67,12 +67,12 @@ class CandidateSpec:
 
     @property
     def needs_rows(self) -> bool:
-        """Whether it must be shown the questions; the others are arithmetic on arrays."""
+        """True if it must be shown the questions; the others are arithmetic on arrays."""
         return self.kind == "snapshot" or self.learns
 
     @property
     def learns(self) -> bool:
-        """Whether it is a policy that learns from the log."""
+        """True for a policy that learns from the log."""
         return self.kind == "policy" and self.what != "uniform"
 
 

@@ -122,7 +122,7 @@ class Columns:
     targets: tuple[Moments, ...]
 
     def merged(self, other: "Columns") -> "Columns":
-        """Of both sets of rows."""
+        """The accumulators of both sets of rows together."""
         return Columns(targets=tuple(a.merged(b) for a, b in zip(self.targets, other.targets, strict=True)))
 
 

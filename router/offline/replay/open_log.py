@@ -169,7 +169,7 @@ def _unusable(path: Path, *, bad: Sequence[BadRow], good: int) -> InvalidInput:
     return InvalidInput(
         f"{len(bad)} of {len(bad) + good} rows cannot be used: {named}{more}",
         field=str(path),
-        remedy="mend them, or give --skip-bad to go on without them" if good else "mend them: no row is left",
+        remedy="correct them, or give --skip-bad to go on without them" if good else "correct them: no row is left",
     )
 
 

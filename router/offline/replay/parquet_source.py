@@ -111,7 +111,7 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def can_stream(path: Path, *, candidates: Sequence[CandidateSpec]) -> bool:
-    """Whether this Parquet file has all that the candidates need in columns of its own."""
+    """True if this Parquet file has all that the candidates need in columns of its own."""
     columns = _columns(path)
     return all(not spec.needs_rows and (spec.kind != "column" or spec.what in columns) for spec in candidates)
 
@@ -122,7 +122,7 @@ def _columns(path: Path) -> tuple[str, ...]:
 
 
 def _featured(path: Path) -> bool:
-    """Whether every row has features, and all of one encoder, by the file's own statistics."""
+    """True if every row has features, and all of one encoder, by the file's own statistics."""
     with opened(path) as file:
         if "features" not in file.schema_arrow.names:
             return False

@@ -65,7 +65,7 @@ class Plan:
 
     @property
     def tuned(self) -> bool:
-        """Whether the estimator's parameter is chosen on the log, for each candidate."""
+        """True if the estimator's parameter is chosen on the log, for each candidate."""
         return self.estimator in GRIDS
 
     def _check_anytime(self) -> None:

@@ -205,7 +205,7 @@ def _unseen(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], in_sample: boo
 
 
 def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:
-    """Whether the snapshot has learned this row: of its own ledger by the seq, of any other if it was there in time.
+    """True if the snapshot has learned this row: of its own ledger by the seq, of any other if it was there in time.
 
     A new label learns all decisions of its store, so another ledger's snapshot is not innocent of the older rows.
     """
@@ -245,7 +245,9 @@ class _Preparation:
                     remedy="log the questions or the features, or judge candidates that read neither",
                 )
         if self.encoder is None:
-            raise ConfigError("a policy needs features", field="encoder", remedy="give what makes the encoder")
+            raise ConfigError(
+                "a policy needs features", field="encoder", remedy="pass encoder=, a function that makes one"
+            )
         made = self.encoder()
         folder = Path(self.settings.data_dir) / "cache" / "features"
         texts = [row.decision.query.text for row in log.rows]

@@ -34,7 +34,7 @@ __all__ = ["check_page", "page", "write_page"]
 
 
 def check_page(path: str | Path) -> None:
-    """Whether the page can be written there: asked before the work that it shows.
+    """Check that the page can be written there, before the work that it shows.
 
     Raises ConfigError where matplotlib is missing, InvalidInput where the path is no page that can be written.
     """

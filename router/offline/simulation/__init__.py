@@ -93,7 +93,7 @@ def _aligned(test: LabelledTable, *, table: LabelledTable) -> LabelledTable:
         )
     both = {row.question for row in table.rows} & {row.question for row in test.rows}
     if both:
-        log.warning("%d questions of the test stand in the table too: what they say is too good", len(both))
+        log.warning("%d questions of the test file are also in the table: results on them are too good", len(both))
     return replace(test, arms=table.arms)
 
 
@@ -114,7 +114,7 @@ def _check(*, weights: Sequence[float], seeds: int, settings: Settings) -> None:
 
 
 def _folds(folds: int, *, table: LabelledTable, test: LabelledTable | None) -> int:
-    """How often the table is learned per seed; once where the test rows are others."""
+    """Number of folds: passes of learning per seed; one where the test rows are in another file."""
     if test is not None:
         return 1
     if not 2 <= folds <= len(table.rows):
@@ -148,7 +148,7 @@ def _with_features(
     world: SimulationData, *, encoder: Callable[[], Encoder] | None, progress: Progress
 ) -> SimulationData:
     if encoder is None:
-        raise ConfigError("a policy needs features", field="encoder", remedy="give what makes the encoder")
+        raise ConfigError("a policy needs features", field="encoder", remedy="pass encoder=, a function that makes one")
     progress("loading the encoder", 0, 0)
     made = encoder()
     folder = Path(world.settings.data_dir) / "cache" / "features"

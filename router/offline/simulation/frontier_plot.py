@@ -43,7 +43,7 @@ class Curve:
 
 
 def check_plot(path: str | Path) -> None:
-    """Whether a figure can be written there: asked before the hours of work that it shows.
+    """Check that a figure can be written there, before the hours of work that it shows.
 
     Raises ConfigError where matplotlib is missing, InvalidInput where the path is no PNG that can be written.
     """

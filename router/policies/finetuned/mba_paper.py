@@ -105,7 +105,7 @@ class MbaPaper(HasParams):
 
     @property
     def updates(self) -> int:
-        """How many updates it has learned."""
+        """Number of updates learned."""
         return sum(self.seen.values())
 
     @property

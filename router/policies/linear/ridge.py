@@ -301,7 +301,7 @@ class RidgePolicy(HasParams, ABC):
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
-        """How many updates of each arm it has learned."""
+        """Number of updates learned, by arm."""
         return self._heads.seen
 
     def pmf(

@@ -206,7 +206,7 @@ def test_foreign_event_survives_the_store(new_ledger, tmp_path):
 
 
 def test_mended_file_goes_on(new_ledger):
-    """What was taken in before a file broke off stays; the mended file adds the rest, in the file's order."""
+    """What was taken in before a file broke off stays; the corrected file adds the rest, in the file's order."""
     there, rows = new_ledger(), plain_rows(1100)
 
     def broken():
@@ -515,13 +515,13 @@ def test_bad_rows(command, configured, tmp_path):
 
 
 def test_bad_row_of_a_later_page(command, configured, tmp_path):
-    """An import that breaks off says how many rows it kept, and the mended file adds the rest."""
+    """An import that breaks off says how many rows it kept, and the corrected file adds the rest."""
     rows = [LEAST | {"id": f"q{number}"} for number in range(700)]
     write_json(tmp_path / "log.jsonl", [*rows[:600], LEAST | {"id": "bad", "arm": "dear"}, *rows[600:]])
     here = configured("here")
     said = command("import", "log.jsonl", "-c", here, code=2)
     assert "log.jsonl:601 arm: 'dear' is not among" in said
-    assert "500 rows were added; the mended file can be imported again" in said
+    assert "500 rows were added; the corrected file can be imported again" in said
     write_json(tmp_path / "log.jsonl", rows)
     facts = command("import", "log.jsonl", "-c", here, "--json")
     assert (facts["added"], facts["known"]) == (200, 500)

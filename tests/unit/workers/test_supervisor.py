@@ -331,7 +331,7 @@ def test_good_arms_are_handed_on_and_told(make_supervisor, caplog):
                 file.write(text)
             made.reload()
             assert made.settings.arms == load(ACCEPTED).settings.arms == arms
-            assert caplog.records[-1].getMessage() == "arms taken over"
+            assert caplog.records[-1].getMessage() == "the arms of the new configuration are in use"
             assert caplog.records[-1].arms == ", ".join(arms)
 
 

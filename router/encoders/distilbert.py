@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from ragbandit.router.encoders.hashing import refuse_string
 from ragbandit.router.encoders.projection import LEAST, RECIPE, Projection, fitted, references
+from ragbandit.router.encoders.tokenizer import TruncatingTokenizer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
-from ragbandit.router.errors import ConfigError, missing_package
+from ragbandit.router.errors import ConfigError
 from ragbandit.router.storage.files import cached_arrays
 
 __all__ = ["DistilBertEncoder"]
@@ -33,8 +34,6 @@ Device = Literal["auto", "cpu", "cuda"]
 
 #: What the features are made of; it is part of the hash, so change it with the arithmetic.
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
-# A token is rarely longer than this many characters; more text than that is cut before the tokenizer reads it.
-_CHARACTERS_PER_TOKEN: Final = 32
 
 
 class DistilBertEncoder:
@@ -71,7 +70,7 @@ class DistilBertEncoder:
             raise ConfigError(
                 f"must be 3 to {self._forward.max_tokens} for this model, not {max_tokens}", field="encoder.max_tokens"
             )
-        self._tokenizer, tokenizer_hash = _load_tokenizer(weights.folder, max_tokens=max_tokens)
+        self._tokenizer = TruncatingTokenizer(weights.folder, max_tokens=max_tokens, field="encoder.model")
         self.dimension = dimension
         self.source = weights.source
         self.precision = self._forward.precision
@@ -79,7 +78,7 @@ class DistilBertEncoder:
         self._max_tokens, self._max_batch = max_tokens, max(1, max_batch)
         self._dimension_of(dimension)
         known = references()
-        made = {"weights": weights.sha256, "tokenizer": tokenizer_hash, "reference": known.text, "seed": seed}
+        made = {"weights": weights.sha256, "tokenizer": self._tokenizer.sha256, "reference": known.text, "seed": seed}
         self.hash = self._hash(made)
 
         def build() -> dict[str, npt.NDArray[Any]]:
@@ -98,7 +97,7 @@ class DistilBertEncoder:
 
     def _states(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """First token and mean of tokens of every layer, (n, layers * 2 * width)."""
-        ids = [self._ids(text) for text in texts]
+        ids = [self._tokenizer.ids(text) for text in texts]
         found = np.zeros((len(ids), self._forward.layers * 2 * self._forward.width), dtype=np.float32)
         # Neighbours of equal length share their attention; nothing is ever padded.
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
@@ -120,31 +119,7 @@ class DistilBertEncoder:
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
-    def _ids(self, text: str) -> list[int]:
-        cut = text[: self._max_tokens * _CHARACTERS_PER_TOKEN]
-        # A lone surrogate, which JSON can carry, has no UTF-8 and would raise in the tokenizer.
-        ids: list[int] = self._tokenizer.encode(cut.encode("utf-8", "replace").decode()).ids
-        return ids
-
     def _dimension_of(self, dimension: int) -> None:
         size = self._forward.layers * 2 * self._forward.width
         if not LEAST <= dimension <= size:
             raise ConfigError(f"must be {LEAST} to {size} for this model, not {dimension}", field="encoder.dimension")
-
-
-def _load_tokenizer(folder: Path, *, max_tokens: int) -> tuple[Any, str]:
-    """A tokenizers.Tokenizer that truncates and never pads, and the sha256 of its definition."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise missing_package("tokenizers", extra="models", field="encoder.model") from error
-    file = folder / "tokenizer.json"
-    if file.is_file():
-        tokenizer = Tokenizer.from_file(str(file))
-    else:  # older models bring a vocabulary only, which transformers knows how to turn into a tokenizer
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(max_length=max_tokens)
-    return tokenizer, hashlib.sha256(tokenizer.to_str().encode()).hexdigest()

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CUES", "SURFACE", "surface"]
+__all__ = ["CUES", "LEXICAL_COUNTS", "lexical_counts"]
 
 #: one feature each: whether it stands in the question as a whole word, whatever the case
 CUES: Final = (
@@ -20,7 +20,7 @@ CUES: Final = (
     *("first", "both", "same", "or", "older", "earlier", "more", "born", "director", "film", "of the", "that"),
 )
 #: names of the features, in order
-SURFACE: Final = (
+LEXICAL_COUNTS: Final = (
     *("log words", "log characters", "capitalised words", "share capitalised", "digits", "question mark"),
     *("capital first", "commas", "apostrophes", "quotes", "letters per word"),
     *(f"says {cue}" for cue in CUES),
@@ -29,9 +29,9 @@ SURFACE: Final = (
 _CUES: Final = tuple(re.compile(rf"\b{re.escape(cue)}\b") for cue in CUES)
 
 
-def surface(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """The counts of n questions, shape (n, len(SURFACE)); finite for any text, the empty one too."""
-    return np.array([_counted(text) for text in texts], dtype=np.float64).reshape(len(texts), len(SURFACE))
+def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
+    """The counts of n questions, shape (n, len(LEXICAL_COUNTS)); finite for any text, the empty one too."""
+    return np.array([_counted(text) for text in texts], dtype=np.float64).reshape(len(texts), len(LEXICAL_COUNTS))
 
 
 def _counted(text: str) -> list[float]:

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.encoders.lexical import SURFACE, surface
+from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, lexical_counts
 
 __all__ = ["KINDS", "LEAST", "RECIPE", "Projection", "References", "fitted", "references"]
 
@@ -40,15 +40,15 @@ _ANCHORS: Final = 0.625
 LEAST: Final = 16
 #: ridge of the readings, against states of squared length 1
 _RIDGE: Final = 1.0
-#: weight of a count of the surface against a reading, both of variance 1
-_SURFACE: Final = 0.5
+#: weight of a lexical count against a reading, both of variance 1
+_WEIGHT: Final = 0.5
 #: a count this many standard deviations from the mean is an outlier, and read as no further away
 _FAR: Final = 3.0
 #: width of the kernel: squared distances in units of the median over the reference questions
 _NARROW: Final = 1.5
 #: part of the encoder's hash: all that the features depend on beside the states; raise the version with the arithmetic
 RECIPE: Final = (
-    f"v2: readings (ridge {_RIDGE}) and surface (weight {_SURFACE}, cut at {_FAR}, {', '.join(SURFACE)}), "
+    f"v2: readings (ridge {_RIDGE}) and surface (weight {_WEIGHT}, cut at {_FAR}, {', '.join(LEXICAL_COUNTS)}), "
     f"Gaussian kernel ({_NARROW}) at anchors ({_ANCHORS}), share {KINDS}; sketch of states"
 )
 
@@ -75,7 +75,7 @@ class Projection:
     #: readings = states @ directions + offset: shapes (size, labels) and (labels,), variance 1 out of sample
     directions: Array
     offset: Array
-    #: mean and weight/deviation of every count of the surface
+    #: mean and weight/deviation of every lexical count; cached files bear these names
     surface_mean: Array
     surface_scale: Array
     #: anchors in the space of readings and counts, shape (m, labels + counts), and L^-1 of their kernel, (m, m)
@@ -101,7 +101,11 @@ class Projection:
 
     def place(self, states: Array, *, texts: Sequence[str]) -> Array:
         """The questions' positions among the kinds: readings and counts side by side, (n, labels + counts)."""
-        counted = np.clip((surface(texts) - self.surface_mean) * self.surface_scale, -_FAR * _SURFACE, _FAR * _SURFACE)
+        counted = np.clip(
+            (lexical_counts(texts) - self.surface_mean) * self.surface_scale,
+            -_FAR * _WEIGHT,
+            _FAR * _WEIGHT,
+        )
         return np.concatenate([states @ self.directions + self.offset, counted], axis=1).astype(np.float32)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -147,9 +151,9 @@ def fitted(states: Array, *, known: References, dimension: int, seed: int) -> Pr
     mean, spread = wide.mean(axis=0), wide.std(axis=0) + 1e-6
     z = (wide - mean) / spread / np.sqrt(size)  # rows of squared length 1 on average
     directions, offset, held_out = _readings(z, columns=known.columns)
-    counts = surface(known.questions)
-    surface_mean, surface_scale = counts.mean(axis=0), _SURFACE / (counts.std(axis=0) + 1e-9)
-    counted = np.clip((counts - surface_mean) * surface_scale, -_FAR * _SURFACE, _FAR * _SURFACE)
+    counts = lexical_counts(known.questions)
+    surface_mean, surface_scale = counts.mean(axis=0), _WEIGHT / (counts.std(axis=0) + 1e-9)
+    counted = np.clip((counts - surface_mean) * surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
     # The readings of questions that had no part in the fit, so that new questions lie among the old ones.
     place = np.concatenate([held_out, counted], axis=1)
     apart = _distances(place, place)

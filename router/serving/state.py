@@ -1,4 +1,4 @@
-"""Router state: one frozen value that HTTP, the metrics and the command line show."""
+"""Router state: one frozen value that HTTP and the metrics show; the command line shows its ledger part."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

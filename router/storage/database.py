@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.errors import StoreError, missing_package
-from ragbandit.router.storage.tables import SCHEMA_REVISION
+from ragbandit.router.storage.tables import OLDEST_REVISION, SCHEMA_REVISION
 
 __all__ = ["Database", "check_schema", "migrate"]
 
@@ -126,14 +126,14 @@ def migrate(database: Database, *, revision: str = "head") -> str:
 
 
 def check_schema(database: Database) -> None:
-    """Refuse a database of another version; an empty SQLite file is set up on the spot.
+    """Refuse a database whose schema this version cannot use; an empty SQLite file is set up on the spot.
 
     Raises StoreError with the command to run.
     """
     with database.read() as connection:
         current = MigrationContext.configure(connection).get_current_revision()
         empty = not inspect(connection).get_table_names()
-    if current == SCHEMA_REVISION:
+    if current is not None and OLDEST_REVISION <= current <= SCHEMA_REVISION:
         return
     if empty and database.is_sqlite:
         migrate(database)
@@ -141,7 +141,11 @@ def check_schema(database: Database) -> None:
     found = "no schema" if current is None else f"schema {current}"
     newer = current is not None and current > SCHEMA_REVISION
     raise StoreError(
-        f"the database has {found}, this version needs {SCHEMA_REVISION}",
+        f"the database has {found}, this version needs {_wanted()}",
         field="database_url",
         remedy="install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate",
     )
+
+
+def _wanted() -> str:
+    return SCHEMA_REVISION if OLDEST_REVISION == SCHEMA_REVISION else f"{OLDEST_REVISION} to {SCHEMA_REVISION}"

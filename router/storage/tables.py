@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 __all__ = [
+    "OLDEST_REVISION",
     "SCHEMA_REVISION",
     "cancellations",
     "closures",
@@ -37,6 +38,8 @@ __all__ = [
 
 #: the migration this code was written for
 SCHEMA_REVISION = "0002"
+#: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
+OLDEST_REVISION = "0002"
 
 metadata = MetaData()
 

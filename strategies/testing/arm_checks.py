@@ -31,7 +31,7 @@ from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.strategies.testing.doubles import HangingGenerator, LateGenerator, telling
+from ragbandit.strategies.testing.doubles import HangingGenerator, LateGenerator, with_details
 
 __all__ = ["ARM_CHECKS"]
 
@@ -51,13 +51,13 @@ def echo(prompt: Prompt) -> str:
     return f"It is {sum(f'{prompt.instructions}{prompt.body}{prompt.prefix}'.encode())} in the book."
 
 
-def telling_echo(prompt: Prompt) -> Scripted:
+def echo_with_details(prompt: Prompt) -> Scripted:
     """The echo, with plausible details for every need."""
-    return telling(prompt, text=echo(prompt))
+    return with_details(prompt, text=echo(prompt))
 
 
 def generator(*, text: str | None = None, **settings: Any) -> ScriptedGenerator:
-    says = telling_echo if text is None else lambda prompt: telling(prompt, text=text)
+    says = echo_with_details if text is None else lambda prompt: with_details(prompt, text=text)
     return ScriptedGenerator(says, capabilities=get_args(Need), **settings)
 
 

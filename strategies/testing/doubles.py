@@ -12,7 +12,7 @@ from ragbandit.strategies.base import Completion, Need, Prompt, Request
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Attention, Token
 
-__all__ = ["HangingGenerator", "LateGenerator", "telling"]
+__all__ = ["HangingGenerator", "LateGenerator", "with_details"]
 
 
 class HangingGenerator(ScriptedGenerator):
@@ -33,7 +33,7 @@ class LateGenerator(ScriptedGenerator):
         self._calls = calls
 
     def _next(self, prompt: Prompt) -> Scripted:
-        return telling(prompt, text=self._texts[min(len(self.requests), len(self._texts)) - 1])
+        return with_details(prompt, text=self._texts[min(len(self.requests), len(self._texts)) - 1])
 
     async def complete(self, request: Request) -> Completion:
         """The text, whole, and in call `calls` as if time had run out with its last word."""
@@ -41,7 +41,7 @@ class LateGenerator(ScriptedGenerator):
         return replace(done, finish="deadline") if len(self.requests) == self._calls else done
 
 
-def telling(prompt: Prompt, *, text: str) -> Scripted:
+def with_details(prompt: Prompt, *, text: str) -> Scripted:
     """The text, with plausible details for every need: some tokens are sure, some are not."""
     pieces = tuple(re.findall(r"\s*\S+|\s+$", text))
     keys = tuple(re.findall(r"\s*\S+", f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}")) + pieces

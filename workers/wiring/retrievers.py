@@ -42,7 +42,7 @@ _RERANK = "retriever.rerank"
 
 #: the passages, anew at every call; a number of passages done -> None
 Rows = Callable[[], Iterable[Passage]]
-Progress = Callable[[int], None]
+CountDone = Callable[[int], None]
 Facts = dict[str, Json]
 
 
@@ -52,7 +52,7 @@ class Kind:
 
     open: Callable[[Settings], Retriever]
     #: returns what `info` returns
-    build: Callable[[Settings, Rows, Progress], Facts]
+    build: Callable[[Settings, Rows, CountDone], Facts]
     #: its place and its description
     info: Callable[[Settings], Facts]
 
@@ -151,7 +151,7 @@ def _open_bm25(settings: Settings) -> Retriever:
     return Bm25Retriever(index_folder(settings))
 
 
-def _build_bm25(settings: Settings, rows: Rows, progress: Progress) -> Facts:
+def _build_bm25(settings: Settings, rows: Rows, progress: CountDone) -> Facts:
     from ragbandit.strategies.retrievers.bm25 import build_index
 
     folder = index_folder(settings)
@@ -186,7 +186,7 @@ def _open_dense(settings: Settings) -> Retriever:
     return DenseRetriever(_dense_folder(settings), encoder=encoder, search_by=settings.retriever.search_by)
 
 
-def _build_dense(settings: Settings, rows: Rows, progress: Progress) -> Facts:
+def _build_dense(settings: Settings, rows: Rows, progress: CountDone) -> Facts:
     encoder = _encoder(settings)
     from ragbandit.strategies.retrievers.dense import build_index
 
@@ -240,7 +240,7 @@ def _open_elasticsearch(settings: Settings) -> Retriever:
     return opened(chosen.search)
 
 
-def _build_elasticsearch(settings: Settings, rows: Rows, progress: Progress) -> Facts:
+def _build_elasticsearch(settings: Settings, rows: Rows, progress: CountDone) -> Facts:
     with _elasticsearch(settings) as client:
         from ragbandit.strategies.retrievers.elasticsearch import build_index
 
@@ -272,7 +272,7 @@ def _open_hybrid(settings: Settings) -> Retriever:
     return HybridRetriever(kind_of(first).open(first), second=kind_of(second).open(second))
 
 
-def _build_hybrid(settings: Settings, rows: Rows, progress: Progress) -> Facts:
+def _build_hybrid(settings: Settings, rows: Rows, progress: CountDone) -> Facts:
     return {half.retriever.name: kind_of(half).build(half, rows, progress) for half in _halves(settings)}
 
 

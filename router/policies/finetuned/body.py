@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from ragbandit.router.encoders.tokenizer import TruncatingTokenizer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.router.errors import ConfigError, missing_package
 from ragbandit.router.policies.params import Count, PolicyParams, Text
@@ -36,8 +37,6 @@ Vector32 = npt.NDArray[np.float32]
 _MODEL_FIELD: Final = "policy.params.model"
 #: quality from which an answer counts as right: the papers know 0 and 1 only
 RIGHT: Final = 0.5
-# A token is rarely longer than this many characters; more text than that is cut before the tokenizer reads it.
-_CHARACTERS_PER_TOKEN: Final = 32
 # The modules lend their arithmetic to whoever calls, one at a time: their weights are swapped for the caller's, and
 # the seed of the dropout is the whole process's.
 _WORK: Final = threading.RLock()
@@ -110,8 +109,9 @@ class Body:
             raise ConfigError(
                 f"the model reads {longest} at most", field="policy.params.max_tokens", remedy=f"give 3 to {longest}"
             )
-        self.tokenizer = _load_tokenizer(folder, max_tokens=max_tokens)
-        self._max_tokens, self._pad = max_tokens, int(getattr(config, "pad_token_id", None) or 0)
+        reader = TruncatingTokenizer(folder, max_tokens=max_tokens, field=_MODEL_FIELD)
+        self.tokenizer, self._ids = reader.tokenizer, reader.ids
+        self._pad = int(getattr(config, "pad_token_id", None) or 0)
         self._dropout = float(getattr(config, "seq_classif_dropout", 0.1))
         self._precision, self._threads = precision, threads
         #: name, start, end and shape of every parameter in the vector of weights
@@ -125,7 +125,7 @@ class Body:
         #: the weights it came with, shape (P,); never written to
         self.initial = self._laid_out()
         #: of weights and tokenizer: two bodies with one identity read alike
-        made = f"{sha256} {hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()}"
+        made = f"{sha256} {reader.sha256}"
         self.identity = hashlib.sha256(made.encode()).hexdigest()
 
     def _laid_out(self) -> "Tensor":
@@ -199,11 +199,7 @@ class Body:
     def _tokens(self, texts: Sequence[str]) -> "tuple[Tensor, Tensor]":
         import torch
 
-        rows = []
-        for text in texts:
-            cut = text[: self._max_tokens * _CHARACTERS_PER_TOKEN]
-            # A lone surrogate, which JSON can carry, has no UTF-8 and would raise in the tokenizer.
-            rows.append(self.tokenizer.encode(cut.encode("utf-8", "replace").decode()).ids)
+        rows = [self._ids(text) for text in texts]
         longest = max(map(len, rows))
         ids = [row + [self._pad] * (longest - len(row)) for row in rows]
         mask = [[1] * len(row) + [0] * (longest - len(row)) for row in rows]
@@ -239,22 +235,6 @@ def _load_module(folder: Path) -> Any:
         logging.set_verbosity(said)
         if shown:
             logging.enable_progress_bar()
-
-
-def _load_tokenizer(folder: Path, *, max_tokens: int) -> Any:
-    """A tokenizers.Tokenizer that truncates and never pads."""
-    from tokenizers import Tokenizer
-
-    file = folder / "tokenizer.json"
-    if file.is_file():
-        tokenizer = Tokenizer.from_file(str(file))
-    else:  # older models bring a vocabulary only, which transformers knows how to turn into a tokenizer
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(str(folder)).backend_tokenizer
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(max_length=max_tokens)
-    return tokenizer
 
 
 def _device(device: str) -> str:

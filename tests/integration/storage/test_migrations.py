@@ -12,6 +12,7 @@ from sqlalchemy import inspect, text
 from ragbandit.router.errors import StoreError
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.storage import database as database_module
 from ragbandit.router.storage.database import Database, check_schema, migrate
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.tables import SCHEMA_REVISION, metadata
@@ -142,6 +143,19 @@ def test_older_is_refused(empty):
     with pytest.raises(StoreError) as caught:
         check_schema(empty)
     assert "ragbandit migrate" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("revision", "fits"), [("0000", False), ("0001", True), ("0002", True), ("0003", False)])
+def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
+    """Every schema from the oldest that the code can use to its own is accepted as it is; those around are refused."""
+    migrate(empty)
+    monkeypatch.setattr(database_module, "OLDEST_REVISION", "0001")
+    set_revision(empty, revision)
+    if fits:
+        check_schema(empty)
+        return
+    with pytest.raises(StoreError, match="needs 0001 to 0002"):
+        check_schema(empty)
 
 
 def test_somebody_elses_database(empty):

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.encoders.lexical import CUES, SURFACE, surface
+from ragbandit.router.encoders.lexical import CUES, LEXICAL_COUNTS, lexical_counts
 from tests.support.examples import steady
 
-PLACE = {name: place for place, name in enumerate(SURFACE)}
+PLACE = {name: place for place, name in enumerate(LEXICAL_COUNTS)}
 
 
 def counted(text):
     """Name -> count of one question."""
-    return dict(zip(SURFACE, surface([text])[0].tolist(), strict=True))
+    return dict(zip(LEXICAL_COUNTS, lexical_counts([text])[0].tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def counted(text):
 )
 def test_counts_are_those_by_hand(text, by_hand, cues):
     """Every feature of these questions has the value that was counted by hand; what is not named is 0."""
-    wanted = dict.fromkeys(SURFACE, 0.0) | by_hand | {f"says {cue}": 1.0 for cue in cues}
+    wanted = dict.fromkeys(LEXICAL_COUNTS, 0.0) | by_hand | {f"says {cue}": 1.0 for cue in cues}
     assert counted(text) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_every_feature_has_one_name():
     """There are as many names as numbers, each once, the cues among them."""
-    assert len(set(SURFACE)) == len(SURFACE) == surface(["who?"]).shape[1] == 11 + len(CUES)
-    assert surface(["who?"]).dtype == np.float64
+    assert len(set(LEXICAL_COUNTS)) == len(LEXICAL_COUNTS) == lexical_counts(["who?"]).shape[1] == 11 + len(CUES)
+    assert lexical_counts(["who?"]).dtype == np.float64
 
 
 @pytest.mark.parametrize("cue", CUES)
@@ -92,19 +92,19 @@ def test_cue_is_a_whole_word_in_any_case(cue):
 
 def test_one_sign_moves_its_own_features():
     """A comma, an apostrophe, a quotation mark, a digit or a question mark within a word moves its own count alone."""
-    plain = surface(["the red boat sank"])[0]
+    plain = lexical_counts(["the red boat sank"])[0]
     lengths = {PLACE["log characters"], PLACE["letters per word"]}
     signs = ((",", "commas"), ("'", "apostrophes"), ("\u2019", "apostrophes"), ('"', "quotes"), ("\u201c", "quotes"))
     for sign, name in (*signs, ("\u201d", "quotes"), ("7", "digits")):
-        moved = set(np.flatnonzero(surface([f"the red bo{sign}at sank"])[0] != plain).tolist())
+        moved = set(np.flatnonzero(lexical_counts([f"the red bo{sign}at sank"])[0] != plain).tolist())
         assert moved == lengths | {PLACE[name]}, sign
-    ended = set(np.flatnonzero(surface(["the red boat sank? "])[0] != plain).tolist())
+    ended = set(np.flatnonzero(lexical_counts(["the red boat sank? "])[0] != plain).tolist())
     assert ended == lengths | {PLACE["question mark"]}
 
 
 def test_no_questions_are_no_rows():
     """An empty list gives shape (0, features)."""
-    assert surface([]).shape == (0, len(SURFACE))
+    assert lexical_counts([]).shape == (0, len(LEXICAL_COUNTS))
 
 
 any_text = st.text(alphabet=st.characters(), max_size=60) | st.lists(
@@ -117,15 +117,15 @@ any_text = st.text(alphabet=st.characters(), max_size=60) | st.lists(
 @given(texts=st.lists(any_text, max_size=5))
 def test_any_text_has_finite_counts(texts):
     """Whatever the signs, broken ones too, every count is finite and at least 0, and a batch is each alone."""
-    rows = surface(texts)
-    assert rows.shape == (len(texts), len(SURFACE))
+    rows = lexical_counts(texts)
+    assert rows.shape == (len(texts), len(LEXICAL_COUNTS))
     assert np.isfinite(rows).all()
     assert (rows >= 0.0).all()
     for text, row in zip(texts, rows, strict=True):
-        assert np.array_equal(surface([text])[0], row)
+        assert np.array_equal(lexical_counts([text])[0], row)
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "word " * 50_000, "?" * 100_000, "\n" * 100_000], ids=len)
 def test_long_text_has_finite_counts(text):
     """A text of a hundred thousand letters too."""
-    assert np.isfinite(surface([text])).all()
+    assert np.isfinite(lexical_counts([text])).all()

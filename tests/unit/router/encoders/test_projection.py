@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.encoders.lexical import SURFACE, surface
+from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, lexical_counts
 from ragbandit.router.encoders.projection import KINDS, LEAST, Projection, References, _readings, fitted, references
 from ragbandit.router.policies.testing import made_text
 
@@ -180,7 +180,7 @@ def test_new_questions_are_read_like_the_old_ones(known):
 def by_hand(projection, state, *, text, dimension):
     """One question's features in float64, by loops over the arrays as their comments describe them."""
     p = {name: array.astype(np.float64) for name, array in projection.arrays().items()}
-    counts = (surface([text])[0] - p["surface_mean"]) * p["surface_scale"]
+    counts = (lexical_counts([text])[0] - p["surface_mean"]) * p["surface_scale"]
     place = np.concatenate([state @ p["directions"] + p["offset"], np.clip(counts, -1.5, 1.5)])
     near = np.array([np.exp(-p["narrow"] * ((place - anchor) ** 2).sum()) for anchor in p["anchors"]])
     found = np.zeros(dimension)
@@ -295,7 +295,8 @@ def test_surface_is_clipped():
     projection = fitted(states_of(known.questions), known=known, dimension=LEAST, seed=0)
     texts = ["x" * 500, "x" * 5000]
     place = projection.place(states_of(texts), texts=texts)[:, len(known.labels) :]
-    assert place[0, SURFACE.index("letters per word")] == place[1, SURFACE.index("letters per word")] == 1.5
+    letters = LEXICAL_COUNTS.index("letters per word")
+    assert place[0, letters] == place[1, letters] == 1.5
     assert np.abs(place).max() == 1.5
 
 

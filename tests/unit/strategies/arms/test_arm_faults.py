@@ -26,7 +26,7 @@ from ragbandit.strategies.prompting import parsing, passages
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.testing.arm_checks import PASSAGES, generator, outcome_of, run
-from ragbandit.strategies.testing.doubles import LateGenerator, telling
+from ragbandit.strategies.testing.doubles import LateGenerator, with_details
 from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
 from tests.unit.strategies.arms.test_arm_contract import CASES, make
 from tests.unit.strategies.arms.test_http import run as run_remote
@@ -274,7 +274,8 @@ def test_what_cannot_be_read_is_counted(name, text):
     settings = ARMS_HERE[name] | ({"tree": False} if name == "rq_rag" else {})
     asked = ScriptedGenerator(
         lambda prompt: replace(
-            telling(prompt, text=text), details=dict(telling(prompt, text=text).details) | {"trained_tokens": ({},)}
+            with_details(prompt, text=text),
+            details={**with_details(prompt, text=text).details, "trained_tokens": ({},)},
         ),
         capabilities=get_args(Need),
     )

@@ -29,16 +29,20 @@ ROOT = Path(__file__).parents[1]
 #: the tests of whatever computes features, texts, propensities, states and estimates
 FILES = (
     "tests/integration/encoders",
+    "tests/integration/generators/test_continuous_batching.py",
     "tests/integration/generators/test_local_generator.py",
     "tests/integration/generators/test_local_details.py",
     "tests/integration/generators/test_self_rag_trained_real.py",
     "tests/integration/learning/test_audit.py",
     "tests/integration/offline/test_training.py",
+    "tests/integration/policies",
+    "tests/integration/retrievers/test_cross_encoder.py",
+    "tests/integration/retrievers/test_dense.py",
+    "tests/integration/retrievers/test_nearest.py",
+    "tests/integration/retrievers/test_reranking_settings.py",
     "tests/unit/router/encoders",
     "tests/unit/router/offline/estimation",
     "tests/unit/router/policies",
-    "tests/unit/strategies/generators",
-    "tests/unit/strategies/retrievers",
 )
 
 

@@ -1,8 +1,5 @@
 """What `import ragbandit` gives, and what it costs."""
 
-import json
-import subprocess
-import sys
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 
 import pytest
@@ -40,51 +37,7 @@ PUBLIC = [
     "replay",
     "simulate",
 ]
-HEAVY = {
-    "alembic",
-    "bm25s",
-    "fastapi",
-    "fsspec",
-    "onnx",
-    "pydantic",
-    "redis",
-    "rq",
-    "sqlalchemy",
-    "starlette",
-    "tokenizers",
-    "torch",
-    "transformers",
-    "typer",
-    "uvicorn",
-    "yaml",
-}
 ERRORS = [kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)]
-#: sees every file written, database opened, socket made and process begun while the import runs
-PROBE = """
-import json, sys, threading
-seen = []
-def hook(event, details):
-    writes = event == "open" and isinstance(details[1], str) and set(details[1]) & set("wax+")
-    cached = event == "open" and ".pyc" in str(details[0])
-    if (writes and not cached) or event.startswith(("socket.connect", "socket.bind", "sqlite3.", "subprocess.")):
-        seen.append(f"{event} {details[:2]!r}")
-sys.addaudithook(hook)
-import MODULE
-print(json.dumps({"modules": sorted({m.partition(".")[0] for m in sys.modules}), "seen": seen,
-                  "threads": threading.active_count()}))
-"""
-
-
-def imported(module):
-    """What a fresh process has loaded and done after importing a module."""
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROBE.replace("MODULE", module)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return json.loads(run.stdout)
 
 
 def test_public_names():
@@ -97,41 +50,6 @@ def test_unknown_name():
     """A name that is not there is an AttributeError that says so."""
     with pytest.raises(AttributeError, match="no attribute 'Oracle'"):
         _ = ragbandit.Oracle
-
-
-def test_import_router_is_light():
-    """`import ragbandit` loads no torch, database, Redis, HTTP or settings package, and does nothing (promise
-    9).
-    """
-    found = imported("ragbandit")
-    assert HEAVY & set(found["modules"]) == set()
-    assert "httpx" not in found["modules"]
-    assert found["seen"] == []
-    assert found["threads"] == 1
-
-
-def test_import_client_needs_httpx_alone():
-    """`import ragbandit.router.api.client` loads httpx and none of the heavy packages, and connects to nothing."""
-    found = imported("ragbandit.router.api.client")
-    assert HEAVY & set(found["modules"]) == set()
-    assert "httpx" in found["modules"]
-    assert found["seen"] == []
-    assert found["threads"] == 1
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "ragbandit.router.policies",
-        "ragbandit.router.learning.reward",
-        "ragbandit.router.offline.estimation",
-        "ragbandit.router.errors",
-    ],
-)
-def test_pure_parts_know_no_database_redis_or_http(module):
-    """Policies, reward, evaluation and errors load no database, Redis or HTTP package."""
-    found = imported(module)
-    assert {"sqlalchemy", "redis", "rq", "httpx", "fastapi", "torch"} & set(found["modules"]) == set()
 
 
 def test_errors_form_one_tree():

@@ -1,7 +1,5 @@
 """Making arms out of a configuration, and what the door offers."""
 
-import subprocess
-import sys
 from typing import get_args
 
 import pytest
@@ -65,24 +63,6 @@ def test_a_name_that_is_not_there():
     """A name that the door does not have is an AttributeError that says so."""
     with pytest.raises(AttributeError, match="no attribute 'oracle'"):
         _ = strategies.oracle
-
-
-def test_importing_strategies_is_light():
-    """`import ragbandit.strategies` loads no model library, no search library, no HTTP client, and none of our arms."""
-    heavy = (
-        "pydantic",
-        "ragbandit.strategies.arms.single_step",
-        "bm25s",
-        "torch",
-        "transformers",
-        "openai",
-        "httpx",
-        "redis",
-        "sqlalchemy",
-    )
-    code = f"import sys, strategies; print([name for name in {heavy!r} if name in sys.modules])"
-
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_arms_come_in_the_order_of_the_configuration():

@@ -11,16 +11,10 @@ from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.response_cache import CachedGenerator
-from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import check_generator, make_generator, offered
-
-
-def settings(**openai):
-    openai.setdefault("base_url", "http://127.0.0.1:9/v1")
-    return Settings(generator={"name": "openai", "model": "gpt", "openai": openai}).generator
+from tests.support.openai_settings import settings
 
 
 def test_settings_are_the_options():
@@ -72,22 +66,6 @@ def test_from_the_environment():
     assert loaded.settings.generator.openai.base_url == "http://host/v1"
 
 
-def test_prices_reach_the_generator():
-    """A price of the file is charged, and the model's name and context go along."""
-    with ScriptedServer(["Paris it is"]) as server:
-        generator = make_generator(settings(base_url=server.url, prices={"gpt": [1e6, 2e6]}))
-
-        async def once():
-            done = await generator.complete(Request(prompt=Prompt(instructions="", body="Where?"), max_tokens=8))
-            await generator.close()
-            return done
-
-        done = asyncio.run(asyncio.wait_for(once(), 20))
-    assert isinstance(generator, OpenAiGenerator)
-    assert (generator.name, generator.context_tokens) == ("gpt", 2048)
-    assert done.dollars == pytest.approx(1 * 1.0 + 3 * 2.0)
-
-
 @pytest.mark.parametrize("logprobs", [False, True])
 def test_capabilities_are_known_before_anything_is_loaded(logprobs):
     """Log-probabilities are offered to arms where the settings say so, in the same way by settings and generator."""
@@ -95,12 +73,6 @@ def test_capabilities_are_known_before_anything_is_loaded(logprobs):
     assert offered(given) == make_generator(given).capabilities
     assert ("logprobs" in offered(given)) is logprobs
     check_arms(Settings(generator=given.model_dump()))
-
-
-def test_probe_stops_the_start():
-    """With the probe on, a server that refuses is found when the worker starts."""
-    with ScriptedServer([Reply(status=404, text="no such model")]) as server, pytest.raises(ConfigError, match="404"):
-        make_generator(settings(base_url=server.url, probe=True, retries=0))
 
 
 @pytest.mark.parametrize("fetch", [False, True])
@@ -115,16 +87,6 @@ def test_a_generator_that_cannot_be_made_is_refused(monkeypatch, fetch):
     check_generator(given.model_copy(update={"arms": {"mine": {"run_by": "caller"}}}), fetch=fetch)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     check_generator(given, fetch=fetch)
-
-
-def test_the_server_is_asked_where_that_is_allowed():
-    """With the probe on the server is asked by who may fetch, and by nobody else."""
-    with ScriptedServer([Reply(status=404, text="no such model")]) as server:
-        given = Settings(generator=settings(base_url=server.url, probe=True, retries=0).model_dump())
-        check_generator(given, fetch=False)
-        assert server.requests == []
-        with pytest.raises(ConfigError, match="404"):
-            check_generator(given, fetch=True)
 
 
 def test_cache_goes_around_any_generator(tmp_path):

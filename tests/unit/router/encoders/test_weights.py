@@ -88,16 +88,6 @@ def put_in_hub_cache(cache: Path, name: str) -> Path:
     return make_model(home / "snapshots" / ("a" * 40))
 
 
-def test_importing_the_module_loads_no_model_library():
-    """`import router.encoders.weights, router.encoders.distilbert` imports neither torch nor transformers nor the
-    hub.
-    """
-    heavy = {"torch", "transformers", "huggingface_hub"}
-    code = f"import sys; from ragbandit.router.encoders import distilbert, weights; print({heavy} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
-
-
 def test_a_local_folder_is_used_as_it_is(tmp_path, pip):
     """A folder with config, safetensors and a tokenizer resolves to itself, without hub or pip."""
     folder = make_model(tmp_path / "model")

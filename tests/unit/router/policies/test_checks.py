@@ -9,7 +9,7 @@ from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_arms
 from ragbandit.router.types import TableRow
-from tests.unit.router.policies.test_policy_contract import EXAMPLES
+from tests.support.policy_examples import EXAMPLES
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 TABLE = EXAMPLES["popularity"]["table"]

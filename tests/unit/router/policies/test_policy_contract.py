@@ -1,9 +1,6 @@
 """Every registered policy, with params that are not its defaults, passes `ragbandit.router.policies.testing`."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,99 +10,13 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies import testing as checks
 from ragbandit.router.policies.params import PolicyParams
-from ragbandit.router.policies.testing import POLICY_CHECKS, Make
+from ragbandit.router.policies.testing import POLICY_CHECKS
 from ragbandit.router.storage.rows import canonical
-from tests.support.tiny_models import tiny_encoder, tiny_trained
+from tests.support.policy_examples import EXAMPLES, FINE_TUNED, maker
+from tests.support.tiny_models import tiny_encoder
 
 ROOT = Path(__file__).parents[4]
 RECORDED = (Path(__file__).parent / "recorded_params.jsonl").read_text().splitlines()
-
-#: of the fine-tuned policies, which read the question themselves
-_READING: dict[str, object] = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "precision": "bfloat16"}
-_FITTING: dict[str, object] = {
-    **_READING,
-    "threads": 1,
-    "learning_rate": 1e-3,
-    "batch": 4,
-    "epochs": 2,
-    "validation": 0.3,
-    "seed": 3,
-}
-
-#: registry name -> parameters, each other than its default
-EXAMPLES: dict[str, dict[str, object]] = {
-    "adaptive_rag": {
-        "single": "one",
-        "multi": "many",
-        **_FITTING,
-        "trained": tiny_trained("adaptive_rag"),
-    },
-    "budget": {
-        "target": 2.0,
-        "policy": "softmax",
-        "params": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5},
-        "step": 0.05,
-        "horizon": 30,
-        "price_max": 0.7,
-    },
-    "fixed": {"arm": "multi_step"},
-    "lints": {"scale": 0.5, "ridge": 3.0, "bias_ridge": 0.5},
-    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5},
-    # Nobody listens there: every answer is a failure. tests/unit/router/policies/test_llm_policy.py has one that
-    # answers.
-    "llm": {
-        "model": "scripted",
-        "base_url": "http://127.0.0.1:9/v1",
-        "api_key_env": "NO_SUCH_KEY",
-        "descriptions": {"multi_step": "digs"},
-        "fallback": "multi_step",
-        "timeout_s": 3.0,
-        "max_concurrency": 2,
-        "temperature": 0.5,
-        "seed": 4,
-        "epsilon": 0.2,
-    },
-    "mba": {"ridge": 3.0, "bias_ridge": 0.5, "explore": 0.7, "epsilon_min": 0.1, "memory": 50.0, "alarm": 4.0},
-    "mba_paper": {
-        **_READING,
-        "threads": 1,
-        "seed": 3,
-        "learning_rate": 1e-3,
-        "weight_decay": 0.1,
-        "total": 30,
-        "floor": 1e-4,
-        "warmup": 0.1,
-        "loss": "code",
-        "reward": "single",
-        "failure": "code",
-    },
-    "mixture": {"first": "single_step", "second": "multi_step", "share": 0.3},
-    "multi_label": {
-        "choice": "net",
-        "tau": 0.7,
-        "weight": 0.1,
-        **_FITTING,
-        "trained": tiny_trained("multi_label"),
-    },
-    "popularity": {
-        "table": str(ROOT / "tests" / "support" / "popularity.json"),
-        "below": "multi_step",
-        "above": "single_step",
-        "threshold": 3.0,
-        "epsilon": 0.2,
-    },
-    "softmax": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5},
-    "uniform": {},
-    "vw": {
-        "explorer": "epsilon",
-        "epsilon": 0.1,
-        "gamma_scale": 3.0,
-        "cb_type": "dr",
-        "learning_rate": 0.05,
-        "power_t": 0.5,
-        "bits": 16,
-    },
-}
 
 
 def params_of(name: str) -> type[PolicyParams]:
@@ -113,16 +24,10 @@ def params_of(name: str) -> type[PolicyParams]:
     return type(maker(name)()._params)
 
 
-def maker(name: str) -> Make:
-    if name not in EXAMPLES:
-        pytest.fail(f"policy {name!r} has no example parameters in EXAMPLES")
-    return lambda: make_policy(name, params=EXAMPLES[name])
-
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - set(FINE_TUNED)))
 @pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
 def test_contract(name, check):
-    """A registered policy passes every check of the contract."""
+    """A registered policy passes every check of the contract; the fine-tuned ones: tests/integration/policies."""
     check(maker(name))
 
 
@@ -217,12 +122,3 @@ def test_wrong_params_are_refused(name, params, field):
         make_policy(name, params=params)
     assert caught.value.field == f"policy.params.{field}"
     assert caught.value.remedy
-
-
-def test_the_contract_needs_no_test_framework():
-    """Importing the contract imports neither pytest nor hypothesis: it ships with the package."""
-    code = "import sys, ragbandit.router.policies.testing; print({'pytest', 'hypothesis'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "set()"

@@ -1,9 +1,6 @@
 """The ridge heads against closed forms: means, inverses, the noise, the widths, what fades, residuals."""
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -487,23 +484,3 @@ def test_few_rows_are_not_discounted():
     heads.discount(ARMS[0], rows=100.0)
     assert np.abs(heads._mean[ARMS[0]] - mean).max() < 1e-12
     assert heads.age(ARMS[0]) == 0
-
-
-def test_two_runs_are_bit_identical():
-    """Two processes, with another hash seed and another number of BLAS threads, learn and answer the very same."""
-    code = (
-        "from ragbandit.router.policies.base import pmf_of_one\n"
-        "from ragbandit.router.policies.linear.thompson import LinTs\n"
-        "from ragbandit.router.policies.testing import *\n"
-        "from ragbandit.router.policies.testing import made_updates, taught\n"
-        "policy = taught(LinTs, made_updates(200, size=200))\n"
-        "print(sha_of(policy), pmf_of_one(policy, made_query(1), features=made_features(1, size=200), arms=ARMS))"
-    )
-    said = set()
-    for threads in ("1", "2"):
-        more = {"PYTHONHASHSEED": threads, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
-        run = subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | more, capture_output=True, text=True, check=True, timeout=60
-        )
-        said.add(run.stdout)
-    assert len(said) == 1

@@ -136,7 +136,7 @@ CHAT = ("no_retrieval", "single_step", "multi_step", "adaptive_note", "react", "
 CHAT += ("chain_of_note", "self_refine", "self_rerank")
 for _name in CHAT:
     SETTINGS[_name].append({"preset": "chat"})
-#: It asks a pipeline elsewhere, and neither retriever nor generator of ours: tests/unit/strategies/arms/test_http.py.
+#: It asks a pipeline elsewhere, and neither retriever nor generator of ours: tests/integration/arms/test_http.py.
 ELSEWHERE = {"http"}
 CASES = [(name, settings) for name in sorted(set(ARMS) - ELSEWHERE) for settings in SETTINGS.get(name, [{}])]
 

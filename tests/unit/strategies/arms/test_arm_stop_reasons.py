@@ -10,12 +10,15 @@ import pytest
 
 from ragbandit.strategies.registry import ARMS
 
+#: where arms are tested: here, and those behind a server
+ROOMS = (Path(__file__).parent, Path(__file__).parents[3] / "integration" / "arms")
+
 
 @cache
 def asserted_by_file():
     """(the names that a file of tests imports, every text in its assertions and its parameters) of each file."""
     found = []
-    for file in Path(__file__).parent.glob("test_*.py"):
+    for file in [file for room in ROOMS for file in room.glob("test_*.py")]:
         nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
         names = {each.name for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names}
         parts = [node for node in nodes if isinstance(node, ast.Assert)]

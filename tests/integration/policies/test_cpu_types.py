@@ -16,9 +16,9 @@ from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.finetuned.adaptive_rag import AdaptiveRag
 from ragbandit.router.policies.finetuned.multi_label import MultiLabel
 from ragbandit.router.policies.testing import ARMS, made_features, made_query, made_updates, sha_of
-from tests.unit.router.policies.test_policy_contract import EXAMPLES
+from tests.support.policy_examples import EXAMPLES
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 #: functions of numpy with other loops for other CPUs; sums, roots, einsum and logaddexp have one for all
 ROUNDED = {
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power", "float_power", "cbrt"),
@@ -58,7 +58,7 @@ def switched_off():
 @pytest.mark.skipif(not switched_off(), reason="numpy has one kind of loops for this CPU")
 def test_policies_are_the_same_without_wide_vectors():
     """With AVX2 and AVX512 switched off every policy that runs on numpy says and becomes the same, to the last bit."""
-    code = "import json\nfrom tests.unit.router.policies.test_cpu_types import fingerprints\n"
+    code = "import json\nfrom tests.integration.policies.test_cpu_types import fingerprints\n"
     code += "print(json.dumps(fingerprints()))"
     environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": " ".join(switched_off())}
     run = subprocess.run(

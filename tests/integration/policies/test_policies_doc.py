@@ -24,7 +24,7 @@ from ragbandit.router.serving.router import Router
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 FILE = ROOT / "docs" / "policies.md"
 DOC = FILE.read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"```yaml\n(.*?)```", DOC, flags=re.S)

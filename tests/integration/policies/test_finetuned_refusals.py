@@ -1,0 +1,146 @@
+"""What the fine-tuned policies refuse: wrong params, missing packages, weights that would be spoilt."""
+
+import math
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ragbandit.router.encoders.forward import load_transformer
+from ragbandit.router.errors import ConfigError, PolicyFault
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import apply
+from ragbandit.router.policies.testing import ARMS, made_updates, sha_of, taught
+from tests.support.finetuned import READING, mba, output_of
+from tests.support.tiny_models import tiny_encoder, tiny_trained
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "field"),
+    [
+        ("mba_paper", {"loss": "huber"}, "loss"),
+        ("mba_paper", {"reward": "none"}, "reward"),
+        ("mba_paper", {"reward": ["single"]}, "reward"),
+        ("mba_paper", {"failure": 0}, "failure"),
+        ("mba_paper", {"learning_rate": -1.0}, "learning_rate"),
+        ("mba_paper", {"learning_rate": math.inf}, "learning_rate"),
+        ("mba_paper", {"learning_rate": 10**400}, "learning_rate"),
+        ("mba_paper", {"weight_decay": math.nan}, "weight_decay"),
+        ("mba_paper", {"floor": -0.1}, "floor"),
+        ("mba_paper", {"warmup": 1.5}, "warmup"),
+        ("mba_paper", {"total": 0}, "total"),
+        ("mba_paper", {"total": 2.5}, "total"),
+        ("mba_paper", {"seed": -1}, "seed"),
+        ("mba_paper", {"seed": True}, "seed"),
+        ("mba_paper", {"max_tokens": 2}, "max_tokens"),
+        ("mba_paper", {"max_tokens": 41}, "max_tokens"),
+        ("mba_paper", {"device": "tpu"}, "device"),
+        ("mba_paper", {"device": ["cpu"]}, "device"),
+        ("mba_paper", {"precision": "int8"}, "precision"),
+        ("mba_paper", {"threads": 0}, "threads"),
+        ("mba_paper", {"model": "./nowhere"}, "model"),
+        ("mba_paper", {"model": 3}, "model"),
+        ("adaptive_rag", {"single": ""}, "single"),
+        ("adaptive_rag", {"multi": 3}, "multi"),
+        ("adaptive_rag", {"learning_rate": -1.0}, "learning_rate"),
+        ("adaptive_rag", {"batch": 0}, "batch"),
+        ("adaptive_rag", {"epochs": 0}, "epochs"),
+        ("adaptive_rag", {"epochs": 1.5}, "epochs"),
+        ("adaptive_rag", {"validation": 1.0}, "validation"),
+        ("adaptive_rag", {"seed": None}, "seed"),
+        ("adaptive_rag", {"device": "tpu"}, "device"),
+        ("adaptive_rag", {"model": ""}, "model"),
+        ("adaptive_rag", {"trained": 3}, "trained"),
+        ("adaptive_rag", {"trained": "nowhere"}, "trained"),
+        ("adaptive_rag", {"trained": tiny_encoder()}, "trained"),
+        ("adaptive_rag", {"trained": tiny_trained("multi_label")}, "trained"),
+        ("multi_label", {"choice": "dearest"}, "choice"),
+        ("multi_label", {"tau": 1.5}, "tau"),
+        ("multi_label", {"weight": -0.1}, "weight"),
+        ("multi_label", {"weight": math.inf}, "weight"),
+        ("multi_label", {"precision": "int8"}, "precision"),
+    ],
+)
+def test_wrong_params_are_refused(name, params, field):
+    """A param that is unknown, of another type or out of range is a ConfigError with field and remedy."""
+    with pytest.raises(ConfigError) as caught:
+        make_policy(name, params=READING | params)
+    assert caught.value.field == f"policy.params.{field}"
+    assert caught.value.remedy
+
+
+def test_modules_import_no_torch():
+    """The three policies and their shared files are imported without torch or transformers."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\n"
+        "from ragbandit.router.policies.finetuned import adaptive_rag, mba_paper, multi_label\n"
+        "print(sorted({'torch', 'transformers', 'tokenizers'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.strip() == "[]"
+    assert Path(tiny_encoder()).is_dir()
+
+
+def test_diverged_weights_are_said():
+    """Weights that have grown until the loss overflows are a PolicyFault that says so, and keep their state."""
+    policy = taught(mba, made_updates(2))
+    arrays, facts = policy.state()
+    arrays["pre"][0] = 1e25
+    with pytest.raises(PolicyFault, match="diverged"):
+        policy.learn(made_updates(1, first=3)[0])
+    assert policy.state()[1] == facts
+    assert (policy.state()[0]["pre"][0] == np.float32(1e25)).all()
+
+
+@pytest.mark.parametrize(
+    ("arm", "unit", "head"),
+    [(ARMS[0], 1e-37, 1e37), (ARMS[0], 1e-20, 1e20), ("newcomer", 1e18, 1.0)],
+    ids=["infinite", "infinite when squared", "of a new head"],
+)
+def test_gradient_that_would_spoil_the_weights_is_refused(arm, unit, head):
+    """Where the loss is finite and a gradient is not, or its square is not, the row is a PolicyFault and the state
+    stays as it was, also where the row's arm is new.
+    """
+    arrays, facts = taught(mba, made_updates(12)).state()
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    arrays["pre"][0, :, :-1], arrays["pre"][0, :, -1] = 0.0, unit  # what every unit of the layer gives
+    for name in facts["seen"]:
+        arrays[f"head/{name}"][0, :-1], arrays[f"head/{name}"][0, -1] = head, 0.0
+    policy = mba()
+    policy.restore(arrays, facts)
+    update = replace(made_updates(1, first=13)[0], arm=arm)
+    before = sha_of(policy)
+    assert all(math.isfinite(score) for score in output_of(policy, update.query.text).scores)
+    assert not apply(policy, update)
+    assert sha_of(policy) == before
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+@pytest.mark.parametrize("name", ["mba_paper", "adaptive_rag"])
+def test_missing_package_names_the_field(monkeypatch, package, name, tmp_path):
+    """Without torch or transformers a policy that needs them is a ConfigError of `model` that says what to install."""
+    shutil.copytree(tiny_trained("adaptive_rag"), tmp_path / "model")
+    params = READING | ({"model": str(tmp_path / "model")} if name == "mba_paper" else {})
+    params |= {"trained": str(tmp_path / "model")} if name == "adaptive_rag" else {}
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=f"the package {package} is missing") as caught:
+        make_policy(name, params=params)
+    assert caught.value.field == "policy.params.model"
+    assert "ragbandit[models]" in caught.value.remedy
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+def test_encoder_without_a_package_names_the_field(monkeypatch, package, tmp_path):
+    """Without torch, or for another model than DistilBERT without transformers, the encoder's error names `model`."""
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=f"the package {package} is missing") as caught:
+        load_transformer(tmp_path, precision="float32", device="cpu", threads=None)
+    assert caught.value.field == "encoder.model"
+    assert "ragbandit[models]" in caught.value.remedy

@@ -1,0 +1,303 @@
+"""The policy mba_paper against the libraries that the paper used, on a DistilBERT of two layers."""
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ragbandit.router.errors import SnapshotError
+from ragbandit.router.policies import testing as checks
+from ragbandit.router.policies.base import apply
+from ragbandit.router.policies.finetuned.body import load_body
+from ragbandit.router.policies.finetuned.optimizer import dropout_seed, fresh_head, fresh_pre
+from ragbandit.router.policies.testing import ARMS, made_query, made_reward, made_updates, sha_of, taught
+from tests.support.finetuned import READING, mba, output_of
+from tests.support.tiny_models import WIDTH, tiny_encoder
+
+
+def reference_net():
+    """DistilBertForSequenceClassification as transformers makes it, with the weights that a fresh policy has."""
+    import torch
+    from transformers import AutoConfig, DistilBertForSequenceClassification
+
+    config = AutoConfig.from_pretrained(tiny_encoder(), num_labels=3, attn_implementation="eager")
+    net = DistilBertForSequenceClassification(config)
+    body = load_body(**READING, precision="float32")
+    pre, heads = fresh_pre(WIDTH, seed=0), np.stack([fresh_head(arm, width=WIDTH, seed=0) for arm in ARMS])
+    state = {f"distilbert.{name}": view for name, view in body.views(body.initial).items()}
+    state |= {"pre_classifier.weight": torch.tensor(pre[:, :-1]), "pre_classifier.bias": torch.tensor(pre[:, -1])}
+    state |= {"classifier.weight": torch.tensor(heads[:, :-1]), "classifier.bias": torch.tensor(heads[:, -1])}
+    net.load_state_dict(state)
+    return net, body
+
+
+@pytest.mark.parametrize("loss", ["paper", "code"])
+def test_learns_as_the_authors_loop_does(loss):
+    """After 25 updates all outputs equal, to 1e-5, those of the authors' loop: transformers' net, torch's AdamW, the
+    linear schedule, and the mean squared error against the net's own outputs with the drawn arm's reward put in.
+    """
+    import torch
+    from transformers import get_scheduler
+
+    updates = made_updates(25)
+    policy = taught(lambda: mba(loss=loss, total=25, learning_rate=1e-3, warmup=0.2), updates)
+    net, body = reference_net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    schedule = get_scheduler("linear", optimizer=optimizer, num_warmup_steps=5, num_training_steps=25)
+    with body.fixed_threads():
+        for step, update in enumerate(updates, start=1):
+            net.train()
+            with torch.random.fork_rng():
+                torch.manual_seed(dropout_seed(0, step=step))
+                logits = net(input_ids=torch.tensor([body.tokenizer.encode(update.query.text).ids])).logits[0]
+            target = logits.detach().clone()
+            target[ARMS.index(update.arm)] = update.reward.value
+            mean = torch.nn.MSELoss()(logits, target)
+            optimizer.zero_grad()
+            (mean if loss == "code" else 3 * mean).backward()
+            optimizer.step()
+            schedule.step()
+    net.eval()
+    for seed in range(5):
+        text = made_query(seed).text
+        with torch.no_grad():
+            wanted = net(input_ids=torch.tensor([body.tokenizer.encode(text).ids])).logits[0].numpy()
+        assert np.abs(output_of(policy, text).scores - wanted).max() < 1e-5
+    assert np.abs(output_of(policy, text).scores - np.array(output_of(mba(), text).scores)).max() > 1e-3
+
+
+@pytest.mark.parametrize("step", [1, 2, 10, 100, 500, 1292])
+def test_epsilon_is_the_papers(step):
+    """At step e epsilon is 1/ln(e), clipped to 1 (notes/strategies.md, section 8)."""
+    policy = mba()
+    policy.seen = {"x": step - 1} if step > 1 else {}
+    wanted = {1: 1.0, 2: 1.0, 10: 0.434, 100: 0.217, 500: 0.161, 1292: 0.140}[step]
+    assert policy.epsilon == pytest.approx(wanted, abs=5e-4)
+    output = output_of(policy)
+    assert min(output.pmf) == pytest.approx(policy.epsilon / 3, abs=1e-12)
+    assert output.facts == {"epsilon": policy.epsilon, "learning_rate": policy.rate}
+
+
+def test_epsilon_means_what_the_notes_counted():
+    """Over the authors' 1,292 steps epsilon is .170 on average."""
+    policy, total = mba(), 0.0
+    for done in range(1292):
+        policy.seen = {"x": done}
+        total += policy.epsilon
+    assert total / 1292 == pytest.approx(0.170, abs=5e-4)
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.05, 1.0])
+def test_rate_is_the_linear_schedule(warmup):
+    """The learning rate of every update is that of transformers' linear schedule, whatever the warm-up."""
+    import torch
+    from transformers import get_scheduler
+
+    policy = mba(learning_rate=0.01, total=60, warmup=warmup)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.01)
+    schedule = get_scheduler("linear", optimizer=optimizer, num_warmup_steps=int(60 * warmup), num_training_steps=60)
+    for done in range(70):
+        policy.seen = {"x": done}
+        assert policy.rate == pytest.approx(schedule.get_last_lr()[0], abs=1e-12)
+        optimizer.step()
+        schedule.step()
+
+
+def test_rate_stays_at_the_floor():
+    """The rate falls no lower than the floor, and stays there after the last step of the schedule."""
+    policy = mba(learning_rate=0.01, total=10, floor=0.002)
+    rates = []
+    for done in range(15):
+        policy.seen = {"x": done}
+        rates.append(policy.rate)
+    assert rates[:8] == pytest.approx([0.01, 0.009, 0.008, 0.007, 0.006, 0.005, 0.004, 0.003])
+    assert rates[8:] == [0.002] * 7
+
+
+@pytest.mark.parametrize(("floor", "moves"), [(0.0, False), (1e-4, True)])
+def test_after_the_schedule_only_a_floor_learns(floor, moves):
+    """After `total` updates the weights stay with a floor of 0 and move with one above; both count on."""
+    updates = made_updates(12)
+    policy = taught(lambda: mba(total=8, floor=floor), updates[:9])
+    before = {name: array.copy() for name, array in policy.state()[0].items()}
+    for update in updates[9:]:
+        policy.learn(replace(update, arm=updates[8].arm))
+    after, facts = policy.state()
+    assert facts["updates"] == 12
+    assert any(not np.array_equal(after[name], before[name]) for name in before) == moves
+
+
+@pytest.mark.parametrize(
+    ("reward", "failure", "arm", "quality", "steps", "target"),
+    [
+        ("ledger", "paper", 1, 1.0, 3.0, 0.7),
+        ("ledger", "code", 1, 0.0, 3.0, -0.3),
+        ("single", "paper", 0, 1.0, 0.0, 1.0),
+        ("single", "paper", 1, 1.0, 1.0, 0.9),
+        ("single", "paper", 2, 1.0, 4.0, 0.6),
+        ("single", "paper", 2, 0.4, 4.0, -1.0),
+        ("single", "code", 2, 0.4, 4.0, 0.0),
+        ("multi_paper", "paper", 0, 0.5, 0.0, 4.3),
+        ("multi_paper", "paper", 1, 1.0, 1.0, 2.3),
+        ("multi_paper", "paper", 2, 1.0, 7.0, 1.15),
+        ("multi_code", "code", 0, 1.0, 0.0, 4.49),
+        ("multi_code", "code", 1, 1.0, 1.0, 2.3),
+        ("multi_code", "code", 2, 1.0, 7.0, 2.1),
+        ("multi_code", "code", 2, 0.0, 7.0, 0.0),
+        ("multi_code", "paper", 2, 0.0, 7.0, -1.0),
+    ],
+)
+def test_reward_tables(reward, failure, arm, quality, steps, target):
+    """The target of the drawn arm is the ledger's reward, or the table's for a right or a wrong answer."""
+    update = replace(made_updates(1)[0], arm=ARMS[arm], reward=made_reward(quality, cost=steps))
+    assert mba(reward=reward, failure=failure)._target(update) == pytest.approx(target)
+
+
+@pytest.mark.parametrize(
+    ("reward", "changes", "arm"),
+    [
+        ("ledger", {"value": math.nan}, 0),
+        ("ledger", {"value": 1e300}, 0),
+        ("single", {"preset": "reward"}, 0),
+        ("single", {"preset": "default"}, 0),
+        ("single", {"terms": {"llm_calls": 1.0}, "quality": 1.0}, 0),
+        ("single", {"terms": {"steps": 0.5}, "quality": 1.0}, 0),
+        ("multi_code", {"preset": "reward"}, 0),
+        ("multi_paper", {"quality": 1.0}, None),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 6])
+def test_row_that_does_not_tell_is_refused(reward, changes, arm, before):
+    """A reward that is not finite, makes the loss overflow or does not fit the table is a PolicyFault, and neither
+    the state nor the next lesson shows a trace of it.
+    """
+    policy = taught(lambda: mba(reward=reward), made_updates(before))
+    update = made_updates(1, first=before + 1)[0]
+    name = "unknown" if arm is None else "newcomer" if reward == "ledger" else ARMS[arm]
+    bad = replace(update, arm=name, reward=replace(update.reward, **changes))
+    sha256 = sha_of(policy)
+    assert not apply(policy, bad)
+    assert sha_of(policy) == sha256
+    policy.learn(update)
+    assert sha_of(policy) == sha_of(taught(lambda: mba(reward=reward), [*made_updates(before), update]))
+
+
+def test_scale_of_the_loss_hardly_matters():
+    """A third of the loss moves the weights as far: AdamW divides by the size of the gradient."""
+    fresh = load_body(**READING, precision="float32").initial.numpy()
+    moved = [
+        taught(lambda loss=loss: mba(loss=loss), made_updates(10)).state()[0]["encoder"][0] - fresh
+        for loss in ("paper", "code")
+    ]
+    seen = np.abs(moved[0]) > 1e-4
+    assert seen.mean() > 0.5
+    assert np.median(np.abs(moved[1][seen] / moved[0][seen] - 1.0)) < 1e-3
+
+
+def test_all_weights_are_trained():
+    """One lesson moves every tensor of the encoder that the question touches, and the layer before the heads."""
+    import torch
+
+    body = load_body(**READING, precision="float32")
+    policy = taught(lambda: mba(weight_decay=0.0), made_updates(1))
+    arrays = policy.state()[0]
+    before, after = body.views(body.initial), body.views(torch.tensor(arrays["encoder"][0]))
+    # The key's bias drops out of the softmax: its gradient is zero but for rounding.
+    still = [name for name in before if torch.equal(before[name], after[name]) and not name.endswith("k_lin.bias")]
+    assert still == []
+    assert not np.array_equal(arrays["pre"][0], fresh_pre(WIDTH, seed=0))
+
+
+def test_dropout_is_of_the_step_and_the_seed():
+    """The same lesson at another step, or with another seed, leaves out other units."""
+    update = made_updates(1)[0]
+    body = load_body(**READING, precision="float32")
+    encoder = body.views(body.initial)
+    pre = body.tensor(fresh_pre(WIDTH, seed=0))
+    seeds = [dropout_seed(0, step=1), dropout_seed(0, step=2), dropout_seed(1, step=1), None]
+    found = [body.hidden([update.query.text], encoder=encoder, pre=pre, dropout=seed).numpy() for seed in seeds]
+    again = body.hidden([update.query.text], encoder=encoder, pre=pre, dropout=seeds[0]).numpy()
+    assert np.array_equal(found[0], again)
+    assert all(not np.array_equal(found[i], found[j]) for i in range(4) for j in range(i))
+
+
+def test_leaves_torch_as_it_was():
+    """Learning and deciding draw nothing from torch's own random numbers and put its thread count back."""
+    import torch
+
+    policy, state, threads = mba(), torch.get_rng_state(), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        policy.learn(made_updates(1)[0])
+        output_of(policy)
+        assert torch.get_num_threads() == 3
+        assert torch.equal(torch.get_rng_state(), state)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_fresh_policy_keeps_no_weights():
+    """Before its first lesson a policy's state is its counts and the model's name: no copy of the encoder."""
+    arrays, facts = mba().state()
+    assert arrays == {}
+    assert set(facts) == {"updates", "seen", "model"}
+
+
+def test_heads_begin_by_name():
+    """A new head is the same whenever its arm joins, differs by name and by seed, and has no bias."""
+    head = fresh_head("a", width=WIDTH, seed=0)
+    assert np.array_equal(head, fresh_head("a", width=WIDTH, seed=0))
+    assert not np.array_equal(head, fresh_head("b", width=WIDTH, seed=0))
+    assert not np.array_equal(head, fresh_head("a", width=WIDTH, seed=1))
+    assert head[-1] == 0.0
+    assert fresh_head("a", width=4000, seed=0)[:-1].std() == pytest.approx(0.02, rel=0.1)
+
+
+def test_other_encoders_can_stand_in(tmp_path):
+    """A BERT with a pooler that nobody uses learns too: its other weights move, the pooler's stay."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=40, max_position_embeddings=20, **sizes)).save_pretrained(tmp_path)
+    shutil.copy(Path(tiny_encoder()) / "tokenizer.json", tmp_path)
+    policy = taught(lambda: mba(model=str(tmp_path)), made_updates(4))
+    body = policy._body
+    before, after = body.views(body.initial), body.views(torch.tensor(policy.state()[0]["encoder"][0]))
+    still = {name for name in before if torch.equal(before[name], after[name])}
+    assert {name for name in before if name.startswith("pooler")} <= still
+    assert "encoder.layer.0.output.dense.weight" not in still
+
+
+@pytest.mark.parametrize("changes", [{"model": tiny_encoder(9)}, {"max_tokens": 8}])
+def test_state_of_another_model_is_refused(changes):
+    """A state made with other weights, or with a tokenizer that cuts elsewhere, is a SnapshotError."""
+    arrays, facts = taught(mba, made_updates(3)).state()
+    with pytest.raises(SnapshotError, match="another model"):
+        mba(**changes).restore(arrays, facts)
+
+
+def test_reads_no_more_than_max_tokens():
+    """What stands after max_tokens tokens changes nothing, and text that has no UTF-8 is read all the same."""
+    policy = mba(max_tokens=6)
+    assert output_of(policy, "who wrote the film dracula ?") == output_of(policy, "who wrote the film born in paris")
+    assert output_of(policy, "who wrote \ud800 ?").scores == output_of(policy, "who wrote ? ?").scores
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        checks.check_same_updates_same_policy,
+        checks.check_learns_on_after_restore,
+        checks.check_batch_is_each_alone,
+        checks.check_number_of_arms_does_not_matter,
+        checks.check_refuses_broken_arrays,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_contract_at_the_defaults(check):
+    """In float32, with the paper's loss and the ledger's reward, mba_paper keeps the contract too."""
+    check(mba)

@@ -1,0 +1,158 @@
+"""Folders of trained classifiers: written, read, refused where damaged."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from ragbandit.router.errors import ConfigError, InvalidInput, SnapshotError
+from ragbandit.router.policies.testing import ARMS, made_query
+from tests.support.finetuned import adaptive, mba, multi, output_of, row, rows_by_word
+from tests.support.tiny_models import tiny_encoder, tiny_trained
+
+
+def test_trained_arms_are_the_tables():
+    """A classifier says which arms it can choose: none before it is trained, then those of its table."""
+    assert adaptive().trained_arms == ()
+    assert adaptive(trained=tiny_trained("adaptive_rag")).trained_arms == ARMS
+    policy = multi()
+    policy.fit([row(number, "who ?", ARMS[:1]) for number in range(4)])
+    assert policy.trained_arms == ARMS
+
+
+@pytest.mark.parametrize("make", [adaptive, multi], ids=["adaptive_rag", "multi_label"])
+def test_trained_folder_decides_as_the_fitted_policy(make, tmp_path):
+    """The policy that reads a saved folder says, bit for bit, what the one said that was fitted; its state names the
+    folder and holds no weights.
+    """
+    policy = make()
+    report = policy.fit(rows_by_word(10))
+    policy.save(tmp_path / "out")
+    again = make(trained=str(tmp_path / "out"))
+    for seed in range(5):
+        assert output_of(again, made_query(seed).text) == output_of(policy, made_query(seed).text)
+    assert again.report == report
+    arrays, facts = again.state()
+    assert arrays == {}
+    assert set(facts) == {"updates", "seen", "trained"}
+
+
+def test_trained_folder_is_a_model_of_transformers(tmp_path):
+    """AutoModel loads the saved folder, and its first token's state is what the policy's layers get."""
+    import torch
+    from transformers import AutoModel
+
+    policy = adaptive()
+    policy.fit(rows_by_word(10))
+    policy.save(tmp_path / "out")
+    model = AutoModel.from_pretrained(tmp_path / "out", attn_implementation="eager").eval()
+    trained = policy._trained
+    ids = torch.tensor([trained.body.tokenizer.encode("who wrote dracula ?").ids])
+    with torch.no_grad():
+        first = model(input_ids=ids).last_hidden_state[:, 0]
+        wanted = torch.relu(torch.nn.functional.linear(first, trained.pre[:, :-1], trained.pre[:, -1]))
+        views = trained.body.views(trained.encoder)
+        found = trained.body.hidden(["who wrote dracula ?"], encoder=views, pre=trained.pre, dropout=None)
+    assert torch.allclose(found, wanted, atol=1e-6)
+    assert not torch.allclose(trained.encoder, trained.body.initial, atol=1e-4)
+
+
+def test_state_of_another_folder_is_refused():
+    """A snapshot made with another trained folder, or with none, is a SnapshotError."""
+    ours, other = tiny_trained("adaptive_rag"), tiny_trained("adaptive_rag", seed=2)
+    policy = adaptive(trained=ours)
+    for made in (adaptive(trained=other), adaptive()):
+        with pytest.raises(SnapshotError, match="another trained folder"):
+            policy.restore(*made.state())
+    with pytest.raises(SnapshotError, match="another trained folder"):
+        adaptive().restore(*policy.state())
+
+
+def test_fit_replaces_the_folder():
+    """A policy with a trained folder that is fitted again carries its own weights, as `simulate` needs."""
+    policy, plain = adaptive(trained=tiny_trained("adaptive_rag")), adaptive()
+    for one in (policy, plain):
+        one.fit(rows_by_word(10))
+    assert all(np.array_equal(a, plain.state()[0][name]) for name, a in policy.state()[0].items())
+    back = adaptive(trained=tiny_trained("adaptive_rag"))
+    back.restore(*policy.state())
+    assert output_of(back) == output_of(plain)
+
+
+def _damage(folder, what):
+    if what == "no facts":
+        (folder / "ragbandit.json").unlink()
+    elif what == "no weights":
+        (folder / "model.safetensors").unlink()
+    elif what.endswith((".safetensors", "config.json", "tokenizer.json")):
+        content = (folder / what).read_bytes()
+        (folder / what).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    else:
+        facts = json.loads((folder / "ragbandit.json").read_text())
+        facts |= {"format": {"format": 2}, "list": [], "arms": {"arms": 3}, "one arm": {"arms": ["a"]}}[what] or {}
+        (folder / "ragbandit.json").write_text("[]" if what == "list" else json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "no facts",
+        "no weights",
+        "model.safetensors",
+        "layers.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "format",
+        "list",
+        "arms",
+        "one arm",
+    ],
+)
+def test_damaged_folder_is_refused(tmp_path, what):
+    """A folder that lacks a file, or whose file was changed by one bit, is a ConfigError of `trained` with a remedy."""
+    folder = tmp_path / "out"
+    shutil.copytree(tiny_trained("adaptive_rag"), folder)
+    _damage(folder, what)
+    with pytest.raises(ConfigError) as caught:
+        adaptive(trained=str(folder))
+    assert caught.value.field == "policy.params.trained"
+    assert "ragbandit train" in caught.value.remedy
+
+
+def test_folder_in_use_is_left_alone(tmp_path):
+    """Saving where something is already is a ConfigError, and what is there stays; an empty folder is filled."""
+    policy = adaptive()
+    policy.fit(rows_by_word(10))
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "mine").write_text("x")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for name in ("used", "file"):
+        with pytest.raises(ConfigError, match="there already"):
+            policy.save(tmp_path / name)
+    assert [path.name for path in (tmp_path / "used").iterdir()] == ["mine"]
+    policy.save(tmp_path / "empty")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "used"]
+    assert adaptive(trained=str(tmp_path / "empty")).report is not None
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert {path.stat().st_mode for path in (tmp_path / "empty").iterdir()} == {plain.stat().st_mode}
+
+
+def test_untrained_policy_is_not_saved(tmp_path):
+    """Saving before fitting is an InvalidInput, and no folder appears."""
+    with pytest.raises(InvalidInput, match="not trained"):
+        adaptive().save(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_model_that_changed_on_disk_is_read_anew(tmp_path):
+    """A folder that was written again under the same name gives the new weights, not those loaded before."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_encoder(), folder)
+    first = output_of(mba(model=str(folder)))
+    assert first == output_of(mba())
+    shutil.rmtree(folder)
+    shutil.copytree(tiny_encoder(9), folder, copy_function=shutil.copyfile)
+    assert output_of(mba(model=str(folder))) == output_of(mba(model=tiny_encoder(9))) != first

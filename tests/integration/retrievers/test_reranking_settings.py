@@ -1,0 +1,228 @@
+"""Which reranker a setting gives, and a cross-encoder behind an index, on tiny models."""
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError
+from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
+from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
+from ragbandit.strategies.retrievers.dense import build_index as build_dense
+from ragbandit.strategies.retrievers.hybrid import HybridRetriever
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.retrievers.reranking import RerankedRetriever
+from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+from ragbandit.workers.cli import app
+from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.retrievers import make_retriever
+from tests.support.rerankers import ROWS, Shortest, best_first, ids
+from tests.support.retriever_checks import RETRIEVER_CHECKS, found
+from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return CrossEncoder(tiny_cross_encoder(), name="tiny")
+
+
+@pytest.mark.parametrize("check", RETRIEVER_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("kind", ["own", "cross-encoder"])
+def test_contract(check, kind, encoder, tmp_path_factory):
+    """An index with a reranker behind it keeps the contract of retrievers."""
+
+    def make(passages):
+        folder = tmp_path_factory.mktemp("indexes") / "words"
+        build_index(passages, folder)
+        return RerankedRetriever(Bm25Retriever(folder), rerank=Shortest() if kind == "own" else encoder)
+
+    check(make)
+
+
+def test_a_reranker_without_close_is_enough(encoder):
+    """The cross-encoder has nothing to give back."""
+    assert not hasattr(encoder, "close")
+    found(RerankedRetriever(MemoryRetriever(ROWS), rerank=encoder), "river")
+
+
+class Sync(Shortest):
+    def __call__(self, query, hits):
+        return hits
+
+
+class SyncClose(Shortest):
+    def close(self):
+        pass
+
+
+class Nameless(Shortest):
+    name = ""
+
+
+class Needy(Shortest):
+    def __init__(self, url):
+        super().__init__()
+
+
+class Particular(Shortest):
+    def __init__(self):
+        raise ConfigError("no key is set", field="MY_KEY", remedy="set it")
+
+
+def here(attribute):
+    return f"{__name__}:{attribute}"
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """A function that makes settings with an index of words and one of vectors, over ROWS."""
+    build_index(ROWS, tmp_path / "indexes" / "default")
+    build_dense(ROWS, tmp_path / "indexes" / "default-dense", encoder=SentenceEncoder(tiny_encoder()))
+    return lambda **retriever: Settings(data_dir=str(tmp_path), retriever={"model": tiny_encoder(), **retriever})
+
+
+def test_nothing_is_reranked_unless_it_is_set(settings):
+    """Without the setting the retriever is the bare one."""
+    assert isinstance(make_retriever(settings()), Bm25Retriever)
+
+
+def test_a_class_of_ones_own_reranks(settings):
+    """The class is made without arguments, and its order is what a search gives."""
+    retriever = make_retriever(settings(rerank=here("Shortest"), rerank_depth=20))
+
+    assert retriever.name == f"{make_retriever(settings()).name}:reranked:shortest:20"
+    assert ids(found(retriever, "river sea", k=2)[0]) == ["p8", "p7"]
+
+
+def test_a_cross_encoder_in_a_folder_reranks(settings, encoder):
+    """Scores are the model's, and the name has the folder's last part and the start of the weights' hash."""
+    retriever = make_retriever(settings(rerank=tiny_cross_encoder()))
+    hits = found(retriever, "river sea", k=9)[0]
+
+    scores = encoder.score("river sea", [row.text for row in ROWS])
+    assert {hit.passage.id: hit.score for hit in hits} == pytest.approx(
+        {row.id: float(score) for row, score in zip(ROWS, scores, strict=True)}, abs=1e-5
+    )
+    assert ids(hits) == ids(best_first(hits))
+    digest = encoder.name.rpartition(":")[2]
+    folder = Path(tiny_cross_encoder()).name
+    assert retriever.name.endswith(f":reranked:{folder}:{digest}:50")
+
+
+def test_a_hybrid_is_reranked_once_and_outside(settings, monkeypatch):
+    """The joined hits are reranked, and not those of the halves."""
+    asked = []
+
+    async def rerank(self, query, hits):
+        asked.append([hit.score for hit in hits])
+        return hits
+
+    monkeypatch.setattr(Shortest, "__call__", rerank)
+    plain, reranked = (make_retriever(settings(name="hybrid", rerank=each)) for each in (None, here("Shortest")))
+
+    assert isinstance(plain, HybridRetriever)
+    assert reranked.name == f"{plain.name}:reranked:shortest:50"
+    assert found(reranked, "river sea", k=3) == found(plain, "river sea", k=3)
+    (scores,) = asked
+    assert scores[0] == pytest.approx(2 / 61, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("rerank", "words"),
+    [
+        ("no_such_module:Judge", ["'no_such_module:Judge' cannot be imported", "PYTHONPATH"]),
+        (here("Nobody"), ["cannot be imported", "Nobody"]),
+        (":Judge", ["no import path", "package.module:Class"]),
+        ("module:", ["no import path", "package.module:Class"]),
+        (here("Needy"), ["cannot be made: TypeError", "without arguments"]),
+        (here("ROWS"), ["cannot be made: TypeError", "without arguments"]),
+        (here("Sync"), ["has no `async def __call__`", "reranking.Reranker"]),
+        (here("SyncClose"), ["has a close that is not async"]),
+        (here("Nameless"), ["has no name"]),
+        ("nobody/no-such-model", ["found no weights for 'nobody/no-such-model'", "HF_HUB_OFFLINE"]),
+        ("./no/such/folder", ["no file or folder './no/such/folder'"]),
+    ],
+)
+def test_a_wrong_reranker_names_the_setting(settings, monkeypatch, rerank, words):
+    """Whatever is wrong with it is a ConfigError of retriever.rerank, with a remedy."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ConfigError) as caught:
+        make_retriever(settings(rerank=rerank))
+
+    assert caught.value.field == "retriever.rerank"
+    assert caught.value.remedy
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_class_may_say_itself_what_is_wrong(settings):
+    """A ConfigError of the class's own is told as it is."""
+    with pytest.raises(ConfigError, match=r"MY_KEY: no key is set \(set it\)"):
+        make_retriever(settings(rerank=here("Particular")))
+
+
+def test_a_missing_index_is_said_before_the_reranker_is_made(tmp_path):
+    """Weights are not fetched for a retriever that cannot search."""
+    missing = Settings(data_dir=str(tmp_path), retriever={"rerank": here("Particular")})
+    with pytest.raises(ConfigError, match="holds no index"):
+        make_retriever(missing)
+
+
+def test_a_class_is_looked_for_before_anything_starts(settings):
+    """The check of the arms refuses what is not there and makes none; with no arm of ours it asks for none."""
+    check_arms(settings(rerank=here("Particular")))
+    check_arms(settings(rerank=str(tiny_cross_encoder())))
+    for nowhere in ("./nowhere", "nobody/no-such-model"):
+        with pytest.raises(ConfigError, match=rf"retriever\.rerank: .*{nowhere}"):
+            check_arms(settings(rerank=nowhere))
+    gone = settings(rerank="no_such_module:Judge")
+    with pytest.raises(ConfigError, match=r"retriever\.rerank: 'no_such_module:Judge' cannot be imported"):
+        check_arms(gone)
+    check_arms(gone.model_copy(update={"arms": {"single_step": {"run_by": "caller"}}}))
+
+
+@pytest.mark.parametrize(
+    ("retriever", "named"),
+    [
+        ({"rerank": "no_such_module:Judge"}, "retriever.rerank"),
+        ({"rerank": ""}, "retriever.rerank"),
+        ({"rerank": 5}, "retriever.rerank"),
+        ({"rerank_depth": 0}, "retriever.rerank_depth"),
+        ({"rerank_depth": 10_001}, "retriever.rerank_depth"),
+        ({"rerank_depth": "50"}, "retriever.rerank_depth"),
+    ],
+)
+def test_validate_refuses_a_wrong_setting(tmp_path, monkeypatch, retriever, named):
+    """`ragbandit validate` ends with exit code 2 and the setting's name."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(yaml.safe_dump({"retriever": retriever, "encoder": {"model": "hashing"}}))
+    done = CliRunner().invoke(app, ["validate"])
+
+    assert done.exit_code == 2
+    assert f"{named}: " in done.stderr
+
+
+def test_the_environment_sets_it(tmp_path, monkeypatch):
+    """RAGBANDIT_RETRIEVER__RERANK reaches the setting like any other."""
+    monkeypatch.chdir(tmp_path)
+    given = {"RAGBANDIT_RETRIEVER__RERANK": "package.module:Class", "RAGBANDIT_RETRIEVER__RERANK_DEPTH": "7"}
+    retriever = load(environ=given).settings.retriever
+
+    assert (retriever.rerank, retriever.rerank_depth) == ("package.module:Class", 7)
+
+
+def test_the_reranker_on_the_page_reranks(settings, tmp_path, monkeypatch):
+    """The class in docs/strategies.md, in a module of one's own, puts short texts first."""
+    page = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"\n(    from ragbandit.strategies import Hit\n.*?)\n\n\S", page, flags=re.DOTALL)
+    (tmp_path / "rerankers_of_the_page.py").write_text(textwrap.dedent(code))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    retriever = make_retriever(settings(rerank="rerankers_of_the_page:Shortest"))
+
+    assert retriever.name.endswith(":reranked:shortest:50")
+    assert ids(found(retriever, "river sea", k=3)[0]) == ["p8", "p7", "p6"]

@@ -1,0 +1,64 @@
+"""Workers on a database of their own, and jobs delivered in threads."""
+
+import shutil
+import threading
+
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.registry import make_arms
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.workers import tasks
+from ragbandit.workers.event_loop import EventLoop
+from tests.support.answer_jobs import Redis, decision_for
+
+
+@pytest.fixture
+def work(tmp_path, sqlite_template):
+    """A function that makes a worker with one decision, this Redis and these parts; gives its context."""
+    contexts = []
+
+    def make(*, redis=None, generator=None, arm="single_step"):
+        file = tmp_path / f"worker-{len(contexts)}.db"
+        shutil.copyfile(sqlite_template, file)
+        store = DecisionStore(Database(f"sqlite:///{file}"), label="main")
+        store.add_decisions([decision_for(arm)])
+        generator = generator or ScriptedGenerator({"": "So the answer is: Bram Stoker."})
+        context = tasks.Context(
+            settings=Settings(budget={"seconds": 20}, workers={"sweep_interval_s": 0.05}),
+            store=store,
+            ledger=None,
+            jobs=redis or Redis(),
+            arms=make_arms({"single_step": {"passages": 2}}, capabilities=generator.capabilities),
+            retriever=MemoryRetriever([]),
+            generator=generator,
+            loop=EventLoop(),
+        )
+        contexts.append(context)
+        return context
+
+    yield make
+    for context in contexts:
+        context.close()
+        context.store.database.close()
+
+
+@pytest.fixture
+def together():
+    """A function that calls `answer` for these decisions at once, a thread each; they are joined at the end."""
+    threads = []
+
+    def start(context, *keys):
+        made = [threading.Thread(target=tasks.answer, args=(context, key)) for key in keys]
+        threads.extend(made)
+        for thread in made:
+            thread.start()
+        return made
+
+    yield start
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()

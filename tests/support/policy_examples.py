@@ -1,0 +1,105 @@
+"""Example params of every policy, other than its defaults: what the contract is checked with."""
+
+from pathlib import Path
+
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.testing import Make
+from tests.support.tiny_models import tiny_encoder, tiny_trained
+
+__all__ = ["EXAMPLES", "FINE_TUNED", "maker"]
+
+#: the policies that run a transformer of their own
+FINE_TUNED = ("adaptive_rag", "mba_paper", "multi_label")
+
+#: of the fine-tuned policies, which read the question themselves
+_READING: dict[str, object] = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "precision": "bfloat16"}
+_FITTING: dict[str, object] = {
+    **_READING,
+    "threads": 1,
+    "learning_rate": 1e-3,
+    "batch": 4,
+    "epochs": 2,
+    "validation": 0.3,
+    "seed": 3,
+}
+
+#: registry name -> parameters, each other than its default
+EXAMPLES: dict[str, dict[str, object]] = {
+    "adaptive_rag": {
+        "single": "one",
+        "multi": "many",
+        **_FITTING,
+        "trained": tiny_trained("adaptive_rag"),
+    },
+    "budget": {
+        "target": 2.0,
+        "policy": "softmax",
+        "params": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5},
+        "step": 0.05,
+        "horizon": 30,
+        "price_max": 0.7,
+    },
+    "fixed": {"arm": "multi_step"},
+    "lints": {"scale": 0.5, "ridge": 3.0, "bias_ridge": 0.5},
+    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5},
+    # Nobody listens there: every answer is a failure. tests/integration/policies/test_llm_policy.py has one that
+    # answers.
+    "llm": {
+        "model": "scripted",
+        "base_url": "http://127.0.0.1:9/v1",
+        "api_key_env": "NO_SUCH_KEY",
+        "descriptions": {"multi_step": "digs"},
+        "fallback": "multi_step",
+        "timeout_s": 3.0,
+        "max_concurrency": 2,
+        "temperature": 0.5,
+        "seed": 4,
+        "epsilon": 0.2,
+    },
+    "mba": {"ridge": 3.0, "bias_ridge": 0.5, "explore": 0.7, "epsilon_min": 0.1, "memory": 50.0, "alarm": 4.0},
+    "mba_paper": {
+        **_READING,
+        "threads": 1,
+        "seed": 3,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.1,
+        "total": 30,
+        "floor": 1e-4,
+        "warmup": 0.1,
+        "loss": "code",
+        "reward": "single",
+        "failure": "code",
+    },
+    "mixture": {"first": "single_step", "second": "multi_step", "share": 0.3},
+    "multi_label": {
+        "choice": "net",
+        "tau": 0.7,
+        "weight": 0.1,
+        **_FITTING,
+        "trained": tiny_trained("multi_label"),
+    },
+    "popularity": {
+        "table": str(Path(__file__).parent / "popularity.json"),
+        "below": "multi_step",
+        "above": "single_step",
+        "threshold": 3.0,
+        "epsilon": 0.2,
+    },
+    "softmax": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5},
+    "uniform": {},
+    "vw": {
+        "explorer": "epsilon",
+        "epsilon": 0.1,
+        "gamma_scale": 3.0,
+        "cb_type": "dr",
+        "learning_rate": 0.05,
+        "power_t": 0.5,
+        "bits": 16,
+    },
+}
+
+
+def maker(name: str) -> Make:
+    """A maker of the policy with its example params."""
+    assert name in EXAMPLES, f"policy {name!r} has no example params in EXAMPLES"
+    return lambda: make_policy(name, params=EXAMPLES[name])

@@ -1,0 +1,102 @@
+"""The event loop of a worker, which all its jobs share."""
+
+import asyncio
+import signal
+import threading
+import time
+
+import pytest
+
+from ragbandit.workers.event_loop import EventLoop
+
+
+@pytest.fixture
+def loop():
+    made = EventLoop()
+    yield made
+    made.close()
+
+
+def test_all_jobs_share_one_loop(loop):
+    """Every job's coroutine runs on the same loop, in a thread that is not the caller's."""
+
+    async def where():
+        return asyncio.get_running_loop(), threading.current_thread()
+
+    assert loop.run(where()) == loop.run(where())
+    assert loop.run(where())[1] is not threading.current_thread()
+
+
+def test_what_a_coroutine_raises_reaches_the_job(loop):
+    """An error comes out of `run`, and the next coroutine is served."""
+
+    async def fail():
+        raise KeyError("k")
+
+    with pytest.raises(KeyError):
+        loop.run(fail())
+    assert loop.run(asyncio.sleep(0, "next")) == "next"
+
+
+def test_an_interrupted_wait_cancels_the_coroutine(loop):
+    """RQ's timeout is a signal that raises in the main thread: the coroutine it waited for is cancelled."""
+    cancelled = threading.Event()
+
+    async def hang():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    def interrupt(*_):
+        raise InterruptedError("RQ's timeout")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(InterruptedError):
+            loop.run(hang())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert cancelled.wait(5)
+
+
+def test_closing_cancels_what_still_runs():
+    """A coroutine left behind is cancelled, the thread ends, and closing again does nothing."""
+    loop, cancelled = EventLoop(), threading.Event()
+
+    async def hang():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    kept = []
+
+    async def leave_behind():
+        kept.append(asyncio.create_task(hang()))
+        await asyncio.sleep(0)
+
+    loop.run(leave_behind())
+    loop.close()
+    loop.close()
+    assert cancelled.is_set()
+    assert "ragbandit-loop" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_blocked_loop_is_found(loop):
+    """A loop answers at once while its coroutines await; code that does not await keeps it from that, and is named."""
+    blocked = threading.Event()
+
+    async def block_the_loop():
+        blocked.set()
+        time.sleep(0.5)
+
+    assert loop.answers(within_s=5)
+    with pytest.raises(TimeoutError):
+        loop.run(block_the_loop(), timeout_s=0.1)
+    assert blocked.is_set()
+    assert not loop.answers(within_s=0.1)
+    assert "block_the_loop" in loop.position()
+    assert loop.answers(within_s=5)

@@ -1,0 +1,136 @@
+"""Which generator and retriever the settings give, and what a worker knows of its runs, its signals and its log."""
+
+import io
+import logging
+import signal
+import time
+
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError
+from ragbandit.strategies.generators.local import LocalGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.workers.active_runs import ActiveRuns
+from ragbandit.workers.consumers import Signals
+from ragbandit.workers.log_setup import _Plain
+from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.generators import check_generator, concurrency, make_generator, offered
+from ragbandit.workers.wiring.retrievers import make_retriever
+from tests.support.answer_jobs import decision_for
+
+
+def test_the_scripted_generator_has_the_room_that_is_configured():
+    """What an error about a prompt that is too long advises, helps: more context_tokens."""
+    for room in (300, 9000):
+        settings = Settings(generator={"name": "scripted", "context_tokens": room}).generator
+        assert make_generator(settings).context_tokens == room
+
+
+def test_a_bare_arm_check_loads_no_model():
+    """What a generator can do is read from its class; an arm that needs more is refused before anything is loaded."""
+    settings = Settings(generator={"name": "local", "model": "no/such-model"})
+
+    check_arms(settings)
+    assert offered(settings.generator) == LocalGenerator.capabilities
+    assert offered(Settings(generator={"name": "scripted"}).generator) == ScriptedGenerator.capabilities
+    needy = {"needy": {"class": f"{__name__}:NeedyArm"}}
+    with pytest.raises(ConfigError, match="needs trained_tokens"):
+        check_arms(settings.model_copy(update={"arms": needy}))
+
+
+@pytest.mark.parametrize("fetch", [False, True])
+def test_a_missing_package_is_named(monkeypatch, fetch):
+    """Where the generator's package is missing, check and start say what to install; callers' arms need none."""
+    monkeypatch.setattr("ragbandit.workers.wiring.generators.importlib.util.find_spec", lambda name: None)
+    settings = Settings(generator={"model": "/no/such/model"})
+    with pytest.raises(ConfigError, match=r"torch is missing \(pip install 'ragbandit\[models\]'\)"):
+        check_generator(settings, fetch=fetch)
+    check_generator(settings.model_copy(update={"arms": {"mine": {"run_by": "caller"}}}), fetch=fetch)
+
+
+def test_facts_come_before_the_traceback():
+    """A line of the log with an exception has its facts in the line, and the traceback below it."""
+    said = io.StringIO()
+    handler = logging.StreamHandler(said)
+    handler.setFormatter(_Plain("%(levelname)s: %(message)s"))
+    log = logging.Logger("test", level=logging.INFO)
+    log.addHandler(handler)
+    try:
+        raise ValueError("of mine")
+    except ValueError:
+        log.exception("it broke", extra={"action": "broke", "reason": "two words"})
+    first, second, *_, last = said.getvalue().splitlines()
+    assert first == "ERROR: it broke action=broke reason='two words'"
+    assert second.startswith("Traceback")
+    assert last == "ValueError: of mine"
+
+
+class NeedyArm:
+    needs = frozenset({"trained_tokens"})
+    params = {}  # noqa: RUF012 - never written
+
+    def __init__(self, *, name):
+        self.name = name
+
+    async def answer(self, question, *, run):
+        raise AssertionError("never reached")
+
+
+def test_the_retriever_is_made_by_its_name(tmp_path):
+    """retriever.name picks the maker: bm25 looks for its index; an unknown name lists the known ones."""
+    settings = Settings(data_dir=str(tmp_path))
+    with pytest.raises(ConfigError, match="holds no index"):
+        make_retriever(settings)
+    other = settings.model_copy(update={"retriever": settings.retriever.model_copy(update={"name": "web"})})
+    with pytest.raises(ConfigError, match=r"'web' is unknown \(known: bm25, dense, elasticsearch, hybrid\)"):
+        make_retriever(other)
+
+
+@pytest.mark.parametrize(
+    ("generator", "configured", "expected"),
+    [
+        ({"name": "scripted"}, None, 8),
+        ({"name": "openai", "openai": {"concurrency": 5}}, None, 5),
+        ({"name": "openai", "openai": {"concurrency": 5}}, 2, 2),
+        ({"name": "local"}, None, 3),
+    ],
+)
+def test_questions_at_once_follow_the_generator(generator, configured, expected):
+    """As many questions at once as configured, else as the generator takes: its own batch where it has one."""
+    settings = Settings(generator=generator, workers={"concurrency": configured})
+    made = ScriptedGenerator({"": ""})
+    made.max_batch = 3
+    assert concurrency(settings, generator=made) == expected
+
+
+def test_only_what_is_under_way_can_be_stopped():
+    """A stop comes once, to a run that is under way; a second delivery and a run that has ended have none."""
+    running, decision = ActiveRuns(), decision_for("single_step")
+    assert not running.stop(decision.id)
+    assert running.claim(decision.id)
+    assert not running.claim(decision.id)
+    stop = running.begin(decision)
+    assert (running.ids(), running.arms(), stop.done()) == ([decision.id], ["single_step"], False)
+    assert running.stop(decision.id)
+    assert stop.done()
+    assert not running.stop(decision.id)
+    running.end(decision.id)
+    assert (running.ids(), running.stop(decision.id)) == ([], False)
+
+
+def test_signals_are_counted():
+    """The first signal is seen when it comes; one right after it is the same one, one a second later is another."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        signals = Signals()
+        assert not signals.first
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+            assert (signals.first, signals.second) == (True, False)
+        time.sleep(1.05)
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.second
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

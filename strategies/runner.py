@@ -1,4 +1,4 @@
-"""Runs one arm for one question and says what became of it. A failing arm is an outcome, never an exception."""
+"""Runner: one arm, one question, one outcome. A failing arm is an outcome, never an exception."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Weights in other people's formats -> a plain Hugging Face folder with safetensors."""
+"""Conversion of weights in other formats to a plain Hugging Face folder with safetensors."""
 
 import contextlib
 import io

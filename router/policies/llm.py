@@ -1,4 +1,4 @@
-"""An LLM picks the arm from a numbered list of descriptions (the "LLM as selector" of LlamaIndex's router engines).
+"""LLM as selector: a chat model picks the arm from a numbered list of descriptions (as LlamaIndex's router engines).
 
 Nothing is learned; it is a baseline, and a good first day where there is no log yet. Different from LlamaIndex's
 selector, on purpose:

@@ -1,4 +1,4 @@
-"""Thoughts and actions in turns: search the corpus, look a word up in what was found, finish (ReAct)."""
+"""ReAct: thoughts and actions in turns: search the corpus, look a word up in what was found, finish."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

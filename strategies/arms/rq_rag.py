@@ -1,4 +1,4 @@
-"""Refine the question for the search: rewrite it, take it apart, or tell its meanings apart, then answer (RQ-RAG)."""
+"""RQ-RAG: rewrite the question for the search, take it apart, or tell its meanings apart, then answer."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Search, grade the passages, answer, grade the answer, and try again where a grade is bad (prompted Self-RAG)."""
+"""Self-RAG, prompted: search, grade the passages, answer, grade the answer, and try again where a grade is bad."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A language model in this process: small, able to stop at any token, and to tell how sure it was.
+"""Local generator: a language model in this process, small, able to stop at any token, and to tell how sure it was.
 
 For laptops, tests and single machines: production runs a serving engine such as vLLM and talks to it over HTTP.
 """

@@ -1,12 +1,12 @@
-"""A generator that says what it is told and a retriever over a list: for tests, yours as well as ours.
+"""Scripted generator: replies that are fixed beforehand, for tests, yours as well as ours.
 
     generator = ScriptedGenerator(["Paris was founded by a tribe.", "So the answer is: the Parisii."])
     retriever = MemoryRetriever([Passage(id="p1", title="Paris", text="...")])
     outcome = await run_strategy(arm, ..., retriever=retriever, generator=generator)
     assert "Paris" in generator.prompts[0].body
 
-Both take the same contract checks as the real ones and are safe to share between concurrent questions, except
-that a list of answers is used up in the order of the calls.
+Generator and retriever take the same contract checks as the real ones and are safe to share between concurrent
+questions, except that a list of answers is used up in the order of the calls.
 """
 
 import asyncio

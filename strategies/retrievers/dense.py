@@ -1,4 +1,4 @@
-"""Nearest passages by meaning, in a folder on disk.
+"""Dense retrieval: nearest passages by meaning, in a folder on disk.
 
 Every vector is compared, so the result is exact, up to about a million passages; above, a graph beside the vectors
 names candidates, and these are compared (see `strategies.retrievers.nearest`). The vectors are kept as float16 and

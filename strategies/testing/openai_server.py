@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server on this machine that says what it is told, and fails as it is told: for tests.
+"""OpenAI-compatible test server: replies and failures are scripted.
 
     with ScriptedServer(['{"choice": 2}', Reply(status=429, retry_after=0.5), "Paris"]) as server:
         client = openai.OpenAI(base_url=server.url, api_key="any")

@@ -1,4 +1,4 @@
-"""The parameter of clipped_ips, switch_dr or dros, chosen on the log itself: less variance against more bias.
+"""Tuning: the parameter of clipped_ips, switch_dr or dros, chosen on the log itself: less variance for more bias.
 
 What a grid of parameters makes of a log is kept as moments, so that the log can be read in pieces: `trials` of each
 piece, `merged`, and of the whole `chosen`. A small parameter follows the model (or counts large weights for less), an

@@ -1,6 +1,6 @@
-"""A ledger's rows out of the store, and a log's rows into one.
+"""Ledger transfer: a ledger's rows out of the store, and a log's rows into one.
 
-What is taken in, per row: its decision and its update, as they were logged, at the end of the ledger. Beside a
+Of each row are taken in: its decision and its update, as they were logged, at the end of the ledger. Beside a
 decision that is new to the store, so that ledgers to come can learn from it as from any other: its reward as one
 feedback of kind "reward" under an id of its own (a log names the feedback that made a reward, not its content; a new
 ledger learns the reward whole), none where nobody had judged; and an outcome without an answer, so that no worker runs

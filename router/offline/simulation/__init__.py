@@ -1,4 +1,4 @@
-"""Replays a full-information table through the policy and learner code that serves live traffic.
+"""Simulation: a full-information table runs through the policy and learner code that serves live traffic.
 
     table = read_table("table.jsonl")
     rows = simulate(table, policies={"mba": {}}, encoder=HashingEncoder)

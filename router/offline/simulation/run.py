@@ -44,7 +44,7 @@ BATCH = 64
 EPOCH = 1_700_000_000.0
 
 Places = npt.NDArray[np.intp]
-Progress = Callable[[int, int], None]
+RunProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +145,7 @@ def weighted(settings: Settings, *, weight: float) -> Settings:
     return settings.model_copy(update={"reward": settings.reward.model_copy(update={"weight": weight})})
 
 
-def play(run: SimulationRun, *, world: SimulationData, progress: Progress = lambda _done, _total: None) -> Played:
+def play(run: SimulationRun, *, world: SimulationData, progress: RunProgress = lambda _done, _total: None) -> Played:
     """Learn, then predict. progress: training rows done, and how many there are."""
     began = time.perf_counter()
     split = split_of(world, seed=run.seed, fold=run.fold)

@@ -34,12 +34,12 @@ from ragbandit.router.types import ArmName, FeatureRows, Json, Query, TableRow, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FittingExample", "FittingParams", "Numbers", "Progress", "TableClassifier", "exp", "log"]
+__all__ = ["BatchProgress", "FittingExample", "FittingParams", "Numbers", "TableClassifier", "exp", "log"]
 
 #: (n, K) numbers, a column per arm
 Numbers = npt.NDArray[np.float64]
 #: batches done, batches in all
-Progress = Callable[[int, int], None]
+BatchProgress = Callable[[int, int], None]
 
 # Of Python, elementwise: numpy's own round otherwise on a CPU with AVX512.
 exp = np.vectorize(math.exp, otypes=[np.float64])
@@ -205,7 +205,7 @@ class TableClassifier(HasParams, ABC):
 
     # -------------------------------------------------------------------------------- training
 
-    def fit(self, rows: Sequence[TableRow], *, progress: Progress | None = None) -> dict[str, Json]:
+    def fit(self, rows: Sequence[TableRow], *, progress: BatchProgress | None = None) -> dict[str, Json]:
         """Train on full-information rows, from the encoder `model` on; what was found.
 
         The report: rows given, used, dropped (no label) and inductive; labels per arm; per epoch the training loss
@@ -258,7 +258,7 @@ class _Fit:
         self._steps = 0
         self._best: dict[str, Tensor] = {}
 
-    def run(self, progress: Progress) -> dict[str, Json]:
+    def run(self, progress: BatchProgress) -> dict[str, Json]:
         """All epochs; the part of the report that tells of them."""
         epochs: list[Json] = []
         best: tuple[float, ...] | None = None
@@ -281,7 +281,7 @@ class _Fit:
         heads = np.stack([self._best[HEAD + arm].cpu().numpy() for arm in self._arms])
         return Trained(body=self._body, encoder=self._best["encoder"], pre=self._best["pre"], heads=heads, facts=facts)
 
-    def _epoch(self, progress: Progress) -> float:
+    def _epoch(self, progress: BatchProgress) -> float:
         """One pass over the training rows; the mean loss."""
         fitting, losses = self._fitting, []
         per_epoch = math.ceil(len(self._examples) / fitting.batch)

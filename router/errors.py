@@ -17,11 +17,9 @@ The docstring of a class is its default message. `code` is stable and upper case
 the edges (store, jobs, generators, retrievers) with ``from``.
 """
 
-import email.utils
 import importlib
-import time
 from types import ModuleType
-from typing import ClassVar, Final
+from typing import ClassVar
 
 __all__ = [
     "ArmFailed",
@@ -35,14 +33,9 @@ __all__ = [
     "RagBanditError",
     "SnapshotError",
     "StoreError",
-    "is_retryable",
     "missing_package",
     "required_module",
-    "retry_after_s",
 ]
-
-#: statuses below 500 that another attempt may change: timeout, conflict of locks, too early, too many requests
-_RETRYABLE: Final = frozenset({408, 409, 425, 429})
 
 
 class RagBanditError(Exception):
@@ -146,25 +139,3 @@ def required_module(module: str, *, extra: str, field: str | None = None) -> Mod
         return importlib.import_module(module)
     except ImportError as error:
         raise missing_package(module, extra=extra, field=field) from error
-
-
-def is_retryable(status: int, *, code: object = None) -> bool:
-    """True if another attempt at an HTTP call that ended with this status may go better.
-
-    code: of an OpenAI-compatible server's error. A quota that is used up has the status of a rate limit, and stays.
-    """
-    return code != "insufficient_quota" and (status in _RETRYABLE or status >= 500)
-
-
-def retry_after_s(header: str | None) -> float:
-    """Seconds that a Retry-After header asks for, written as a number or a date; 0 if it asks for none."""
-    if header is None:
-        return 0.0
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
-        except ValueError:
-            return 0.0
-    return seconds if seconds > 0 else 0.0

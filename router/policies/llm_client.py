@@ -21,7 +21,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ragbandit.router.errors import is_retryable, retry_after_s
+from ragbandit.router.http_retries import is_retryable, retry_after_s
 
 if TYPE_CHECKING:
     import openai

@@ -26,7 +26,8 @@ from typing import Annotated, Any
 import httpx
 from pydantic import Field
 
-from ragbandit.router.errors import ArmFailed, ConfigError, is_retryable, retry_after_s
+from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.http_retries import is_retryable, retry_after_s
 from ragbandit.router.types import ArmName, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.base import Need, OutOfBudget, error_text

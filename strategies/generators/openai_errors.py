@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from ragbandit.router.errors import is_retryable, retry_after_s
+from ragbandit.router.http_retries import is_retryable, retry_after_s
 from ragbandit.strategies.generators.openai_protocol import BrokenReply
 from ragbandit.strategies.outbound.redaction import without_keys
 

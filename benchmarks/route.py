@@ -3,10 +3,11 @@
 Baseline: the same encoder called for one question at a time, which is what peers do and the least that any
 router on DistilBERT can cost without grouping.
 
-`python -m benchmarks.route --threads` prints the second table alone: route() with the default number of encoder threads
-and with one for every core, alone and beside a busy loop for every core, which it starts and ends. The two take turns
-in one run, so that whatever else the machine does falls on both. As a library it runs with OpenMP's own long spin; with
-GOMP_SPINCOUNT=1000 before the command, as in the service.
+`python -m benchmarks.route --threads` prints the second table alone: route() with one encoder thread and with one for
+every core, alone and beside a busy loop for every core, which it starts and ends. The two take turns in one run, so
+that whatever else the machine does falls on both. It takes about two minutes at most: a cell ends early with fewer
+questions, and says how many. As a library it runs with OpenMP's own long spin; with GOMP_SPINCOUNT=1000 before the
+command, as in the service.
 """
 
 import argparse
@@ -32,8 +33,10 @@ from ragbandit.router.serving.router import Router
 
 CALLERS = 16
 COUNT = 1500
-#: of the table by threads: ten questions each, and the time between two
-ROUNDS = 10
+#: of the table by threads: the questions of a cell, the seconds after which a cell ends with fewer, and the time
+#: between two questions
+CELL = 100
+CELL_S = 50.0
 PAUSE_S = 0.02
 
 HANDBOOK = Path(__file__).parents[1] / "examples" / "handbook" / "questions.jsonl"
@@ -55,39 +58,44 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def _by_threads() -> None:
-    """The table of the default number of encoder threads against one for every core."""
+    """The table of one encoder thread against one for every core."""
     cores = os.cpu_count() or 1
     with ExitStack() as opened:
         routers = []
-        for count in (None, cores):
-            environ = {"RAGBANDIT_DATA_DIR": opened.enter_context(tempfile.TemporaryDirectory())}
-            if count is not None:
-                environ["RAGBANDIT_ENCODER__THREADS"] = str(count)
+        for count in (1, cores):
+            folder = opened.enter_context(tempfile.TemporaryDirectory())
+            environ = {"RAGBANDIT_DATA_DIR": folder, "RAGBANDIT_ENCODER__THREADS": str(count)}
             settings = load(environ=environ).settings
             routers.append(opened.enter_context(Router.open(settings, jobs=MemoryJobs())))
-        _in_turns(routers, rounds=1)
-        alone = _in_turns(routers, rounds=ROUNDS)
+        _in_turns(routers, count=10, seconds=10.0)
+        alone = _in_turns(routers, count=CELL, seconds=CELL_S)
         with busy_loops(cores):
-            busy = _in_turns(routers, rounds=ROUNDS)
+            busy = _in_turns(routers, count=CELL, seconds=CELL_S)
     figures = []
-    against = f"one thread for every core ({cores})"
-    for name, (ours, all_cores) in (("alone", alone), ("beside busy loops", busy)):
+    against = f"{cores} threads"
+    for where, (ours, all_cores) in (("alone", alone), ("beside busy loops", busy)):
+        name = f"{where}, {len(ours)} questions:"
         for figure, mine, theirs in zip(("p50", "p99"), percentiles(ours), percentiles(all_cores), strict=True):
             figures.append(Figure(name=f"{name} {figure}", unit="ms", ours=mine, baseline=theirs, against=against))
-    default = default_threads(os.environ, cores=cores)
-    title = f"route() with the default encoder.threads, {default} here; {PAUSE_S * 1000:.0f} ms between two questions"
-    print_figures(title, figures)
+    default, spin = default_threads(os.environ, cores=cores), os.environ.get("GOMP_SPINCOUNT", "OpenMP's own")
+    print_figures(f"route() with 1 encoder thread; the default is {default} here, with the spin {spin}", figures)
 
 
-def _in_turns(routers: Sequence[Router], *, rounds: int) -> list[list[float]]:
-    """Milliseconds of route(), by router; a pause before each, as between the questions of a quiet service."""
+def _in_turns(routers: Sequence[Router], *, count: int, seconds: float) -> list[list[float]]:
+    """Milliseconds of route(), by router; a pause before each, as between the questions of a quiet service.
+
+    count questions to each router, or as many as fit into the seconds.
+    """
     found: list[list[float]] = [[] for _ in routers]
-    for number in range(rounds * 10):
+    end = time.perf_counter() + seconds
+    for number in range(count):
         for router, spent in zip(routers, found, strict=True):
             time.sleep(PAUSE_S)
             began = time.perf_counter()
             router.route(question(number))
             spent.append((time.perf_counter() - began) * 1000)
+        if time.perf_counter() > end:
+            break
     return found
 
 

@@ -2,6 +2,9 @@
 
 Nothing of the running system is trusted: seeds come from the ids, arms from pmf and seed, the policy from the ledger
 alone.
+
+Policies are compared by sha256. One that says a `tolerance` (it runs on torch) is rounded by the processor that learned
+it: where only its sha256 differs, its arrays are compared.
 """
 
 import json
@@ -14,9 +17,10 @@ from typing import Any
 from sqlalchemy import func, select
 
 from ragbandit.router.errors import RagBanditError, SnapshotError, StoreError
+from ragbandit.router.learning.rounding import largest_difference
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one
+from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
 from ragbandit.router.policies.draw import Drawn, choose, draw, raised_floors, seed_of
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.rows import decision_value, snapshot_value
@@ -47,18 +51,24 @@ class Verdict:
     replay_sha256: str = ""
     live_sha256: str = ""
     live_version: str = ""
+    #: where the two sha256 differ by no more than rounding: the largest relative difference of the policies' arrays
+    within_rounding: float | None = None
     #: with deep: decisions whose pmf was made again by the policy version that made it
     deep_decisions: int = 0
     deep_mismatches: int = 0
     #: with deep: decisions of ours that were imported, by versions whose snapshots are in another store
     not_checkable: int = 0
+    #: with deep: versions of a rounded policy with another sha256, whose files are pruned, so that nothing can be
+    #: compared but their decisions' pmfs
+    not_compared: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """No difference anywhere."""
+        """No difference anywhere, but for rounding."""
         differences = self.propensity_mismatches + self.ledger_mismatches + self.deep_mismatches
-        return differences == 0 and self.replay_sha256 == self.live_sha256 and not self.broken
+        same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
+        return differences == 0 and same and not self.broken
 
     @property
     def broken(self) -> bool:
@@ -89,14 +99,14 @@ def verify(
     live = _live(ledger, files=files, serving=serving, verdict=verdict)
     registered = ledger.registered()
     if live is not None or (registered is not None and registered["algorithm"] == IMPORTED):
-        _replay(ledger, live=live, verdict=verdict)
+        _replay(ledger, files=files, live=live, verdict=verdict)
     elif ledger.last_seq() > 0:
         verdict.ledger_mismatches += 1
         verdict.note("the ledger has updates, but no snapshot is known of any policy that learned them")
     else:
         verdict.note("there is no snapshot yet")
     if deep:
-        _check_deep(ledger, verdict=verdict)
+        _check_deep(ledger, files=files, verdict=verdict)
     return verdict
 
 
@@ -186,7 +196,7 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
     return info
 
 
-def _replay(ledger: Ledger, *, live: SnapshotInfo | None, verdict: Verdict) -> None:
+def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict) -> None:
     """Check every update, and learn those of the live policy again, if there is one."""
     policy = None if live is None else make_policy(live.algorithm, params=live.params)
     try:
@@ -204,8 +214,26 @@ def _replay(ledger: Ledger, *, live: SnapshotInfo | None, verdict: Verdict) -> N
     verdict.replay_sha256 = policy_sha256(
         policy, label=live.policy, last_seq=live.last_seq, encoder_hash=live.encoder_hash
     )
-    if verdict.live_sha256 and verdict.live_sha256 != verdict.replay_sha256:
-        verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
+    if not verdict.live_sha256 or verdict.live_sha256 == verdict.replay_sha256:
+        return
+    if verdict.live_sha256 == live.sha256 and tolerance_of(policy) > 0.0:
+        apart = _apart(policy, files=files, info=live)
+        if apart <= tolerance_of(policy):
+            verdict.within_rounding = apart
+            verdict.note(f"{live.version}: {_told(policy, apart=apart)}: rounding by another processor explains it")
+            return
+        verdict.note(f"{live.version}: {_told(policy, apart=apart)}: more than rounding")
+    verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
+
+
+def _apart(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float:
+    """The largest relative difference between a replayed policy and its snapshot. Raises SnapshotError."""
+    stored, _ = files.load(info.version)
+    return largest_difference(policy.state(), stored.state())
+
+
+def _told(policy: Policy, *, apart: float) -> str:
+    return f"the replay differs by {apart:.2g} of an array, {tolerance_of(policy):.2g} is allowed"
 
 
 def _learn_again(ledger: Ledger, *, policy: Policy | None, upto: int, verdict: Verdict) -> None:
@@ -233,7 +261,7 @@ def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
         yield "the reward is not quality - weight * cost within its bounds"
 
 
-def _check_deep(ledger: Ledger, *, verdict: Verdict) -> None:
+def _check_deep(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
     """Walk the ledger once per (algorithm, params), and at every version make its decisions' pmfs again."""
     with ledger.database.read() as connection:
         made = connection.execute(select(snapshots).where(snapshots.c.policy == ledger.label)).mappings().all()
@@ -267,7 +295,7 @@ def _check_deep(ledger: Ledger, *, verdict: Verdict) -> None:
                 verdict.note(f"the ledger cannot be read up to {info.last_seq}: {error}")
                 break
             position = max(position, info.last_seq)
-            _check_version(ledger, info=info, policy=policy, verdict=verdict)
+            _check_version(ledger, files=files, info=info, policy=policy, verdict=verdict)
 
 
 def _check_unknown(ledger: Ledger, *, version: str, verdict: Verdict) -> None:
@@ -288,11 +316,11 @@ def _check_unknown(ledger: Ledger, *, version: str, verdict: Verdict) -> None:
         verdict.note(f"decisions were made by {version}, which no snapshot row describes")
 
 
-def _check_version(ledger: Ledger, *, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:
-    sha256 = policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
-    if sha256 != info.sha256:
-        verdict.deep_mismatches += 1
-        verdict.note(f"replaying to {info.last_seq} does not give {info.version}")
+def _check_version(
+    ledger: Ledger, *, files: SnapshotFiles, info: SnapshotInfo, policy: Policy, verdict: Verdict
+) -> None:
+    _check_state(files=files, info=info, policy=policy, verdict=verdict)
+    tolerance = tolerance_of(policy)
     for decision in _pages(ledger, decisions.c.version == info.version, decisions.c.policy == ledger.label):
         if IMPORTED in decision.facts:
             continue
@@ -302,9 +330,41 @@ def _check_version(ledger: Ledger, *, info: SnapshotInfo, policy: Policy, verdic
         made = _made_again(decision, policy=policy)
         if made.fault is not None:
             verdict.note(f"decision {decision.id}: {made.fault}")
-        if made.fault is not None or made.pmf != decision.pmf:
+        if made.fault is not None or not _agrees(made, decision=decision, tolerance=tolerance):
             verdict.deep_mismatches += 1
             verdict.note(f"decision {decision.id}: {info.version} gives another pmf")
+
+
+def _check_state(*, files: SnapshotFiles, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:
+    """The sha256 of a version, or for a policy that is rounded by the processor its arrays, while they are kept."""
+    sha256 = policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
+    if sha256 == info.sha256:
+        return
+    why = ""
+    if tolerance_of(policy) > 0.0:
+        if not files.exists(info.version):
+            verdict.not_compared += 1
+            return
+        try:
+            apart = _apart(policy, files=files, info=info)
+        except SnapshotError as error:
+            why = f": {error}"
+        else:
+            if apart <= tolerance_of(policy):
+                return
+            why = f": {_told(policy, apart=apart)}"
+    verdict.deep_mismatches += 1
+    verdict.note(f"replaying to {info.last_seq} does not give {info.version}{why}")
+
+
+def _agrees(made: Drawn, *, decision: Decision, tolerance: float) -> bool:
+    """Whether a pmf is the logged one; of a rounded policy, arms whose scores are a tie within rounding may trade."""
+    if made.pmf == decision.pmf:
+        return True
+    if tolerance == 0.0 or made.scores is None:
+        return False
+    moved = [score for score, p, q in zip(made.scores, made.pmf, decision.pmf, strict=True) if p != q]
+    return max(moved) - min(moved) <= 2.0 * tolerance * max(map(abs, made.scores))
 
 
 def _made_again(decision: Decision, *, policy: Policy) -> Drawn:

@@ -22,6 +22,7 @@ __all__ = [
     "Policy",
     "PolicyNeed",
     "PolicyOutput",
+    "Rounded",
     "TableTrained",
     "apply",
     "counted_state",
@@ -30,6 +31,7 @@ __all__ = [
     "pmf_of_one",
     "restored_counts",
     "tally",
+    "tolerance_of",
 ]
 
 #: What a policy must be given: the shared encoder's embedding, or the raw text (it has its own way to read it).
@@ -124,6 +126,27 @@ class TableTrained(Protocol):
     ) -> Mapping[str, Json]:
         """Train on these rows; what was found. progress: batches done, batches in all."""
         ...
+
+
+@runtime_checkable
+class Rounded(Protocol):
+    """A policy that another processor, thread count or device learns with other rounding, as torch makes it.
+
+    A policy without `tolerance` is exact: every machine learns the same bytes from the same rows.
+    """
+
+    @property
+    def tolerance(self) -> float:
+        """Most that rounding may explain, as `ragbandit.router.learning.rounding` measures it; may grow with updates.
+
+        The same share of the largest score is a tie, between whose arms the pmf may differ.
+        """
+        ...
+
+
+def tolerance_of(policy: Policy) -> float:
+    """What rounding may explain between two machines that learned the same rows; 0 for an exact policy."""
+    return policy.tolerance if isinstance(policy, Rounded) else 0.0
 
 
 def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:

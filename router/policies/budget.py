@@ -43,6 +43,7 @@ from ragbandit.router.policies.base import (
     pmf_of_one,
     restored_counts,
     tally,
+    tolerance_of,
 )
 from ragbandit.router.policies.params import HasParams, PolicyParams, Positive, Text, read_params
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
@@ -107,6 +108,11 @@ class BudgetPolicy(HasParams):
     def arms_named(self) -> Mapping[str, ArmName]:
         """Those of the policy inside."""
         return {f"params.{name}": arm for name, arm in self.inner.arms_named.items()}
+
+    @property
+    def tolerance(self) -> float:
+        """That of the policy inside."""
+        return tolerance_of(self.inner)
 
     @property
     def scale(self) -> float:

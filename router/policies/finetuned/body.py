@@ -11,6 +11,7 @@ Every question runs alone when it is decided on: in a batch it would get other r
 import contextlib
 import functools
 import hashlib
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ Vector32 = npt.NDArray[np.float32]
 _MODEL_FIELD: Final = "policy.params.model"
 #: quality from which an answer counts as right: the papers know 0 and 1 only
 RIGHT: Final = 0.5
+#: the rounding of one number
+_UNIT: Final = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
 # The modules lend their arithmetic to whoever calls, one at a time: their weights are swapped for the caller's, and
 # the seed of the dropout is the whole process's.
 _WORK: Final = threading.RLock()
@@ -114,6 +117,9 @@ class Body:
         self._pad = int(getattr(config, "pad_token_id", None) or 0)
         self._dropout = float(getattr(config, "seq_classif_dropout", 0.1))
         self._precision, self._threads = precision, threads
+        #: relative rounding of one gradient: forward and backward make about 14 sums a layer and 4 beside them, each of
+        #: `width` products with the rounding of the format, and independent roundings grow as the root of their number
+        self.rounding = _UNIT[precision] * math.sqrt(2.0 * (14 * int(config.num_hidden_layers) + 4) * self.width)
         #: name, start, end and shape of every parameter in the vector of weights
         self._places: list[tuple[str, int, int, tuple[int, ...]]] = []
         end = 0

@@ -17,7 +17,7 @@ Different, on purpose:
 An online service has no last step: after `total` updates the rate stays at `floor`, by default 0 as in the paper: from
 there on this policy only counts. It is for reproducing; `mba` is the policy to run. Its state is about 800 MB for
 DistilBERT (weights and AdamW's two moments), which each snapshot writes. Bit-identical on one CPU type with `threads`
-fixed; on CUDA it has not been tried.
+fixed, within `tolerance` on others; on CUDA it has not been tried.
 """
 
 import math
@@ -50,6 +50,8 @@ TABLES: Final[Mapping[str, Mapping[str, float]]] = {
     "multi_code": {"no_retrieval": 4.49, "single_step": 2.3, "multi_step": 2.1},
 }
 _MOST: Final = 1e6
+#: cap of `MbaPaper.tolerance`
+MOST_ROUNDING: Final = 2.0**-8
 #: logits of the authors' net, over which their loss is a mean
 _LOGITS: Final = 3
 
@@ -121,6 +123,15 @@ class MbaPaper(HasParams):
             return self.learning_rate * done / warm
         left = max(0.0, (self.total - done) / max(1, self.total - warm))
         return max(self.floor, self.learning_rate * left)
+
+    @property
+    def tolerance(self) -> float:
+        """Share of an array that rounding may move: that of one gradient for every update, as if all pointed one way.
+
+        At most 2**-8: from there on rounding could not be told from rows that taught something else.
+        """
+        steps = self.updates if self.floor > 0.0 else min(self.updates, self.total)
+        return min(MOST_ROUNDING, self._body.rounding * (1 + steps))
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]

@@ -134,6 +134,11 @@ class TableClassifier(HasParams, ABC):
         """The arms that it can choose, those of the table it was trained on; none if it is not trained."""
         return () if self._trained is None else self._trained.facts.arms
 
+    @property
+    def tolerance(self) -> float:
+        """Rounding of scores: the state is the folder's sha256 and counts, which no processor rounds."""
+        return 0.0 if self._trained is None else self._trained.body.rounding
+
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:

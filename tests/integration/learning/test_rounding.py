@@ -1,0 +1,170 @@
+"""`verify` of a policy that torch computes: rounding by another processor passes and is told, a change does not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import update
+
+from ragbandit.router.learning.audit import _agrees
+from ragbandit.router.learning.snapshots import pack
+from ragbandit.router.policies.base import tolerance_of
+from ragbandit.router.policies.draw import Drawn
+from ragbandit.router.storage.tables import decisions, snapshots, updates
+from tests.support.tiny_models import tiny_encoder
+
+ROOT = Path(__file__).parents[3]
+POLICY = {
+    "name": "mba_paper",
+    "params": {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads": 1, "total": 100},
+}
+WORDS = ("who", "wrote", "dracula", "born", "city", "river", "before", "after", "both", "film")
+#: takes AVX-512 and AMX from oneDNN, and all vectors from torch's own loops
+OTHER_PROCESSOR = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+LEARN = """
+import sys
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.serving.router import Router
+
+with Router.open(Settings.model_validate_json(sys.stdin.read()), jobs=MemoryJobs()) as router:
+    print(router.learn())
+"""
+
+
+def judged(make_world, count=24, **given):
+    """A world with so many decisions that wait to be learned."""
+    world = make_world(**{"policy": POLICY} | given)
+    for number in range(count):
+        decision = world.route(" ".join(WORDS[(number * step) % len(WORDS)] for step in (1, 3, 7)))
+        world.feedback(decision, reward=0.1 * (number % 7))
+    return world
+
+
+@pytest.fixture
+def world(make_world):
+    made = judged(make_world)
+    assert made.learn() == 24
+    return made
+
+
+def live(world):
+    """What is known of the live snapshot."""
+    return world.ledger.latest_snapshots(limit=1)[0]
+
+
+def store(world, *, origin, name, row, factor):
+    """Make a snapshot live that is `origin` but for one row of its array `name`, multiplied, whole as a learner's."""
+    policy, info = world.files.load(origin)
+    arrays, facts = policy.state()
+    arrays = {key: array.copy() for key, array in arrays.items()}
+    arrays[name][row] *= factor(arrays[name][row].shape)
+    policy.restore(arrays, facts)
+    made, tensors, described = pack(
+        policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash, now=info.made_at
+    )
+    world.files.write(made, tensors, described)
+    row_of_live = snapshots.c.version == live(world).version
+    world.write(update(snapshots).where(row_of_live).values(version=made.version, sha256=made.sha256))
+
+
+def rounding(shape):
+    return (1.0 + np.random.default_rng(3).uniform(-1.0, 1.0, shape) * 2.0**-22).astype(np.float32)
+
+
+def test_other_processor(make_world):
+    """What a learner on another processor made verifies here, also deep; the verdict says by how much it differs."""
+    world = judged(make_world)
+    run = subprocess.run(
+        [sys.executable, "-c", LEARN],
+        input=world.settings.model_dump_json(),
+        cwd=ROOT,
+        env=os.environ | OTHER_PROCESSOR,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (run.returncode, run.stdout.strip()) == (0, "24"), run.stderr
+    verdict = world.router.verify(deep=True)
+    if verdict.replay_sha256 == verdict.live_sha256:
+        pytest.skip("this processor rounds alike without AVX-512, AMX and torch's own vectors")
+    assert verdict.ok, verdict.notes
+    assert verdict.within_rounding > 0.0
+    assert "rounding by another processor" in verdict.notes[0]
+
+
+def test_rounded(world):
+    """A live policy that differs by rounding verifies, also deep: the verdict tells its difference and both sha256."""
+    store(world, origin=live(world).version, name="encoder", row=0, factor=rounding)
+    verdict = world.router.verify(deep=True)
+    assert verdict.ok, verdict.notes
+    assert 2.0**-25 < verdict.within_rounding < 2.0**-22
+    assert verdict.replay_sha256 != verdict.live_sha256
+    assert "rounding by another processor" in verdict.notes[0]
+
+
+def test_changed(world):
+    """Any part of the live policy that was changed by 1 % does not verify: weights, means and squares of each array."""
+    origin = live(world).version
+    for name in ("encoder", "pre", "head/single_step"):
+        for row in range(3):
+            store(world, origin=origin, name=name, row=row, factor=lambda _: np.float32(1.01))
+            verdict = world.router.verify()
+            assert (verdict.ok, verdict.within_rounding) == (False, None), (name, row)
+            assert "more than rounding" in verdict.notes[0]
+
+
+def test_changed_row(world):
+    """A reward of the ledger that was changed, with its quality, is more than rounding in the replay."""
+    world.write(update(updates).where(updates.c.seq == 3).values(value=0.25, quality=0.25))
+    verdict = world.router.verify()
+    assert (verdict.ok, verdict.within_rounding) == (False, None)
+
+
+def test_exact_policy(make_world):
+    """A policy on numpy has no tolerance: a last bit in its arrays does not verify."""
+    world = judged(make_world, policy={"name": "mba"})
+    world.learn()
+    policy, info = world.files.load(live(world).version)
+    assert tolerance_of(policy) == 0.0
+    name = next(name for name, array in policy.state()[0].items() if array.dtype == np.float64 and array.any())
+    store(world, origin=info.version, name=name, row=..., factor=lambda _: 1.0 + 2.0**-52)
+    verdict = world.router.verify()
+    assert (verdict.ok, verdict.within_rounding) == (False, None)
+
+
+def test_ties_may_trade(world):
+    """With deep, two arms whose scores are a tie within rounding may trade their probabilities; others may not."""
+    decision = world.route("who wrote dracula ?")
+    best, *others = sorted(range(3), key=lambda place: -decision.scores[place])
+    pmf = list(decision.pmf)
+    pmf[best], pmf[others[0]] = pmf[others[0]], pmf[best]
+    made = Drawn(index=0, pmf=tuple(pmf), scores=decision.scores)
+    gap = decision.scores[best] - decision.scores[others[0]]
+    share = gap / 2.0 / max(map(abs, decision.scores))
+    assert _agrees(made, decision=decision, tolerance=share * 1.01)
+    assert not _agrees(made, decision=decision, tolerance=share * 0.99)
+    assert not _agrees(made, decision=decision, tolerance=0.0)
+
+
+def test_pruned_version(world):
+    """With deep, a rounded version whose files were pruned is counted as not compared; its pmfs are checked."""
+    former = live(world)
+    made = world.route("who wrote dracula ?")
+    world.write(update(snapshots).where(snapshots.c.version == former.version).values(sha256="0" * 64))
+    for number in range(3):
+        world.feedback(world.route(f"river {number}"), reward=0.5)
+    world.now += 1
+    world.learn()
+    world.files.prune([former.version])
+    verdict = world.router.verify(deep=True)
+    assert (verdict.ok, verdict.not_compared, verdict.deep_decisions) == (True, 1, 28)
+    bent = [p * 0.97 + 0.01 for p in made.pmf]
+    drawn = bent[made.arms.index(made.arm)]
+    world.write(update(decisions).where(decisions.c.id == made.id).values(pmf=json.dumps(bent), propensity=drawn))
+    assert world.router.verify(deep=True).deep_mismatches == 1

@@ -10,11 +10,11 @@ from fastapi import Query as QueryParameter
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import IdempotencyKey, admitting_router, awaited, router_of
+from ragbandit.router.api.reply_types import OutcomeReply
 from ragbandit.router.api.requests import OutcomeBody, RouteBody, identity
 from ragbandit.router.api.responses import (
     REPLIES,
     JsonReply,
-    OutcomeReply,
     answer_json,
     cancellation_json,
     headers,

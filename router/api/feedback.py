@@ -9,8 +9,9 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 
 from ragbandit.router.api.dependencies import IdempotencyKey, admitting_router, awaited, router_of
+from ragbandit.router.api.reply_types import BatchReply, ErrorReply
 from ragbandit.router.api.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
-from ragbandit.router.api.responses import REPLIES, BatchReply, ErrorReply, JsonReply, error_json
+from ragbandit.router.api.responses import REPLIES, JsonReply, error_json
 from ragbandit.router.errors import InvalidInput, RagBanditError
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback

@@ -7,7 +7,8 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ragbandit.router.api.dependencies import router_of
-from ragbandit.router.api.responses import REPLIES, HealthReply, JsonReply, ReadyReply, status_json
+from ragbandit.router.api.reply_types import HealthReply, ReadyReply
+from ragbandit.router.api.responses import REPLIES, JsonReply, status_json
 
 __all__ = ["OPERATIONS", "add_operations"]
 

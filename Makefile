@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: install test test-slow quick isa-matrix lint demo bench bench-publish bench-strategies docs clean
+.PHONY: install test test-slow unit quick isa-matrix lint demo bench bench-publish bench-strategies docs clean
 
 install: $(STAMP)
 
@@ -23,20 +23,27 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Processes that test: by default one for every core, four at most. A file is tested by one of them, since its fixtures
+# may be dear; the tiers begin with the longest, so that none is left waiting at the end.
+WORKERS ?= auto
+PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
+
 test: lint
-	$(BIN)/python -m pytest tests/acceptance tests/integration tests/unit -m "not slow and not gpu" \
-		-n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) tests/acceptance tests/integration tests/unit --no-loadscope-reorder
+
+unit: install
+	$(PYTEST) tests/unit -q
 
 # What takes minutes: 20 kills of each process under load, long replays.
 test-slow: install
 	$(BIN)/python -m pytest tests/acceptance tests/integration tests/unit -m "slow and not gpu" --timeout 900
 
-# For the hand, within a minute or two: what changed since main (or CHANGED_SINCE) is linted, and the unit tests run.
+# For the hand: what changed since main (or CHANGED_SINCE) is linted, and the unit tests run.
 CHANGED_SINCE ?= main
 quick: install
 	@files=$$( { git diff --name-only --diff-filter=d $(CHANGED_SINCE) -- '*.py'; git ls-files -o --exclude-standard -- '*.py'; } | sort -u ); \
 		if [ -n "$$files" ]; then $(BIN)/ruff format --check $$files && $(BIN)/ruff check $$files; fi
-	$(BIN)/python -m pytest tests/unit -q -m "not slow and not gpu" -n auto --maxprocesses 4 --dist loadfile
+	$(MAKE) --no-print-directory unit
 
 # The tests that compute, under every instruction set that this processor has, with one thread and two, and when busy.
 # ONLY="AVX2 OpenBLAS": the settings with these words.

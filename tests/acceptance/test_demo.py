@@ -11,7 +11,7 @@ import sys
 import pytest
 import yaml
 
-from examples.handbook.command import read_questions
+from examples.handbook.command import HERE, read_questions
 from examples.handbook.side_by_side import KINDS, sampled
 
 from .conftest import ROOT
@@ -39,8 +39,16 @@ def run_demo(data, *options):
 @pytest.mark.models
 @pytest.mark.timeout(280)
 def test_a_short_demo(tmp_path):
-    """Twelve questions of the demo are answered by the real models, judged, learned and verified."""
-    run_demo(tmp_path)
+    """Twelve questions of the demo are answered by the real models, judged, learned and verified.
+
+    With the demo's own settings, but for one answer process instead of two: each loads the model anew.
+    """
+    tree = yaml.safe_load((HERE / "config.yaml").read_text())
+    tree["workers"]["answer"] = 1
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(tree, sort_keys=False))
+
+    run_demo(tmp_path / "data", "--config", str(config))
 
 
 @pytest.mark.timeout(280)

@@ -98,7 +98,7 @@ def reference_states(encoder):
 
 
 def ids_of(encoder, texts) -> list[list[int]]:
-    return [encoder._ids(text) for text in texts]
+    return [encoder._tokenizer.ids(text) for text in texts]
 
 
 def test_hashing_encoder_is_deterministic_and_standardised():
@@ -327,8 +327,8 @@ def test_any_text_costs_max_tokens_at_most(encoder, monkeypatch, text):
             read.append((len(part), len(encoded.ids)))
             return encoded
 
-    tokenizer = encoder._tokenizer
-    monkeypatch.setattr(encoder, "_tokenizer", Tokenizer())
+    tokenizer = encoder._tokenizer.tokenizer
+    monkeypatch.setattr(encoder._tokenizer, "tokenizer", Tokenizer())
     assert np.isfinite(encoder.encode([text])).all()
     [(characters, tokens)] = read
     assert characters <= 32 * 128

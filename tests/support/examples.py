@@ -3,7 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from ragbandit.router.policies.testing import ARMS
+from ragbandit.router.policies.examples import ARMS
 from ragbandit.router.types import ArmName
 
 __all__ = ["offered_arms", "steady"]

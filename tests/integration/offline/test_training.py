@@ -15,8 +15,9 @@ from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.training import read_questions, train, trainable
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.examples import ARMS, made_updates
 from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
-from ragbandit.router.policies.testing import ARMS, made_updates, sha_of, taught
+from ragbandit.router.policies.testing import sha_of, taught
 from ragbandit.router.types import Query
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 

@@ -7,7 +7,8 @@ import pytest
 
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.policies import testing as checks
-from ragbandit.router.policies.testing import ARMS, POLICY_CHECKS, sha_of
+from ragbandit.router.policies.examples import ARMS
+from ragbandit.router.policies.testing import POLICY_CHECKS, sha_of
 from ragbandit.router.types import TableRow
 from tests.support.finetuned import adaptive, multi, output_of, row, rows_by_word
 from tests.support.tiny_models import COSTS, tiny_trained

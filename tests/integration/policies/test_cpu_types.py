@@ -13,9 +13,10 @@ import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.examples import ARMS, made_features, made_query, made_updates
 from ragbandit.router.policies.finetuned.adaptive_rag import AdaptiveRag
 from ragbandit.router.policies.finetuned.multi_label import MultiLabel
-from ragbandit.router.policies.testing import ARMS, made_features, made_query, made_updates, sha_of
+from ragbandit.router.policies.testing import sha_of
 from tests.support.policy_examples import EXAMPLES
 
 ROOT = Path(__file__).parents[3]

@@ -13,6 +13,7 @@ import pytest
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.examples import ARMS, made_updates
 from ragbandit.router.policies.llm import DESCRIPTIONS, Llm
 from ragbandit.router.policies.llm_client import (
     MAX_QUESTION,
@@ -22,7 +23,7 @@ from ragbandit.router.policies.llm_client import (
     messages_of,
     parse_choice,
 )
-from ragbandit.router.policies.testing import ARMS, POLICY_CHECKS, made_updates, sha_of, taught
+from ragbandit.router.policies.testing import POLICY_CHECKS, sha_of, taught
 from ragbandit.router.types import ArmName, Query
 from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
 

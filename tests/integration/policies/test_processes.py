@@ -4,13 +4,9 @@ import os
 import subprocess
 import sys
 
+from ragbandit.router.policies.examples import made_updates
 from ragbandit.router.policies.linear.mba import MbaRag
-from ragbandit.router.policies.testing import (
-    made_updates,
-    pmf_of,
-    sha_of,
-    taught,
-)
+from ragbandit.router.policies.testing import pmf_of, sha_of, taught
 
 
 def test_two_runs_of_mba_are_bit_identical():

@@ -14,16 +14,8 @@ from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, pmf_of_one
 from ragbandit.router.policies.budget import BEND, MEMORY, TEMPERATURE, BudgetPolicy
 from ragbandit.router.policies.draw import choose, gate, seed_of
-from ragbandit.router.policies.testing import (
-    ARMS,
-    POLICY_CHECKS,
-    made_features,
-    made_query,
-    made_reward,
-    made_updates,
-    sha_of,
-    taught,
-)
+from ragbandit.router.policies.examples import ARMS, made_features, made_query, made_reward, made_updates
+from ragbandit.router.policies.testing import POLICY_CHECKS, sha_of, taught
 from ragbandit.router.types import ArmName, Query
 
 TABLE = Path("/work/shared/data/routing/flan_t5_xl_dev.jsonl")

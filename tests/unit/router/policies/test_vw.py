@@ -15,15 +15,8 @@ from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.draw import gate
-from ragbandit.router.policies.testing import (
-    ARMS,
-    POLICY_CHECKS,
-    made_features,
-    made_reward,
-    made_updates,
-    sha_of,
-    taught,
-)
+from ragbandit.router.policies.examples import ARMS, made_features, made_reward, made_updates
+from ragbandit.router.policies.testing import POLICY_CHECKS, sha_of, taught
 from ragbandit.router.policies.vw import VowpalWabbit
 from ragbandit.router.types import ArmName, Query
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.policies.testing import ARMS
+from ragbandit.router.policies.examples import ARMS
 from ragbandit.router.serving.validation import (
     MAX_TEXT,
     capped,

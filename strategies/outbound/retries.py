@@ -1,6 +1,6 @@
 """Retries of a call to another machine: the pause before the next attempt.
 
-Which failures are worth another attempt, and how a Retry-After header is read, stands in `router.errors`
+The failures that are worth another attempt, and the reading of a Retry-After header, stand in `router.http_retries`
 (`is_retryable`, `retry_after_s`): the router's own calls follow the same rule.
 """
 

@@ -44,6 +44,7 @@ from ragbandit.router.serving.validation import (
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.registration import register_policy
 from ragbandit.router.storage.rows import canonical
 from ragbandit.router.types import (
     Decision,
@@ -128,7 +129,9 @@ class Router:
 
     def start(self) -> None:
         """Register the policy, take over the newest snapshot, start the threads. Once. Raises StoreError."""
-        self.store.register_policy(
+        register_policy(
+            self.database,
+            label=self.store.label,
             algorithm=self._fresh.algorithm,
             params=canonical(dict(self._fresh.params)),
             encoder_hash=self.snapshots.encoder_hash,

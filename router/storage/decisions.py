@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, Select, Table, exists, insert, literal, select, text, update
+from sqlalchemy import Connection, RowMapping, Table, exists, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.errors import Conflict, NotFound, RagBanditError, StoreError
@@ -223,66 +223,6 @@ class DecisionStore:
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(f"the rows of decision {decision_id} cannot be read: {error}") from error
 
-    def register_policy(self, *, algorithm: str, params: str, encoder_hash: str, now: float) -> None:
-        """Make the ledger known. It inherits every decision in the store that it has not seen as waiting.
-
-        Raises Conflict if the ledger was learned with another encoder: its features would not fit.
-        """
-        with self.database.write() as connection:
-            row = {
-                "label": self.label,
-                "algorithm": algorithm,
-                "params": params,
-                "encoder_hash": encoder_hash,
-                "made_at": now,
-            }
-            # A label that is known has a row in `waiting` for every decision since: there is nothing to inherit.
-            kept = self._policy_row(connection)
-            if kept is None:
-                if self._register_new(connection, row):
-                    return
-                kept = self._policy_row(connection)
-                assert kept is not None
-            other = self._other_encoder(connection, kept["encoder_hash"], ours=encoder_hash)
-            if other is not None:
-                raise Conflict(
-                    f"the ledger {self.label!r} was learned with encoder {other[:12]}, "
-                    f"the configured encoder is {encoder_hash[:12]}",
-                    field="encoder",
-                    remedy="set the encoder back, or start a new ledger with another policy.label",
-                )
-            if (kept["algorithm"], kept["params"], kept["encoder_hash"]) != (algorithm, params, encoder_hash):
-                connection.execute(
-                    update(policies)
-                    .where(policies.c.label == self.label)
-                    .values(algorithm=algorithm, params=params, encoder_hash=encoder_hash, made_at=now)
-                )
-
-    def _other_encoder(self, connection: Connection, kept: str, *, ours: str) -> str | None:
-        """The encoder of what this ledger learned, where a policy that needs features of `ours` cannot follow it."""
-        if kept or not ours:
-            return kept if ours not in ("", kept) else None
-        # Learned so far by a policy that needs no features: whichever encoder the decisions had.
-        query = select(decisions.c.encoder_hash).join(updates, updates.c.decision_id == decisions.c.id)
-        query = query.where(updates.c.policy == self.label, decisions.c.encoder_hash != ours)
-        return connection.execute(query.limit(1)).scalar()
-
-    def _policy_row(self, connection: Connection) -> RowMapping | None:
-        return connection.execute(select(policies).where(policies.c.label == self.label)).mappings().first()
-
-    def _register_new(self, connection: Connection, row: dict[str, Any]) -> bool:
-        """Insert the label, with every decision in the store as waiting; False if another router was first."""
-        if connection.dialect.name == "postgresql":
-            # A decision that is being committed has not seen this label, and this label would not see it. The lock
-            # stops every insert until this transaction ends, so it is taken once per label and not at every start.
-            connection.execute(text("LOCK TABLE decisions IN SHARE MODE"))
-        if not insert_new(connection, policies, [row], key="label"):
-            return False
-        dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-        inherited = dialect.insert(waiting).from_select(_ROOM, _history(self.label))
-        connection.execute(inherited.on_conflict_do_nothing())
-        return True
-
     def _lock_waiting(self, connection: Connection, ids: set[str]) -> dict[tuple[str, str], RowMapping]:
         """The rows of `waiting` of these decisions by (decision, label), locked.
 
@@ -326,10 +266,6 @@ _WAITS_FOR_OUTCOME: Final = "waiting for an outcome: report it by POST /v1/outco
 def _needs_outcome(item: Feedback, row: RowMapping) -> bool:
     """Whether this feedback cannot be learned before the caller reports the outcome of the decision."""
     return row["run_by"] == "caller" and item.kind != "reward" and not row["has_outcome"]
-
-
-#: columns of `waiting`, in the order of `_history`
-_ROOM = ["policy", "decision_id", "decided_at", "run_by", "has_outcome", "has_feedback", "has_reward"]
 
 
 def _waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
@@ -441,22 +377,6 @@ def _receipt(
         return Receipt(feedback_id=item.id, duplicate=row["id"] not in new, late=late)
     assert row["decision_id"] not in known
     return _unknown_decision()
-
-
-def _history(label: str) -> Select[Any]:
-    """Waiting rows for the decisions of which this ledger knows nothing: made before it, or under another label."""
-    fed = exists().where(feedback.c.decision_id == decisions.c.id)
-    rewarded = fed.where(feedback.c.kind == "reward")
-    done = exists().where(outcomes.c.decision_id == decisions.c.id)
-    seen = [
-        exists().where(table.c.policy == label, table.c.decision_id == decisions.c.id)
-        for table in (waiting, updates, closures)
-    ]
-    return (
-        select(literal(label), decisions.c.id, decisions.c.made_at, decisions.c.run_by, done, fed, rewarded)
-        .select_from(decisions)
-        .where(*(~known for known in seen))
-    )
 
 
 def _unknown_decision() -> NotFound:

@@ -25,8 +25,9 @@ from sqlalchemy import Connection, and_, delete, insert, select
 from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.audit import draw_fault
 from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.storage.decisions import DecisionStore, insert_new
+from ragbandit.router.storage.decisions import insert_new
 from ragbandit.router.storage.ledger import Entry, Ledger
+from ragbandit.router.storage.registration import register_policy
 from ragbandit.router.storage.rows import decision_row, feedback_row, outcome_row, update_row
 from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
 from ragbandit.router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
@@ -150,9 +151,10 @@ def _register(ledger: Ledger, *, now: float) -> str:
     What a router has said of it stands. "" where any encoder will do.
     """
     if ledger.registered() is None:
-        store = DecisionStore(ledger.database, label=ledger.label)
         with contextlib.suppress(Conflict):  # a router has opened it just now
-            store.register_policy(algorithm=IMPORTED, params="{}", encoder_hash="", now=now)
+            register_policy(
+                ledger.database, label=ledger.label, algorithm=IMPORTED, params="{}", encoder_hash="", now=now
+            )
     registered = ledger.registered()
     assert registered is not None
     return str(registered["encoder_hash"])

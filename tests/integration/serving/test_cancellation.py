@@ -13,6 +13,7 @@ from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.registration import register_policy
 from ragbandit.router.storage.tables import cancellations as kept
 from ragbandit.router.types import Cost, Outcome, Query
 
@@ -20,7 +21,7 @@ from ragbandit.router.types import Cost, Outcome, Query
 @pytest.fixture
 def store(database):
     made = DecisionStore(database, label="main")
-    made.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    register_policy(made.database, label=made.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
     return made
 
 

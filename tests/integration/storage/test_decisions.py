@@ -18,6 +18,7 @@ from ragbandit.router.storage.closing import ClosingRule
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.registration import register_policy
 from ragbandit.router.storage.rows import decision_row
 from ragbandit.router.storage.tables import decisions, feedback, outcomes, waiting
 from ragbandit.router.types import Cost, Feedback, Outcome, Query, Receipt, Retrieved, Round
@@ -28,7 +29,7 @@ THREADS = 8
 @pytest.fixture
 def store(database):
     made = DecisionStore(database, label="main")
-    made.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    register_policy(made.database, label=made.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
     return made
 
 
@@ -355,7 +356,7 @@ def test_decision_waits_for_every_label(store, database, make_decision):
     second = DecisionStore(database, label="second")
     store.add_decisions([make_decision("d1")])
     assert [row[0] for row in flags(database)] == ["main"]
-    second.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    register_policy(second.database, label=second.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
     store.add_decisions([make_decision("d2", run_by="worker")])
     second.add_decisions([make_decision("d3", policy="second")])
     assert [row[0] for row in flags(database)] == ["main"] * 3 + ["second"] * 3
@@ -371,7 +372,7 @@ def test_decision_before_any_label(database, make_decision):
     """A decision that is kept before its label is registered waits in it all the same, once."""
     store = DecisionStore(database, label="main")
     store.add_decisions([make_decision("d1")])
-    store.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    register_policy(store.database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
     assert [row[0] for row in flags(database)] == ["main"]
     assert counters(Ledger(database, label="main")).balanced
 
@@ -389,9 +390,9 @@ def test_known_label_is_registered_without_locks_and_counts(database, make_decis
 
     event.listen(database.engine, "before_cursor_execute", record)
     try:
-        store.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+        register_policy(store.database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
         first, statements[:] = list(statements), []
-        store.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=2.0)
+        register_policy(store.database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=2.0)
     finally:
         event.remove(database.engine, "before_cursor_execute", record)
     assert any("INSERT INTO WAITING" in each for each in first)
@@ -415,7 +416,7 @@ def test_label_registered_while_a_decision_is_kept(store, database, make_decisio
 
     def register() -> None:
         assert begun.wait(10)
-        second.register_policy(algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+        register_policy(second.database, label=second.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
         registered.set()
 
     with ThreadPoolExecutor(2) as pool:

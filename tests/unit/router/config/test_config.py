@@ -10,7 +10,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_policy
-from tests.support.tiny_models import tiny_trained
 
 SHIPPED = Path(__file__).parents[4] / "config.yaml"
 
@@ -426,44 +425,6 @@ def test_policy_that_cannot_decide_here_is_refused(policy, field):
         check_policy(Settings.model_validate({"policy": policy}))
     assert caught.value.field == f"policy.params.{field}"
     assert caught.value.remedy
-
-
-def trained(name, *, inside=None, **params):
-    """The policy section of a classifier of no_retrieval, single_step and multi_step, alone or inside a budget."""
-    params = {"trained": tiny_trained(name), "device": "cpu", "max_tokens": 16, "threads": 1, **params}
-    return (
-        {"name": name, "params": params}
-        if inside is None
-        else {"name": inside, "params": {"target": 1.0, "policy": name, "params": params}}
-    )
-
-
-@pytest.mark.parametrize("arms", [["single_step", "multi_step"], ["single_step"]])
-@pytest.mark.parametrize("name", ["adaptive_rag", "multi_label"])
-def test_classifier_may_know_more_arms_than_are_offered(name, arms):
-    """A trained classifier is taken where its table has every configured arm, whatever arms only training names."""
-    params = {"single": "one", "multi": "many"} if name == "adaptive_rag" else {}
-    check_policy(Settings.model_validate({"policy": trained(name, **params), "arms": {arm: {} for arm in arms}}))
-
-
-@pytest.mark.parametrize(
-    ("arms", "unknown", "fault"),
-    [
-        (["single_step", "deep", "wide"], "['deep', 'wide']", "never choose them"),
-        (["no_retrieval", "single_step", "multi_step", "wide"], "['wide']", "never choose them"),
-        (["single", "multi"], "['multi', 'single']", "all arms would be alike"),
-    ],
-)
-@pytest.mark.parametrize("inside", [None, "budget"])
-def test_classifier_that_does_not_know_the_arms_is_refused(arms, unknown, fault, inside):
-    """An arm that the table of a trained classifier lacks is refused by name; inside a budget too."""
-    policy = trained("multi_label", inside=inside) | {"fallback": arms[0]}
-    with pytest.raises(ConfigError) as caught:
-        check_policy(Settings.model_validate({"policy": policy, "arms": {arm: {} for arm in arms}}))
-    assert caught.value.field == ("policy.params.trained" if inside is None else "policy.params.params.trained")
-    assert unknown in caught.value.message
-    assert fault in caught.value.message
-    assert "ragbandit train --policy multi_label" in caught.value.remedy
 
 
 def test_unknown_param_is_not_repeated():

@@ -53,11 +53,3 @@ def test_replay_refuses_a_mistyped_arm(name, params, field):
     with pytest.raises(ConfigError, match="'typo' is not among the arms") as caught:
         check_candidate(candidate, arms=ARMS)
     assert caught.value.field == f"{name}.{field}"
-
-
-@pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_every_param_with_an_arms_name_is_checked(name):
-    """No param of a policy holds the name of an arm that `arms_named` leaves out, but for those of training."""
-    policy = make_policy(name, params=EXAMPLES[name])
-    given = {key for key, value in EXAMPLES[name].items() if isinstance(value, str) and value in ARMS}
-    assert given <= set(policy.arms_named)

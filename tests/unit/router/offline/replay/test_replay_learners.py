@@ -21,7 +21,6 @@ from ragbandit.router.policies.fixed import Uniform
 from ragbandit.router.types import PolicyLabel
 from tests.support.log_rows import plain_rows
 from tests.support.replay_logs import ARMS, close, judged, lived_rows, rows_from
-from tests.support.tiny_models import tiny_trained
 
 # ------------------------------------------------------------------------------------------------------------ snapshots
 
@@ -299,11 +298,3 @@ def test_untrained_policies_are_refused(name, params):
     assert caught.value.field == (f"{name}.params.trained" if name == "budget" else f"{name}.trained")
     assert "ragbandit train" in caught.value.remedy
     assert f"--param {caught.value.field}=FOLDER" in caught.value.remedy
-
-
-def test_policies_trained_on_other_arms_are_refused():
-    """A classifier whose table lacks the log's arms would play them alike: they are named."""
-    params = {"trained": tiny_trained("multi_label"), "device": "cpu", "max_tokens": 16, "threads": 1}
-    asked = parse_candidates(["multi_label"], params={"multi_label": params})
-    with pytest.raises(ConfigError, match="does not know the arms"):
-        replay(memory_log(lived_rows(10)), candidates=asked)

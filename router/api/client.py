@@ -119,7 +119,8 @@ class Client:
             response = self._http.send(request)
         except httpx.TransportError as error:
             raise NotReady(
-                f"{self._http.base_url}{path}: {error}", remedy="check the URL, and that the service is running"
+                f"{self._http.base_url}{path}: {error}",
+                remedy="check the URL (on the command line --url or RAGBANDIT_URL), and that the service is running",
             ) from error
         try:
             body = response.json()

@@ -30,7 +30,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.bootstrap import check_packages
+from ragbandit.router.serving.bootstrap import check_packages, check_weights
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.database import Database, migrate
 
@@ -132,6 +132,7 @@ def _add_validate(app: typer.Typer, *, check: Check, check_more: Check) -> None:
             check_more(loaded.settings)
             check_policy(loaded.settings)
             check_packages(loaded.settings)
+            check_weights(loaded.settings)
             rows = [row for row in configuration.effective(loaded) if not changed or row[2] != "default"]
             if as_json:
                 print_json([{"key": key, "value": value, "source": source} for key, value, source in rows])

@@ -232,8 +232,9 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         message = f"unknown setting, value {first['input']!r}"
         remedy = f"known here: {', '.join(sorted(section))}"
     elif first["type"] != "value_error":
-        message = f"{message.replace('Input should be', 'must be', 1)}, not {first['input']!r}"
-        remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else _default_of(key)
+        wanted = re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", message)
+        message = f"{wanted.replace('Input should be', 'must be', 1)}, not {first['input']!r}"
+        remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else _default_of(key) or _section_example(key)
     else:
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
@@ -250,6 +251,15 @@ def _default_of(key: str) -> str | None:
     """A remedy that shows the default of this setting; None for what is no single setting."""
     defaults = _leaves(Settings().model_dump())
     return f"the default is {json.dumps(defaults[key])}" if key in defaults else None
+
+
+def _section_example(section: str) -> str | None:
+    """A remedy that shows a setting of this section with its default; None for what is no section."""
+    for key, value in _leaves(Settings().model_dump()).items():
+        name = key.removeprefix(f"{section}.")
+        if name != key and "." not in name:
+            return f"for example {section}: {{{name}: {json.dumps(value)}}}"
+    return None
 
 
 def _check_database(settings: Settings) -> None:

@@ -12,6 +12,7 @@ from ragbandit.router.config.settings import EncoderSettings, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.weights import at_hand
 from ragbandit.router.errors import QueueError, StoreError, missing_package
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import redis_runs, redis_url
@@ -21,7 +22,7 @@ from ragbandit.router.storage.database import Database, check_schema
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 
-__all__ = ["check_packages", "ledger_of", "make_encoder", "make_jobs", "make_learner", "open_database"]
+__all__ = ["check_packages", "check_weights", "ledger_of", "make_encoder", "make_jobs", "make_learner", "open_database"]
 
 log = logging.getLogger("ragbandit.bootstrap")
 
@@ -39,6 +40,12 @@ def check_packages(settings: Settings) -> None:
         for name in _ENCODER_PACKAGES:
             if importlib.util.find_spec(name) is None:
                 raise missing_package(name, extra="models", field="encoder.model")
+
+
+def check_weights(settings: Settings) -> None:
+    """Refuse an encoder whose weights are sure not to be found. Nothing is fetched or asked. Raises ConfigError."""
+    if settings.encoder.model != "hashing":
+        at_hand(settings.encoder.model, setting="encoder.model")
 
 
 def open_database(settings: Settings) -> Database:

@@ -153,16 +153,15 @@ class Router:
         Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (time ran out).
         """
         timeout_s = checked_seconds(timeout_s, field="timeout_s")
-        query = Query(text=query) if isinstance(query, str) else query
         return _result(self.submit(query), timeout_s=timeout_s)
 
-    def submit(self, query: Query, *, run_by: RunBy = "caller") -> "Future[Decision]":
+    def submit(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
         """`route` without waiting; with run_by="worker" only arms that our workers run are offered."""
+        query = Query(text=query) if isinstance(query, str) else query
         return self.service.submit(query, run_by=run_by)
 
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
         """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds."""
-        query = Query(text=query) if isinstance(query, str) else query
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_seconds(wait_s, field="wait_s")
         decision = _result(self.submit(query, run_by="worker"), timeout_s=SERVE_S)
         waiting = self.await_outcome(decision)

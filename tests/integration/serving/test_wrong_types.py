@@ -114,3 +114,8 @@ def test_a_record_is_short_to_print(router):
     key = router.route("Who wrote Dracula?").id
     assert "array(" not in repr(router.decision(key))
     assert router.decision(key).decision.features.shape == (8,)
+
+
+def test_submit_takes_the_text_of_a_question(router):
+    """`submit` takes a question as a string, as `route` does."""
+    assert router.submit("Who wrote Dracula?").result(10).query.text == "Who wrote Dracula?"

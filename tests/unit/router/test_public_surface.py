@@ -46,6 +46,11 @@ def test_public_names():
     assert all(getattr(ragbandit, name) is not None for name in PUBLIC)
 
 
+def test_lazy_names_are_listed():
+    """`dir(ragbandit)` has the names that are loaded when they are first named."""
+    assert set(PUBLIC) <= set(dir(ragbandit))
+
+
 def test_unknown_name():
     """A name that is not there is an AttributeError that says so."""
     with pytest.raises(AttributeError, match="no attribute 'Oracle'"):

@@ -161,6 +161,16 @@ def test_validate_names_the_missing_package(whole, monkeypatch, text, package, e
     assert f"the package {package} is missing (pip install 'ragbandit[{extra}]')" in done.output
 
 
+@pytest.mark.parametrize("model", ["./nowhere", "no-organisation/no-model"])
+def test_validate_refuses_encoder_weights_that_cannot_be_found(whole, monkeypatch, model):
+    """Encoder weights that no start could find end `validate` with exit code 2 and the setting's name."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = whole(f"arms: {{fast: {{run_by: caller}}}}\nencoder: {{model: {model}}}", "validate", bare=True)
+    assert done.exit_code == 2
+    assert "encoder.model" in done.output
+    assert model in done.output
+
+
 def test_host_and_port_are_settings(monkeypatch):
     """--host and --port stand for server.host and server.port, of this process and of those that it starts."""
     monkeypatch.setenv("RAGBANDIT_SERVER__HOST", "")  # so that both are taken away again

@@ -485,8 +485,11 @@ def test_source_of_what_was_given_as_a_whole(written):
 
 
 def test_a_wrong_value_is_told_the_default(written):
-    """The remedy for a value of a wrong type is the default, and for arms an example."""
+    """The remedy for a value of a wrong type is the default, and for a section an example."""
     assert refused(written("learning: {batch: many}")).remedy == "the default is 256"
     error = refused(written("arms: [fast]"))
     assert "fast: {run_by: caller}" in error.remedy
-    assert error.message.startswith("must be a valid dictionary, not ['fast']")
+    assert error.message.startswith("must be a mapping, not ['fast']")
+    error = refused(written("policy: mba"))
+    assert error.message.startswith("must be a mapping, not 'mba'")
+    assert error.remedy == 'for example policy: {name: "mba"}'

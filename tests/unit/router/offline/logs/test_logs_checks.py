@@ -108,7 +108,7 @@ def test_missing_key(tmp_path, key):
     [
         (b"{", "not JSON"),
         (b"[1]", "is a list"),
-        (b"\xff", "not JSON"),
+        (b"\xff", "not UTF-8"),
         (b'{"a": 1, "a": 2}', "twice"),
         (b"[" * 100_000, "not JSON"),
     ],

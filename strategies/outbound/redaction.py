@@ -35,6 +35,8 @@ _QUOTED: Final = (
 )
 #: longest line that is read, in characters: the patterns' time grows with its square
 _LINE: Final = 4000
+#: characters kept of each end of a text: a traceback says what failed at its end
+_END: Final = 20_000
 
 #: cut off or not
 _PRIVATE_KEY: Final = re.compile(
@@ -81,9 +83,14 @@ def without_secrets(text: str) -> str:
     Removed are the user, password, query and fragment of URLs; users and passwords before an @; values of fields whose
     names speak of passwords, keys, tokens or secrets, as connection strings, JSON, YAML and Python write them;
     Authorization headers; keys of well-known services; private keys. In doubt more is removed than needed. A secret
-    that looks like any other word stays. Of a line only the first 4,000 characters are kept.
+    that looks like any other word stays. Of a line only the first 4,000 characters are kept, and of a long text the
+    lines in its first and last 20,000.
     """
     text = _PRIVATE_KEY.sub(_REDACTED, text)
+    if len(text) > 2 * _END:
+        # Whole lines only: half a line may hold a secret without the word that tells it.
+        head, tail = text[:_END].rpartition("\n"), text[-_END:].partition("\n")
+        text = f"{head[0] or head[2]}\n...\n{tail[2]}"
     return "\n".join(_line_without_secrets(line) for line in text.split("\n"))
 
 

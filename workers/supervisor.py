@@ -14,7 +14,6 @@ import fcntl
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +32,7 @@ from ragbandit.router.errors import ConfigError, NotReady, RagBanditError
 from ragbandit.router.jobs.processes import PARENT_VARIABLE
 from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.serving.bootstrap import check_port
 from ragbandit.router.storage.files import write_file
 from ragbandit.workers.wiring.arms import check_arms
 
@@ -223,7 +223,7 @@ class Supervisor:
                 remedy="set a port from 1 to 65535",
             )
         self._lock = _locked(Path(self.settings.data_dir) / "up.lock")
-        _check_port(self.settings)
+        check_port(self.settings.server)
         self._hand_on(self._tree)
         if self.redis is not None:
             self.redis.start()
@@ -388,17 +388,3 @@ def _locked(file: Path) -> IO[bytes]:
             remedy="stop it, or give this one a data_dir of its own",
         ) from error
     return opened
-
-
-def _check_port(settings: Settings) -> None:
-    server = settings.server
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((server.host, server.port))
-        except OSError as error:
-            raise ConfigError(
-                f"{server.host}:{server.port} cannot be used: {error.strerror}",
-                field="server.port",
-                remedy="choose another port, or stop what listens there",
-            ) from error

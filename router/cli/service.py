@@ -30,7 +30,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.bootstrap import check_packages, check_weights
+from ragbandit.router.serving.bootstrap import check_packages, check_port, check_weights
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.database import Database, migrate
 
@@ -67,6 +67,7 @@ def _add_serve(app: typer.Typer, *, check: Check) -> None:
             settings = loaded.settings
             check(settings)
             check_policy(settings)
+            check_port(settings.server)
             die_with_parent()
             # A failure to open must end the process with our one line, not with a server's traceback.
             router = Router.open(settings)

@@ -3,17 +3,18 @@
 import contextlib
 import importlib.util
 import logging
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from ragbandit.router.config.settings import EncoderSettings, Settings
+from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.weights import at_hand
-from ragbandit.router.errors import QueueError, StoreError, missing_package
+from ragbandit.router.errors import ConfigError, QueueError, StoreError, missing_package
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import redis_runs, redis_url
 from ragbandit.router.learning.learner import Learner
@@ -22,7 +23,16 @@ from ragbandit.router.storage.database import Database, check_schema
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 
-__all__ = ["check_packages", "check_weights", "ledger_of", "make_encoder", "make_jobs", "make_learner", "open_database"]
+__all__ = [
+    "check_packages",
+    "check_port",
+    "check_weights",
+    "ledger_of",
+    "make_encoder",
+    "make_jobs",
+    "make_learner",
+    "open_database",
+]
 
 log = logging.getLogger("ragbandit.bootstrap")
 
@@ -40,6 +50,21 @@ def check_packages(settings: Settings) -> None:
         for name in _ENCODER_PACKAGES:
             if importlib.util.find_spec(name) is None:
                 raise missing_package(name, extra="models", field="encoder.model")
+
+
+def check_port(server: ServerSettings) -> None:
+    """Refuse an address that another process listens on, or that this machine does not have. Raises ConfigError."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"{server.host}:{server.port} cannot be used: {error.strerror}",
+            field="server.port",
+            remedy="choose another host or port, or stop what listens there",
+        ) from error
 
 
 def check_weights(settings: Settings) -> None:

@@ -46,7 +46,7 @@ class Database:
                     raise StoreError(
                         f"the folder of {parsed.database} cannot be made: {error.strerror}",
                         field="database_url",
-                        remedy="choose a place that can be written",
+                        remedy="set database_url, or data_dir which it follows, to a place that can be written",
                     ) from error
         else:
             options["connect_args"] = {

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -27,3 +28,16 @@ def test_serve_says_where_it_listens(tmp_path):
             out, _ = serving.communicate(timeout=20)
     assert '"GET /health HTTP/1.1" 200' in out
     assert serving.returncode in (0, -signal.SIGINT)
+
+
+def test_serve_refuses_a_port_that_is_taken(tmp_path):
+    """Where something listens already, `serve` ends with exit code 2 and the setting's name, not a server's error."""
+    (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\n")
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [sys.executable, "-m", "ragbandit", "serve", "--port", str(taken.getsockname()[1])]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 2
+    assert "CONFIG_INVALID server.port" in done.stderr

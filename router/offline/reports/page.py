@@ -26,6 +26,7 @@ from ragbandit.router.offline.reports.phrases import (
     values_of,
     weight_of,
 )
+from ragbandit.router.storage.files import whole_file
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -54,7 +55,8 @@ def write_page(replayed: ReplayResult, path: str | Path) -> None:
     check_page(path)
     text = page(replayed)
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        with whole_file(Path(path), durable=False) as beside:
+            beside.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error}", field="report", remedy="give another path") from error
 

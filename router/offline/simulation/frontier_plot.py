@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ragbandit.router.errors import ConfigError, InvalidInput, missing_package
 from ragbandit.router.offline.simulation.frontier import Line, Point
+from ragbandit.router.storage.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +82,8 @@ def plot_frontier(
     _draw_above(above, curves, line=line)
     _finish(figure, whole)
     try:
-        figure.savefig(path, format="png")
+        with whole_file(Path(path), durable=False) as beside:
+            figure.savefig(beside, format="png")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error}", field="plot", remedy="give another path") from error
 

@@ -220,7 +220,8 @@ def test_threads_make_no_difference():
     `threads` set.
     """
     code = (
-        "from ragbandit.router.policies.testing import made_updates, sha_of, taught\n"
+        "from ragbandit.router.policies.examples import made_updates\n"
+        "from ragbandit.router.policies.testing import sha_of, taught\n"
         "from ragbandit.router.policies.finetuned.mba_paper import MbaPaper\n"
         f"print(sha_of(taught(lambda: MbaPaper(**{READING!r}), made_updates(12))))"
     )

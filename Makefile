@@ -23,9 +23,9 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Processes that test: by default one for every core, four at most. A file is tested by one of them, since its fixtures
-# may be dear; the tiers begin with the longest, so that none is left waiting at the end.
-WORKERS ?= auto
+# Processes that test: one more than there are cores, since many tests wait; four at most. A file is tested by one of
+# them, since its fixtures may be dear; the tiers begin with the longest, so that none is left waiting at the end.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
 test: lint

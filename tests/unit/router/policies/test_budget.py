@@ -18,7 +18,7 @@ from ragbandit.router.policies.examples import ARMS, made_features, made_query, 
 from ragbandit.router.policies.testing import POLICY_CHECKS, sha_of, taught
 from ragbandit.router.types import ArmName, Query
 
-TABLE = Path("/work/shared/data/routing/flan_t5_xl_dev.jsonl")
+TABLE = Path(__file__).parents[5] / "shared" / "data" / "routing" / "flan_t5_xl_dev.jsonl"
 #: the policies that are wrapped here; "told" is registered by the fixture below
 PLAIN = ("mba", "uniform")
 

@@ -1,0 +1,1 @@
+"""Measurements that run in two revisions of this repository, side by side."""

@@ -13,7 +13,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.util.exc import CommandError
-from sqlalchemy import Connection, Engine, create_engine, event, inspect
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
@@ -48,11 +48,6 @@ class Database:
                         field="database_url",
                         remedy="set database_url, or data_dir which it follows, to a place that can be written",
                     ) from error
-        else:
-            options["connect_args"] = {
-                "connect_timeout": 10,
-                "options": f"-c lock_timeout={int(LOCK_WAIT_S * 1000)} -c statement_timeout=120000",
-            }
         try:
             self.engine: Engine = create_engine(parsed, **options)
         except ImportError as error:
@@ -63,6 +58,8 @@ class Database:
         if self.is_sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            event.listen(self.engine, "do_connect", _connect_postgres)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -91,6 +88,14 @@ class Database:
                 f"the database said: {reason}",
                 remedy="nothing was written; check that the database is reachable, then try again",
             ) from error
+
+
+def _connect_postgres(dialect: Dialect, _record: object, _given: object, parameters: dict[str, Any]) -> Any:
+    from ragbandit.router.storage import postgres  # psycopg is in an extra
+
+    parameters.update(postgres.with_defaults(parameters, lock_wait_s=LOCK_WAIT_S))
+    # None: another driver than psycopg connects by itself, with these parameters.
+    return postgres.connect(parameters) if dialect.driver == "psycopg" else None
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "Branch",
     "Budget",
     "CallFailed",
+    "Checkpoint",
     "ClosedDecision",
     "Cost",
     "Counters",
@@ -375,6 +376,20 @@ class SnapshotInfo:
     sha256: str
     encoder_hash: str
     made_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """A snapshot that is kept, so that a policy is rebuilt from there and not from the beginning of its ledger."""
+
+    snapshot: SnapshotInfo
+    #: the sha256 chain over the ledger's updates 1 to last_seq
+    chain: str
+    #: when a `verify` that found no fault got here; None: none has
+    verified_at: float | None = None
+    #: that verify checked every decision that was made before this time; and their number
+    decided_before: float | None = None
+    decisions: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

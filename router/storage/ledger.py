@@ -13,6 +13,7 @@ from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, 
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.errors import Conflict, StoreError
+from ragbandit.router.storage.chain import advance
 from ragbandit.router.storage.closing import UNANSWERED, ClosingRule
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import insert_new, readable
@@ -146,7 +147,9 @@ class Ledger:
             if gone.rowcount != len(done):
                 raise Conflict("a decision of this batch was closed by somebody else")
             if entries:
-                connection.execute(insert(updates), [update_row(e.update, feedback_at=e.feedback_at) for e in entries])
+                rows = [update_row(e.update, feedback_at=e.feedback_at) for e in entries]
+                connection.execute(insert(updates), rows)
+                advance(connection, rows)
             if closed:
                 connection.execute(insert(closures), [self._closure_row(closure, now) for closure in closed])
             used = [i for e in entries for i in e.update.feedback_ids]

@@ -6,6 +6,7 @@ update (learned, defaulted) or closure (closed, quarantined). That is promise 7:
 """
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Double,
@@ -24,6 +25,8 @@ __all__ = [
     "OLDEST_REVISION",
     "SCHEMA_REVISION",
     "cancellations",
+    "chains",
+    "checkpoints",
     "closures",
     "decisions",
     "feedback",
@@ -37,9 +40,9 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0002"
+SCHEMA_REVISION = "0003"
 #: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
-OLDEST_REVISION = "0002"
+OLDEST_REVISION = "0003"
 
 metadata = MetaData()
 
@@ -186,6 +189,31 @@ snapshots = Table(
     Column("encoder_hash", String(64), nullable=False),
     Column("made_at", Double, nullable=False),
     Index("snapshots_latest", "policy", "last_seq"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("version", String(128), primary_key=True),
+    Column("algorithm", String(40), nullable=False),
+    Column("params", Text, nullable=False, comment="JSON object"),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("sha256", String(64), nullable=False, comment="of the policy, as in snapshots"),
+    Column("chain", String(64), nullable=False, comment="of the updates up to last_seq"),
+    Column("encoder_hash", String(64), nullable=False),
+    Column("made_at", Double, nullable=False),
+    Column("verified_at", Double, comment="when a verify that found no fault got here; NULL: none has"),
+    Column("decided_before", Double, comment="that verify checked every decision made before this time"),
+    Column("decisions", BigInteger, comment="their number"),
+)
+
+chains = Table(
+    "chains",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("last_seq", BigInteger, nullable=False, comment="the last update that is in the chain"),
+    Column("sha256", String(64), nullable=False, comment="over every update up to there, each with what came before"),
 )
 
 leases = Table(

@@ -150,6 +150,7 @@ def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
     """Every schema from the oldest that the code can use to its own is accepted as it is; those around are refused."""
     migrate(empty)
     monkeypatch.setattr(database_module, "OLDEST_REVISION", "0001")
+    monkeypatch.setattr(database_module, "SCHEMA_REVISION", "0002")
     set_revision(empty, revision)
     if fits:
         check_schema(empty)

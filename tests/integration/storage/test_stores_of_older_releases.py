@@ -28,10 +28,11 @@ LEDGERS = {
 
 @pytest.fixture
 def old(tmp_path, monkeypatch):
-    """A folder as release 0.1 left it; it is the current folder."""
+    """A folder as release 0.1 left it, its schema brought up by `ragbandit migrate`; it is the current folder."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     monkeypatch.chdir(tmp_path)
+    run("migrate")
     return tmp_path
 
 

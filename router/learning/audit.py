@@ -186,7 +186,7 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
     info = newest[0]
     verdict.live_version = info.version
     try:
-        policy, _ = files.load(info.version)
+        policy, _ = files.load(info)
     except SnapshotError as error:
         verdict.note(str(error))
         return info
@@ -228,7 +228,7 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
 
 def _apart(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float:
     """The largest relative difference between a replayed policy and its snapshot. Raises SnapshotError."""
-    stored, _ = files.load(info.version)
+    stored, _ = files.load(info)
     return largest_difference(policy.state(), stored.state())
 
 

@@ -62,8 +62,9 @@ class Learner:
         self._width: int | None = None
         self._published = -math.inf
         self._publishing_s = 0.0
-        #: the newest version that was written or found whole here, and its last update
+        #: the newest version that was written or found whole here, its last update and its files as they were then
         self._written, self._written_seq = "", -1
+        self._written_files: str | None = None
         self._lock = threading.Lock()
 
     @property
@@ -85,7 +86,7 @@ class Learner:
             if info.last_seq > end:
                 continue
             try:
-                self._policy, _ = self.files.load(info.version, encoder_hash=self._encoder_hash)
+                self._policy, _ = self.files.load(info, encoder_hash=self._encoder_hash)
             except SnapshotError as error:
                 log.warning(
                     "a snapshot cannot be used; an older one is tried",
@@ -258,8 +259,10 @@ class Learner:
         began = time.monotonic()
         if not force and began - self._published < self._interval:
             return None
-        if self._written and self._written_seq == self.last_seq and self.files.exists(self._written):
-            return None
+        if self._written and self._written_seq == self.last_seq:
+            found = self.files.fingerprint(self._written)
+            if found is not None and found == self._written_files:
+                return None
         info, tensors, described = pack(
             self.policy, label=self.ledger.label, last_seq=self.last_seq, encoder_hash=self._encoder_hash, now=now
         )
@@ -270,10 +273,10 @@ class Learner:
             params=self.policy.params,
             encoder_hash=self._encoder_hash,
         )
-        if newest and newest[0].version == info.version and self._is_whole(info.version):
+        if newest and newest[0].version == info.version and self._is_whole(newest[0]):
             return None
         self.files.write(info, tensors, described)
-        self._written, self._written_seq = info.version, info.last_seq
+        self._wrote(info.version)
         self.ledger.add_snapshot(info)
         self._published = time.monotonic()
         self._publishing_s = self._published - began
@@ -282,14 +285,18 @@ class Learner:
         self.announce(info)
         return info
 
-    def _is_whole(self, version: str) -> bool:
-        """True if the snapshot's files are there and undamaged; remembered, since reading them all takes time."""
+    def _is_whole(self, info: SnapshotInfo) -> bool:
+        """True if the snapshot's files are there and the learner's own; remembered, since reading them takes time."""
         try:
-            self.files.load(version, encoder_hash=self._encoder_hash)
+            self.files.load(info, encoder_hash=self._encoder_hash)
         except SnapshotError as error:
             log.warning(
                 "the newest snapshot is written again", extra={"action": "snapshot_refused", "reason": str(error)}
             )
             return False
-        self._written, self._written_seq = version, self.last_seq
+        self._wrote(info.version)
         return True
+
+    def _wrote(self, version: str) -> None:
+        self._written, self._written_seq = version, self.last_seq
+        self._written_files = self.files.fingerprint(version)

@@ -83,20 +83,39 @@ class SnapshotFiles:
         except OSError as error:
             raise SnapshotError(f"{self.root} cannot be written: {error}", field="snapshots") from error
 
-    def load(self, version: str, *, encoder_hash: str | None = None) -> tuple[Policy, SnapshotInfo]:
-        """The policy of a snapshot, after all checks: format, sha256, encoder, shapes, finite numbers.
+    def load(self, known: SnapshotInfo, *, encoder_hash: str | None = None) -> tuple[Policy, SnapshotInfo]:
+        """The policy of a snapshot that the database knows, after all checks: those of `load_named`, and its sha256.
 
-        encoder_hash None skips the encoder check. Raises SnapshotError saying what is wrong.
+        Files that carry another sha256 than the database has are refused, however well they fit each other: whoever
+        can write to the folder could make them. Raises SnapshotError saying what is wrong.
         """
+        return self._load(known.version, sha256=known.sha256, encoder_hash=encoder_hash)
+
+    def load_named(self, version: str) -> tuple[Policy, SnapshotInfo]:
+        """The policy of a snapshot of which no database is at hand: format, sha256, shapes, finite numbers.
+
+        The sha256 must begin as the version's name ends. Only `ragbandit replay` may use it: nothing decides by it.
+        Raises SnapshotError saying what is wrong.
+        """
+        return self._load(version, sha256=None, encoder_hash=None)
+
+    def _load(self, version: str, *, sha256: str | None, encoder_hash: str | None) -> tuple[Policy, SnapshotInfo]:
+        """sha256 None: unknown, the version's name has its beginning. encoder_hash None skips the encoder check."""
         tensors, described = self._read(version)
-        sha256, made_at = described.pop("sha256", None), described.pop("made_at", 0.0)
+        claimed, made_at = described.pop("sha256", None), described.pop("made_at", 0.0)
         if described.get("format") != FORMAT:
             raise SnapshotError(
                 f"{version} has format {described.get('format')!r}, this version reads {FORMAT}",
                 remedy=_REMAKE,
             )
-        if _sha256(tensors, described) != sha256:
+        if (found := _sha256(tensors, described)) != claimed:
             raise SnapshotError(f"{version} is damaged: its sha256 does not match", remedy="delete its two files")
+        if found != sha256 if sha256 else not version.endswith(found[:12]):
+            raise SnapshotError(
+                f"{version} is not the snapshot that the learner made: its files have the sha256 {found[:12]}, "
+                f"{f'the database has {sha256[:12]}' if sha256 else 'its name says another'}",
+                remedy="find out who wrote to the snapshots folder; the learner makes it again from the ledger",
+            )
         if encoder_hash is not None and described["encoder_hash"] != encoder_hash:
             raise SnapshotError(
                 f"{version} was made with encoder {described['encoder_hash'][:12]}, not {encoder_hash[:12]}",
@@ -114,7 +133,7 @@ class SnapshotFiles:
             algorithm=described["algorithm"],
             params=described["params"],
             last_seq=described["last_seq"],
-            sha256=str(sha256),
+            sha256=found,
             encoder_hash=described["encoder_hash"],
             made_at=made_at,
         )
@@ -127,6 +146,22 @@ class SnapshotFiles:
             system, path = self._system()
             return all(system.exists(f"{path}/{name}") for name in names)
         return all(Path(self.root, name).is_file() for name in names)
+
+    def fingerprint(self, version: str) -> str | None:
+        """Another text after the files were written again, by whomever; None if one is missing. Reads no content."""
+        marks = []
+        try:
+            for name in (f"{version}.json", f"{version}.safetensors"):
+                if self._remote:
+                    system, path = self._system()
+                    system.invalidate_cache(path)
+                    marks.append(str(system.ukey(f"{path}/{name}")))
+                else:
+                    found = Path(self.root, name).stat()
+                    marks.append(f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}")
+        except OSError:
+            return None
+        return " ".join(marks)
 
     def prune(self, versions: list[str]) -> None:
         """Delete these snapshots' files; missing ones are fine."""

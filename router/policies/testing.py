@@ -72,7 +72,7 @@ def through_files(policy: Policy, *, last_seq: int = 0) -> Policy:
         files = SnapshotFiles(folder)
         info, tensors, described = pack(policy, label=LABEL, last_seq=last_seq, encoder_hash=ENCODER, now=1.0)
         files.write(info, tensors, described)
-        return files.load(info.version, encoder_hash=ENCODER)[0]
+        return files.load(info, encoder_hash=ENCODER)[0]
 
 
 def check_pmf_over_any_arms(make: Make) -> None:

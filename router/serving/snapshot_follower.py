@@ -77,7 +77,7 @@ class SnapshotFollower:
     def _loaded(self, info: SnapshotInfo) -> Policy | None:
         """The snapshot's policy; None, logged once per version, if its files are gone, damaged or do not fit."""
         try:
-            return self.files.load(info.version, encoder_hash=self.encoder_hash)[0]
+            return self.files.load(info, encoder_hash=self.encoder_hash)[0]
         except SnapshotError as error:
             if info.version not in self.refused:
                 self.refused.add(info.version)

@@ -542,6 +542,30 @@ def test_snapshots_lost(make_world, database_url, how):
     assert world.router.verify(deep=True).ok
 
 
+def test_forged_snapshot(make_world, database_url, caplog):
+    """A snapshot that a stranger wrote whole, with a sha256 of its own, is refused, counted, and made again."""
+    world = make_world(database_url=database_url)
+    world.judged(5)
+    learner = world.learner()
+    learner.drain()
+    (live,) = world.ledger.latest_snapshots(limit=1)
+    stranger, tensors, described = pack(
+        MbaRag(), label=live.policy, last_seq=live.last_seq, encoder_hash=live.encoder_hash, now=0.0
+    )
+    world.files.write(replace(stranger, version=live.version), tensors, described)
+    assert not world.router.verify().ok
+    other = make_world(database_url=database_url)
+    assert other.router.service.serving.last_seq == 0
+    assert other.router.state().snapshots_refused == 1
+    assert f"{live.version} is not the snapshot that the learner made" in caplog.records[-1].reason
+    assert other.jobs.notified == ["main"]
+    assert learner.drain() == 0
+    learner.close()
+    other.router.refresh()
+    assert other.sha256(other.router.service.serving.policy) == other.sha256(other.replayed())
+    assert other.router.verify(deep=True).ok
+
+
 def test_router_without_snapshots_rings(make_world, database_url):
     """A router that finds no usable snapshot of a ledger that has updates asks the learner for one."""
     world = make_world(database_url=database_url)

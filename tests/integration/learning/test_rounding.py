@@ -59,7 +59,7 @@ def live(world):
 
 def store(world, *, origin, name, row, factor):
     """Make a snapshot live that is `origin` but for one row of its array `name`, multiplied, whole as a learner's."""
-    policy, info = world.files.load(origin)
+    policy, info = world.files.load_named(origin)
     arrays, facts = policy.state()
     arrays = {key: array.copy() for key, array in arrays.items()}
     arrays[name][row] *= factor(arrays[name][row].shape)
@@ -130,7 +130,7 @@ def test_exact_policy(make_world):
     """A policy on numpy has no tolerance: a last bit in its arrays does not verify."""
     world = judged(make_world, policy={"name": "mba"})
     world.learn()
-    policy, info = world.files.load(live(world).version)
+    policy, info = world.files.load(live(world))
     assert tolerance_of(policy) == 0.0
     name = next(name for name, array in policy.state()[0].items() if array.dtype == np.float64 and array.any())
     store(world, origin=info.version, name=name, row=..., factor=lambda _: 1.0 + 2.0**-52)

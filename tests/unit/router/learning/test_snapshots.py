@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +44,10 @@ def written(files):
     return files, info
 
 
-def refused(files, version, *, encoder_hash=ENCODER):
+def refused(files, info, *, encoder_hash=ENCODER):
     with pytest.raises(SnapshotError) as caught:
-        files.load(version, encoder_hash=encoder_hash)
-    assert version in caught.value.message
+        files.load(info, encoder_hash=encoder_hash)
+    assert info.version in caught.value.message
     assert caught.value.remedy, "the error has no remedy"
     return caught.value
 
@@ -59,7 +60,7 @@ def rewritten(files, info, **changes):
 
 
 def forged(files, info, *, tensors=None, **changes):
-    """Change the files and make the sha256 fit again: what another version of ours might have written."""
+    """Change the files and make their sha256 fit again; what the database of whoever wrote that would know of it."""
     path = Path(files.root, f"{info.version}.json")
     described = json.loads(path.read_text()) | changes
     made_at = described.pop("made_at")
@@ -69,12 +70,13 @@ def forged(files, info, *, tensors=None, **changes):
     body = Path(files.root, f"{info.version}.safetensors").read_bytes()
     sha256 = hashlib.sha256(body + canonical(described).encode()).hexdigest()
     path.write_text(json.dumps(described | {"sha256": sha256, "made_at": made_at}))
+    return replace(info, sha256=sha256)
 
 
 def test_round_trip(written):
     """A written snapshot loads as the same policy with the same identity."""
     files, info = written
-    policy, loaded = files.load(info.version, encoder_hash=ENCODER)
+    policy, loaded = files.load(info, encoder_hash=ENCODER)
     assert loaded == info
     assert sha_of(policy) == sha_of(taught_mba())
     assert pmf_of(policy) == pmf_of(taught_mba())
@@ -151,7 +153,7 @@ def test_any_damaged_byte_is_refused(data, tmp_path_factory):
     else:
         spoilt = tensors[:place] + bytes([tensors[place] ^ data.draw(st.integers(1, 255))]) + tensors[place + 1 :]
     files.write(info, spoilt, described)
-    assert "sha256" in refused(files, info.version).message
+    assert "sha256" in refused(files, info).message
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_changed_facts_are_refused(written, changes):
     """A JSON file in which any fact was changed, removed or added is refused."""
     files, info = written
     rewritten(files, info, **changes)
-    assert "damaged" in refused(files, info.version).message
+    assert "damaged" in refused(files, info).message
 
 
 @pytest.mark.parametrize("format_", [0, 2, "1", None])
@@ -182,7 +184,7 @@ def test_other_format_is_refused(written, format_):
     """A snapshot of another format is refused; the learner makes it again from the ledger."""
     files, info = written
     rewritten(files, info, format=format_)
-    error = refused(files, info.version)
+    error = refused(files, info)
     assert "format" in error.message
     assert "ledger" in error.remedy
 
@@ -192,13 +194,13 @@ def test_broken_json_is_refused(written, text):
     """A JSON file that is empty, cut or no object is refused."""
     files, info = written
     Path(files.root, f"{info.version}.json").write_text(text)
-    refused(files, info.version)
+    refused(files, info)
 
 
 def test_other_encoder_is_refused(written):
     """A policy that learned from another encoder's features is refused with both hashes."""
     files, info = written
-    error = refused(files, info.version, encoder_hash="f" * 64)
+    error = refused(files, info, encoder_hash="f" * 64)
     assert error.field == "encoder"
     assert "policy.label" in error.remedy
     assert ENCODER[:12] in error.message
@@ -208,7 +210,7 @@ def test_other_encoder_is_refused(written):
 def test_encoder_check_can_be_left_out(written):
     """Verify loads whatever encoder made it."""
     files, info = written
-    assert files.load(info.version)[1] == info
+    assert files.load(info)[1] == info
 
 
 @pytest.mark.parametrize("suffix", ["json", "safetensors"])
@@ -216,26 +218,26 @@ def test_missing_file_is_refused(written, suffix):
     """A snapshot of which one file is gone is refused."""
     files, info = written
     Path(files.root, f"{info.version}.{suffix}").unlink()
-    refused(files, info.version)
+    refused(files, info)
 
 
 def test_missing_folder_is_refused(tmp_path):
     """A snapshot in a folder that is not there is refused."""
-    refused(SnapshotFiles(str(tmp_path / "nowhere")), "main-1-abc")
+    refused(SnapshotFiles(str(tmp_path / "nowhere")), packed()[0])
 
 
 def test_unknown_algorithm_is_refused(written):
     """A snapshot of an algorithm that this version does not have is refused as a snapshot, not as a setting."""
     files, info = written
-    forged(files, info, algorithm="from_the_future")
-    assert "from_the_future" in refused(files, info.version).message
+    info = forged(files, info, algorithm="from_the_future")
+    assert "from_the_future" in refused(files, info).message
 
 
 def test_unknown_params_are_refused(written):
     """A snapshot whose algorithm had other params is refused as a snapshot."""
     files, info = written
-    forged(files, info, params={"learning_rate": 0.1})
-    assert "learning_rate" in str(refused(files, info.version))
+    info = forged(files, info, params={"learning_rate": 0.1})
+    assert "learning_rate" in str(refused(files, info))
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
@@ -245,17 +247,17 @@ def test_numbers_that_are_not_finite_are_refused(written, number):
     arrays = taught_mba().state()[0]
     name = next(name for name in arrays if name.startswith("mean/"))
     arrays = arrays | {name: np.full_like(arrays[name], number)}
-    forged(files, info, tensors=save_tensors(arrays))
+    info = forged(files, info, tensors=save_tensors(arrays))
     with pytest.raises(SnapshotError, match="not finite"):
-        files.load(info.version)
+        files.load(info)
 
 
 def test_tensors_that_are_none_are_refused(written):
     """A tensor file that safetensors cannot read is refused even where its sha256 fits."""
     files, info = written
-    forged(files, info, tensors=b"no tensors")
+    info = forged(files, info, tensors=b"no tensors")
     with pytest.raises(SnapshotError):
-        files.load(info.version)
+        files.load(info)
 
 
 def test_crash_between_the_files_leaves_no_snapshot(tmp_path):
@@ -272,9 +274,9 @@ def test_crash_between_the_files_leaves_no_snapshot(tmp_path):
         Dying(str(tmp_path)).write(info, tensors, described)
     files = SnapshotFiles(str(tmp_path))
     assert Path(tmp_path, f"{info.version}.safetensors").exists()
-    refused(files, info.version)
+    refused(files, info)
     files.write(info, tensors, described)
-    assert files.load(info.version, encoder_hash=ENCODER)[1] == info
+    assert files.load(info, encoder_hash=ENCODER)[1] == info
 
 
 def test_crash_in_a_file_leaves_nothing(tmp_path, monkeypatch):
@@ -305,21 +307,21 @@ def test_prune(files):
     files.write(*new)
     files.prune([old[0].version, "main-0-gone"])
     files.prune([old[0].version])
-    refused(files, old[0].version)
-    assert files.load(new[0].version)[1] == new[0]
+    refused(files, old[0])
+    assert files.load(new[0])[1] == new[0]
 
 
 def test_fsspec_root(request):
     """A root that is an fsspec URL writes, loads, refuses and prunes alike."""
     files = SnapshotFiles(f"memory://{request.node.name}/deep")
     info, tensors, described = packed()
-    refused(files, info.version)
+    refused(files, info)
     files.write(info, tensors, described)
-    policy, loaded = files.load(info.version, encoder_hash=ENCODER)
+    policy, loaded = files.load(info, encoder_hash=ENCODER)
     assert loaded == info
     assert sha_of(policy) == sha_of(taught_mba())
     files.prune([info.version, "main-0-gone"])
-    refused(files, info.version)
+    refused(files, info)
 
 
 def test_damage_under_an_fsspec_root(request):
@@ -327,11 +329,47 @@ def test_damage_under_an_fsspec_root(request):
     files = SnapshotFiles(f"memory://{request.node.name}")
     info, tensors, described = packed()
     files.write(info, tensors[:-1] + b"\x07", described)
-    assert "sha256" in refused(files, info.version).message
+    assert "sha256" in refused(files, info).message
 
 
 def test_a_fresh_policy_has_a_snapshot(files):
     """A policy that learned nothing, without arrays, is written and loaded like any other."""
     info, tensors, described = packed(Uniform(), last_seq=0)
     files.write(info, tensors, described)
-    assert files.load(info.version)[1] == info
+    assert files.load(info)[1] == info
+
+
+def test_files_that_fit_each_other_are_not_enough(written):
+    """Tensors changed by a stranger, with their sha256 made anew, are refused: the database has another sha256."""
+    files, info = written
+    arrays = taught_mba(7).state()[0]
+    stranger = forged(files, info, tensors=save_tensors(arrays))
+    error = refused(files, info)
+    assert "the database has" in error.message
+    assert "who wrote" in error.remedy
+    assert files.load(stranger)[1].sha256 == stranger.sha256
+    with pytest.raises(SnapshotError, match="its name says another"):
+        files.load_named(info.version)
+
+
+def test_fingerprint(written):
+    """The fingerprint of a snapshot changes when a file is written again, and is None when one is gone."""
+    files, info = written
+    before = files.fingerprint(info.version)
+    assert before == files.fingerprint(info.version) is not None
+    rewritten(files, info, sha256="0" * 64)
+    assert files.fingerprint(info.version) != before
+    files.prune([info.version])
+    assert files.fingerprint(info.version) is None
+
+
+def test_fingerprint_under_an_fsspec_root(request):
+    """Under an fsspec root too the fingerprint stays while nobody writes, changes with a file and ends with it."""
+    files = SnapshotFiles(f"memory://{request.node.name}")
+    assert files.fingerprint("main-0-gone") is None
+    info, tensors, described = packed()
+    files.write(info, tensors, described)
+    before = files.fingerprint(info.version)
+    assert before == files.fingerprint(info.version) is not None
+    files.write(info, tensors + b"more", described)
+    assert files.fingerprint(info.version) not in (before, None)

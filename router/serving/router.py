@@ -239,7 +239,7 @@ class Router:
         steps: rounds of retrieval and generation; None is 0. cost: fields of Cost -> amounts. A cost of which
         `reward.cost` charges nothing is refused where steps are not given: the arm would look free.
 
-        Raises InvalidInput, NotFound, Conflict.
+        Raises InvalidInput, NotFound, Conflict (another outcome is stored, or our workers run this decision).
         """
         made = made_outcome(
             decision_id=decision_id,
@@ -268,8 +268,13 @@ class Router:
                 raise
 
     def submit_outcome(self, outcome: Outcome) -> "Future[bool]":
-        """`outcome` without waiting."""
+        """`outcome` without waiting. What workers run they write themselves: run_by must be "caller"."""
         checked_type(outcome, Outcome, field="outcome", wanted="an Outcome")
+        if outcome.run_by != "caller":
+            message = "outcomes of our workers are written by them alone"
+            raise InvalidInput(
+                message, field="outcome.run_by", remedy='report what your own stack ran: run_by="caller"'
+            )
         return self._writes.submit_outcome(outcome)
 
     def feedback(

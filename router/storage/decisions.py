@@ -135,12 +135,13 @@ class DecisionStore:
 
         A worker that runs an arm a second time (a job is delivered at least once) is told False, whatever it
         brings: the first outcome stands. It is NotFound for an unknown decision, Conflict if the caller's stack says
-        something else than before. Durable when this returns.
+        something else than before, or reports on a decision that our workers run. Durable when this returns.
         """
         rows = [outcome_row(outcome) for outcome in group]
         with self.database.write() as connection:
-            known = set(_by_id(connection, {row["decision_id"] for row in rows}, columns=("id",)))
-            kept = [row for row in rows if row["decision_id"] in known]
+            asked = {row["decision_id"] for row in rows}
+            known = {key: row["run_by"] for key, row in _by_id(connection, asked, columns=("id", "run_by")).items()}
+            kept = [row for row in rows if row["decision_id"] in known and not _is_foreign(row, known)]
             new = insert_new(connection, outcomes, kept, key="decision_id")
             if new:
                 self._lock_waiting(connection, new)
@@ -149,8 +150,9 @@ class DecisionStore:
             standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
         results: list[bool | RagBanditError] = []
         for row in rows:
-            results.append(_told(row, new=new, standing=standing))
-            new.discard(row["decision_id"])  # the same decision again in this group is a repetition
+            results.append(_told(row, known=known, new=new, standing=standing))
+            if results[-1] is True:
+                new.discard(row["decision_id"])  # the same decision again in this group is a repetition
         return results
 
     def has_outcome(self, outcome: Outcome) -> bool:
@@ -343,13 +345,29 @@ def settle(standing: Decision | StoreError, standing_hash: str, *, asked: str) -
     )
 
 
-def _told(row: Mapping[str, Any], *, new: set[str], standing: Mapping[str, str]) -> bool | RagBanditError:
+def _is_foreign(row: Mapping[str, Any], run_by: Mapping[str, str]) -> bool:
+    """Whether a caller reports this outcome for a decision that our workers run. run_by: of decisions, by id."""
+    return row["run_by"] == "caller" and run_by[row["decision_id"]] == "worker"
+
+
+def _told(
+    row: Mapping[str, Any], *, known: Mapping[str, str], new: set[str], standing: Mapping[str, str]
+) -> bool | RagBanditError:
     key = row["decision_id"]
-    if key not in standing:
+    if key not in known:
         return _unknown_decision()
+    if standing.get(key) == row["body_hash"]:
+        return key in new
+    if _is_foreign(row, known):
+        return Conflict(
+            "our workers run this decision, so its outcome comes from them",
+            field="decision_id",
+            remedy="wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it; report outcomes of "
+            "decisions that /v1/route made",
+        )
     if key in new:
         return True
-    if row["run_by"] == "worker" or standing[key] == row["body_hash"]:
+    if row["run_by"] == "worker":
         return False
     return Conflict(
         "this decision has another outcome already",

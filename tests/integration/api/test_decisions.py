@@ -227,6 +227,21 @@ def test_a_stored_outcome_is_a_repetition_before_it_is_refused(http, service):
     assert http.post("/v1/outcomes", json=body | {"decision_id": other, "steps": 0}).status_code == 202
 
 
+def test_an_answer_comes_from_workers_alone(http, service):
+    """A stranger who knows the id of a question that workers run cannot write its answer."""
+    with ThreadPoolExecutor(1) as pool:
+        body = {"question": QUESTION, "decision_id": "order-42"}
+        waiting = pool.submit(http.post, "/v1/answer?wait_s=10", json=body)
+        while http.get("/v1/decisions/order-42").status_code == 404:
+            time.sleep(0.01)
+        evil = http.post("/v1/outcomes", json={"decision_id": "order-42", "answer": "EVIL"})
+        refused(evil, 409, "CONFLICT", field="decision_id")
+        assert "wait for it" in evil.json()["error"]["remedy"]
+        made = made_outcome(decision_id="order-42", now=1.0, status="answered", answer="Bram Stoker")
+        assert service.router.store.add_outcome(replace(made, run_by="worker"))
+        assert waiting.result(15).json()["answer"] == "Bram Stoker"
+
+
 def test_concurrent_outcomes(http, service):
     """Outcomes that come at the same time are each told their own word, and all of them are kept."""
     keys = [routed(http)["decision_id"] for _ in range(20)]

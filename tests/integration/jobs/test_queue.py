@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from rq import Queue
@@ -18,6 +19,7 @@ from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, co
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.recovery import recover
 from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.types import Query
 
 #: the end of the line on an outage
@@ -434,7 +436,8 @@ def test_router_hears_outcomes(redis_server, redis_client, settings):
         got = router.await_outcome(decision)
         assert RedisJobs(redis_client).depth()["answer"] == 1
         assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
-        router.outcome(decision.id, answer="Bram Stoker")
+        ended = made_outcome(decision_id=decision.id, now=time.time(), answer="Bram Stoker", status="answered")
+        router.store.add_outcome(replace(ended, run_by="worker"))
         RedisJobs(redis_client).publish(f"outcome:{decision.id}")
         assert got.result(5).answer == "Bram Stoker"
     router.jobs.client.close()

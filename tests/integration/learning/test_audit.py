@@ -305,7 +305,7 @@ def test_snapshot_of_another_ledger(world, make_world, tmp_path):
     for kind in ("safetensors", "json"):
         live_file(world, kind).write_bytes((Path(other.files.root) / f"{strange}.{kind}").read_bytes())
     assert version != strange
-    verdict = refused(world, "replay")
+    verdict = refused(world, "not the snapshot that the learner made")
     assert verdict.live_sha256 != verdict.replay_sha256
 
 

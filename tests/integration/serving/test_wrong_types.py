@@ -6,6 +6,7 @@ from ragbandit import Client, Router
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput, NotFound
 from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.serving.validation import unrun_outcome
 from ragbandit.router.types import Budget, Query
 
 
@@ -52,6 +53,7 @@ def unmoved(opened):
         (lambda r: r.outcome("d-1", steps="1"), "steps"),
         (lambda r: r.outcome("d-1", status=["answered"]), "status"),
         (lambda r: r.submit_outcome("d-1"), "outcome"),
+        (lambda r: r.submit_outcome(unrun_outcome("d-1", now=0.0, stop_reason="x", error="x")), "outcome.run_by"),
         (lambda r: r.feedback(5, rating=True), "decision_id"),
         (lambda r: r.feedback("d-1", rating="good"), "rating"),
         (lambda r: r.feedback("d-1", label=5), "label"),

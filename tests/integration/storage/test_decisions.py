@@ -169,6 +169,21 @@ def test_outcome_of_a_second_worker(store, make_decision):
     assert store.outcomes_by_id(["d1"])["d1"].answer == "Bram Stoker"
 
 
+def test_reported_outcome_of_a_decision_that_workers_run(store, database, make_decision):
+    """Only a worker writes the outcome of a decision that workers run, also in one group with its own."""
+    decision = make_decision("d1", run_by="worker")
+    store.add_decisions([decision])
+    reported, ours = an_outcome(decision, answer="EVIL"), an_outcome(decision, run_by="worker")
+    with pytest.raises(Conflict, match="our workers run this decision") as caught:
+        store.add_outcome(reported)
+    assert "wait for it" in caught.value.remedy
+    assert count(database, outcomes) == 0
+    assert [row[1] for row in flags(database)] == [False]
+    refused, kept, again = store.add_outcomes([reported, ours, reported])
+    assert (type(refused), kept, type(again)) == (Conflict, True, Conflict)
+    assert store.outcomes_by_id(["d1"]) == {"d1": ours}
+
+
 def test_outcome_of_nothing(store, database, make_decision):
     """An outcome for an unknown decision is not found and leaves no row."""
     with pytest.raises(NotFound):
@@ -578,7 +593,7 @@ def test_a_worker_learns_all_it_needs_in_one_query(store, database, make_decisio
     """An answer task tells the decision, whether it has an outcome, and whether somebody wants it cancelled."""
     plain, answered, cancelled = (make_decision(key, run_by="worker") for key in ("d1", "d2", "d3"))
     store.add_decisions([plain, answered, cancelled])
-    store.add_outcome(an_outcome(answered))
+    store.add_outcome(an_outcome(answered, run_by="worker"))
     cancellation.request(database, decision_id=cancelled.id, now=1.0)
     queries = []
     event.listen(database.engine, "before_cursor_execute", lambda *call: queries.append(call[2]))

@@ -34,7 +34,9 @@ def main() -> None:
     """Print the table."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "config.yaml")
-        config.write_text(yaml.safe_dump({"data_dir": folder, "encoder": {"model": "hashing"}}))
+        # All are handed over at once: the queues take as many as there are.
+        unbounded = {"max_waiting": 1_000_000, "max_wait_s": 3600.0}
+        config.write_text(yaml.safe_dump({"data_dir": folder, "encoder": {"model": "hashing"}, "server": unbounded}))
         settings = load(config, environ={}).settings
         with Router.open(settings, jobs=MemoryJobs()) as router:
             asked = [router.submit(Query(text=f"question {n}")) for n in range(ALONE + 2 * COUNT)]

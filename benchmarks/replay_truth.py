@@ -20,7 +20,7 @@ from rich.progress import Progress
 from rich.table import Table as Printed
 
 from ragbandit import Router
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.jobs.queue import MemoryJobs
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with Progress(console=console, transient=True) as progress:
         for seed in range(asked.seeds):
             with tempfile.TemporaryDirectory() as folder:
-                settings = Settings(data_dir=folder)
+                settings = Settings(data_dir=folder, server=ServerSettings(max_wait_s=60.0))
                 database = Database(settings.database)
                 migrate(database)
                 database.close()

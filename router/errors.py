@@ -5,6 +5,8 @@
     |-- NotFound          404  nothing is known under that id
     |-- Conflict          409  the id was used before with another body
     |-- NotReady          503  a part is still starting, or a wait ran out
+    |   `-- Overloaded        503  too much work is waiting: this was refused at once, and nothing was done
+    |       `-- TooManyRequests   429  one tenant has too much work waiting
     |-- ConfigError       500  a setting is wrong: the process must not start
     |-- StoreError        503  the database failed or is of another version
     |-- QueueError        503  Redis cannot be reached
@@ -28,11 +30,13 @@ __all__ = [
     "InvalidInput",
     "NotFound",
     "NotReady",
+    "Overloaded",
     "PolicyFault",
     "QueueError",
     "RagBanditError",
     "SnapshotError",
     "StoreError",
+    "TooManyRequests",
     "missing_package",
     "required_module",
 ]
@@ -83,6 +87,26 @@ class NotReady(RagBanditError):
 
     code = "NOT_READY"
     status = 503
+
+
+class Overloaded(NotReady):
+    """Too much work is waiting; nothing was done."""
+
+    code = "OVERLOADED"
+
+    def __init__(
+        self, message: str = "", *, field: str | None = None, remedy: str | None = None, retry_after_s: float = 1.0
+    ) -> None:
+        super().__init__(message, field=field, remedy=remedy)
+        #: after which it is worth another try, seconds
+        self.retry_after_s = retry_after_s
+
+
+class TooManyRequests(Overloaded):
+    """This tenant has too much work waiting; nothing was done."""
+
+    code = "TOO_MANY_REQUESTS"
+    status = 429
 
 
 class ConfigError(RagBanditError):

@@ -18,10 +18,10 @@ from ragbandit.router.api.decisions import DECISIONS, add_decisions
 from ragbandit.router.api.descriptions import describe
 from ragbandit.router.api.feedback import FEEDBACK, add_feedback
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.middleware import BodyLimitMiddleware
+from ragbandit.router.api.middleware import LimitsMiddleware
 from ragbandit.router.api.operations import OPERATIONS, add_operations
 from ragbandit.router.api.requests import complaint
-from ragbandit.router.api.responses import ERRORS, JsonReply, error_body, error_json
+from ragbandit.router.api.responses import ERRORS, JsonReply, error_body, refusal
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.serving.router import Router
 
@@ -77,9 +77,7 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
     add_operations(app)
     _add_docs(app)
     _add_errors(app)
-    app.add_middleware(
-        BodyLimitMiddleware, state=app.state, limit=lambda: app.state.router.settings.server.max_body_bytes
-    )
+    app.add_middleware(LimitsMiddleware, state=app.state)
     return app
 
 
@@ -101,8 +99,7 @@ def _add_docs(app: FastAPI) -> None:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RagBanditError)
     async def ours(_request: Request, error: RagBanditError) -> Response:
-        headers = {"Retry-After": "1"} if error.status == 503 else None
-        return JsonReply(error_json(error), status_code=error.status, headers=headers)
+        return refusal(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -110,8 +107,7 @@ def _add_errors(app: FastAPI) -> None:
         if first["type"] == "json_invalid":
             body = error_body("INVALID_JSON", "the body is not JSON", remedy="send a JSON object in UTF-8")
             return JsonReply(body, status_code=400)
-        refusal = complaint(first, skip=1, content_type=request.headers.get("content-type"))
-        return JsonReply(error_json(refusal), status_code=refusal.status)
+        return refusal(complaint(first, skip=1, content_type=request.headers.get("content-type")))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:

@@ -9,7 +9,7 @@ from fastapi import Path as PathParameter
 from fastapi import Query as QueryParameter
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import IdempotencyKey, admitting_router, awaited, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, awaited, router_of
 from ragbandit.router.api.reply_types import OutcomeReply
 from ragbandit.router.api.requests import OutcomeBody, RouteBody, identity
 from ragbandit.router.api.responses import (
@@ -101,7 +101,7 @@ def _add_asking(app: FastAPI) -> None:
     )
     async def outcomes(body: OutcomeBody, request: Request) -> Response:
         """Store the outcome of a decision that your own pipeline ran: its answer, cost, and how it ended."""
-        router = admitting_router(request)
+        router = router_of(request)
         made = made_outcome(now=time.time(), **body.model_dump())
         if body.cost and "steps" not in body.model_fields_set:
             await asyncio.to_thread(router.check_charged, made, cost=body.cost)
@@ -134,7 +134,7 @@ def _add_reading(app: FastAPI) -> None:
 async def _decide(
     request: Request, body: RouteBody, idempotency_key: str | None, *, run_by: RunBy
 ) -> tuple[Decision, float]:
-    router, metrics = admitting_router(request), request.app.state.metrics
+    router, metrics = router_of(request), request.app.state.metrics
     key = identity(body.decision_id, key=idempotency_key, field="decision_id")
     query = Query(
         id=None if key is None else DecisionId(key),

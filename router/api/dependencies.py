@@ -7,9 +7,10 @@ from typing import Annotated, TypeVar
 from fastapi import Header, Request
 
 from ragbandit.router.errors import NotReady
-from ragbandit.router.serving.router import SERVE_S, Router
+from ragbandit.router.serving.micro_batching import SERVE_S
+from ragbandit.router.serving.router import Router
 
-__all__ = ["IdempotencyKey", "admitting_router", "awaited", "router_of"]
+__all__ = ["IdempotencyKey", "awaited", "router_of"]
 
 Reply = TypeVar("Reply")
 
@@ -25,15 +26,6 @@ IdempotencyKey = Annotated[
 def router_of(request: Request) -> Router:
     """The app's router."""
     router: Router = request.app.state.router
-    return router
-
-
-def admitting_router(request: Request) -> Router:
-    """The app's router, if it takes more requests. Raises NotReady while too many wait: early, so that those finish."""
-    router = router_of(request)
-    most = router.settings.server.max_waiting
-    if router.waiting() >= most:
-        raise NotReady(f"{most} requests are waiting already", remedy="try again in a second, with the same id")
     return router
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import time
+from concurrent.futures import Future
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from ragbandit.router.api.dependencies import IdempotencyKey, admitting_router, awaited, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, awaited, router_of
 from ragbandit.router.api.reply_types import BatchReply, ErrorReply
 from ragbandit.router.api.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
 from ragbandit.router.api.responses import REPLIES, JsonReply, error_json
@@ -41,8 +42,9 @@ def add_feedback(app: FastAPI) -> None:
 
         The judgement is durable when the reply comes. The policy learns from it in the background.
         """
-        admitting_router(request)
-        receipt = await _keep(request, body, key=idempotency_key)
+        made = _feedback(router_of(request), body, key=idempotency_key)
+        receipt = await awaited(router_of(request).submit_feedback(made), what="feedback_id")
+        _count(request, made, receipt)
         return JsonReply(receipt, status_code=200 if receipt.duplicate else 202)
 
     @app.post(
@@ -57,13 +59,18 @@ def add_feedback(app: FastAPI) -> None:
 
         The reply has one entry per item, in order: a receipt or an error.
         """
-        admitting_router(request)  # once for all items: a batch is not refused halfway
         if not body.items or len(body.items) > MAX_BATCH:
             message = f'"items" has {len(body.items)} entries'
             raise InvalidInput(message, field="items", remedy=f"send between 1 and {MAX_BATCH}")
-        results = await asyncio.gather(*(_keep_item(request, item) for item in body.items), return_exceptions=True)
+        made = [_checked_item(router_of(request), item) for item in body.items]
+        sound = [item for item in made if isinstance(item, Feedback)]
+        # Taken as one: a batch is not refused halfway.
+        futures = iter(router_of(request).submit_feedback_batch(sound))
+        results = await asyncio.gather(*(_kept(request, item, next(futures)) for item in sound), return_exceptions=True)
         replies: list[Receipt | ErrorReply] = []
-        for result in results:
+        kept = iter(results)
+        for item in made:
+            result = next(kept) if isinstance(item, Feedback) else item
             if isinstance(result, RagBanditError):
                 replies.append(error_json(result))
             elif isinstance(result, BaseException):
@@ -74,21 +81,24 @@ def add_feedback(app: FastAPI) -> None:
         return JsonReply(reply, status_code=202)
 
 
-async def _keep(request: Request, body: FeedbackBody, *, key: str | None) -> Receipt:
-    router = router_of(request)
-    made = _feedback(router, body, key=key)
-    receipt = await awaited(router.submit_feedback(made), what="feedback_id")
-    result = "duplicate" if receipt.duplicate else "late" if receipt.late else "kept"
-    request.app.state.metrics.feedback.labels(made.kind, result).inc()
+async def _kept(request: Request, made: Feedback, future: "Future[Receipt]") -> Receipt:
+    receipt = await awaited(future, what="feedback_id")
+    _count(request, made, receipt)
     return receipt
 
 
-async def _keep_item(request: Request, item: dict[str, Any]) -> Receipt:
+def _count(request: Request, made: Feedback, receipt: Receipt) -> None:
+    result = "duplicate" if receipt.duplicate else "late" if receipt.late else "kept"
+    request.app.state.metrics.feedback.labels(made.kind, result).inc()
+
+
+def _checked_item(router: Router, item: dict[str, Any]) -> Feedback | RagBanditError:
     try:
-        body = FeedbackBody.model_validate(item)
+        return _feedback(router, FeedbackBody.model_validate(item), key=None)
     except ValidationError as error:
-        raise complaint(error.errors()[0]) from error
-    return await _keep(request, body, key=None)
+        return complaint(error.errors()[0])
+    except RagBanditError as error:
+        return error
 
 
 def _feedback(router: Router, body: FeedbackBody, *, key: str | None) -> Feedback:

@@ -42,6 +42,7 @@ class Metrics:
             registry=self.registry,
         )
         self.registry.register(_StateCollector(router))
+        self.registry.register(_QueueCollector(router))
 
     def text(self) -> bytes:
         """Prometheus text; the router's state is read now. Raises StoreError."""
@@ -61,6 +62,39 @@ class _StateCollector(Collector):
     def describe(self) -> Iterator[Metric]:
         """Nothing: the registry would read the whole state only to learn the names."""
         return iter(())
+
+
+class _QueueCollector(Collector):
+    """The queues of this process; nothing outside it is asked."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def collect(self) -> Iterator[Metric]:
+        """Length, expected wait, refusals and drops of each queue."""
+        waiting = GaugeMetricFamily("ragbandit_queue_waiting", "Items waiting for their batch.", labels=["queue"])
+        wait = GaugeMetricFamily(
+            "ragbandit_queue_wait_seconds", "Expected wait of an item that came now.", labels=["queue"]
+        )
+        refused = CounterMetricFamily(
+            "ragbandit_requests_refused",
+            "Items refused when they came: expected to wait too long (wait), too many waiting (count), or too many of "
+            "one tenant (tenant).",
+            labels=["queue", "reason"],
+        )
+        dropped = CounterMetricFamily(
+            "ragbandit_requests_dropped",
+            "Items dropped before any work: their caller left (gone), or they had waited too long (expired).",
+            labels=["queue", "reason"],
+        )
+        for queue, state in self._router.queues().items():
+            waiting.add_metric([queue], state.waiting)
+            wait.add_metric([queue], state.expected_wait_s)
+            for reason, count in state.refused.items():
+                refused.add_metric([queue, reason], count)
+            for reason, count in state.dropped.items():
+                dropped.add_metric([queue, reason], count)
+        yield from (waiting, wait, refused, dropped)
 
 
 def _counters(state: RouterState) -> Iterator[Metric]:

@@ -1,30 +1,45 @@
-"""Middleware: bodies over the size limit are refused, and every reply is counted."""
+"""Middleware: requests over a limit are refused before their body is read, and every reply is counted."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Final
 
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.responses import JsonReply, error_body
+from ragbandit.router.api.responses import JsonReply, error_body, refusal
+from ragbandit.router.errors import Overloaded
+from ragbandit.router.serving.router import Queue, Router
 
-__all__ = ["BodyLimitMiddleware"]
+__all__ = ["LimitsMiddleware"]
+
+#: path of a POST -> the queue in which it would wait
+_QUEUES: Final[Mapping[str, Queue]] = {
+    "/v1/route": "questions",
+    "/v1/answer": "questions",
+    "/v1/outcomes": "outcomes",
+    "/v1/feedback": "feedback",
+    "/v1/feedback/batch": "feedback",
+}
 
 
-class BodyLimitMiddleware:
-    """Outermost layer. Refuses a body over `limit()` bytes, whether its length was announced or not; counts replies."""
+class LimitsMiddleware:
+    """Outermost layer. Refuses what would wait too long and bodies that are too large; counts replies.
 
-    def __init__(self, app: ASGIApp, *, state: State, limit: Callable[[], int]) -> None:
+    A refusal under overload must cost next to nothing, so it comes before the body is read.
+    """
+
+    def __init__(self, app: ASGIApp, *, state: State) -> None:
         self.app = app
         self.state = state
-        self.limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit, seen = self.limit(), 0
+        router: Router = self.state.router
+        limit, seen = router.settings.server.max_body_bytes, 0
 
         async def bounded() -> Message:
             nonlocal seen
@@ -36,13 +51,22 @@ class BodyLimitMiddleware:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                path = getattr(scope.get("route"), "path", "unknown")
+                path = getattr(scope.get("route"), "path", None) or refused_path or "unknown"
                 self.state.metrics.requests.labels(path, message["status"]).inc()
             await send(message)
 
+        refused_path = None
+        queue = _QUEUES.get(scope["path"]) if scope["method"] == "POST" else None
+        if queue is not None:
+            try:
+                router.check_admission(queue)
+            except Overloaded as error:
+                refused_path = scope["path"]
+                await refusal(error)(scope, receive, counted)
+                return
         announced = dict(scope["headers"]).get(b"content-length", b"")
         if announced.isdigit() and int(announced) > limit:
-            refusal = error_body("BODY_TOO_LARGE", f"the body is larger than {limit} bytes", remedy="send less")
-            await JsonReply(refusal, status_code=413)(scope, receive, counted)
+            too_large = error_body("BODY_TOO_LARGE", f"the body is larger than {limit} bytes", remedy="send less")
+            await JsonReply(too_large, status_code=413)(scope, receive, counted)
             return
         await self.app(scope, bounded, counted)

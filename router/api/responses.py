@@ -1,6 +1,7 @@
 """Responses: replies built from values of the router, as the types in `reply_types` say; `plain` makes JSON of them."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from ragbandit.router.api.reply_types import (
     RouteReply,
     StatusReply,
 )
-from ragbandit.router.errors import RagBanditError
+from ragbandit.router.errors import Overloaded, RagBanditError
 from ragbandit.router.learning.status import Status
 from ragbandit.router.serving.cancellation import Cancellation
 from ragbandit.router.serving.circuit_breaker import ArmHealth
@@ -55,6 +56,7 @@ __all__ = [
     "outcome_json",
     "plain",
     "record_json",
+    "refusal",
     "status_json",
 ]
 
@@ -235,6 +237,13 @@ def cancellation_json(cancellation: Cancellation) -> CancellationReply:
     }
 
 
+def refusal(error: RagBanditError) -> JsonReply:
+    """The reply to a request that ended with an error of ours; what may be sent again says when."""
+    after_s = error.retry_after_s if isinstance(error, Overloaded) else 1.0 if error.status == 503 else None
+    headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
+    return JsonReply(error_json(error), status_code=error.status, headers=headers)
+
+
 def error_json(error: RagBanditError) -> ErrorReply:
     """An error of ours."""
     return error_body(error.code, error.message, field=error.field, remedy=error.remedy)
@@ -278,4 +287,4 @@ REPLIES: Mapping[str, dict[int | str, dict[str, Any]]] = {
     "/metrics": {200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 }
 #: of any path
-ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorReply} for code in (400, 404, 409, 413, 422, 503)}
+ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorReply} for code in (400, 404, 409, 413, 422, 429, 503)}

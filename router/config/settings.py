@@ -261,8 +261,14 @@ class ServerSettings(_Section):
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
     #: larger request bodies are refused with 413
     max_body_bytes: Annotated[int, Field(ge=1024)] = 262_144
+    #: a request that is expected to wait longer for its batch is refused at once, with 503 and Retry-After; a policy
+    #: that takes seconds for a question (`llm`) needs more
+    max_wait_s: Seconds = 1.0
     #: requests waiting for their batch; while there are as many, further ones are refused with 503 and Retry-After
     max_waiting: Annotated[int, Field(ge=1)] = 1000
+    #: part of max_wait_s and of max_waiting that the questions of one tenant may take while other tenants ask too;
+    #: beyond it they are refused with 429 and Retry-After
+    tenant_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     #: one line per request on standard output; off, since /metrics counts requests by path and status
     access_log: bool = False
 

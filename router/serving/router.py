@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from ragbandit.router.config.loading import load, with_arms
 from ragbandit.router.config.settings import Settings
@@ -26,8 +26,10 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving import cancellation as cancellations
+from ragbandit.router.serving.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batched_writes import BatchedWrites
 from ragbandit.router.serving.bootstrap import make_encoder, make_jobs, make_learner, open_database
+from ragbandit.router.serving.micro_batching import SERVE_S
 from ragbandit.router.serving.pending_answers import PendingAnswers
 from ragbandit.router.serving.polling import PollingThread
 from ragbandit.router.serving.service import RouteService, Serving
@@ -60,14 +62,15 @@ from ragbandit.router.types import (
 
 Reply = TypeVar("Reply")
 
-__all__ = ["SERVE_S", "Router"]
+__all__ = ["Queue", "Router"]
+
+#: what waits in this process for its batch
+Queue = Literal["questions", "feedback", "outcomes"]
 
 log = logging.getLogger("ragbandit.router")
 
 #: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
 POLL_S = 1.0
-#: longest wait for a batch to be served, seconds
-SERVE_S = 60.0
 
 
 class Router:
@@ -91,7 +94,8 @@ class Router:
         nothing_learned = Serving(policy=self._fresh, version="", last_seq=0)
         self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=nothing_learned)
         self._notifier = Notifier(jobs, label=label, answer_s=settings.budget.seconds)
-        self._writes = BatchedWrites(self.store, notify_learner=self._notifier.notify_learner)
+        limits = QueueLimits.of(settings.server)
+        self._writes = BatchedWrites(self.store, notify_learner=self._notifier.notify_learner, limits=limits)
         self._pending = PendingAnswers()
         self._poll = PollingThread(self._catch_up, name="ragbandit-follow", every_s=POLL_S)
         self._poll_health_at = 0.0
@@ -150,13 +154,18 @@ class Router:
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
         """Draw an arm for the caller's own stack to run. Committed when it returns.
 
-        Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (time ran out).
+        Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (time ran out: the
+        question is dropped unless its batch had begun), Overloaded (it would wait longer than server.max_wait_s).
         """
         timeout_s = checked_seconds(timeout_s, field="timeout_s")
         return _result(self.submit(query), timeout_s=timeout_s)
 
     def submit(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
-        """`route` without waiting; with run_by="worker" only arms that our workers run are offered."""
+        """`route` without waiting; with run_by="worker" only arms that our workers run are offered.
+
+        Raises Overloaded at once where it would wait longer than server.max_wait_s, or server.max_waiting wait already;
+        a Future that is cancelled before its batch begins leaves nothing behind.
+        """
         query = Query(text=query) if isinstance(query, str) else query
         return self.service.submit(query, run_by=run_by)
 
@@ -268,7 +277,10 @@ class Router:
                 raise
 
     def submit_outcome(self, outcome: Outcome) -> "Future[bool]":
-        """`outcome` without waiting. What workers run they write themselves: run_by must be "caller"."""
+        """`outcome` without waiting. What workers run they write themselves: run_by must be "caller".
+
+        Raises Overloaded as `submit`.
+        """
         checked_type(outcome, Outcome, field="outcome", wanted="an Outcome")
         if outcome.run_by != "caller":
             message = "outcomes of our workers are written by them alone"
@@ -309,9 +321,13 @@ class Router:
         return _result(self.submit_feedback(made), timeout_s=SERVE_S)
 
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
-        """`feedback` without waiting."""
+        """`feedback` without waiting. Raises Overloaded as `submit`."""
         checked_type(feedback, Feedback, field="feedback", wanted="a Feedback")
         return self._writes.submit_feedback(feedback)
+
+    def submit_feedback_batch(self, items: Sequence[Feedback]) -> "list[Future[Receipt]]":
+        """Several at once: all of them are taken, or none. Raises Overloaded."""
+        return self._writes.submit_feedback_batch(items)
 
     def decision(self, decision_id: str) -> DecisionRecord:
         """All that is stored about a decision. Raises NotFound, InvalidInput."""
@@ -367,6 +383,19 @@ class Router:
     def waiting(self) -> int:
         """Requests, outcomes and feedback waiting for the next batch."""
         return self.service.depth() + self._writes.depth()
+
+    def check_admission(self, queue: Queue) -> None:
+        """Raises Overloaded if what came now would wait too long in this queue."""
+        check = {
+            "questions": self.service.check_admission,
+            "feedback": self._writes.check_feedback,
+            "outcomes": self._writes.check_outcomes,
+        }
+        check[queue]()
+
+    def queues(self) -> Mapping[str, QueueState]:
+        """State of the queues, by name, and what they refused and dropped since the start."""
+        return {"questions": self.service.queue(), **self._writes.queues()}
 
     def parts(self) -> dict[str, str]:
         """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it."""
@@ -428,4 +457,5 @@ def _result(future: "Future[Reply]", *, timeout_s: float) -> Reply:
     try:
         return future.result(timeout_s)
     except FutureTimeout as error:
+        future.cancel()  # nobody waits for it any more: it is dropped if its batch has not begun
         raise NotReady(f"no reply within {timeout_s:g} s", remedy="try again with the same id") from error

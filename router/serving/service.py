@@ -10,6 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import made_decision, outputs_of
+from ragbandit.router.serving.admission import QueueLimits, QueueState
 from ragbandit.router.serving.arm_health import OutcomePoller
 from ragbandit.router.serving.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
 from ragbandit.router.serving.micro_batching import MicroBatcher
@@ -73,7 +74,10 @@ class RouteService:
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._logged_at = {"fault": -QUIET_S, "fail_open": -QUIET_S}
         self._batcher: MicroBatcher[PendingRequest, Decision] = MicroBatcher(
-            self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch
+            self._route_batch,
+            name="ragbandit-route",
+            limit=settings.encoder.max_batch,
+            limits=QueueLimits.of(settings.server),
         )
 
     def start(self) -> None:
@@ -81,13 +85,15 @@ class RouteService:
         self._batcher.start()
 
     def submit(self, query: Query, *, run_by: RunBy) -> "Future[Decision]":
-        """The decision, committed, as a Future. Raises InvalidInput for a query that cannot be routed.
+        """The decision, committed, as a Future; once cancelled, the query is dropped if its batch has not begun.
 
-        The Future raises Conflict if the query's id was used for another request.
+        Raises InvalidInput for a query that cannot be routed, Overloaded if it would wait too long, TooManyRequests if
+        too many of its tenant wait. The Future raises Conflict if the query's id was used for another request.
         """
         offered = self._offered(run_by)
         query = checked_query(query, arms=offered, configured=self.arms)
-        return self._batcher.submit(PendingRequest(query=query, run_by=run_by, offered=offered))
+        asked = PendingRequest(query=query, run_by=run_by, offered=offered)
+        return self._batcher.submit(asked, tenant=query.tenant)
 
     def offer(self, settings: Settings) -> None:
         """Offer the arms of these settings from the next request on; the rest of them must be as it was."""
@@ -114,6 +120,14 @@ class RouteService:
     def depth(self) -> int:
         """Requests waiting for the next batch."""
         return self._batcher.depth()
+
+    def check_admission(self) -> None:
+        """Raises Overloaded if a question that came now would wait too long."""
+        self._batcher.check_admission()
+
+    def queue(self) -> QueueState:
+        """State of the queue of questions."""
+        return self._batcher.state()
 
     def close(self) -> None:
         """Serve what was handed in, then stop."""

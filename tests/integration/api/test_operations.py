@@ -27,14 +27,15 @@ def test_overload_is_refused_early(serve):
             time.sleep(0.01)
         for path, body in (
             ("/v1/route", {"question": QUESTION}),
-            ("/v1/outcomes", {"decision_id": key}),
-            ("/v1/feedback", {"decision_id": key, "rating": True}),
-            ("/v1/feedback/batch", {"items": [{"decision_id": key, "rating": True}]}),
+            ("/v1/answer", {"question": QUESTION}),
         ):
             response = service.http.post(path, json=body)
-            assert "waiting already" in refused(response, 503, "NOT_READY")["message"]
+            assert "waiting already" in refused(response, 503, "OVERLOADED")["message"]
             assert response.headers["retry-after"] == "1"
+        # Another queue: what was decided before can be judged.
+        assert service.http.post("/v1/feedback", json={"decision_id": key, "rating": True}).status_code == 202
         assert service.http.get("/ready").status_code == 200
+        assert measured(service.http)["ragbandit_requests_refused_total", "questions", "count"] == 2
         opened.set()
         assert all(call.result(20)["decision_id"] for call in waiting)
     routed(service.http)

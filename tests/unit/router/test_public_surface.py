@@ -25,6 +25,7 @@ PUBLIC = [
     "NotFound",
     "NotReady",
     "Outcome",
+    "Overloaded",
     "PolicyFault",
     "Query",
     "QueueError",
@@ -33,6 +34,7 @@ PUBLIC = [
     "Router",
     "SnapshotError",
     "StoreError",
+    "TooManyRequests",
     "open_log",
     "replay",
     "simulate",
@@ -61,7 +63,7 @@ def test_errors_form_one_tree():
     """Every error is a RagBanditError, and at most about ten classes are."""
     assert all(issubclass(error, RagBanditError) for error in ERRORS)
     assert errors.__all__ == sorted(errors.__all__)
-    assert len(ERRORS) <= 12
+    assert len(ERRORS) <= 13
 
 
 def test_error_codes_are_unique():
@@ -82,7 +84,7 @@ def test_docstring_is_the_default_message(error):
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
 def test_status_fits_the_kind(error):
     """An error is the caller's (4xx) or ours (5xx), as the tree in the docstring says."""
-    assert error.status in (404, 409, 422, 500, 503)
+    assert error.status in (404, 409, 422, 429, 500, 503)
     if error is not RagBanditError:
         line = next(line for line in errors.__doc__.splitlines() if f"-- {error.__name__} " in line)
         assert str(error.status) in line

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import InvalidInput, NotReady
+from ragbandit.router.errors import InvalidInput, NotReady, Overloaded
+from ragbandit.router.serving.admission import QueueLimits
 from ragbandit.router.serving.micro_batching import MicroBatcher
 from tests.support.examples import steady
 
 
 @contextmanager
-def grouped(work, *, limit=8):
-    made = MicroBatcher(work, name="test-group", limit=limit)
+def grouped(work, *, limit=8, **more):
+    made = MicroBatcher(work, name="test-group", limit=limit, **more)
     made.start()
     try:
         yield made
@@ -169,7 +170,60 @@ def test_a_cancelled_item_is_left_out():
         assert gone.cancel()
         gate.opened.set()
         assert stays.result(10) == "stays"
+        assert made.state().dropped == {"gone": 1, "expired": 0}
     assert gate.groups == [["first"], ["stays"]]
+
+
+def test_those_who_left_take_no_place_in_a_batch():
+    """A batch is filled with items that somebody waits for, however many before them were cancelled."""
+    gate = Gate()
+    with grouped(gate, limit=2) as made:
+        blocked(made, gate)
+        gone, stay = [made.submit(i) for i in range(5)], [made.submit(i) for i in "ab"]
+        assert all(future.cancel() for future in gone)
+        gate.opened.set()
+        assert [future.result(10) for future in stay] == ["a", "b"]
+    assert gate.groups == [["first"], ["a", "b"]]
+
+
+def test_an_item_that_waited_too_long_is_dropped():
+    """An item whose time ran out in the queue is NotReady and never worked on."""
+    gate = Gate()
+    with grouped(gate, expire_s=0.01) as made:
+        blocked(made, gate)
+        late = made.submit("late")
+        time.sleep(0.02)
+        gate.opened.set()
+        with pytest.raises(NotReady, match=r"not served within 0\.01 s"):
+            late.result(10)
+        assert made.state().dropped == {"gone": 0, "expired": 1}
+    assert gate.groups == [["first"]]
+
+
+def test_a_full_queue_refuses_at_once():
+    """What does not fit is Overloaded where it is submitted; what fits is served, and then there is room again."""
+    gate = Gate()
+    with grouped(gate, limits=QueueLimits(max_waiting=2)) as made:
+        blocked(made, gate)
+        waiting = [made.submit(i) for i in range(2)]
+        for refused in (lambda: made.submit("more"), lambda: made.submit_all(["more"]), made.check_admission):
+            with pytest.raises(Overloaded, match="2 requests are waiting already"):
+                refused()
+        assert made.state().refused["count"] == 3
+        gate.opened.set()
+        assert [future.result(10) for future in waiting] == [0, 1]
+        assert made.submit("more").result(10) == "more"
+    assert gate.groups == [["first"], [0, 1], ["more"]]
+
+
+def test_items_are_taken_all_or_none():
+    """Items that are handed over together are taken as soon as the first of them is."""
+    gate = Gate()
+    with grouped(gate, limits=QueueLimits(max_waiting=2)) as made:
+        blocked(made, gate)
+        together = made.submit_all([1, 2, 3, 4])
+        gate.opened.set()
+        assert [future.result(10) for future in together] == [1, 2, 3, 4]
 
 
 def test_close_serves_what_was_handed_in_and_then_refuses():

@@ -1,0 +1,121 @@
+"""What a queue takes in: bounded by the expected wait, by a count, and by a tenant's share."""
+
+import pytest
+
+from ragbandit.router.errors import Overloaded, TooManyRequests
+from ragbandit.router.serving.admission import TENANT_S, WARM_UP, Admission, BatchTime, QueueLimits
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def measured(clock, *, batch_s, limit=10, **limits):
+    """An admission whose batches have taken this long so far; the queue is idle."""
+    made = Admission(QueueLimits(**limits), limit=limit, clock=clock)
+    for _ in range(WARM_UP + 20):
+        made.begin()
+        clock.now += batch_s
+        made.end()
+    return made
+
+
+def taken(admission, count, *, tenant="a"):
+    for _ in range(count):
+        admission.check_all()
+        admission.check_tenant(tenant)
+        admission.add(tenant=tenant)
+
+
+def test_the_expected_wait_bounds_the_queue():
+    """With 10 items in a batch of 0.5 s and at most 2 s of waiting, 50 items may wait, and the next one is refused."""
+    admission = measured(Clock(), batch_s=0.5, max_wait_s=2.0)
+    taken(admission, 50)
+    with pytest.raises(Overloaded, match=r"the expected wait is 2\.5 s.*server.max_wait_s \(2 s\)") as caught:
+        admission.check_all()
+    assert caught.value.retry_after_s == 3.0
+    assert admission.state().refused == {"wait": 1, "count": 0, "tenant": 0}
+
+
+def test_the_batch_that_runs_is_part_of_the_wait():
+    """An item waits for the rest of the batch that runs: the longer it has run, the less."""
+    clock = Clock()
+    admission = measured(clock, batch_s=2.0)
+    assert admission.expected_wait_s() == 0.0
+    admission.begin()
+    assert admission.expected_wait_s() == pytest.approx(2.0)
+    clock.now += 1.5
+    assert admission.expected_wait_s() == pytest.approx(0.5)
+    clock.now += 10.0
+    assert admission.expected_wait_s() == 0.0
+
+
+def test_one_may_wait_however_long_a_batch_takes():
+    """Behind a batch that takes longer than the longest wait, one item may wait and a second one may not."""
+    admission = measured(Clock(), batch_s=30.0, max_wait_s=1.0)
+    admission.begin()
+    taken(admission, 1)
+    with pytest.raises(Overloaded):
+        admission.check_all()
+
+
+def test_the_first_batches_are_not_measured():
+    """The batches of the start, which load and connect, refuse nobody."""
+    time = BatchTime()
+    for _ in range(WARM_UP):
+        time.record(60.0)
+    assert time.average_s == 0.0
+    time.record(0.1)
+    assert time.average_s == 0.1
+
+
+def test_the_average_forgets_a_stall():
+    """After one batch of 30 s among batches of 0.1 s, the average is below 0.5 s within 25 batches."""
+    time = BatchTime()
+    for seconds in [0.1] * 10 + [30.0] + [0.1] * 25:
+        time.record(seconds)
+    assert 0.1 < time.average_s < 0.5
+
+
+def test_a_count_bounds_the_queue():
+    """However short the wait, no more than max_waiting items wait."""
+    admission = measured(Clock(), batch_s=0.0, max_waiting=3)
+    taken(admission, 3)
+    with pytest.raises(Overloaded, match="3 requests are waiting already"):
+        admission.check_all()
+    admission.remove(tenant="a")
+    taken(admission, 1)
+
+
+def test_a_tenant_alone_may_use_the_whole_queue():
+    """While one tenant asks, its share is everything."""
+    taken(measured(Clock(), batch_s=0.0, max_waiting=10, tenant_share=0.5), 10)
+
+
+def test_a_tenant_gets_its_share_while_others_ask():
+    """With two tenants each may take half of the queue: 429 naming the field for one, room for the other."""
+    admission = measured(Clock(), batch_s=0.5, limit=1, max_wait_s=10.0, tenant_share=0.5)
+    taken(admission, 1, tenant="b")
+    taken(admission, 11, tenant="a")
+    with pytest.raises(TooManyRequests, match="11 requests of the tenant 'a' are waiting") as caught:
+        admission.check_tenant("a")
+    assert (caught.value.field, caught.value.retry_after_s) == ("tenant", 6.0)
+    taken(admission, 8, tenant="b")
+    assert admission.state().refused == {"wait": 0, "count": 0, "tenant": 1}
+
+
+def test_another_tenant_is_forgotten():
+    """A tenant that has been the only one for a minute may use the whole queue again."""
+    clock = Clock()
+    admission = measured(clock, batch_s=0.0, max_waiting=10, tenant_share=0.5)
+    taken(admission, 1, tenant="b")
+    admission.remove(tenant="b")
+    taken(admission, 5)
+    with pytest.raises(TooManyRequests):
+        admission.check_tenant("a")
+    clock.now += TENANT_S + 1
+    taken(admission, 5)

@@ -73,7 +73,7 @@ def is_age(text: str) -> bool:
     return _AGE.fullmatch(text.strip()) is not None
 
 
-def parse_time(text: str, *, now: float) -> float:
+def parse_time(text: str, *, now: float, field: str = "since") -> float:
     """Seconds since the epoch of a date, a time (UTC unless it says otherwise), or an age: 30m, 12h, 7d, 2w."""
     age = _AGE.fullmatch(text.strip())
     if age:
@@ -82,6 +82,6 @@ def parse_time(text: str, *, now: float) -> float:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as error:
         raise InvalidInput(
-            f"{text!r} is not a time", field="since", remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d"
+            f"{text!r} is not a time", field=field, remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d"
         ) from error
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from ragbandit.router.cli.archive import add_archive
 from ragbandit.router.cli.console import (
     ConfigOption,
     HostOption,
@@ -54,6 +55,7 @@ def add_verbs(app: typer.Typer, *, check: Check, check_more: Check = lambda _: N
     _add_validate(app, check=check, check_more=check_more)
     add_calls(app)
     add_facts(app)
+    add_archive(app)
 
 
 def _add_serve(app: typer.Typer, *, check: Check) -> None:

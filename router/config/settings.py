@@ -297,6 +297,8 @@ class Settings(_Section):
     redis_url: str | None = None
     #: where snapshots lie; None: data_dir/snapshots. A path or an fsspec URL
     snapshots: str | None = None
+    #: where `ragbandit archive` puts old decisions; None: data_dir/archive. A path or an fsspec URL
+    archive: Annotated[str, Field(min_length=1)] | None = None
     #: the arms to choose between, by name, with their params; `run_by: caller` for an arm that your own stack runs
     arms: dict[str, dict[str, Any]] = Field(default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS))
     #: preset of every arm that has it and names none: "chat" for large chat models; None: "small", for small models
@@ -350,6 +352,11 @@ class Settings(_Section):
     def snapshot_root(self) -> str:
         """The folder or URL of the snapshots in force."""
         return self.snapshots or str(Path(self.data_dir).absolute() / "snapshots")
+
+    @property
+    def archive_root(self) -> str:
+        """The folder or URL of the archive in force."""
+        return self.archive or str(Path(self.data_dir).absolute() / "archive")
 
     @property
     def worker_arms(self) -> dict[str, dict[str, Any]]:

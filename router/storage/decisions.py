@@ -15,6 +15,7 @@ from ragbandit.router.errors import Conflict, NotFound, RagBanditError, StoreErr
 from ragbandit.router.storage.closing import is_missing_outcome
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.rows import (
+    Row,
     decision_row,
     decision_value,
     feedback_row,
@@ -328,7 +329,7 @@ def _settled(
     return settle(readable(kept), kept["body_hash"], asked=row["body_hash"])
 
 
-def readable(row: RowMapping) -> Decision | StoreError:
+def readable(row: Row) -> Decision | StoreError:
     """The decision of a row, or what is wrong with the row: one such row must not spoil its neighbours."""
     try:
         return decision_value(row)

@@ -9,14 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, select, tuple_, update
 
 from ragbandit.router.errors import Conflict, StoreError
+from ragbandit.router.storage.archive.reading import rows_of_ledger
 from ragbandit.router.storage.chain import advance
 from ragbandit.router.storage.closing import UNANSWERED, ClosingRule
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import insert_new, readable
+from ragbandit.router.storage.leases import Lease
 from ragbandit.router.storage.rows import (
     canonical,
     decision_value,
@@ -32,7 +33,6 @@ from ragbandit.router.storage.tables import (
     closures,
     decisions,
     feedback,
-    leases,
     outcomes,
     policies,
     snapshots,
@@ -67,6 +67,7 @@ class Ledger:
     def __init__(self, database: Database, *, label: PolicyLabel) -> None:
         self.database = database
         self.label = label
+        self._lease = Lease(database=database, name=f"learn:{label}")
 
     def ready(
         self, rule: ClosingRule, *, now: float, limit: int, after: tuple[float, str] = (-1.0, "")
@@ -125,7 +126,8 @@ class Ledger:
     def writing(self, *, holder: str, now: float) -> Iterator[tuple[Connection, int]]:
         """A transaction that nobody else can append in, and where the ledger ends. Conflict if the lease is lost."""
         with self.database.write() as connection:
-            self._hold(connection, holder=holder, now=now)
+            if not self._lease.is_held(connection, holder=holder, now=now):
+                raise Conflict("the lease of this ledger is not held any more")
             yield connection, self._last_seq(connection)
 
     def append(self, entries: Sequence[Entry], closed: Sequence[ClosedDecision], *, holder: str, now: float) -> None:
@@ -169,30 +171,15 @@ class Ledger:
     def read_with_decisions(
         self, *, after: int, upto: int | None = None, page: int = 1000
     ) -> Iterator[tuple[Update, Decision]]:
-        """`read`, each update with the decision that it is about.
+        """`read`, each update with the decision that it is about; what is archived is read from its segments.
 
         Raises StoreError at a decision that cannot be read: what it taught cannot be taught again.
         """
-        while upto is None or after < upto:
-            with self.database.read() as connection:
-                rows = connection.execute(
-                    select(updates)
-                    .where(updates.c.policy == self.label, updates.c.seq > after)
-                    .order_by(updates.c.seq)
-                    .limit(page if upto is None else min(page, upto - after))
-                ).mappings()
-                batch = list(rows)
-                ids = [row["decision_id"] for row in batch]
-                found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
-                made = {row["id"]: readable(row) for row in found}
-            if not batch:
-                return
-            for row in batch:
-                decision = made[row["decision_id"]]
-                if isinstance(decision, StoreError):
-                    raise decision
-                yield update_value(row, decision=decision), decision
-            after = batch[-1]["seq"]
+        for row, made in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
+            decision = readable(made)
+            if isinstance(decision, StoreError):
+                raise decision
+            yield update_value(row, decision=decision), decision
 
     def registered(self) -> dict[str, Any] | None:
         """The policy's row (algorithm, params, encoder_hash), or None before the first router opened it."""
@@ -242,32 +229,11 @@ class Ledger:
 
     def acquire(self, *, holder: str, now: float, lease_s: float) -> bool:
         """Take or prolong the lease; False if somebody else holds it."""
-        table = leases
-        with self.database.write() as connection:
-            dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-            row = {"name": self._lease, "holder": holder, "expires_at": now + lease_s}
-            statement = dialect.insert(table).values(row)
-            statement = statement.on_conflict_do_update(
-                index_elements=[table.c.name],
-                set_={"holder": holder, "expires_at": now + lease_s},
-                where=or_(table.c.holder == holder, table.c.expires_at <= now),
-            )
-            return bool(connection.execute(statement.returning(table.c.name)).first())
+        return self._lease.acquire(holder=holder, now=now, lease_s=lease_s)
 
     def release(self, *, holder: str) -> None:
         """Give the lease back, if it is ours."""
-        with self.database.write() as connection:
-            connection.execute(delete(leases).where(leases.c.name == self._lease, leases.c.holder == holder))
-
-    @property
-    def _lease(self) -> str:
-        return f"learn:{self.label}"
-
-    def _hold(self, connection: Connection, *, holder: str, now: float) -> None:
-        query = select(leases.c.holder, leases.c.expires_at).where(leases.c.name == self._lease)
-        row = connection.execute(query.with_for_update()).first()
-        if row is None or row.holder != holder or row.expires_at <= now:
-            raise Conflict("the lease of this ledger is not held any more")
+        self._lease.release(holder=holder)
 
     def _last_seq(self, connection: Connection) -> int:
         query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)

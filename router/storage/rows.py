@@ -34,6 +34,7 @@ from ragbandit.router.types import (
 )
 
 __all__ = [
+    "Row",
     "body_hash",
     "canonical",
     "decision_row",

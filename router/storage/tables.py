@@ -24,6 +24,7 @@ from sqlalchemy import (
 __all__ = [
     "OLDEST_REVISION",
     "SCHEMA_REVISION",
+    "archive_segments",
     "cancellations",
     "chains",
     "checkpoints",
@@ -40,9 +41,9 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0003"
+SCHEMA_REVISION = "0004"
 #: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
-OLDEST_REVISION = "0003"
+OLDEST_REVISION = "0004"
 
 metadata = MetaData()
 
@@ -222,4 +223,19 @@ leases = Table(
     Column("name", String(64), primary_key=True),
     Column("holder", String(128), nullable=False),
     Column("expires_at", Double, nullable=False),
+)
+
+archive_segments = Table(
+    "archive_segments",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("root", Text, nullable=False, comment="folder or fsspec URL"),
+    Column("manifest_sha256", String(64), nullable=False),
+    Column("seal", String(64), nullable=False, comment="sha256 of the seal before it and of what is never erased"),
+    Column("decisions", BigInteger, nullable=False),
+    Column("spans", Text, nullable=False, comment="JSON object: label -> first and last seq"),
+    Column("kept", Text, nullable=False, comment="JSON list of decisions that stayed in the database"),
+    Column("made_before", Double, nullable=False),
+    Column("made_at", Double, nullable=False),
+    Column("moved", Boolean, nullable=False, comment="its rows have left the database"),
 )

@@ -1,0 +1,177 @@
+"""Move decisions that every ledger is done with from the database into a new segment.
+
+Files first, then one row in `archive_segments`, then the rows leave in batches. Whatever dies in between, the next
+call takes it up: files without a row are written again, and a segment whose rows are still in the database is emptied
+first. Nothing is ever in neither place.
+"""
+
+import json
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, or_, select, true, update
+
+from ragbandit.router.storage.archive.reading import segment_value, segments
+from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment, write_segment
+from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.tables import archive_segments, closures, decisions, policies, updates
+
+__all__ = ["SEGMENT_DECISIONS", "Moved", "archivable", "archive"]
+
+#: most decisions of a segment, so that it fits in memory
+SEGMENT_DECISIONS: Final = 50_000
+#: decisions whose rows are read, or leave, in one transaction
+_BATCH: Final = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moved:
+    """What a call has done."""
+
+    segments: int
+    decisions: int
+    #: decisions that got rows between being sealed and leaving: they stay
+    kept: int
+
+
+def archivable(database: Database, *, before: float) -> int:
+    """Decisions made before that time (seconds since 1970) that every ledger is done with."""
+    with database.read() as connection:
+        query = select(func.count()).select_from(decisions).where(decisions.c.made_at < before, _done(connection))
+        return int(connection.execute(query).scalar_one())
+
+
+def archive(
+    database: Database,
+    *,
+    root: str,
+    before: float,
+    now: float,
+    size: int = SEGMENT_DECISIONS,
+    progress: Callable[[int], None] = lambda _moved: None,
+) -> Moved:
+    """Move what is archivable into segments under `root`, oldest first. One process at a time may call it.
+
+    progress: told after every batch how many decisions have left. Raises StoreError, with nothing lost.
+    """
+    written = moved = 0
+    kept: set[str] = set()  # for the next call: what is judged again and again must not hold this one up
+    with database.read() as connection:
+        unfinished = connection.execute(select(archive_segments).where(~archive_segments.c.moved)).mappings().all()
+    pending = [segment_value(row) for row in unfinished]
+    while True:
+        for sealed in pending:
+            left, stayed = _empty(database, sealed, before=moved, progress=progress)
+            moved, kept = moved + left, kept | stayed
+        segment = _sealed_next(database, root=root, before=before, now=now, size=size, without=kept)
+        if segment is None:
+            return Moved(segments=written, decisions=moved, kept=len(kept))
+        written += 1
+        pending = [segment]
+
+
+def _done(connection: Connection) -> ColumnElement[bool]:
+    """Every ledger has learned or closed the decision, and no ledger ends with it.
+
+    The last update of a ledger stays: it says where the ledger goes on.
+    """
+    known = sorted(connection.execute(select(policies.c.label)).scalars())
+    ends = [
+        connection.execute(
+            select(updates.c.decision_id).where(updates.c.policy == label).order_by(updates.c.seq.desc()).limit(1)
+        ).scalar()
+        for label in known
+    ]
+    finished = [
+        or_(*(exists().where(t.c.policy == label, t.c.decision_id == decisions.c.id) for t in (updates, closures)))
+        for label in known
+    ]
+    return and_(true(), decisions.c.id.not_in([key for key in ends if key]), *finished)
+
+
+def _sealed_next(
+    database: Database, *, root: str, before: float, now: float, size: int, without: Set[str]
+) -> Segment | None:
+    """Write and seal the next segment; None if there is nothing more to move."""
+    with database.read() as connection:
+        oldest = select(decisions.c.id).where(
+            decisions.c.made_at < before, decisions.c.id.not_in(sorted(without)), _done(connection)
+        )
+        ids = list(connection.execute(oldest.order_by(decisions.c.made_at, decisions.c.id).limit(size)).scalars())
+        if not ids:
+            return None
+        earlier = segments(connection)
+        tables: dict[str, list[Any]] = {table.name: [] for table in ARCHIVED}
+        for start in range(0, len(ids), _BATCH):
+            for table in ARCHIVED:
+                tables[table.name] += _rows_of(connection, table, ids[start : start + _BATCH])
+    segment = write_segment(
+        root,
+        tables,
+        number=1 + max((one.number for one in earlier), default=0),
+        seal_before=earlier[-1].seal if earlier else "",
+    )
+    row = {
+        "number": segment.number,
+        "root": root,
+        "manifest_sha256": segment.manifest_sha256,
+        "seal": segment.seal,
+        "decisions": segment.decisions,
+        "spans": json.dumps(segment.spans),
+        "kept": "[]",
+        "made_before": before,
+        "made_at": now,
+        "moved": False,
+    }
+    with database.write() as connection:
+        connection.execute(insert(archive_segments), [row])
+    return segment
+
+
+def _empty(
+    database: Database, segment: Segment, *, before: int, progress: Callable[[int], None]
+) -> tuple[int, set[str]]:
+    """Take the rows of a sealed segment out of the database; how many left, and the decisions that stay."""
+    sealed = read_segment(segment)
+    known = {table.name: {_key(table, row) for row in sealed[table.name]} for table in ARCHIVED}
+    ids = [row["id"] for row in sealed["decisions"]]
+    left, kept = 0, set(segment.kept)
+    for start in range(0, len(ids), _BATCH):
+        some = ids[start : start + _BATCH]
+        with database.write() as connection:
+            # Locked: a row about one of these that is being written now is seen below, or is refused.
+            here = set(
+                connection.execute(select(decisions.c.id).where(decisions.c.id.in_(some)).with_for_update()).scalars()
+            )
+            newer = {
+                row[decision_key(table)]
+                for table in ARCHIVED
+                for row in _rows_of(connection, table, some)
+                if _key(table, row) not in known[table.name]
+            }
+            for table in reversed(ARCHIVED):
+                column = table.c[decision_key(table)]
+                connection.execute(delete(table).where(column.in_(sorted(here - newer))))
+            if newer - kept:
+                kept |= newer
+                connection.execute(
+                    update(archive_segments)
+                    .where(archive_segments.c.number == segment.number)
+                    .values(kept=json.dumps(sorted(kept)))
+                )
+        left += len(here - newer)
+        progress(before + left)
+    with database.write() as connection:
+        connection.execute(
+            update(archive_segments).where(archive_segments.c.number == segment.number).values(moved=True)
+        )
+    return left, kept
+
+
+def _key(table: Any, row: Any) -> tuple[Any, ...]:
+    return tuple(row[column.name] for column in table.primary_key.columns)
+
+
+def _rows_of(connection: Connection, table: Any, ids: Sequence[str]) -> Sequence[Any]:
+    return connection.execute(select(table).where(table.c[decision_key(table)].in_(ids))).mappings().all()

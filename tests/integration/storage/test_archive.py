@@ -1,0 +1,197 @@
+"""The archive: decisions that are done with move into sealed segments, and are read with the store as one."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from ragbandit.router.errors import NotFound, StoreError
+from ragbandit.router.storage.archive import moving
+from ragbandit.router.storage.archive.moving import archivable, archive
+from ragbandit.router.storage.archive.reading import archived_decisions, segments
+from ragbandit.router.storage.archive.segments import ARCHIVED, read_segment, sealed
+from ragbandit.router.storage.folders import Folder
+from ragbandit.router.storage.tables import decisions, feedback, updates
+
+pytest.importorskip("pyarrow")
+
+#: after all that the tests decide
+LATER = 2e9
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def world(request, make_world):
+    """A world on both databases, with twelve learned decisions."""
+    url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else None
+    made = make_world(database_url=url)
+    made.judged(12)
+    made.learn()
+    return made
+
+
+def count(world, table) -> int:
+    with world.database.read() as connection:
+        return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+
+
+def learned(world) -> list[tuple]:
+    return [(u.seq, u.decision_id, u.reward.value, u.features.tobytes()) for u in world.ledger.read(after=0)]
+
+
+def move(world, root: Path, **options):
+    return archive(world.database, root=str(root), before=LATER, now=world.now, **options)
+
+
+def test_the_ledger_reads_segments_and_store_as_one(world, tmp_path):
+    """After the move the ledger gives the same rows in the same order, and a new learner learns the same policy."""
+    before, policy = learned(world), world.learner().policy.state()
+    moved = move(world, tmp_path / "archive", size=5)
+    assert (moved.segments, moved.decisions, moved.kept) == (3, 11, 0)
+    assert count(world, decisions) == count(world, updates) == 1
+    assert learned(world) == before
+    world.files.prune([info.version for info in world.ledger.latest_snapshots(limit=99)])
+    again = world.learner().policy.state()
+    assert again[1] == policy[1]
+    assert all((again[0][name] == policy[0][name]).all() for name in policy[0])
+
+
+def test_learning_goes_on_after_the_end_of_the_archive(world, tmp_path):
+    """The last update stays in the store: the next one follows it without a gap."""
+    move(world, tmp_path / "archive")
+    world.judged(2)
+    assert world.learn() == 2
+    assert [seq for seq, *_ in learned(world)] == list(range(1, 15))
+
+
+def test_a_page_of_the_ledger_begins_and_ends_anywhere(world, tmp_path):
+    """`after` and `upto` cut segments and store alike."""
+    before = learned(world)
+    move(world, tmp_path / "archive", size=4)
+    for after, upto in ((0, 3), (2, 9), (6, 12), (11, 12), (12, 12)):
+        rows = world.ledger.read(after=after, upto=upto)
+        assert [u.seq for u in rows] == [seq for seq, *_ in before if after < seq <= upto]
+
+
+def test_what_waits_stays(world, tmp_path):
+    """A decision that nobody has judged is not archived, nor one made after the given time."""
+    waiting = world.route()
+    assert archivable(world.database, before=LATER) == 11
+    assert archivable(world.database, before=0.0) == 0
+    move(world, tmp_path / "archive")
+    assert world.store.record(waiting.id).state == "waiting"
+
+
+def test_a_decision_that_another_ledger_still_waits_for_stays(world, make_world):
+    """All ledgers must be done with it."""
+    make_world(database_url=world.settings.database, policy={"label": "second", "name": "linucb"})
+    assert archivable(world.database, before=LATER) == 0
+
+
+def test_feedback_for_an_archived_decision_is_refused(world, tmp_path):
+    """Its id is unknown to the store, as docs say."""
+    first = next(iter(world.ledger.read(after=0))).decision_id
+    move(world, tmp_path / "archive")
+    with pytest.raises(NotFound):
+        world.router.feedback(first, reward=1.0)
+
+
+def test_a_changed_file_is_refused(world, tmp_path):
+    """The sha256 of the manifest stands in SQL, those of the files in the manifest."""
+    move(world, tmp_path / "archive")
+    file = tmp_path / "archive" / "segment-000001" / "updates.parquet"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+    with pytest.raises(StoreError, match=r"updates.parquet .* was changed"):
+        learned(world)
+    manifest = tmp_path / "archive" / "segment-000001" / "manifest.json"
+    forged = json.loads(manifest.read_text())
+    forged["files"]["updates"]["sha256"] = hashlib.sha256(data).hexdigest()
+    manifest.write_text(json.dumps(forged))
+    with pytest.raises(StoreError, match="its manifest is another"):
+        learned(world)
+
+
+def test_the_seal_covers_what_erasure_leaves_and_the_segment_before(world, tmp_path):
+    """A blank text keeps the seal; another reward or another earlier segment breaks it."""
+    move(world, tmp_path / "archive", size=6)
+    with world.database.read() as connection:
+        first, second = segments(connection)
+    tables = read_segment(second)
+    assert sealed(second, tables, seal_before=first.seal)
+    assert not sealed(second, tables, seal_before="")
+    tables["decisions"][0] |= {"text": "", "features": None}
+    assert sealed(second, tables, seal_before=first.seal)
+    tables["updates"][0] |= {"value": 0.123}
+    assert not sealed(second, tables, seal_before=first.seal)
+
+
+@pytest.mark.parametrize("died_at", ["files", "seal", "rows"])
+def test_a_move_that_was_cut_off_is_taken_up(world, tmp_path, monkeypatch, died_at):
+    """Killed after the files, after the seal, or between two batches: everything is there all the time, once."""
+    before = learned(world)
+    monkeypatch.setattr(moving, "_BATCH", 4)
+    names = {"files": "insert", "seal": "_empty", "rows": "delete"}
+    calls = []
+    real = getattr(moving, names[died_at])
+
+    def dies(*given, **options):
+        calls.append(given)
+        if died_at != "rows" or len(calls) > len(ARCHIVED):
+            raise KeyboardInterrupt
+        return real(*given, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(moving, names[died_at], dies)
+        with pytest.raises(KeyboardInterrupt):
+            move(world, tmp_path / "archive")
+    assert learned(world) == before
+    move(world, tmp_path / "archive")
+    assert learned(world) == before
+    assert count(world, decisions) == 1
+    with world.database.read() as connection:
+        assert [segment.number for segment in segments(connection)] == [1]
+
+
+def test_rows_that_came_after_the_seal_keep_their_decision_in_the_store(world, tmp_path, monkeypatch):
+    """Late feedback between the seal and the move is not lost: its decision stays, with all of its rows."""
+    before, late = learned(world), next(iter(world.ledger.read(after=0))).decision_id
+    real = moving._empty
+
+    def judged_meanwhile(*given, **options):
+        world.router.feedback(late, reward=0.5)
+        return real(*given, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(moving, "_empty", judged_meanwhile)
+        moved = move(world, tmp_path / "archive")
+    assert (moved.decisions, moved.kept) == (10, 1)
+    assert len(world.store.record(late).feedback) == 2
+    assert learned(world) == before
+    assert late not in {row["id"] for _, rows in archived_decisions(world.database) for row in rows}
+    again = move(world, tmp_path / "archive")
+    assert (again.decisions, count(world, feedback)) == (1, 1)
+    assert learned(world) == before
+
+
+def test_rows_that_move_while_the_ledger_is_read_are_found(world, tmp_path):
+    """A reader that began before the move sees no gap."""
+    before = learned(world)
+    reading = world.ledger.read(after=0)
+    first = [next(reading) for _ in range(2)]
+    rows = world.ledger.read_with_decisions(after=0, page=2)
+    seen = [next(rows)[0].seq]
+    move(world, tmp_path / "archive", size=5)
+    assert seen + [update.seq for update, _ in rows] == [seq for seq, *_ in before]
+    assert [u.seq for u in first] + [u.seq for u in reading] == [seq for seq, *_ in before]
+
+
+def test_a_url_of_fsspec_is_an_archive(world):
+    """Any store that fsspec knows holds segments."""
+    before = learned(world)
+    moved = archive(world.database, root="memory://archive-of-tests", before=LATER, now=world.now)
+    assert moved.decisions == 11
+    assert Folder("memory://archive-of-tests").get("segment-000001/manifest.json")
+    assert learned(world) == before

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import RowMapping
 
 from ragbandit.router.types import (
@@ -39,6 +40,7 @@ __all__ = [
     "canonical",
     "decision_row",
     "decision_value",
+    "feature_rows",
     "feedback_row",
     "feedback_value",
     "outcome_row",
@@ -195,6 +197,15 @@ def unreadable_field(row: Row) -> str | None:
 def features_value(raw: bytes | None) -> Features | None:
     """float32 vector of shape (d,) from its bytes."""
     return None if raw is None else np.frombuffer(raw, dtype="<f4").astype(np.float32)
+
+
+def feature_rows(raws: Sequence[bytes | None]) -> npt.NDArray[np.float32] | None:
+    """Features of n rows at once, shape (n, d); None where a row has none, or they differ in width."""
+    widths = {None if raw is None else len(raw) for raw in raws}
+    if len(widths) != 1 or None in widths or 0 in widths:
+        return None
+    joined = np.frombuffer(b"".join(raw for raw in raws if raw is not None), dtype="<f4")
+    return joined.astype(np.float32, copy=False).reshape(len(raws), -1)
 
 
 def storable(text: str | None) -> str | None:

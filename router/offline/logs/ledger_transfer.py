@@ -32,7 +32,7 @@ from ragbandit.router.storage.rows import decision_row, feedback_row, outcome_ro
 from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
 from ragbandit.router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
 
-__all__ = ["ImportCounts", "ledger_rows", "take_in"]
+__all__ = ["ImportCounts", "late_decisions", "ledger_rows", "take_in"]
 
 T = TypeVar("T")
 
@@ -61,7 +61,8 @@ def ledger_rows(ledger: Ledger, *, since: float | None = None, upto: int | None 
     """
     pages = ledger.read_with_decisions(after=0, upto=upto, page=PAGE)
     for page in _pages(pages, size=PAGE):
-        late, times = _beside(ledger, [update for update, _ in page])
+        late = late_decisions(ledger, page[0][0].seq, page[-1][0].seq)
+        times = _feedback_times(ledger, [update for update, _ in page])
         for update, decision in page:
             if since is None or decision.made_at >= since:
                 yield Logged(
@@ -75,27 +76,37 @@ def ledger_rows(ledger: Ledger, *, since: float | None = None, upto: int | None 
                 )
 
 
-def _beside(ledger: Ledger, page: Sequence[Update]) -> tuple[set[str], dict[int, float | None]]:
-    """The decisions that more feedback came for after these updates, and when the last that made each came in."""
-    ids = [update.decision_id for update in page]
-    used = {key for update in page for key in (*update.feedback_ids, _feedback_id(update.decision_id))}
+def late_decisions(ledger: Ledger, first: int, last: int) -> set[str]:
+    """Decisions among the updates first to last that more feedback came for after they were learned."""
+    span = updates.c.policy == ledger.label, updates.c.seq.between(first, last)
     with ledger.database.read() as connection:
         notes = connection.execute(
-            select(feedback.c.id, feedback.c.decision_id).where(feedback.c.decision_id.in_(ids), feedback.c.late)
+            select(feedback.c.id, feedback.c.decision_id, updates.c.feedback_ids)
+            .join_from(updates, feedback, feedback.c.decision_id == updates.c.decision_id)
+            .where(*span, feedback.c.late)
         ).all()
         marks = connection.execute(
-            select(outcomes.c.decision_id, outcomes.c.made_by).where(
-                outcomes.c.decision_id.in_(ids), outcomes.c.stop_reason == IMPORTED
-            )
+            select(outcomes.c.decision_id, outcomes.c.made_by)
+            .join_from(updates, outcomes, outcomes.c.decision_id == updates.c.decision_id)
+            .where(*span, outcomes.c.stop_reason == IMPORTED)
         ).all()
+    late = {
+        note.decision_id
+        for note in notes
+        if note.id not in json.loads(note.feedback_ids) and note.id != _feedback_id(note.decision_id)
+    }
+    return late | {mark.decision_id for mark in marks if json.loads(mark.made_by).get("late")}
+
+
+def _feedback_times(ledger: Ledger, page: Sequence[Update]) -> dict[int, float | None]:
+    """When the last feedback that made each of these updates came in."""
+    with ledger.database.read() as connection:
         times = connection.execute(
             select(updates.c.seq, updates.c.feedback_at).where(
                 updates.c.policy == ledger.label, updates.c.seq.between(page[0].seq, page[-1].seq)
             )
         ).all()
-    late = {note.decision_id for note in notes if note.id not in used}
-    late |= {mark.decision_id for mark in marks if json.loads(mark.made_by).get("late")}
-    return late, {row.seq: row.feedback_at for row in times}
+    return {row.seq: row.feedback_at for row in times}
 
 
 def take_in(

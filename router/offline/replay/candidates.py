@@ -40,6 +40,7 @@ __all__ = [
     "described",
     "frozen",
     "load",
+    "not_offered",
     "notes_of",
     "parse_candidates",
     "progressive_validation",
@@ -173,8 +174,12 @@ def row_pmf(spec: CandidateSpec, *, log: MemoryLog) -> CandidatePmf:
     pmf, missing = array_pmf(spec, log=log.log, columns={}), 0
     if spec.kind == "fixed":
         missing = int(np.count_nonzero(~log.log.offered[:, log.log.arms.index(ArmName(spec.what))]))
-    notes = (f"{spec.what} was not offered in {missing} rows: there all offered arms alike",) if missing else ()
-    return CandidatePmf(described=described(spec), pmf=pmf, notes=notes)
+    return CandidatePmf(described=described(spec), pmf=pmf, notes=not_offered(spec, missing=missing))
+
+
+def not_offered(spec: CandidateSpec, *, missing: int) -> tuple[str, ...]:
+    """A word on rows that did not offer the arm of a fixed candidate."""
+    return (f"{spec.what} was not offered in {missing} rows: there all offered arms alike",) if missing else ()
 
 
 def described(spec: CandidateSpec) -> str:

@@ -1,6 +1,7 @@
 """Opening a log for replay: a file, or a ledger of the configured store; read when it is replayed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, read_rows
+from ragbandit.router.offline.logs.ledger_arrays import LedgerReader, open_ledger
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import opened
 from ragbandit.router.offline.logs.records import reward_defaults
@@ -101,10 +103,33 @@ class OpenLog:
             since=self.since,
         )
 
+    def streams_ledger(self, candidates: Sequence[CandidateSpec]) -> bool:
+        """True if these candidates can be judged on the ledger of the store in pieces: none of them reads questions."""
+        return self.path is None and all(spec.kind == "fixed" or spec.what == "uniform" for spec in candidates)
+
+    @contextmanager
+    def ledger(self) -> Iterator[LedgerReader]:
+        """The ledger of the store. Raises InvalidInput without rows, StoreError where it cannot be read."""
+        with ledger_of(self.settings, label=self.label) as ledger:
+            yield open_ledger(ledger, since=self.since, mixed_arms=self.mixed_arms, none=self._no_rows)
+
+    def _no_rows(self, total: int) -> InvalidInput:
+        later = "" if self.since is None else f" decided since {instant(self.since)}, of {total} in all"
+        return InvalidInput(
+            f"the ledger {self.label!r} has no rows{later}",
+            field="log",
+            remedy="decisions count once their feedback is learned; `ragbandit status` says where they are",
+        )
+
     def baselines(self, path: Path, *, plan: Plan) -> list[CandidateSpec]:
         """The plain candidates of a Parquet file."""
         first = next(iter(self.pieces(path, candidates=(), plan=plan)), None)
         return baselines(() if first is None else first.log.arms)
+
+    @property
+    def described(self) -> str:
+        """Where the rows come from, for the report."""
+        return f"the ledger {self.label}" if self.path is None else str(self.path)
 
     def read(self, progress: Progress = no_progress) -> MemoryLog:
         """All rows in memory. Raises InvalidInput, and StoreError for a store that cannot be read."""
@@ -148,17 +173,12 @@ class OpenLog:
                 if len(rows) % 1000 == 0:
                     progress("rows read", len(rows), total)
             if not rows:
-                later = "" if self.since is None else f" decided since {instant(self.since)}, of {total} in all"
-                raise InvalidInput(
-                    f"the ledger {self.label!r} has no rows{later}",
-                    field="log",
-                    remedy="decisions count once their feedback is learned; `ragbandit status` says where they are",
-                )
+                raise self._no_rows(total)
         return memory_log(
             rows,
             mixed_arms=self.mixed_arms,
             ledger=self.label,
-            described=f"the ledger {self.label}",
+            described=self.described,
             since=self.since,
         )
 

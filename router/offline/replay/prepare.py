@@ -15,6 +15,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.intervals import cressie_read, extreme_rows
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.router.offline.logs.ledger_arrays import UnevenFeatures
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.candidates import (
     CandidatePmf,
@@ -27,15 +28,17 @@ from ragbandit.router.offline.replay.candidates import (
     described,
     frozen,
     load,
+    not_offered,
     parse_candidates,
     progressive_validation,
     row_pmf,
 )
 from ragbandit.router.offline.replay.judge import judge
+from ragbandit.router.offline.replay.ledger_source import LedgerPieces
 from ragbandit.router.offline.replay.open_log import OpenLog
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
-from ragbandit.router.offline.replay.sources import MemoryLog, segment_of
+from ragbandit.router.offline.replay.sources import MemoryLog, check_choice, segment_of
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
@@ -79,6 +82,8 @@ def replay(
         path = log.parquet(specs or ())
         if path is not None:
             return _replay_pieces(log, path, specs=specs, plan=plan, notes=notes, progress=progress)
+        if log.streams_ledger(specs or ()):
+            return _replay_ledger(log, specs=specs, plan=plan, notes=notes, progress=progress)
         log = log.read(progress)
     specs = baselines(log.log.arms) if specs is None else specs
     ready = prepare(log, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
@@ -125,6 +130,38 @@ def _replay_pieces(
         notes=notes,
         progress=progress,
     )
+
+
+def _replay_ledger(
+    log: OpenLog,
+    *,
+    specs: list[CandidateSpec] | None,
+    plan: Plan,
+    notes: Sequence[str],
+    progress: Progress,
+) -> ReplayResult:
+    """Judge candidates on a ledger of the store without reading it whole."""
+    with log.ledger() as reader:
+        check_choice(reader.arms)
+        specs = baselines(reader.arms) if specs is None else specs
+        pieces = LedgerPieces(reader=reader, candidates=specs, plan=plan, features=plan.reward_model != "mean")
+        candidate_pmfs = [CandidatePmf(described=described(spec)) for spec in specs]
+        run = partial(
+            judge, candidates=specs, candidate_pmfs=candidate_pmfs, plan=plan, log=log.described, since=log.since,
+            progress=progress,
+        )  # fmt: skip
+        try:
+            result = run(pieces)
+        except UnevenFeatures:
+            pieces = replace(pieces, features=False)
+            result = run(pieces)
+    found = [
+        replace(each, notes=(*not_offered(spec, missing=pieces.missing.get(spec.name, 0)), *each.notes))
+        for spec, each in zip(specs, result.candidates, strict=True)
+    ]
+    different, rows = pieces.questions
+    said = (*notes, *repeated(different, rows=rows), *result.notes)
+    return replace(result, candidates=tuple(found), notes=said)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,13 +211,16 @@ def prepare(
 
 
 def _repeated(log: MemoryLog) -> list[str]:
-    """A word on questions that come again and again."""
     texts = [row.decision.query.text for row in log.rows if row.decision.query.text.strip()]
-    different = len(set(texts))
-    if not texts or different > FRESH * len(texts):
+    return repeated(len(set(texts)), rows=len(texts))
+
+
+def repeated(different: int, *, rows: int) -> list[str]:
+    """A word on questions that come again and again."""
+    if not rows or different > FRESH * rows:
         return []
     word = "the intervals speak of more traffic with these questions, not of new ones"
-    return [f"{different} different questions in {len(texts)} rows: {word}"]
+    return [f"{different} different questions in {rows} rows: {word}"]
 
 
 def _unseen(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], in_sample: bool) -> tuple[MemoryLog, list[str]]:

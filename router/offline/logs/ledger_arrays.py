@@ -1,0 +1,258 @@
+"""A ledger as arrays, a page of rows at a time: what is judged in millions is never made into Decision objects.
+
+Pages are ranges of seq, each one query: nothing is held open between them, and a ledger that grows meanwhile does not
+change what is read, since `open_ledger` notes where it ends.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import ColumnElement, Select, func, select
+
+from ragbandit.router.errors import InvalidInput, StoreError
+from ragbandit.router.offline.estimation.bandit_log import Log, keys_of
+from ragbandit.router.offline.logs.ledger_transfer import late_decisions
+from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.rows import canonical, feature_rows
+from ragbandit.router.storage.tables import decisions, updates
+from ragbandit.router.types import ArmName
+
+__all__ = ["LedgerPage", "LedgerReader", "UnevenFeatures", "open_ledger"]
+
+#: fields that are columns of their own; others are keys of the context
+_COLUMNS = ("tenant", "version", "policy")
+_REWARD = ("value", "quality", "cost", "minimum", "maximum", "preset", "source")
+
+
+class UnevenFeatures(Exception):
+    """Rows without features, or with those of several encoders: no model of rewards can be fitted to them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerPage:
+    """Some rows of a ledger, in its order."""
+
+    log: Log
+    ids: Sequence[str]
+    #: hashes of the questions that are not blank; empty unless asked for
+    questions: Keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerReader:
+    """The rows of a ledger up to a seq, read as often as asked."""
+
+    ledger: Ledger
+    #: the arms of all rows, in the order in which they occur
+    arms: tuple[ArmName, ...]
+    first: int
+    last: int
+    #: rows decided before are left out, seconds since the epoch
+    since: float | None
+    #: rows may offer different arms
+    mixed_arms: bool
+
+    def pages(
+        self, *, rows: int, fields: Sequence[str], features: bool, summary: bool, unmixed: str = ""
+    ) -> Iterator[LedgerPage]:
+        """The rows in order, `rows` at a time at most.
+
+        fields: for `Log.fields`: tenant, version, policy or keys of the context. features: read them too. summary: also
+        what only a summary reads, `late` and the questions. unmixed: remedy for rows that offer other arms.
+        Raises InvalidInput for a row with other arms, StoreError for one that cannot be read, UnevenFeatures.
+        """
+        said = _Decoder(arms=self.arms, mixed=self.mixed_arms, unmixed=unmixed)
+        for start in range(self.first, self.last + 1, rows):
+            stop = min(start + rows - 1, self.last)
+            found = self._read(start, stop, fields=fields, features=features, summary=summary)
+            if not found:
+                continue
+            columns: dict[str, Sequence[Any]] = dict(zip(found[0]._fields, zip(*found, strict=True), strict=True))
+            try:
+                yield self._page(columns, said, fields=fields, span=(start, stop))
+            except (ValueError, TypeError, KeyError) as error:
+                raise self._unreadable(error, start=start, stop=stop) from error
+
+    def _read(self, start: int, stop: int, *, fields: Sequence[str], features: bool, summary: bool) -> Sequence[Any]:
+        wanted: list[ColumnElement[Any]] = [
+            decisions.c.id,
+            decisions.c.arms,
+            decisions.c.pmf,
+            decisions.c.arm,
+            decisions.c.made_at,
+            *(updates.c[name] for name in _REWARD),
+            *(decisions.c[name] for name in _COLUMNS if name in fields),
+        ]
+        if not set(fields) <= set(_COLUMNS):
+            wanted.append(decisions.c.context)
+        if features:
+            wanted += [decisions.c.features, decisions.c.encoder_hash]
+        if summary:
+            wanted.append(decisions.c.text)
+        query = self._of(select(*wanted)).where(updates.c.seq.between(start, stop)).order_by(updates.c.seq)
+        with self.ledger.database.read() as connection:
+            return connection.execute(query).all()
+
+    def _of(self, query: Select[Any]) -> Select[Any]:
+        return _joined(query, label=self.ledger.label, since=self.since)
+
+    def _page(
+        self, columns: Mapping[str, Sequence[Any]], said: "_Decoder", *, fields: Sequence[str], span: tuple[int, int]
+    ) -> LedgerPage:
+        ids, summary = columns["id"], "text" in columns
+        late: Flags = np.zeros(len(ids), dtype=np.bool_)
+        if summary:
+            marked = late_decisions(self.ledger, *span)
+            late = np.array([key in marked for key in ids], dtype=np.bool_)
+        pmf, offered = said.pmfs(columns["arms"], columns["pmf"], ids=ids)
+        value, quality, cost, minimum, maximum = (np.array(columns[name], dtype=np.float64) for name in _REWARD[:5])
+        log = Log(
+            arms=self.arms,
+            keys=keys_of(ids),
+            action=said.actions(columns["arm"]),
+            pmf=pmf,
+            offered=offered,
+            reward=value,
+            quality=quality,
+            cost=cost,
+            minimum=float(minimum.min()),
+            maximum=float(maximum.max()),
+            raw=np.array([preset in ("reward", "default") for preset in columns["preset"]], dtype=np.bool_),
+            defaulted=np.array([source == "default" for source in columns["source"]], dtype=np.bool_),
+            late=late,
+            made_at=np.array(columns["made_at"], dtype=np.float64),
+            features=said.features(columns["features"], columns["encoder_hash"]) if "features" in columns else None,
+            fields={name: said.texts(name, columns) for name in fields},
+        )
+        asked = [hash(text) for text in columns["text"] if text.strip()] if summary else []
+        return LedgerPage(log=log, ids=ids, questions=np.array(asked, dtype=np.int64).view(np.uint64))
+
+    def _unreadable(self, error: Exception, *, start: int, stop: int) -> Exception:
+        """What the reader of single rows says of this page: it names the decision."""
+        try:
+            for _ in self.ledger.read_with_decisions(after=start - 1, upto=stop):
+                pass
+        except StoreError as named:
+            return named
+        return StoreError(f"the rows {start} to {stop} cannot be read: {error}", remedy="see: ragbandit verify")
+
+
+def _joined(query: Select[Any], *, label: str, since: float | None) -> Select[Any]:
+    query = query.join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
+    query = query.where(updates.c.policy == label)
+    return query if since is None else query.where(decisions.c.made_at >= since)
+
+
+def open_ledger(
+    ledger: Ledger, *, since: float | None, mixed_arms: bool, none: Callable[[int], InvalidInput]
+) -> LedgerReader:
+    """A reader of the ledger as it is now. none: what to raise where no row is left, of so many."""
+    with ledger.database.read() as connection:
+        ends = select(func.min(updates.c.seq), func.max(updates.c.seq)).where(updates.c.policy == ledger.label)
+        first, last = connection.execute(ends).one()
+        if first is None:
+            raise none(0)
+        offers = _offers(ledger.label, since=since, all_of_them=mixed_arms)
+        texts = [row["arms"] for row in connection.execute(offers).mappings()]
+    if not texts:
+        raise none(int(last))
+    try:
+        arms = dict.fromkeys(ArmName(name) for text in texts for name in json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise StoreError(
+            f"the arms {texts[0]!r:.80} cannot be read: {error}", remedy="see: ragbandit verify"
+        ) from error
+    return LedgerReader(
+        ledger=ledger, arms=tuple(arms), first=int(first), last=int(last), since=since, mixed_arms=mixed_arms
+    )
+
+
+def _offers(label: str, *, since: float | None, all_of_them: bool) -> Select[Any]:
+    """The first row's arms, or all that were ever offered, in the order in which they occur."""
+    if not all_of_them:
+        return _joined(select(decisions.c.arms), label=label, since=since).order_by(updates.c.seq).limit(1)
+    found = _joined(select(decisions.c.arms), label=label, since=since)
+    return found.group_by(decisions.c.arms).order_by(func.min(updates.c.seq))
+
+
+class _Decoder:
+    """From the texts of columns to arrays; what stands in many rows is read once."""
+
+    def __init__(self, *, arms: Sequence[ArmName], mixed: bool, unmixed: str) -> None:
+        self._arms, self._mixed, self._unmixed = tuple(arms), mixed, unmixed
+        self._place = {arm: index for index, arm in enumerate(arms)}
+        #: text of arms -> their columns
+        self._offers: dict[str, npt.NDArray[np.intp]] = {}
+        self._encoder: tuple[str, int] | None = None
+
+    def pmfs(self, arms: Sequence[str], texts: Sequence[str], *, ids: Sequence[str]) -> tuple[Matrix, Flags]:
+        """Probabilities and what was offered, both of shape (n, K)."""
+        lists = json.loads(f"[{','.join(texts)}]")
+        if len(lists) != len(texts):
+            raise ValueError("a pmf is no list")
+        pmf, offered = np.zeros((len(ids), len(self._arms))), np.zeros((len(ids), len(self._arms)), dtype=np.bool_)
+        for text in dict.fromkeys(arms):
+            here = self._columns(text)
+            rows = np.flatnonzero(np.array([each == text for each in arms])) if len(set(arms)) > 1 else None
+            given = lists if rows is None else [lists[row] for row in rows]
+            self._check_offer(here, ids=ids, first=0 if rows is None else int(rows[0]))
+            if {*map(len, given)} != {len(here)}:
+                raise ValueError("a pmf does not fit its arms")
+            numbers = np.fromiter(chain.from_iterable(given), dtype=np.float64, count=len(given) * len(here))
+            place = slice(None) if rows is None else rows[:, None]
+            pmf[place, here], offered[place, here] = numbers.reshape(len(given), len(here)), True
+        return pmf, offered
+
+    def actions(self, arms: Sequence[str]) -> Choices:
+        """Columns of the drawn arms, -1 for one that nobody offered; shape (n,)."""
+        return np.array([self._place.get(ArmName(arm), -1) for arm in arms], dtype=np.intp)
+
+    def features(self, rows: Sequence[bytes | None], encoders: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Features of shape (n, d). Raises UnevenFeatures."""
+        found = feature_rows(rows)
+        kinds = set(encoders)
+        if found is None or len(kinds) > 1:
+            raise UnevenFeatures
+        made_by = kinds.pop(), found.shape[1]
+        self._encoder = self._encoder or made_by
+        if made_by != self._encoder:
+            raise UnevenFeatures
+        return found
+
+    def texts(self, name: str, columns: Mapping[str, Sequence[Any]]) -> Strings:
+        """A field of every row as text, "" where a row does not have it; shape (n,)."""
+        found = np.empty(len(columns["id"]), dtype=np.object_)
+        if name in _COLUMNS:
+            found[:] = columns[name]
+            return found
+        known: dict[str, str] = {}
+        for row, context in enumerate(columns["context"]):
+            if context not in known:
+                value = json.loads(context).get(name)
+                known[context] = value if isinstance(value, str) else "" if value is None else canonical(value)
+            found[row] = known[context]
+        return found
+
+    def _columns(self, text: str) -> npt.NDArray[np.intp]:
+        if text not in self._offers:
+            names = json.loads(text)
+            self._offers[text] = np.array([self._place.get(name, -1) for name in names], dtype=np.intp)
+        return self._offers[text]
+
+    def _check_offer(self, here: npt.NDArray[np.intp], *, ids: Sequence[str], first: int) -> None:
+        """Raises InvalidInput for a row that offers other arms than the log."""
+        if self._mixed or (len(here) == len(self._arms) and (here >= 0).all()):
+            return
+        known = [self._arms[place] for place in here if place >= 0]
+        more = " and others" if (here < 0).any() else ""
+        raise InvalidInput(
+            f"offers {', '.join(known)}{more}; the first row offers {', '.join(self._arms)}",
+            field=f"decision {ids[first]} arms",
+            remedy=self._unmixed,
+        )

@@ -1,0 +1,71 @@
+"""A ledger of the store as pieces, read anew for every pass: for candidates that read no questions."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.logs.ledger_arrays import LedgerReader
+from ragbandit.router.offline.replay.candidates import CandidateSpec, array_pmf
+from ragbandit.router.offline.replay.parquet_source import ahead
+from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.offline.replay.sources import PIECE, UNMIXED, Piece
+from ragbandit.router.offline.types import Keys
+from ragbandit.router.types import ArmName
+
+__all__ = ["LedgerPieces"]
+
+
+@dataclass(kw_only=True)
+class LedgerPieces:
+    """Pieces of a ledger, `Pieces` to the judge; every row is checked in the first pass."""
+
+    reader: LedgerReader
+    candidates: Sequence[CandidateSpec]
+    plan: Plan
+    #: read the features too; iterating raises UnevenFeatures where they are not of one kind
+    features: bool
+    #: candidate -> rows that did not offer its arm
+    missing: dict[str, int] = field(default_factory=dict, init=False)
+    _questions: list[Keys] = field(default_factory=list, init=False)
+    _checked: bool = field(default=False, init=False)
+
+    def __iter__(self) -> Iterator[Piece]:
+        return ahead(self._pieces())
+
+    @property
+    def questions(self) -> tuple[int, int]:
+        """How many different questions there are, and how many rows have one; after the first pass."""
+        found = np.concatenate([np.zeros(0, dtype=np.uint64), *self._questions])
+        return len(np.unique(found)), len(found)
+
+    def _pieces(self) -> Iterator[Piece]:
+        summary = not self._checked
+        fields = [*dict.fromkeys(["version", *self.plan.segments])] if summary else [*self.plan.segments]
+        pages = self.reader.pages(rows=PIECE, fields=fields, features=self.features, summary=summary, unmixed=UNMIXED)
+        for page in pages:
+            log = page.log
+            if summary:
+                _check(page.log.faults(), ids=page.ids)
+                self._questions.append(page.questions)
+                self._count_missing(log.offered.sum(axis=0), rows=len(log))
+            if self.plan.weight is not None:
+                log = log.weighted(self.plan.weight)
+            pmfs = [array_pmf(spec, log=log, columns={}) for spec in self.candidates]
+            yield Piece(log=log, candidates=pmfs)
+        self._checked = True
+
+    def _count_missing(self, offered: "np.ndarray[tuple[int], np.dtype[np.intp]]", *, rows: int) -> None:
+        for spec in self.candidates:
+            if spec.kind == "fixed" and spec.what in self.reader.arms:
+                place = self.reader.arms.index(ArmName(spec.what))
+                self.missing[spec.name] = self.missing.get(spec.name, 0) + rows - int(offered[place])
+
+
+def _check(faults: dict[int, tuple[str, str, str]], *, ids: Sequence[str]) -> None:
+    """Raises InvalidInput for the first row that cannot be true."""
+    if faults:
+        row = min(faults)
+        name, message, remedy = faults[row]
+        raise InvalidInput(message, field=f"decision {ids[row]} {name}", remedy=remedy)

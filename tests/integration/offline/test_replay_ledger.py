@@ -1,0 +1,99 @@
+"""A ledger of the store is replayed in pages of columns: the numbers of its rows in memory, on both databases."""
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import update
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import InvalidInput, StoreError
+from ragbandit.router.offline.logs.ledger_transfer import take_in
+from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.tables import decisions
+from ragbandit.router.types import PolicyLabel
+from tests.support.replay_logs import close, lived_rows, rows_from
+
+CANDIDATES = ["fixed:deep", "uniform"]
+
+
+@pytest.fixture
+def ledger_of_rows(database, monkeypatch):
+    """Puts rows into a ledger of the store; the log of it, which is read in pages of 37."""
+    monkeypatch.setattr("ragbandit.router.offline.replay.ledger_source.PIECE", 37)
+    settings = Settings(database_url=database.url.render_as_string(hide_password=False))
+
+    def fill(rows, **options):
+        take_in(Ledger(database, label=PolicyLabel("main")), rows, origin="jsonl")
+        return open_log(config=settings, **options)
+
+    return fill
+
+
+@pytest.fixture
+def streaming_only(monkeypatch):
+    """Reading the ledger into memory, or making a Decision, is an error."""
+    return lambda: (
+        monkeypatch.setattr(OpenLog, "read", lambda *_: pytest.fail("the whole ledger is read")),
+        monkeypatch.setattr(
+            "ragbandit.router.storage.decisions.decision_value", lambda _: pytest.fail("a Decision is made")
+        ),
+    )
+
+
+def test_pages_and_memory_agree(ledger_of_rows, streaming_only):
+    """Reward, segments, versions, late feedback and notes are those of the rows in memory; no Decision is made."""
+    rows = [replace(row, late=number % 9 == 0) for number, row in enumerate(lived_rows(150))]
+    log = ledger_of_rows(rows, since=1.7e9 + 20)
+    plan = Plan(segments=("device", "tenant"), weight=0.1)
+    in_memory = replay(log.read(), candidates=CANDIDATES, plan=plan)
+    streaming_only()
+    in_pages = replay(log, candidates=CANDIDATES, plan=plan)
+    assert (in_pages.rows, in_pages.sources["late"]) == (130, 14)
+    assert "different questions" in in_pages.notes[0]
+    close(in_pages, in_memory)
+
+
+def test_rows_of_two_encoders(ledger_of_rows):
+    """Features of two encoders are left out, wherever in the ledger the second one comes: no model mixes them."""
+    rows = lived_rows(120)
+    rows[100:] = [replace(row, decision=replace(row.decision, encoder_hash="other")) for row in rows[100:]]
+    log = ledger_of_rows(rows)
+    in_pages = replay(log, candidates=CANDIDATES)
+    assert any("no features" in note for note in in_pages.notes)
+    close(in_pages, replay(log.read(), candidates=CANDIDATES, settings=log.settings))
+
+
+def test_mixed_arms(ledger_of_rows):
+    """Rows with other arms are refused by the id of the decision, and judged each among its own where that is asked."""
+    rows = lived_rows(80)
+    fewer = {"id": "fewer", "arms": ["slow", "fast"], "pmf": [0.5, 0.5], "arm": "slow", "reward": 0.5, "text": "why?"}
+    log = ledger_of_rows([*rows, *rows_from([fewer])])
+    with pytest.raises(InvalidInput, match=r"offers slow, fast; .*fast, deep, slow") as caught:
+        replay(log, candidates=CANDIDATES)
+    assert caught.value.field == "decision fewer arms"
+    log = replace(log, mixed_arms=True)
+    in_pages = replay(log, candidates=CANDIDATES)
+    assert in_pages.candidates[0].notes == ("deep was not offered in 1 rows: there all offered arms alike",)
+    close(in_pages, replay(log.read(), candidates=CANDIDATES, settings=log.settings))
+
+
+@pytest.mark.parametrize("change", [{"pmf": "[0.5,"}, {"arms": "fast"}, {"pmf": '[0.5,"x",0.2]'}])
+def test_a_row_that_cannot_be_read(ledger_of_rows, database, change):
+    """A damaged row is an error that names its decision, or at least where to look."""
+    log = ledger_of_rows(lived_rows(60))
+    with database.write() as connection:
+        connection.execute(update(decisions).where(decisions.c.id == "lived-0-000050").values(**change))
+    with pytest.raises(StoreError, match="cannot be read") as caught:
+        replay(log, candidates=CANDIDATES)
+    assert "verify" in str(caught.value.remedy)
+
+
+def test_a_row_that_cannot_be_true(ledger_of_rows, database):
+    """A pmf that sums to less than 1 is refused by the id of its decision."""
+    log = ledger_of_rows(lived_rows(60))
+    with database.write() as connection:
+        connection.execute(update(decisions).where(decisions.c.id == "lived-0-000050").values(pmf="[0.5,0.3,0.1]"))
+    with pytest.raises(InvalidInput, match="is no distribution") as caught:
+        replay(log, candidates=CANDIDATES)
+    assert caught.value.field == "decision lived-0-000050 pmf"

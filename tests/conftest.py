@@ -35,7 +35,7 @@ from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback, made_outcome, new_id
 from ragbandit.router.storage.database import Database, migrate
-from ragbandit.router.storage.tables import updates
+from ragbandit.router.storage.tables import leases, updates
 from ragbandit.router.types import Counters, Decision, DecisionId, Query, Receipt
 
 # A shell's background job ignores SIGINT, and so would every process that a test starts and then interrupts.
@@ -357,6 +357,10 @@ class World:
         """Change a row behind everybody's back."""
         with self.database.write() as connection:
             connection.execute(statement)
+
+    def expire_leases(self) -> None:
+        """What time does to a lease whose holder has died: leases go by the database's clock, which nobody turns."""
+        self.write(leases.update().values(expires_at=0.0))
 
     def close(self) -> None:
         self.router.close()

@@ -73,7 +73,7 @@ def _alone(database: Database) -> Iterator[Callable[[], None]]:
     holder = f"archive-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
     def prolong() -> None:
-        if not lease.acquire(holder=holder, now=time.time(), lease_s=LEASE_S):
+        if not lease.acquire(holder=holder, lease_s=LEASE_S):
             raise NotReady("another process is archiving", field="archive", remedy="wait until it has ended")
 
     prolong()

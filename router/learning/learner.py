@@ -175,7 +175,7 @@ class Learner:
 
     def _acquire(self, patience_s: float) -> bool:
         give_up = time.monotonic() + patience_s
-        while not self.ledger.acquire(holder=self.holder, now=self.clock(), lease_s=self.settings.learning.lease_s):
+        while not self.ledger.acquire(holder=self.holder, lease_s=self.settings.learning.lease_s):
             if time.monotonic() >= give_up:
                 return False
             time.sleep(0.1)
@@ -186,7 +186,7 @@ class Learner:
         learning = self.settings.learning
         rule = closing_rule(learning)
         now = self.clock()
-        if not self.ledger.acquire(holder=self.holder, now=now, lease_s=learning.lease_s):
+        if not self.ledger.acquire(holder=self.holder, lease_s=learning.lease_s):
             return 0
         entries: list[Entry] = []
         closed: list[ClosedDecision] = []

@@ -1,14 +1,23 @@
-"""Leases: a row in the database says which process may do what only one may do at a time, and until when."""
+"""Leases: a row in the database says which process may do what only one may do at a time, and until when.
+
+The time is the database's. The clock of the host that holds a lease is never asked: one that is an hour ahead would
+keep everybody else out for an hour after its death. SQLite has no clock but the host's. There a lease that ends later
+than one that is taken now would have been taken by a clock that was ahead, and counts as expired.
+"""
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, delete, or_, select
+from sqlalchemy import ColumnElement, Connection, Double, delete, func, literal, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.tables import leases
 
 __all__ = ["Lease"]
+
+#: 1970-01-01 as SQLite counts days
+_EPOCH_DAY = 2440587.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,26 +27,32 @@ class Lease:
     database: Database
     name: str
 
-    def acquire(self, *, holder: str, now: float, lease_s: float) -> bool:
-        """Take or prolong the lease; False if somebody else holds it."""
+    def acquire(self, *, holder: str, lease_s: float) -> bool:
+        """Take or prolong the lease for that many seconds; False if somebody else holds it."""
+        now = self._clock
+        free = [leases.c.holder == holder, leases.c.expires_at <= now]
+        if self.database.is_sqlite:
+            free.append(leases.c.expires_at > now + lease_s)
+        row: dict[str, Any] = {"holder": holder, "expires_at": now + lease_s}
+        insert = (sqlite if self.database.is_sqlite else postgresql).insert(leases).values(name=self.name, **row)
+        taken = insert.on_conflict_do_update(index_elements=[leases.c.name], set_=row, where=or_(*free))
         with self.database.write() as connection:
-            dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-            row = {"name": self.name, "holder": holder, "expires_at": now + lease_s}
-            statement = dialect.insert(leases).values(row)
-            statement = statement.on_conflict_do_update(
-                index_elements=[leases.c.name],
-                set_={"holder": holder, "expires_at": now + lease_s},
-                where=or_(leases.c.holder == holder, leases.c.expires_at <= now),
-            )
-            return bool(connection.execute(statement.returning(leases.c.name)).first())
+            return connection.execute(taken.returning(leases.c.name)).first() is not None
 
     def release(self, *, holder: str) -> None:
         """Give the lease back, if it is ours."""
         with self.database.write() as connection:
             connection.execute(delete(leases).where(leases.c.name == self.name, leases.c.holder == holder))
 
-    def is_held(self, connection: Connection, *, holder: str, now: float) -> bool:
+    def is_held(self, connection: Connection, *, holder: str) -> bool:
         """Whether it is ours until this transaction ends: nobody else can take it meanwhile."""
-        query = select(leases.c.holder, leases.c.expires_at).where(leases.c.name == self.name)
-        row = connection.execute(query.with_for_update()).first()
-        return row is not None and row.holder == holder and row.expires_at > now
+        query = select(leases.c.name).where(leases.c.name == self.name, leases.c.holder == holder)
+        query = query.where(leases.c.expires_at > self._clock)
+        return connection.execute(query.with_for_update()).first() is not None
+
+    @property
+    def _clock(self) -> ColumnElement[float]:
+        """Seconds since 1970 by the database; on PostgreSQL of this moment, not of the transaction's beginning."""
+        if self.database.is_sqlite:
+            return (func.julianday("now", type_=Double) - literal(_EPOCH_DAY)) * 86400.0
+        return func.extract("epoch", func.clock_timestamp()).cast(Double)

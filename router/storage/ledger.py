@@ -123,10 +123,10 @@ class Ledger:
             return self._last_seq(connection)
 
     @contextmanager
-    def writing(self, *, holder: str, now: float) -> Iterator[tuple[Connection, int]]:
+    def writing(self, *, holder: str) -> Iterator[tuple[Connection, int]]:
         """A transaction that nobody else can append in, and where the ledger ends. Conflict if the lease is lost."""
         with self.database.write() as connection:
-            if not self._lease.is_held(connection, holder=holder, now=now):
+            if not self._lease.is_held(connection, holder=holder):
                 raise Conflict("the lease of this ledger is not held any more")
             yield connection, self._last_seq(connection)
 
@@ -137,7 +137,7 @@ class Ledger:
         if the lease is lost or the ledger does not end where the first entry begins.
         """
         done = [e.update.decision_id for e in entries] + [c.decision_id for c in closed]
-        with self.writing(holder=holder, now=now) as (connection, end):
+        with self.writing(holder=holder) as (connection, end):
             if entries and entries[0].update.seq != end + 1:
                 raise Conflict(f"the ledger ends at {end}, not at {entries[0].update.seq - 1}")
             here = and_(waiting.c.policy == self.label, waiting.c.decision_id.in_(done))
@@ -227,9 +227,9 @@ class Ledger:
             )
             return list(rows.scalars())
 
-    def acquire(self, *, holder: str, now: float, lease_s: float) -> bool:
+    def acquire(self, *, holder: str, lease_s: float) -> bool:
         """Take or prolong the lease; False if somebody else holds it."""
-        return self._lease.acquire(holder=holder, now=now, lease_s=lease_s)
+        return self._lease.acquire(holder=holder, lease_s=lease_s)
 
     def release(self, *, holder: str) -> None:
         """Give the lease back, if it is ours."""

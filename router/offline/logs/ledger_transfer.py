@@ -134,9 +134,9 @@ def take_in(
         for page in _pages(iter(rows), size=PAGE):
             if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
                 encoder = _register(ledger, now=clock())
-            _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s, clock=clock)
+            _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
             marked = [_marked(row, origin=origin) for row in page]
-            with ledger.writing(holder=holder, now=clock()) as (connection, end):
+            with ledger.writing(holder=holder) as (connection, end):
                 work = _Page(ledger=ledger, connection=connection, rows=marked, source=source, origin=origin)
                 work.check_encoder(encoder)
                 added = work.write(end=end, now=clock())
@@ -171,9 +171,9 @@ def _register(ledger: Ledger, *, now: float) -> str:
     return str(registered["encoder_hash"])
 
 
-def _acquire(ledger: Ledger, *, holder: str, lease_s: float, patience_s: float, clock: Callable[[], float]) -> None:
+def _acquire(ledger: Ledger, *, holder: str, lease_s: float, patience_s: float) -> None:
     give_up = time.monotonic() + patience_s
-    while not ledger.acquire(holder=holder, now=clock(), lease_s=lease_s):
+    while not ledger.acquire(holder=holder, lease_s=lease_s):
         if time.monotonic() >= give_up:
             raise NotReady(
                 f"a learner holds the ledger {ledger.label!r}", field="label", remedy="try again, or import elsewhere"

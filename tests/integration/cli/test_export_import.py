@@ -427,7 +427,7 @@ def test_decision_that_was_closed_here(world, tmp_path):
 def test_waits_for_the_learner(new_ledger):
     """While a learner holds the ledger nothing is written; the error says so."""
     there = new_ledger()
-    assert there.acquire(holder="a learner", now=EPOCH, lease_s=60.0)
+    assert there.acquire(holder="a learner", lease_s=10.0)
     with pytest.raises(NotReady, match="a learner holds"):
         take_in(there, plain_rows(3), origin="jsonl", patience_s=0.2, clock=lambda: EPOCH)
     assert count(there, decisions) == 0

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from ragbandit.router.learning.status import quarantined
 from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.serving.recovery import recover
 from ragbandit.router.storage.closing import ClosingRule
-from ragbandit.router.storage.tables import decisions, feedback, waiting
+from ragbandit.router.storage.tables import decisions, feedback, leases, waiting
 from ragbandit.router.types import Decision
 from tests.conftest import EPOCH, World
 
@@ -325,14 +326,36 @@ def test_second_learner_waits(make_world, database_url):
     world.judged(2)
     assert first.drain() == 2
     world.judged(3)
-    assert world.ledger.acquire(holder=first.holder, now=world.now, lease_s=10.0)
-    world.now += 9.9
+    assert world.ledger.acquire(holder=first.holder, lease_s=10.0)
     assert second.drain() == 0
     assert world.ledger.last_seq() == 2
-    world.now += 0.2
+    world.expire_leases()
     assert second.drain() == 3
     assert first.drain() == 0
     assert world.sha256(second.policy) == world.sha256(world.replayed())
+
+
+def test_lease_by_the_databases_clock(make_world, database_url):
+    """A learner whose clock is an hour ahead, and that dies, keeps the others out for lease_s at most."""
+    world = make_world(database_url=database_url, learning={"lease_s": 10.0})
+    world.judged(1)
+    now = time.time()
+    world.now = now + 3600
+    assert world.learner()._acquire(0)
+    with world.database.read() as connection:
+        assert now < connection.execute(select(leases.c.expires_at)).scalar_one() < time.time() + 10.1
+    assert world.learner().drain() == 0
+    world.expire_leases()
+    assert world.learner().drain() == 1
+
+
+def test_lease_of_a_clock_that_was_ahead(make_world):
+    """On SQLite, which has its host's clock, a lease that ends later than one taken now is as good as expired."""
+    world = make_world(learning={"lease_s": 10.0})
+    world.judged(1)
+    assert world.learner()._acquire(0)
+    world.write(leases.update().values(expires_at=time.time() + 3600))
+    assert world.learner().drain() == 1
 
 
 def test_lease_given_back(make_world, database_url):
@@ -344,7 +367,7 @@ def test_lease_given_back(make_world, database_url):
     world.judged(1)
     assert second.drain() == 1
     world.judged(1)
-    assert world.ledger.acquire(holder=first.holder, now=world.now, lease_s=1000.0)
+    assert world.ledger.acquire(holder=first.holder, lease_s=1000.0)
     assert second.drain() == 0
     first.close()
     assert second.drain() == 1
@@ -363,6 +386,7 @@ def test_lease_lost_on_the_way(make_world, database_url):
         def append(self, *given, **named):
             if not learned:
                 world.now += 11
+                world.expire_leases()
                 learned.append(second.drain())
             super().append(*given, **named)
 
@@ -385,7 +409,7 @@ def test_append_elsewhere_is_refused(make_world, database_url):
     batch = world.ledger.ready(RULE, now=world.now, limit=10)
     entries, _ = learner._joined(batch, now=world.now)
     entry = replace(entries[0], update=replace(entries[0].update, seq=5))
-    assert world.ledger.acquire(holder=learner.holder, now=world.now, lease_s=10.0)
+    assert world.ledger.acquire(holder=learner.holder, lease_s=10.0)
     with pytest.raises(Conflict, match="the ledger ends at 2"):
         world.ledger.append([entry], [], holder=learner.holder, now=world.now)
     assert world.ledger.last_seq() == 2
@@ -399,6 +423,7 @@ def test_returning_learner(make_world, database_url):
     world.judged(2)
     first.drain()
     world.now += 11
+    world.expire_leases()
     world.judged(3)
     second.drain()
     second.close()
@@ -427,6 +452,7 @@ def test_crash_between_append_and_snapshot(make_world, database_url):
         dying.drain()
     assert (world.ledger.last_seq(), world.router.status().snapshot_last_seq) == (8, 3)
     world.now += 11
+    world.expire_leases()
     heir = world.learner()
     assert heir.drain() == 0
     assert heir.last_seq == 8
@@ -780,6 +806,8 @@ class Loop(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 5.0, 15.0, 120.0]))
     def advance(self, seconds):
         self.world.now += seconds
+        if seconds > self.world.settings.learning.lease_s:
+            self.world.expire_leases()
 
     @rule()
     def learn(self):
@@ -787,7 +815,7 @@ class Loop(RuleBasedStateMachine):
         self.world.router.refresh()
         # Where another learner holds the lease nothing is learned and nothing published.
         world, holder = self.world, self.learner.holder
-        if world.ledger.acquire(holder=holder, now=world.now, lease_s=world.settings.learning.lease_s):
+        if world.ledger.acquire(holder=holder, lease_s=world.settings.learning.lease_s):
             assert world.sha256(self.learner.policy) == world.sha256(world.replayed())
             assert world.router.service.serving.last_seq == world.ledger.last_seq()
 
@@ -832,6 +860,7 @@ class Loop(RuleBasedStateMachine):
             return
         world = self.world
         world.now += 1000
+        world.expire_leases()
         world.learn()
         world.now += 1000
         world.learn()

@@ -6,16 +6,18 @@ the rows that are missing.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from sqlalchemy import Connection, select, update
 from sqlalchemy.engine import RowMapping
 
+from ragbandit.router.storage.archive.reading import update_rows
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import insert_new
-from ragbandit.router.storage.rows import canonical
-from ragbandit.router.storage.tables import chains, updates
+from ragbandit.router.storage.rows import Row, canonical
+from ragbandit.router.storage.tables import chains
 from ragbandit.router.types import PolicyLabel
 
 __all__ = ["START", "Chain", "advance", "link"]
@@ -85,27 +87,14 @@ class Chain:
     def extend(self) -> None:
         """Bring the chain to the ledger's end, a page in a transaction."""
         kept, last = self.end()
-        for page in self._pages(after=kept, upto=None):
+        rows = self.rows(after=kept, upto=None)
+        while page := list(islice(rows, PAGE)):
             before = kept or None
             for row in page:
                 kept, last = row["seq"], link(last, row)
             with self.database.write() as connection:
                 _move(connection, self.label, before=before, to=(kept, last))
 
-    def rows(self, *, after: int, upto: int) -> Iterator[RowMapping]:
-        """The updates' rows with seq > after and <= upto, in order."""
-        for page in self._pages(after=after, upto=upto):
-            yield from page
-
-    def _pages(self, *, after: int, upto: int | None) -> Iterable[list[RowMapping]]:
-        columns = [updates.c[name] for name in (*_TEXTS, *_NUMBERS)]
-        while upto is None or after < upto:
-            with self.database.read() as connection:
-                query = select(*columns).where(updates.c.policy == self.label, updates.c.seq > after)
-                if upto is not None:
-                    query = query.where(updates.c.seq <= upto)
-                page = list(connection.execute(query.order_by(updates.c.seq).limit(PAGE)).mappings())
-            if not page:
-                return
-            yield page
-            after = page[-1]["seq"]
+    def rows(self, *, after: int, upto: int | None) -> Iterator[Row]:
+        """The updates' rows with seq > after and <= upto, in order, archived or not."""
+        return update_rows(self.database, label=self.label, after=after, upto=upto, page=PAGE)

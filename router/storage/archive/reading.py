@@ -12,10 +12,10 @@ from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.rows import Row
 from ragbandit.router.storage.tables import archive_segments, decisions, updates
 
-__all__ = ["archived_decisions", "archived_updates", "rows_of_ledger", "segment_value", "segments"]
+__all__ = ["archived_decisions", "rows_of_ledger", "segment_value", "segments", "update_rows"]
 
-#: an update's row, and the row of its decision
-Pair = tuple[Row, Row]
+#: an update's row, and the row of its decision where it was asked for
+Pair = tuple[Row, Row | None]
 
 
 def segments(connection: Connection) -> list[Segment]:
@@ -44,107 +44,113 @@ def archived_decisions(database: Database) -> Iterator[tuple[Segment, list[dict[
     for segment in found:
         rows = read_segment(segment, tables=[decisions])["decisions"]
         with database.read() as connection:
-            ids = [row["id"] for row in rows]
-            here = _still_here(connection, ids)
+            here = _still_here(connection, [row["id"] for row in rows])
         yield segment, [row for row in rows if row["id"] not in here]
 
 
-def archived_updates(found: list[Segment], *, label: str, after: int, upto: int | None) -> Iterator[Pair]:
-    """The archived updates of a ledger in (after, upto] in the order of seq, each with its decision's row.
-
-    A segment is opened when its first seq is due, and left when its last has been given: in memory are as many as
-    overlap. Raises StoreError for a segment that cannot be read.
-    """
-    ours = [segment for segment in found if label in segment.spans and segment.spans[label][1] > after]
-    pending = sorted(ours, key=lambda segment: segment.spans[label][0], reverse=True)
-    heads: list[tuple[int, int, Iterator[Pair], Any]] = []
-    while pending or heads:
-        while pending and (not heads or pending[-1].spans[label][0] <= heads[0][0]):
-            segment = pending.pop()
-            _push(heads, segment.number, _updates_of(segment, label=label, after=after))
-        if not heads:
-            continue
-        seq, number, rest, pair = heapq.heappop(heads)
-        if upto is not None and seq > upto:
-            return
-        yield pair
-        _push(heads, number, rest)
+def rows_of_ledger(
+    database: Database, *, label: str, after: int, upto: int | None, page: int
+) -> Iterator[tuple[Row, Row]]:
+    """`update_rows`, each with its decision's row."""
+    for row, decision in _Ledger(database=database, label=label, page=page, joined=True).read(after=after, upto=upto):
+        assert decision is not None
+        yield row, decision
 
 
-def rows_of_ledger(database: Database, *, label: str, after: int, upto: int | None, page: int) -> Iterator[Pair]:
-    """The updates of a ledger in (after, upto], archived or not, in the order of seq, each with its decision's row.
+def update_rows(database: Database, *, label: str, after: int, upto: int | None, page: int) -> Iterator[Row]:
+    """The updates of a ledger in (after, upto], archived or not, in the order of seq.
 
     Rows may move into the archive meanwhile: they leave a gap in the database's seqs, and are then looked for in the
     new segments. A gap that is in both is given as it is: `verify` says what it means. Raises StoreError for a segment
     that cannot be read.
     """
-    looked = -1
-    while True:
-        with database.read() as connection:
-            found = segments(connection)
-        moved_on = False
-        for pair in _merged(database, found, label=label, after=after, upto=upto, page=page):
-            seq = pair[0]["seq"]
-            if seq != after + 1 and looked != after:
-                looked, moved_on = after, True
-                break
+    for row, _ in _Ledger(database=database, label=label, page=page, joined=False).read(after=after, upto=upto):
+        yield row
+
+
+class _Ledger:
+    """The reader behind both. page: updates that are read from the database at once. joined: with decisions."""
+
+    def __init__(self, *, database: Database, label: str, page: int, joined: bool) -> None:
+        self.database, self.label, self.page, self.joined = database, label, page, joined
+
+    def read(self, *, after: int, upto: int | None) -> Iterator[Pair]:
+        looked = -1
+        while True:
+            with self.database.read() as connection:
+                found = [segment for segment in segments(connection) if self.label in segment.spans]
+            moved_on = False
+            for pair in self._merged(found, after=after, upto=upto):
+                seq = pair[0]["seq"]
+                if seq != after + 1 and looked != after:
+                    looked, moved_on = after, True
+                    break
+                yield pair
+                after = seq
+            if not moved_on:
+                return
+
+    def _merged(self, found: list[Segment], *, after: int, upto: int | None) -> Iterator[Pair]:
+        """Both in the order of seq; a row that is in both, since it is just moving, once."""
+        last = after
+        both = self._stored(after=after, upto=upto), self._archived(found, after=after, upto=upto)
+        for pair in heapq.merge(*both, key=lambda pair: int(pair[0]["seq"])):
+            if pair[0]["seq"] > last:
+                last = pair[0]["seq"]
+                yield pair
+
+    def _stored(self, *, after: int, upto: int | None) -> Iterator[Pair]:
+        while upto is None or after < upto:
+            query = select(updates).where(updates.c.policy == self.label, updates.c.seq > after)
+            if upto is not None:
+                query = query.where(updates.c.seq <= upto)
+            by_id: dict[str, RowMapping] = {}
+            with self.database.read() as connection:
+                batch = connection.execute(query.order_by(updates.c.seq).limit(self.page)).mappings().all()
+                if self.joined:
+                    ids = [row["decision_id"] for row in batch]
+                    made = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
+                    by_id = {row["id"]: row for row in made}
+            for row in batch:
+                yield row, by_id[row["decision_id"]] if self.joined else None
+            if not batch:
+                return
+            after = batch[-1]["seq"]
+
+    def _archived(self, found: list[Segment], *, after: int, upto: int | None) -> Iterator[Pair]:
+        """The archived ones in the order of seq.
+
+        A segment is opened when its first seq is due, and left when its last has been given: in memory are as many as
+        overlap.
+        """
+        spans = {segment.number: segment.spans[self.label] for segment in found}
+        ours = [segment for segment in found if spans[segment.number][1] > after]
+        pending = sorted(ours, key=lambda segment: spans[segment.number][0], reverse=True)
+        heads: list[tuple[int, int, Iterator[Pair], Pair]] = []
+
+        def push(number: int, rest: Iterator[Pair]) -> None:
+            pair = next(rest, None)
+            if pair is not None:
+                heapq.heappush(heads, (pair[0]["seq"], number, rest, pair))
+
+        while pending or heads:
+            while pending and (not heads or spans[pending[-1].number][0] <= heads[0][0]):
+                segment = pending.pop()
+                push(segment.number, self._of_segment(segment, after=after))
+            if not heads:
+                continue
+            seq, number, rest, pair = heapq.heappop(heads)
+            if upto is not None and seq > upto:
+                return
             yield pair
-            after = seq
-        if not moved_on:
-            return
+            push(number, rest)
 
-
-def _merged(
-    database: Database, found: list[Segment], *, label: str, after: int, upto: int | None, page: int
-) -> Iterator[Pair]:
-    """Both in the order of seq; a row that is in both, since it is just moving, once."""
-    both: list[Iterator[Pair]] = [
-        _stored(database, label=label, after=after, upto=upto, page=page),
-        archived_updates(found, label=label, after=after, upto=upto),
-    ]
-    last = after
-    for pair in heapq.merge(*both, key=lambda pair: int(pair[0]["seq"])):
-        if pair[0]["seq"] > last:
-            last = pair[0]["seq"]
-            yield pair
-
-
-def _stored(database: Database, *, label: str, after: int, upto: int | None, page: int) -> Iterator[Pair]:
-    while upto is None or after < upto:
-        with database.read() as connection:
-            batch = (
-                connection.execute(
-                    select(updates)
-                    .where(updates.c.policy == label, updates.c.seq > after)
-                    .order_by(updates.c.seq)
-                    .limit(page if upto is None else min(page, upto - after))
-                )
-                .mappings()
-                .all()
-            )
-            ids = [row["decision_id"] for row in batch]
-            made = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
-            by_id = {row["id"]: row for row in made}
-        for row in batch:
-            if upto is None or row["seq"] <= upto:
-                yield row, by_id[row["decision_id"]]
-        if not batch:
-            return
-        after = batch[-1]["seq"]
-
-
-def _push(heads: list[Any], number: int, rest: Iterator[Pair]) -> None:
-    pair = next(rest, None)
-    if pair is not None:
-        heapq.heappush(heads, (pair[0]["seq"], number, rest, pair))
-
-
-def _updates_of(segment: Segment, *, label: str, after: int) -> Iterator[Pair]:
-    rows = read_segment(segment, tables=[updates, decisions])
-    made = {row["id"]: row for row in rows["decisions"]}
-    for row in rows["updates"]:
-        if row["policy"] == label and row["seq"] > after:
-            yield row, made[row["decision_id"]]
+    def _of_segment(self, segment: Segment, *, after: int) -> Iterator[Pair]:
+        rows = read_segment(segment, tables=[updates, decisions] if self.joined else [updates])
+        made = {row["id"]: row for row in rows["decisions"]} if self.joined else {}
+        for row in rows["updates"]:
+            if row["policy"] == self.label and row["seq"] > after:
+                yield row, made[row["decision_id"]] if self.joined else None
 
 
 def _still_here(connection: Connection, ids: list[str]) -> set[str]:

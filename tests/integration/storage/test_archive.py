@@ -12,6 +12,7 @@ from ragbandit.router.storage.archive import moving
 from ragbandit.router.storage.archive.moving import archivable, archive
 from ragbandit.router.storage.archive.reading import archived_decisions, segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, read_segment, sealed
+from ragbandit.router.storage.chain import Chain
 from ragbandit.router.storage.folders import Folder
 from ragbandit.router.storage.tables import decisions, feedback, updates
 
@@ -195,3 +196,10 @@ def test_a_url_of_fsspec_is_an_archive(world):
     assert moved.decisions == 11
     assert Folder("memory://archive-of-tests").get("segment-000001/manifest.json")
     assert learned(world) == before
+
+
+def test_the_chain_goes_over_archived_rows(world, tmp_path):
+    """The sha256 chain made again from segments and store is the one that was kept while learning."""
+    kept = Chain(world.database, label="main").end()
+    move(world, tmp_path / "archive", size=5)
+    assert Chain(world.database, label="main").at(kept[0]) == kept[1]

@@ -7,17 +7,18 @@ change what is read, since `open_ledger` notes where it ends.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import Column, Select, func, select
 
 from ragbandit.router.errors import InvalidInput, StoreError
 from ragbandit.router.offline.estimation.bandit_log import Log, keys_of
 from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings
+from ragbandit.router.storage.archive.reading import archived_spans, rows_of_ledger
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.rows import canonical, feature_rows
 from ragbandit.router.storage.tables import decisions, updates
@@ -70,37 +71,42 @@ class LedgerReader:
         said = _Decoder(arms=self.arms, mixed=self.mixed_arms, unmixed=unmixed)
         for start in range(self.first, self.last + 1, rows):
             stop = min(start + rows - 1, self.last)
-            found = self._read(start, stop, fields=fields, features=features, summary=summary)
-            if not found:
+            wanted = _wanted(fields=fields, features=features, summary=summary)
+            columns = self._read(start, stop, wanted=wanted)
+            if self._archived(start, stop):  # asked afterwards: rows may move while they are read
+                columns = self._read_with_archive(start, stop, wanted=wanted)
+            if not columns["id"]:
                 continue
-            columns: dict[str, Sequence[Any]] = dict(zip(found[0]._fields, zip(*found, strict=True), strict=True))
             try:
                 yield self._page(columns, said, fields=fields, span=(start, stop))
             except (ValueError, TypeError, KeyError) as error:
                 raise self._unreadable(error, start=start, stop=stop) from error
 
-    def _read(self, start: int, stop: int, *, fields: Sequence[str], features: bool, summary: bool) -> Sequence[Any]:
-        wanted: list[ColumnElement[Any]] = [
-            decisions.c.id,
-            decisions.c.arms,
-            decisions.c.pmf,
-            decisions.c.arm,
-            decisions.c.made_at,
-            *(updates.c[name] for name in _REWARD),
-            *(decisions.c[name] for name in _COLUMNS if name in fields),
-        ]
-        if not set(fields) <= set(_COLUMNS):
-            wanted.append(decisions.c.context)
-        if features:
-            wanted += [decisions.c.features, decisions.c.encoder_hash]
-        if summary:
-            wanted.append(decisions.c.text)
-        query = self._of(select(*wanted)).where(updates.c.seq.between(start, stop)).order_by(updates.c.seq)
+    def _read(self, start: int, stop: int, *, wanted: Sequence[Column[Any]]) -> dict[str, Sequence[Any]]:
+        """Column -> its values in these rows of the database."""
+        query = _joined(select(*wanted), label=self.ledger.label, since=self.since)
         with self.ledger.database.read() as connection:
-            return connection.execute(query).all()
+            rows = connection.execute(query.where(updates.c.seq.between(start, stop)).order_by(updates.c.seq)).all()
+        values = list(zip(*rows, strict=True)) or [()] * len(wanted)
+        return {column.name: each for column, each in zip(wanted, values, strict=True)}
 
-    def _of(self, query: Select[Any]) -> Select[Any]:
-        return _joined(query, label=self.ledger.label, since=self.since)
+    def _archived(self, start: int, stop: int) -> bool:
+        with self.ledger.database.read() as connection:
+            spans = archived_spans(connection, label=self.ledger.label)
+        return any(first <= stop and start <= last for first, last in spans)
+
+    def _read_with_archive(self, start: int, stop: int, *, wanted: Sequence[Column[Any]]) -> dict[str, Sequence[Any]]:
+        """`_read`, of database and archive together."""
+        rows = rows_of_ledger(
+            self.ledger.database, label=self.ledger.label, after=start - 1, upto=stop, page=stop - start + 1
+        )
+        kept = [
+            [(update if column.table is updates else made)[column.name] for column in wanted]
+            for update, made in rows
+            if self.since is None or made["made_at"] >= self.since
+        ]
+        values: list[Sequence[Any]] = list(zip(*kept, strict=True)) or [()] * len(wanted)
+        return {column.name: each for column, each in zip(wanted, values, strict=True)}
 
     def _page(
         self, columns: Mapping[str, Sequence[Any]], said: "_Decoder", *, fields: Sequence[str], span: tuple[int, int]
@@ -143,6 +149,17 @@ class LedgerReader:
         return StoreError(f"the rows {start} to {stop} cannot be read: {error}", remedy="see: ragbandit verify")
 
 
+def _wanted(*, fields: Sequence[str], features: bool, summary: bool) -> list[Column[Any]]:
+    return [
+        *(decisions.c[name] for name in ("id", "arms", "pmf", "arm", "made_at")),
+        *(updates.c[name] for name in _REWARD),
+        *(decisions.c[name] for name in _COLUMNS if name in fields),
+        *([] if set(fields) <= set(_COLUMNS) else [decisions.c.context]),
+        *([decisions.c.features, decisions.c.encoder_hash] if features else []),
+        *([decisions.c.text] if summary else []),
+    ]
+
+
 def _joined(query: Select[Any], *, label: str, since: float | None) -> Select[Any]:
     query = query.join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     query = query.where(updates.c.policy == label)
@@ -155,11 +172,15 @@ def open_ledger(
     """A reader of the ledger as it is now. none: what to raise where no row is left, of so many."""
     with ledger.database.read() as connection:
         ends = select(func.min(updates.c.seq), func.max(updates.c.seq)).where(updates.c.policy == ledger.label)
-        first, last = connection.execute(ends).one()
-        if first is None:
+        spans = [tuple(connection.execute(ends).one()), *archived_spans(connection, label=ledger.label)]
+        known = [span for span in spans if span[0] is not None]
+        if not known:
             raise none(0)
+        first, last = min(span[0] for span in known), max(span[1] for span in known)
         offers = _offers(ledger.label, since=since, all_of_them=mixed_arms)
         texts = [row["arms"] for row in connection.execute(offers).mappings()]
+    if len(known) > 1 or spans[0][0] is None:
+        texts = _archived_offers(ledger, first=first, last=last, since=since, all_of_them=mixed_arms)
     if not texts:
         raise none(int(last))
     try:
@@ -179,6 +200,13 @@ def _offers(label: str, *, since: float | None, all_of_them: bool) -> Select[Any
         return _joined(select(decisions.c.arms), label=label, since=since).order_by(updates.c.seq).limit(1)
     found = _joined(select(decisions.c.arms), label=label, since=since)
     return found.group_by(decisions.c.arms).order_by(func.min(updates.c.seq))
+
+
+def _archived_offers(ledger: Ledger, *, first: int, last: int, since: float | None, all_of_them: bool) -> list[str]:
+    """The same of a ledger with archived rows."""
+    rows = rows_of_ledger(ledger.database, label=ledger.label, after=first - 1, upto=last, page=1000)
+    texts = (made["arms"] for _, made in rows if since is None or made["made_at"] >= since)
+    return list(dict.fromkeys(texts)) if all_of_them else list(islice(texts, 1))
 
 
 class _Decoder:

@@ -12,7 +12,7 @@ from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.rows import Row
 from ragbandit.router.storage.tables import archive_segments, decisions, updates
 
-__all__ = ["archived_decisions", "rows_of_ledger", "segment_value", "segments", "update_rows"]
+__all__ = ["archived_decisions", "archived_spans", "rows_of_ledger", "segment_value", "segments", "update_rows"]
 
 #: an update's row, and the row of its decision where it was asked for
 Pair = tuple[Row, Row | None]
@@ -22,6 +22,12 @@ def segments(connection: Connection) -> list[Segment]:
     """The sealed segments, in the order of their numbers."""
     rows = connection.execute(select(archive_segments).order_by(archive_segments.c.number)).mappings()
     return [segment_value(row) for row in rows]
+
+
+def archived_spans(connection: Connection, *, label: str) -> list[tuple[int, int]]:
+    """(first seq, last seq) of a ledger's updates in every segment that has some."""
+    spans = (json.loads(text) for text in connection.execute(select(archive_segments.c.spans)).scalars())
+    return [(int(span[label][0]), int(span[label][1])) for span in spans if label in span]
 
 
 def segment_value(row: RowMapping) -> Segment:

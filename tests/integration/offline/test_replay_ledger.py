@@ -9,6 +9,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput, StoreError
 from ragbandit.router.offline.logs.ledger_transfer import take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
+from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.tables import decisions
 from ragbandit.router.types import PolicyLabel
@@ -97,3 +98,14 @@ def test_a_row_that_cannot_be_true(ledger_of_rows, database):
     with pytest.raises(InvalidInput, match="is no distribution") as caught:
         replay(log, candidates=CANDIDATES)
     assert caught.value.field == "decision lived-0-000050 pmf"
+
+
+@pytest.mark.parametrize("mixed_arms", [False, True])
+def test_archived_rows(ledger_of_rows, database, tmp_path, mixed_arms):
+    """Rows that were moved into segments are judged with those that were not: the result is the same as before."""
+    pytest.importorskip("pyarrow")
+    log = ledger_of_rows(lived_rows(150), mixed_arms=mixed_arms, since=1.7e9 + 5)
+    before = replay(log, candidates=CANDIDATES, plan=Plan(segments=("device",)))
+    moved = archive(database, root=str(tmp_path / "archive"), before=1.7e9 + 90, now=2e9, size=40)
+    assert (moved.segments, moved.decisions) == (3, 90)
+    close(replay(log, candidates=CANDIDATES, plan=Plan(segments=("device",))), before)

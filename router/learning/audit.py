@@ -22,6 +22,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
 from ragbandit.router.policies.draw import Drawn, choose, draw, raised_floors, seed_of
+from ragbandit.router.storage.counters import counted, kept
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.rows import decision_value, snapshot_value
 from ragbandit.router.storage.tables import decisions, outcomes, snapshots
@@ -61,12 +62,15 @@ class Verdict:
     #: with deep: versions of a rounded policy with another sha256, whose files are pruned, so that nothing can be
     #: compared but their decisions' pmfs
     not_compared: int = 0
+    #: counters that differ from what is in the tables
+    counter_mismatches: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
         """No difference anywhere, but for rounding."""
         differences = self.propensity_mismatches + self.ledger_mismatches + self.deep_mismatches
+        differences += self.counter_mismatches
         same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
         return differences == 0 and same and not self.broken
 
@@ -95,6 +99,7 @@ def verify(
     none. A ledger that was imported and that no router has opened has nothing to replay: its rows alone are checked.
     """
     verdict = Verdict()
+    _check_counters(ledger, verdict=verdict)
     _check_draws(ledger, verdict=verdict, progress=progress)
     live = _live(ledger, files=files, serving=serving, verdict=verdict)
     registered = ledger.registered()
@@ -132,6 +137,15 @@ def _pages(ledger: Ledger, *where: Any, unreadable: Callable[[str], None] = lamb
                 continue
             yield decision
         after = rows[-1]["id"]
+
+
+def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
+    with ledger.database.read() as connection:  # one state: writers go on beside it
+        right, found = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
+    for name, count in right.items():
+        if found[name] != count:
+            verdict.counter_mismatches += 1
+            verdict.note(f"the counter {name} is {found[name]}, the tables have {count}: run `ragbandit recount`")
 
 
 def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:

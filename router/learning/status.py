@@ -1,19 +1,23 @@
 """Status of a ledger, read from the database: counters, lag, quarantine. One source for HTTP and command line."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
 from ragbandit.router.errors import NotFound
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.storage.closing import MISSING_OUTCOME, UNANSWERED, ClosingRule
+from ragbandit.router.storage.closing import ClosingRule
+from ragbandit.router.storage.counters import kept
 from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.storage.tables import closures, decisions, feedback, policies, updates, waiting
+from ragbandit.router.storage.tables import closures, feedback, policies, waiting
 from ragbandit.router.types import Counters
 
 __all__ = ["Status", "check_registered", "counters", "quarantined", "status"]
+
+#: decisions whose feedback is looked at for the lag: they come first in the order of learning
+LEARNED_NEXT: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +30,7 @@ class Status:
     snapshot_last_seq: int
     #: updates in the ledger that the newest snapshot does not have
     behind: int
-    #: seconds for which the oldest decision that could be learned has not been; 0 if there is none
+    #: seconds for which the oldest of the decisions that are learned next could have been; 0 if there is none
     lag_s: float
     #: decisions that our workers still have to answer
     unanswered: int
@@ -49,23 +53,34 @@ def check_registered(ledger: Ledger) -> None:
 
 
 def counters(ledger: Ledger) -> Counters:
-    """Counted from the tables, each on its own; `balanced` says whether they add up."""
-    label = ledger.label
+    """The counters as they are kept; `balanced` says whether they add up, `verify` whether they are right."""
     with ledger.database.read() as connection:
+        return _counters(kept(connection, label=ledger.label))
 
-        def count(table: Any, *where: Any) -> int:
-            return int(connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one())
 
-        return Counters(
-            decided=count(decisions),
-            learned=count(updates, updates.c.policy == label, updates.c.source == "explicit"),
-            defaulted=count(updates, updates.c.policy == label, updates.c.source == "default"),
-            waiting=count(waiting, waiting.c.policy == label),
-            closed=count(closures, closures.c.policy == label, closures.c.state == "closed"),
-            quarantined=count(closures, closures.c.policy == label, closures.c.state == "quarantined"),
-            feedback=count(feedback),
-            late_feedback=count(feedback, feedback.c.late),
+def _counters(found: Mapping[str, int]) -> Counters:
+    return Counters(**{field.name: found[field.name] for field in fields(Counters)})
+
+
+def _lag_s(connection: Connection, *, label: str, rule: ClosingRule, now: float) -> float:
+    """Seconds for which the first feedback of the decisions that are learned next could have been learned."""
+    firsts = [
+        select(waiting.c.decision_id, waiting.c.decided_at)
+        .where(waiting.c.policy == label, waiting.c.has_feedback, *flags, rule.learnable_rows(now=now))
+        .order_by(waiting.c.decided_at)
+        .limit(LEARNED_NEXT)
+        for flags in ([waiting.c.has_outcome], [~waiting.c.has_outcome, waiting.c.has_reward])
+    ]
+    lags: list[float] = []
+    for first in firsts:  # each one is a range of the index waiting_ready
+        found = first.subquery()
+        rows = connection.execute(
+            select(func.min(feedback.c.received_at), found.c.decided_at)
+            .join(feedback, feedback.c.decision_id == found.c.decision_id)
+            .group_by(found.c.decision_id, found.c.decided_at)
         )
+        lags += [now - max(received_at, decided_at + rule.wait_s) for received_at, decided_at in rows]
+    return max(0.0, *lags) if lags else 0.0
 
 
 def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:
@@ -86,28 +101,17 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         None,
     )
     with ledger.database.read() as connection:
-        oldest = connection.execute(
-            select(feedback.c.received_at, waiting.c.decided_at)
-            .join(waiting, waiting.c.decision_id == feedback.c.decision_id)
-            .where(waiting.c.policy == ledger.label, rule.learnable_rows(now=now))
-            .order_by(feedback.c.received_at)
-            .limit(1)
-        ).first()
-        unanswered = connection.execute(
-            select(func.count()).select_from(waiting).where(waiting.c.policy == ledger.label, UNANSWERED)
-        ).scalar_one()
-        missing = connection.execute(
-            select(func.count()).select_from(waiting).where(waiting.c.policy == ledger.label, MISSING_OUTCOME)
-        ).scalar_one()
+        found = kept(connection, label=ledger.label)
+        lag_s = _lag_s(connection, label=ledger.label, rule=rule, now=now)
     return Status(
-        counters=counters(ledger),
+        counters=_counters(found),
         last_seq=last_seq,
         snapshot=None if newest is None else newest.version,
         snapshot_last_seq=0 if newest is None else newest.last_seq,
         behind=0 if serving is None else last_seq - (0 if newest is None else newest.last_seq),
-        lag_s=0.0 if oldest is None else max(0.0, now - max(oldest.received_at, oldest.decided_at + rule.wait_s)),
-        unanswered=unanswered,
-        missing_outcome=missing,
+        lag_s=lag_s,
+        unanswered=found["unanswered"],
+        missing_outcome=found["missing_outcome"],
     )
 
 

@@ -22,7 +22,7 @@ from sqlalchemy import ColumnElement, RowMapping, and_, exists, false, or_
 from ragbandit.router.storage.tables import feedback, waiting
 from ragbandit.router.types import Feedback, JoinedDecision
 
-__all__ = ["MISSING_OUTCOME", "UNANSWERED", "ClosingRule", "is_missing_outcome"]
+__all__ = ["MISSING_OUTCOME", "UNANSWERED", "ClosingRule", "is_missing_outcome", "is_unanswered"]
 
 _CALLER: Final = waiting.c.run_by == "caller"
 
@@ -36,6 +36,11 @@ MISSING_OUTCOME: Final = and_(_CALLER, waiting.c.has_feedback, ~waiting.c.has_ou
 def is_missing_outcome(row: RowMapping | Mapping[str, Any]) -> bool:
     """MISSING_OUTCOME of one row of `waiting`."""
     return bool(row["run_by"] == "caller" and row["has_feedback"] and not (row["has_outcome"] or row["has_reward"]))
+
+
+def is_unanswered(row: RowMapping | Mapping[str, Any]) -> bool:
+    """UNANSWERED of one row of `waiting`."""
+    return bool(row["run_by"] == "worker" and not row["has_outcome"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,12 +13,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.util.exc import CommandError
-from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.errors import StoreError, missing_package
+from ragbandit.router.storage.counters import new_shard
 from ragbandit.router.storage.tables import OLDEST_REVISION, SCHEMA_REVISION
 
 __all__ = ["Database", "check_schema", "migrate"]
@@ -34,6 +35,8 @@ class Database:
         parsed = make_url(url)
         self.url = parsed
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        #: the rows of `counters` that this process moves
+        self.shard = new_shard(is_sqlite=self.is_sqlite)
         options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 8, "pool_timeout": 30}
         if self.is_sqlite:
             options = {"connect_args": {"timeout": LOCK_WAIT_S, "check_same_thread": False}}
@@ -119,6 +122,8 @@ def migrate(database: Database, *, revision: str = "head") -> str:
     try:
         with database.write() as connection:
             config.attributes["connection"] = connection
+            if not database.is_sqlite:  # a large table takes longer than the time limit of a statement of ours
+                connection.execute(text("SET LOCAL statement_timeout = 0"))
             command.upgrade(config, revision)
     except CommandError as error:
         raise StoreError(

@@ -4,7 +4,8 @@ Every write takes a group, so that concurrent requests share one transaction. Id
 keys: the same body again is a duplicate, another body a conflict, and neither changes a row.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.errors import Conflict, NotFound, RagBanditError, StoreError
 from ragbandit.router.storage.closing import is_missing_outcome
+from ragbandit.router.storage.counters import Moves, moving
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.rows import (
     Row,
@@ -45,7 +47,7 @@ from ragbandit.router.types import (
     Reward,
 )
 
-__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "insert_new"]
+__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "insert_new", "waiting_row"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,14 +92,16 @@ class DecisionStore:
         When this returns, every decision in the result is durable.
         """
         rows = [decision_row(decision) for decision in group]
-        with self.database.write() as connection:
+        with self._writing() as (connection, moves):
             new = insert_new(connection, decisions, rows, key="id")
+            moves.add("decided", len(new))
             # An id may stand twice in a group: the first of them is the one that was inserted.
             fresh = {decision.id: decision for decision in reversed(group) if decision.id in new}
             if fresh:
                 labels = {self.label, *connection.execute(select(policies.c.label)).scalars()}
-                rooms = [_waiting_row(d, label=label) for d in fresh.values() for label in sorted(labels)]
+                rooms = [waiting_row(d, label=label) for d in fresh.values() for label in sorted(labels)]
                 connection.execute(insert(waiting), rooms)
+                moves.waiting(rooms)
             taken = [row["id"] for row in rows if row["id"] not in new or _seen_before(row, rows)]
             standing = _by_id(connection, taken)
         return [_settled(decision, row, standing) for decision, row in zip(group, rows, strict=True)]
@@ -139,14 +143,14 @@ class DecisionStore:
         something else than before, or reports on a decision that our workers run. Durable when this returns.
         """
         rows = [outcome_row(outcome) for outcome in group]
-        with self.database.write() as connection:
+        with self._writing() as (connection, moves):
             asked = {row["decision_id"] for row in rows}
             known = {key: row["run_by"] for key, row in _by_id(connection, asked, columns=("id", "run_by")).items()}
             kept = [row for row in rows if row["decision_id"] in known and not _is_foreign(row, known)]
             new = insert_new(connection, outcomes, kept, key="decision_id")
             if new:
-                self._lock_waiting(connection, new)
-                connection.execute(update(waiting).where(waiting.c.decision_id.in_(new)).values(has_outcome=True))
+                open_rows = self._lock_waiting(connection, new)
+                _flag(connection, open_rows.values(), moves=moves, has_outcome=True)
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
             standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
         results: list[bool | RagBanditError] = []
@@ -175,7 +179,7 @@ class DecisionStore:
         It is late if the ledger that made its decision has closed it.
         """
         rows = [feedback_row(item) for item in group]
-        with self.database.write() as connection:
+        with self._writing() as (connection, moves):
             asked = {row["decision_id"] for row in rows}
             known = {key: row["policy"] for key, row in _by_id(connection, asked, columns=("id", "policy")).items()}
             open_rows = self._lock_waiting(connection, set(known))
@@ -183,7 +187,25 @@ class DecisionStore:
                 row["late"] = (row["decision_id"], known.get(row["decision_id"])) not in open_rows
             kept = [row for row in rows if row["decision_id"] in known]
             new = insert_new(connection, feedback, kept, key="id")
-            self._mark_fed(connection, kept, new=new)
+            first = {row["id"]: row for row in reversed(kept) if row["id"] in new}  # of an id that stands twice
+            fed = {row["decision_id"] for row in first.values()}
+            rewarded = {row["decision_id"] for row in first.values() if row["kind"] == "reward"}
+            open_fed = [row for (key, _), row in open_rows.items() if key in fed]
+            _flag(
+                connection,
+                [row for row in open_fed if row["decision_id"] in rewarded],
+                moves=moves,
+                has_feedback=True,
+                has_reward=True,
+            )
+            _flag(
+                connection,
+                [row for row in open_fed if row["decision_id"] not in rewarded],
+                moves=moves,
+                has_feedback=True,
+            )
+            moves.add("feedback", len(first))
+            moves.add("late_feedback", sum(row["late"] for row in first.values()))
             standing = self._standing_feedback(connection, [row["id"] for row in rows])
         results: list[Receipt | RagBanditError] = []
         for item, row in zip(group, rows, strict=True):
@@ -226,6 +248,12 @@ class DecisionStore:
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(f"the rows of decision {decision_id} cannot be read: {error}") from error
 
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Connection, Moves]]:
+        """A write transaction, and what it changes of the counters."""
+        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
+            yield connection, moves
+
     def _lock_waiting(self, connection: Connection, ids: set[str]) -> dict[tuple[str, str], RowMapping]:
         """The rows of `waiting` of these decisions by (decision, label), locked.
 
@@ -240,15 +268,6 @@ class DecisionStore:
             .with_for_update()
         ).mappings()
         return {(row["decision_id"], row["policy"]): row for row in locked}
-
-    def _mark_fed(self, connection: Connection, rows: Sequence[Mapping[str, Any]], *, new: set[str]) -> None:
-        """Tell every learner which decisions have feedback now; what was refused or repeated tells nothing."""
-        kept = {row["id"]: row for row in reversed(rows) if row["id"] in new}  # of an id that stands twice, the first
-        fed = {row["decision_id"] for row in kept.values()}
-        rewarded = {row["decision_id"] for row in kept.values() if row["kind"] == "reward"}
-        for ids, flags in ((fed, {"has_feedback": True}), (rewarded, {"has_reward": True})):
-            if ids:
-                connection.execute(update(waiting).where(waiting.c.decision_id.in_(ids)).values(**flags))
 
     def _standing_feedback(self, connection: Connection, ids: list[str]) -> dict[str, tuple[str, bool]]:
         rows = connection.execute(
@@ -271,7 +290,23 @@ def _needs_outcome(item: Feedback, row: RowMapping) -> bool:
     return row["run_by"] == "caller" and item.kind != "reward" and not row["has_outcome"]
 
 
-def _waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
+def _flag(connection: Connection, rows: Iterable[RowMapping], *, moves: Moves, **flags: bool) -> None:
+    """Set flags of these locked rows of `waiting`.
+
+    No other row: one that a new label inherits at this moment is not counted here, its label looks again itself.
+    """
+    by_label: dict[str, list[RowMapping]] = {}
+    for row in rows:
+        by_label.setdefault(row["policy"], []).append(row)
+    for label, group in by_label.items():
+        ids = [row["decision_id"] for row in group]
+        here = waiting.c.policy == label, waiting.c.decision_id.in_(ids)
+        connection.execute(update(waiting).where(*here).values(**flags))
+        moves.flagged(group, **flags)
+
+
+def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
+    """The row of `waiting` of a new decision."""
     return {
         "policy": label,
         "decision_id": decision.id,

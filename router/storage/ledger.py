@@ -15,11 +15,12 @@ from ragbandit.router.errors import Conflict, StoreError
 from ragbandit.router.storage.archive.reading import rows_of_ledger
 from ragbandit.router.storage.chain import advance
 from ragbandit.router.storage.closing import UNANSWERED, ClosingRule
+from ragbandit.router.storage.counters import Moves, moving
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import insert_new, readable
 from ragbandit.router.storage.leases import Lease
 from ragbandit.router.storage.rows import (
-    canonical,
+    body_hash,
     decision_value,
     feedback_value,
     outcome_value,
@@ -123,12 +124,15 @@ class Ledger:
             return self._last_seq(connection)
 
     @contextmanager
-    def writing(self, *, holder: str) -> Iterator[tuple[Connection, int]]:
-        """A transaction that nobody else can append in, and where the ledger ends. Conflict if the lease is lost."""
-        with self.database.write() as connection:
+    def writing(self, *, holder: str) -> Iterator[tuple[Connection, Moves, int]]:
+        """A transaction that nobody else can append in, what it changes of the counters, and where the ledger ends.
+
+        Raises Conflict if the lease is lost.
+        """
+        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
             if not self._lease.is_held(connection, holder=holder):
                 raise Conflict("the lease of this ledger is not held any more")
-            yield connection, self._last_seq(connection)
+            yield connection, moves, self._last_seq(connection)
 
     def append(self, entries: Sequence[Entry], closed: Sequence[ClosedDecision], *, holder: str, now: float) -> None:
         """One transaction: the updates, the closures, and the decisions out of the waiting room.
@@ -137,14 +141,13 @@ class Ledger:
         if the lease is lost or the ledger does not end where the first entry begins.
         """
         done = [e.update.decision_id for e in entries] + [c.decision_id for c in closed]
-        with self.writing(holder=holder) as (connection, end):
+        with self.writing(holder=holder) as (connection, moves, end):
             if entries and entries[0].update.seq != end + 1:
                 raise Conflict(f"the ledger ends at {end}, not at {entries[0].update.seq - 1}")
             here = and_(waiting.c.policy == self.label, waiting.c.decision_id.in_(done))
             # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
-            connection.execute(
-                select(waiting.c.decision_id).where(here).order_by(waiting.c.decision_id).with_for_update()
-            )
+            locked = connection.execute(select(waiting).where(here).order_by(waiting.c.decision_id).with_for_update())
+            moves.waiting(locked.mappings(), sign=-1)
             gone = connection.execute(delete(waiting).where(here))
             if gone.rowcount != len(done):
                 raise Conflict("a decision of this batch was closed by somebody else")
@@ -152,16 +155,20 @@ class Ledger:
                 rows = [update_row(e.update, feedback_at=e.feedback_at) for e in entries]
                 connection.execute(insert(updates), rows)
                 advance(connection, rows)
+                moves.updates(rows)
             if closed:
-                connection.execute(insert(closures), [self._closure_row(closure, now) for closure in closed])
+                gone_rows = [self._closure_row(closure, now) for closure in closed]
+                connection.execute(insert(closures), gone_rows)
+                moves.closures(gone_rows)
             used = [i for e in entries for i in e.update.feedback_ids]
             # Late is what the ledger that decided did not use; another ledger may still learn from it.
             ours = select(decisions.c.id).where(decisions.c.id.in_(done), decisions.c.policy == self.label)
-            connection.execute(
+            late = connection.execute(
                 update(feedback)
                 .where(feedback.c.decision_id.in_(ours), feedback.c.id.not_in(used), ~feedback.c.late)
                 .values(late=True)
             )
+            moves.add("late_feedback", late.rowcount)
 
     def read(self, *, after: int, upto: int | None = None) -> Iterator[Update]:
         """The updates with seq > after (and <= upto), in order, a page at a time."""
@@ -205,7 +212,7 @@ class Ledger:
         if algorithm is not None:
             query = query.where(snapshots.c.algorithm == algorithm)
         if params is not None:
-            query = query.where(snapshots.c.params == canonical(dict(params)))
+            query = query.where(snapshots.c.params_sha256 == body_hash(dict(params)))
         if encoder_hash is not None:
             query = query.where(snapshots.c.encoder_hash == encoder_hash)
         with self.database.read() as connection:

@@ -6,6 +6,7 @@ from sqlalchemy import Connection, RowMapping, Select, exists, literal, select, 
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.errors import Conflict
+from ragbandit.router.storage.counters import Moves, counted
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import insert_new
 from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
@@ -79,7 +80,13 @@ def _register_new(connection: Connection, row: dict[str, Any]) -> bool:
         return False
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     inherited = dialect.insert(waiting).from_select(_ROOM, _history(row["label"]))
+    before = counted(connection, label=row["label"])
     connection.execute(inherited.on_conflict_do_nothing())
+    after = counted(connection, label=row["label"])
+    moves = Moves()
+    for name in ("waiting", "unanswered", "missing_outcome"):
+        moves.add(name, after[name] - before[name], label=row["label"])
+    moves.write(connection, shard=0)
     return True
 
 

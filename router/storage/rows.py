@@ -349,6 +349,7 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
         "policy": info.policy,
         "algorithm": info.algorithm,
         "params": canonical(dict(info.params)),
+        "params_sha256": body_hash(dict(info.params)),
         "last_seq": info.last_seq,
         "sha256": info.sha256,
         "encoder_hash": info.encoder_hash,
@@ -358,5 +359,5 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
 
 def snapshot_value(row: Row) -> SnapshotInfo:
     """The snapshot of a row."""
-    values = cast("dict[str, Any]", dict(row))
+    values = {name: value for name, value in row.items() if name != "params_sha256"}
     return SnapshotInfo(**values | {"params": json.loads(row["params"])})

@@ -29,6 +29,7 @@ __all__ = [
     "chains",
     "checkpoints",
     "closures",
+    "counters",
     "decisions",
     "feedback",
     "leases",
@@ -41,14 +42,16 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0004"
+SCHEMA_REVISION = "0005"
 #: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
-OLDEST_REVISION = "0004"
+OLDEST_REVISION = "0005"
 
 metadata = MetaData()
 
 ID = String(64)
 LABEL = String(40)
+#: 64 bit; every integer of SQLite is, and its migrations need not copy a table for it
+LONG = BigInteger().with_variant(Integer, "sqlite")
 
 decisions = Table(
     "decisions",
@@ -139,7 +142,7 @@ waiting = Table(
     Column("has_outcome", Boolean, nullable=False),
     Column("has_feedback", Boolean, nullable=False),
     Column("has_reward", Boolean, nullable=False, comment="a raw reward is among the feedback"),
-    Index("waiting_ready", "policy", "has_feedback", "has_outcome", "decided_at"),
+    Index("waiting_ready", "policy", "has_feedback", "has_outcome", "has_reward", "decided_at"),
     Index("waiting_age", "policy", "decided_at", "decision_id"),
     Index("waiting_unanswered", "run_by", "has_outcome", "decided_at"),
 )
@@ -148,7 +151,7 @@ updates = Table(
     "updates",
     metadata,
     Column("policy", LABEL, primary_key=True),
-    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("seq", LONG, primary_key=True, autoincrement=False),
     Column("decision_id", ID, ForeignKey("decisions.id"), nullable=False),
     Column("arm", String(64), nullable=False),
     Column("propensity", Double, nullable=False),
@@ -185,11 +188,13 @@ snapshots = Table(
     Column("policy", LABEL, nullable=False),
     Column("algorithm", String(40), nullable=False),
     Column("params", Text, nullable=False, comment="JSON object"),
-    Column("last_seq", Integer, nullable=False),
+    Column("params_sha256", String(64), nullable=False, comment="of params, which may be too long for an index"),
+    Column("last_seq", LONG, nullable=False),
     Column("sha256", String(64), nullable=False),
     Column("encoder_hash", String(64), nullable=False),
     Column("made_at", Double, nullable=False),
     Index("snapshots_latest", "policy", "last_seq"),
+    Index("snapshots_of_params", "policy", "algorithm", "params_sha256", "last_seq"),
 )
 
 checkpoints = Table(
@@ -238,4 +243,13 @@ archive_segments = Table(
     Column("made_before", Double, nullable=False),
     Column("made_at", Double, nullable=False),
     Column("moved", Boolean, nullable=False, comment="its rows have left the database"),
+)
+
+counters = Table(
+    "counters",
+    metadata,
+    Column("label", LABEL, primary_key=True, comment="empty: of the whole store"),
+    Column("name", String(24), primary_key=True),
+    Column("shard", Integer, primary_key=True, autoincrement=False, comment="summed when read"),
+    Column("value", LONG, nullable=False),
 )

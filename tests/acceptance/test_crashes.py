@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import func, select
 
 from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.storage.counters import counted, kept
 from ragbandit.router.storage.tables import decisions, feedback, updates
 
 from .conftest import Load, System
@@ -23,15 +24,16 @@ def settled(system: System, load: Load) -> None:
     assert found.counters.quarantined == 0
     database = open_database(system.settings)
     with database.read() as connection:
+        assert kept(connection, label="main") == counted(connection, label="main")
         rows = {row.id: row for row in connection.execute(select(decisions.c.id, decisions.c.arm, decisions.c.pmf))}
-        kept = set(connection.execute(select(feedback.c.id)).scalars())
+        received = set(connection.execute(select(feedback.c.id)).scalars())
         twice = connection.execute(
             select(updates.c.decision_id).group_by(updates.c.decision_id).having(func.count() > 1)
         ).all()
     database.close()
     lost = [key for key, reply in load.decided.items() if key not in rows or rows[key].arm != reply["arm"]]
     assert lost == []
-    assert load.judged - kept == set()
+    assert load.judged - received == set()
     assert twice == []
     verdict = json.loads(system.ragbandit("verify", "--deep", "--json").stdout)
     assert verdict["ok"], verdict["notes"]

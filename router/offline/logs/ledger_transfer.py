@@ -25,6 +25,7 @@ from sqlalchemy import Connection, and_, delete, insert, select
 from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.audit import draw_fault
 from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.storage.counters import Moves
 from ragbandit.router.storage.decisions import insert_new
 from ragbandit.router.storage.ledger import Entry, Ledger
 from ragbandit.router.storage.registration import register_policy
@@ -136,8 +137,10 @@ def take_in(
                 encoder = _register(ledger, now=clock())
             _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
             marked = [_marked(row, origin=origin) for row in page]
-            with ledger.writing(holder=holder) as (connection, end):
-                work = _Page(ledger=ledger, connection=connection, rows=marked, source=source, origin=origin)
+            with ledger.writing(holder=holder) as (connection, moves, end):
+                work = _Page(
+                    ledger=ledger, connection=connection, moves=moves, rows=marked, source=source, origin=origin
+                )
                 work.check_encoder(encoder)
                 added = work.write(end=end, now=clock())
             taken = ImportCounts(
@@ -204,6 +207,7 @@ class _Page:
 
     ledger: Ledger
     connection: Connection
+    moves: Moves
     rows: Sequence[Logged]
     source: str
     origin: str
@@ -212,6 +216,7 @@ class _Page:
         """Write what the ledger does not have, from seq end + 1; the rows written. Raises Conflict."""
         made = {row.decision.id: decision_row(row.decision) for row in self.rows}
         new = insert_new(self.connection, decisions, list(made.values()), key="id")
+        self.moves.add("decided", len(new))
         self._check_standing(made, new=new)
         known = self._check_learned()
         added = [row for row in self.rows if row.decision.id not in known]
@@ -220,6 +225,7 @@ class _Page:
             entries = [self._entry(row, seq=end + number) for number, row in enumerate(added, start=1)]
             values = [update_row(entry.update, feedback_at=entry.feedback_at) for entry in entries]
             self.connection.execute(insert(updates), values)
+            self.moves.updates(values)
         self._furnish([row for row in added if row.decision.id in new], now=now)
         return added
 
@@ -269,12 +275,14 @@ class _Page:
         ids = {row.decision.id for row in rows}
         here = and_(waiting.c.policy == self.ledger.label, waiting.c.decision_id.in_(ids))
         # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
-        ordered = select(waiting.c.decision_id).where(here).order_by(waiting.c.decision_id).with_for_update()
-        there = set(self.connection.execute(ordered).scalars())
+        ordered = select(waiting).where(here).order_by(waiting.c.decision_id).with_for_update()
+        open_rows = self.connection.execute(ordered).mappings().all()
+        there = {row["decision_id"] for row in open_rows}
         for row in rows:
             if row.decision.id not in there:
                 raise self._conflict(row, "id", f"this ledger has closed {row.decision.id!r} without learning it")
         self.connection.execute(delete(waiting).where(here))
+        self.moves.waiting(open_rows, sign=-1)
 
     def _entry(self, row: Logged, *, seq: int) -> Entry:
         decision = row.decision
@@ -316,9 +324,10 @@ class _Page:
         ]
         if closed:
             self.connection.execute(insert(closures), closed)
+            self.moves.closures(closed)
         self.connection.execute(insert(outcomes), [outcome_row(self._outcome(row)) for row in rows])
         judged = [feedback_row(_feedback(row)) for row in rows if row.reward.source == "explicit"]
-        insert_new(self.connection, feedback, judged, key="id")
+        self.moves.add("feedback", len(insert_new(self.connection, feedback, judged, key="id")))
 
     def _outcome(self, row: Logged) -> Outcome:
         """An outcome which records that the arm was run, and not here; the mark of late feedback is kept in it."""

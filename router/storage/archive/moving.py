@@ -14,8 +14,9 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, in
 
 from ragbandit.router.storage.archive.reading import segment_value, segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment, write_segment
+from ragbandit.router.storage.counters import moving
 from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.tables import archive_segments, closures, decisions, policies, updates
+from ragbandit.router.storage.tables import archive_segments, closures, decisions, feedback, policies, updates
 
 __all__ = ["SEGMENT_DECISIONS", "Moved", "archivable", "archive"]
 
@@ -23,6 +24,8 @@ __all__ = ["SEGMENT_DECISIONS", "Moved", "archivable", "archive"]
 SEGMENT_DECISIONS: Final = 50_000
 #: decisions whose rows are read, or leave, in one transaction
 _BATCH: Final = 500
+#: tables whose rows are counted
+_COUNTED: Final = (decisions, feedback, updates, closures)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +142,7 @@ def _empty(
     left, kept = 0, set(segment.kept)
     for start in range(0, len(ids), _BATCH):
         some = ids[start : start + _BATCH]
-        with database.write() as connection:
+        with database.write() as connection, moving(connection, shard=database.shard) as moves:
             # Locked: a row about one of these that is being written now is seen below, or is refused.
             here = set(
                 connection.execute(select(decisions.c.id).where(decisions.c.id.in_(some)).with_for_update()).scalars()
@@ -150,9 +153,10 @@ def _empty(
                 for row in _rows_of(connection, table, some)
                 if _key(table, row) not in known[table.name]
             }
+            gone = sorted(here - newer)
+            moves.archived({table.name: _rows_of(connection, table, gone) for table in _COUNTED})
             for table in reversed(ARCHIVED):
-                column = table.c[decision_key(table)]
-                connection.execute(delete(table).where(column.in_(sorted(here - newer))))
+                connection.execute(delete(table).where(table.c[decision_key(table)].in_(gone)))
             if newer - kept:
                 kept |= newer
                 connection.execute(
@@ -160,7 +164,7 @@ def _empty(
                     .where(archive_segments.c.number == segment.number)
                     .values(kept=json.dumps(sorted(kept)))
                 )
-        left += len(here - newer)
+        left += len(gone)
         progress(before + left)
     with database.write() as connection:
         connection.execute(

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.rows import body_hash, canonical
 from ragbandit.router.storage.tables import decisions, snapshots
 from ragbandit.router.types import ArmName, Query
 
@@ -142,7 +142,7 @@ def test_many_newcomers_leave_the_floor_of_the_others(make_world):
 def test_deep_verification_survives_a_former_policy_that_is_gone(world):
     """Decisions of a policy that cannot be made again are mismatches with a note, not the end of the check."""
     world.route(key="x")
-    world.write(update(snapshots).values(params=canonical({"gone": 1})))
+    world.write(update(snapshots).values(params=canonical({"gone": 1}), params_sha256=body_hash({"gone": 1})))
     found = world.router.verify(deep=True)
     assert found.deep_mismatches == 1
     assert any("cannot be made again" in note for note in found.notes)

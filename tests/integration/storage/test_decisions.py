@@ -420,14 +420,14 @@ def test_known_label_is_registered_without_locks_and_counts(database, make_decis
 def test_label_registered_while_a_decision_is_kept(store, database, make_decision, monkeypatch):
     """A label that is registered while a decision is being committed has that decision too."""
     second, begun, registered = DecisionStore(database, label="second"), threading.Event(), threading.Event()
-    made_row = store_module._waiting_row
+    made_row = store_module.waiting_row
 
     def slowly(decision, *, label):
         begun.set()
         registered.wait(0.5)
         return made_row(decision, label=label)
 
-    monkeypatch.setattr(store_module, "_waiting_row", slowly)
+    monkeypatch.setattr(store_module, "waiting_row", slowly)
 
     def register() -> None:
         assert begun.wait(10)

@@ -1,0 +1,236 @@
+"""Counters on SQLite and PostgreSQL: whatever writes, and however many at once, they are what the tables have."""
+
+import pickle
+import random
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event, select, update
+
+from ragbandit.router.learning.audit import verify
+from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.learning.status import status
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
+from ragbandit.router.serving import cancellation
+from ragbandit.router.storage.closing import ClosingRule
+from ragbandit.router.storage.counters import SHARDS, Moves, counted, kept, recount
+from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.registration import register_policy
+from ragbandit.router.storage.tables import counters, policies
+
+ROOT = Path(__file__).parents[3]
+
+
+def assert_kept(database) -> dict[str, dict[str, int]]:
+    """Every counter is what the tables have; the counters by label."""
+    with database.read() as connection:
+        labels = list(connection.execute(select(policies.c.label)).scalars())
+        found = {label: kept(connection, label=label) for label in labels}
+        assert found == {label: counted(connection, label=label) for label in labels}
+    return found
+
+
+def use(world, seed: int) -> None:
+    """Decisions of both kinds; feedback, some of it twice; outcomes; cancellations."""
+    chance = random.Random(seed)
+    for _ in range(25):
+        decision = world.route(ours=chance.random() < 0.5)
+        kind = chance.random()
+        if kind < 0.5:
+            world.feedback(decision, reward=0.5)
+        elif kind < 0.8:
+            for _ in range(2):
+                world.feedback(decision, rating=1, feedback_id=f"f-{decision.id}")
+        if kind > 0.3:
+            world.outcome(decision, by_worker=decision.run_by == "worker")
+        elif decision.run_by == "worker":
+            cancellation.request(world.database, decision_id=decision.id, now=world.now)
+
+
+def test_everything_at_once(make_world, database_url, tmp_path):
+    """Two routers, reports, feedback with repetitions, learning, cancelling and an import leave exact counters."""
+    world = make_world(database_url=database_url)
+    other = make_world(database_url=database_url, policy={"label": "second"})
+    elsewhere = make_world(data_dir=str(tmp_path / "third"), policy={"label": "third"})
+    elsewhere.judged(30, reward=0.5)
+    elsewhere.learn()
+    log = list(ledger_rows(elsewhere.ledger))
+    taken = Ledger(world.database, label="taken")
+    with ThreadPoolExecutor(7) as pool:
+        work = [pool.submit(use, one, seed) for seed, one in enumerate((world, other, world, other))]
+        work += [pool.submit(lambda one: [one.learn() for _ in range(4)], one) for one in (world, other)]
+        work.append(pool.submit(take_in, taken, log, origin="jsonl"))
+        for one in work:
+            one.result(60)
+    assert_kept(world.database)
+    for one in (world, other):
+        one.now += 40 * 86_400  # the windows are over: what was not judged is closed
+        one.learn()
+    found = assert_kept(world.database)
+    assert {label: facts["waiting"] for label, facts in found.items()} == {"main": 0, "second": 0, "taken": 100}
+    assert found["main"]["decided"] == 130
+    assert min(found["main"][name] for name in ("learned", "closed", "feedback", "late_feedback")) > 0
+
+
+_PROCESS = """
+import pickle, sys
+from dataclasses import replace
+from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.types import Feedback
+
+made = pickle.load(sys.stdin.buffer)
+store = DecisionStore(Database(sys.argv[1]), label="main")
+for number in range(30):
+    ids = [f"{sys.argv[2]}-{number}-{index}" for index in range(3)]
+    store.add_decisions([replace(made, id=one, query=replace(made.query, id=one)) for one in ids])
+    common = {"kind": "rating", "value": 1.0, "source": "human", "received_at": 1.0}
+    store.add_feedback([Feedback(id="f" + one, decision_id=one, **common) for one in ids])
+"""
+
+
+def test_several_processes(database, database_url, make_decision):
+    """Processes that write at once, each in its own shard, lose no count."""
+    store = DecisionStore(database, label="main")
+    register_policy(database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    command = [sys.executable, "-c", _PROCESS, database.url.render_as_string(hide_password=False)]
+    started = [subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, cwd=ROOT) for number in range(3)]
+    for process in started:
+        process.communicate(pickle.dumps(make_decision("d1")), timeout=60)
+        assert process.returncode == 0
+    found = assert_kept(database)["main"]
+    assert (found["decided"], found["feedback"], found["missing_outcome"]) == (270, 270, 270)
+
+
+def test_rolled_back_moves_nothing(database, make_decision):
+    """A group that the database refuses leaves the counters as they were."""
+    store = DecisionStore(database, label="main")
+    register_policy(database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    store.add_decisions([make_decision("d1")])
+    with pytest.raises(Exception, match=r"(?i)not.null"):
+        store.add_decisions([make_decision("d2"), replace(make_decision("d3"), arm=None)])
+    assert assert_kept(database)["main"]["decided"] == 1
+
+
+def test_processes_move_rows_of_their_own(postgres_url):
+    """On PostgreSQL two processes do not wait for each other at a counter: the other's transaction is still open."""
+    first, second = Database(postgres_url), Database(postgres_url)
+    first.shard, second.shard = 0, SHARDS - 1
+    try:
+        with first.write() as one, second.write() as two:
+            for connection, database in ((one, first), (two, second)):
+                moves = Moves()
+                moves.add("decided", 2)
+                moves.write(connection, shard=database.shard)
+        with first.read() as connection:
+            assert kept(connection, label="main")["decided"] == 4
+    finally:
+        first.close()
+        second.close()
+
+
+def test_two_writers_of_one_shard(postgres_url):
+    """Transactions that move the same counters of one shard in any order of their work end both."""
+    database = Database(postgres_url)
+    barrier = threading.Barrier(2)
+
+    def write(names: tuple[str, ...]) -> None:
+        for _ in range(40):
+            with database.write() as connection:
+                moves = Moves()
+                for name in names:
+                    moves.add(name, label="main")
+                barrier.wait(10)
+                moves.write(connection, shard=3)
+
+    names = ("waiting", "closed", "learned")
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(write, order) for order in (names, names[::-1])]:
+            done.result(60)
+    try:
+        with database.read() as connection:
+            found = kept(connection, label="main")
+            assert [found[name] for name in names] == [80, 80, 80]
+    finally:
+        database.close()
+
+
+def test_verify_finds_a_wrong_counter_and_recount_corrects_it(make_world, database_url):
+    """Verify names the counter that differs from its table; recount says what it was and is, and verify is content."""
+    world = make_world(database_url=database_url)
+    world.judged(3)
+    world.learn()
+    world.write(update(counters).where(counters.c.name == "learned").values(value=counters.c.value + 5))
+    verdict = world.router.verify()
+    assert (verdict.ok, verdict.counter_mismatches) == (False, 1)
+    assert "learned is 8, the tables have 3" in verdict.notes[0]
+    assert "recount" in verdict.notes[0]
+    with world.database.write() as connection:
+        assert recount(connection) == {"main learned": (8, 3)}
+        assert recount(connection) == {}
+    assert world.router.verify().ok
+
+
+def test_recount_beside_a_writer(postgres_url, make_decision):
+    """A decision that is being written while the tables are counted is counted once."""
+    database = Database(postgres_url)
+    store = DecisionStore(database, label="main")
+    register_policy(database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            store.add_decisions([make_decision(f"d{number}")])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(15):
+            with database.write() as connection:
+                recount(connection)
+    finally:
+        stop.set()
+        thread.join()
+    assert_kept(database)
+    database.close()
+
+
+def test_status_reads_no_history(make_world, database_url):
+    """No statement of a status goes through decisions, updates, feedback, closures or outcomes as a whole."""
+    world = make_world(database_url=database_url)
+    world.judged(4)
+    statements: list[str] = []
+    event.listen(world.database.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
+    rule = ClosingRule(wait_s=0.0, expire_s=10.0)
+    status(world.ledger, serving=world.router._fresh, rule=rule, now=world.now)
+    assert statements
+    assert not any("count(" in one.lower() for one in statements)
+
+
+def test_verify_counts_beside_writers(make_world, database_url):
+    """Verify compares one state of tables and counters while decisions are written."""
+    world = make_world(database_url=database_url)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            world.route()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(3):
+            files = SnapshotFiles(world.settings.snapshot_root)
+            assert verify(world.ledger, files=files, serving=None).counter_mismatches == 0
+    finally:
+        stop.set()
+        thread.join()

@@ -21,7 +21,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.queue import MemoryJobs, connect
@@ -37,6 +37,7 @@ from ragbandit.router.serving.validation import made_feedback, made_outcome, new
 from ragbandit.router.storage.database import Database, migrate
 from ragbandit.router.storage.tables import leases, updates
 from ragbandit.router.types import Counters, Decision, DecisionId, Query, Receipt
+from tests.support.tcp_proxy import TcpProxy
 
 # A shell's background job ignores SIGINT, and so would every process that a test starts and then interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -208,6 +209,20 @@ def postgres_url(postgres, postgres_template):
     name = postgres.new_database(template=postgres_template)
     yield postgres.url(name)
     postgres.drop(name)
+
+
+@pytest.fixture
+def proxy(postgres):
+    """A TCP proxy before PostgreSQL that can swallow its connections."""
+    running = TcpProxy(postgres.folder / ".s.PGSQL.5432")
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def proxied_url(proxy, postgres_url):
+    """The URL of postgres_url's database through the proxy."""
+    return f"postgresql+psycopg://postgres@127.0.0.1:{proxy.port}/{make_url(postgres_url).database}"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -29,10 +29,16 @@ def add_operations(app: FastAPI) -> None:
     async def ready(request: Request) -> Response:
         """Readiness probe: 503 if the router or the database cannot serve requests; `parts` says what is wrong.
 
+        The database is tried by a small committed write, at most one a second; a probe waits for it for 2 s at most.
         Redis that is down is named but does not make the service unready: decisions and feedback are still stored,
         answers and learning are late.
         """
-        parts = await asyncio.to_thread(router_of(request).parts)
+        readiness = router_of(request).readiness
+        futures, seconds = readiness.ask()
+        # Without the threads that other requests use: with a dead database all of them may be waiting for it.
+        if futures:
+            await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
+        parts = readiness.states()
         broken = {name for name, state in parts.items() if state != "ok"} - {"redis"}
         reply: ReadyReply = {"status": "not ready" if broken else "ok", "parts": parts}
         return JsonReply(reply, status_code=503 if broken else 200)

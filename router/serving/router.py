@@ -32,6 +32,7 @@ from ragbandit.router.serving.bootstrap import make_encoder, make_jobs, make_lea
 from ragbandit.router.serving.micro_batching import SERVE_S
 from ragbandit.router.serving.pending_answers import PendingAnswers
 from ragbandit.router.serving.polling import PollingThread
+from ragbandit.router.serving.readiness import Readiness, TrialWrites
 from ragbandit.router.serving.service import RouteService, Serving
 from ragbandit.router.serving.snapshot_follower import SnapshotFollower
 from ragbandit.router.serving.state import RouterState, percentiles
@@ -100,6 +101,9 @@ class Router:
         self._poll = PollingThread(self._catch_up, name="ragbandit-follow", every_s=POLL_S)
         self._poll_health_at = 0.0
         self._listener: Subscription | None = None
+        self.readiness = Readiness(
+            {"database": TrialWrites(database).write, "redis": lambda: self.jobs.ping()}, alive=self.service.alive
+        )
         self._owns_jobs = False
 
     @classmethod
@@ -399,16 +403,7 @@ class Router:
 
     def parts(self) -> dict[str, str]:
         """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it."""
-        parts = {"router": "ok" if self.service.alive() else "its thread has ended", "database": "ok", "redis": "ok"}
-        try:
-            self.ledger.last_seq()
-        except StoreError as error:
-            parts["database"] = str(error)
-        try:
-            self.jobs.ping()
-        except QueueError as error:
-            parts["redis"] = str(error)
-        return parts
+        return self.readiness.parts()
 
     def close(self) -> None:
         """Finish the requests handed in, stop all threads, close the connections."""

@@ -4,8 +4,10 @@ SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEG
 two writers queue instead of failing. PostgreSQL: read committed. Driver errors are raised as StoreError.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.errors import StoreError, missing_package
@@ -28,12 +31,23 @@ __all__ = ["Database", "check_schema", "migrate"]
 LOCK_WAIT_S = 30.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailedWrite:
+    """A write that the database could not do."""
+
+    #: by time.monotonic()
+    at: float
+    reason: str
+
+
 class Database:
     """A connection pool. `read()` and `write()` are transactions; one `with` block is one transaction."""
 
     def __init__(self, url: str) -> None:
         parsed = make_url(url)
         self.url = parsed
+        #: the last one; None: none has failed
+        self.failed_write: FailedWrite | None = None
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         #: the rows of `counters` that this process moves
         self.shard = new_shard(is_sqlite=self.is_sqlite)
@@ -74,7 +88,7 @@ class Database:
     def write(self) -> Iterator[Connection]:
         """A transaction that is committed at the end of the block, or rolled back by an exception."""
         writer = self.engine.execution_options(ragbandit_write=True)
-        with self._wrapped(), writer.connect() as connection, connection.begin():
+        with self._wrapped(writes=True), writer.connect() as connection, connection.begin():
             yield connection
 
     def close(self) -> None:
@@ -82,11 +96,13 @@ class Database:
         self.engine.dispose()
 
     @contextmanager
-    def _wrapped(self) -> Iterator[None]:
+    def _wrapped(self, *, writes: bool = False) -> Iterator[None]:
         try:
             yield
         except SQLAlchemyError as error:
             reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            if writes and isinstance(error, OperationalError | InternalError | PoolTimeout):  # not: the row is wrong
+                self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
             raise StoreError(
                 f"the database said: {reason}",
                 remedy="nothing was written; check that the database is reachable, then try again",

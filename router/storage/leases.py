@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.tables import leases
 
-__all__ = ["Lease"]
+__all__ = ["Lease", "forget"]
 
 #: 1970-01-01 as SQLite counts days
 _EPOCH_DAY = 2440587.5
@@ -29,7 +29,7 @@ class Lease:
 
     def acquire(self, *, holder: str, lease_s: float) -> bool:
         """Take or prolong the lease for that many seconds; False if somebody else holds it."""
-        now = self._clock
+        now = _clock(self.database)
         free = [leases.c.holder == holder, leases.c.expires_at <= now]
         if self.database.is_sqlite:
             free.append(leases.c.expires_at > now + lease_s)
@@ -47,12 +47,19 @@ class Lease:
     def is_held(self, connection: Connection, *, holder: str) -> bool:
         """Whether it is ours until this transaction ends: nobody else can take it meanwhile."""
         query = select(leases.c.name).where(leases.c.name == self.name, leases.c.holder == holder)
-        query = query.where(leases.c.expires_at > self._clock)
+        query = query.where(leases.c.expires_at > _clock(self.database))
         return connection.execute(query.with_for_update()).first() is not None
 
-    @property
-    def _clock(self) -> ColumnElement[float]:
-        """Seconds since 1970 by the database; on PostgreSQL of this moment, not of the transaction's beginning."""
-        if self.database.is_sqlite:
-            return (func.julianday("now", type_=Double) - literal(_EPOCH_DAY)) * 86400.0
-        return func.extract("epoch", func.clock_timestamp()).cast(Double)
+
+def forget(database: Database, *, prefix: str, expired_s: float) -> None:
+    """Delete the leases whose names begin so and that ran out that many seconds ago."""
+    old = leases.c.expires_at < _clock(database) - expired_s
+    with database.write() as connection:
+        connection.execute(delete(leases).where(leases.c.name.startswith(prefix, autoescape=True), old))
+
+
+def _clock(database: Database) -> ColumnElement[float]:
+    """Seconds since 1970 by the database; on PostgreSQL of this moment, not of the transaction's beginning."""
+    if database.is_sqlite:
+        return (func.julianday("now", type_=Double) - literal(_EPOCH_DAY)) * 86400.0
+    return func.extract("epoch", func.clock_timestamp()).cast(Double)

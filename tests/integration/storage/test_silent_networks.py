@@ -14,22 +14,9 @@ from ragbandit.router.errors import StoreError
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage import postgres as connections
 from ragbandit.router.storage.database import Database
-from tests.support.tcp_proxy import TcpProxy
 
 #: seconds within which everything works again
 HEALED_S = 10.0
-
-
-@pytest.fixture
-def proxy(postgres):
-    running = TcpProxy(postgres.folder / ".s.PGSQL.5432")
-    yield running
-    running.close()
-
-
-@pytest.fixture
-def proxied_url(postgres, proxy, postgres_url):
-    return f"postgresql+psycopg://postgres@127.0.0.1:{proxy.port}/{make_url(postgres_url).database}"
 
 
 @pytest.fixture

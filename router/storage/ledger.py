@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, select, tuple_, update
 
 from ragbandit.router.errors import Conflict, StoreError
-from ragbandit.router.storage.archive.reading import rows_of_ledger
+from ragbandit.router.storage.archive.reading import ArchivedRows, rows_of_ledger
 from ragbandit.router.storage.chain import advance
 from ragbandit.router.storage.closing import UNANSWERED, ClosingRule
 from ragbandit.router.storage.counters import Moves, moving
@@ -68,6 +68,8 @@ class Ledger:
     def __init__(self, database: Database, *, label: PolicyLabel) -> None:
         self.database = database
         self.label = label
+        #: rows that are not in the database any more
+        self.archived = ArchivedRows(database, label=label)
         self._lease = Lease(database=database, name=f"learn:{label}")
 
     def ready(

@@ -91,12 +91,27 @@ def late_decisions(ledger: Ledger, first: int, last: int) -> set[str]:
             .join_from(updates, outcomes, outcomes.c.decision_id == updates.c.decision_id)
             .where(*span, outcomes.c.stop_reason == IMPORTED)
         ).all()
+    late = {note.decision_id for note in notes if _is_more(note.id, note.decision_id, used=note.feedback_ids)}
+    late |= {mark.decision_id for mark in marks if json.loads(mark.made_by).get("late")}
+    return late | _late_and_archived(ledger, first, last)
+
+
+def _late_and_archived(ledger: Ledger, first: int, last: int) -> set[str]:
+    archived = ledger.archived.updates(first, last)
+    if not archived:
+        return set()
+    used = {row["decision_id"]: row["feedback_ids"] for row in archived.values()}
+    notes = [row for row in ledger.archived.beside(feedback, first, last) if row["late"]]
+    marks = [row for row in ledger.archived.beside(outcomes, first, last) if row["stop_reason"] == IMPORTED]
     late = {
-        note.decision_id
-        for note in notes
-        if note.id not in json.loads(note.feedback_ids) and note.id != _feedback_id(note.decision_id)
+        row["decision_id"] for row in notes if _is_more(row["id"], row["decision_id"], used=used[row["decision_id"]])
     }
-    return late | {mark.decision_id for mark in marks if json.loads(mark.made_by).get("late")}
+    return late | {row["decision_id"] for row in marks if json.loads(row["made_by"]).get("late")}
+
+
+def _is_more(feedback_id: str, decision_id: str, *, used: str) -> bool:
+    """Whether feedback is none of those that made the update. used: their ids, as JSON."""
+    return feedback_id not in json.loads(used) and feedback_id != _feedback_id(decision_id)
 
 
 def _feedback_times(ledger: Ledger, page: Sequence[Update]) -> dict[int, float | None]:
@@ -107,7 +122,8 @@ def _feedback_times(ledger: Ledger, page: Sequence[Update]) -> dict[int, float |
                 updates.c.policy == ledger.label, updates.c.seq.between(page[0].seq, page[-1].seq)
             )
         ).all()
-    return {row.seq: row.feedback_at for row in times}
+    archived = ledger.archived.updates(page[0].seq, page[-1].seq)
+    return {seq: row["feedback_at"] for seq, row in archived.items()} | {row.seq: row.feedback_at for row in times}
 
 
 def take_in(

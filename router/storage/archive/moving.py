@@ -21,7 +21,7 @@ from ragbandit.router.storage.tables import archive_segments, closures, decision
 __all__ = ["SEGMENT_DECISIONS", "Moved", "archivable", "archive"]
 
 #: most decisions of a segment, so that it fits in memory
-SEGMENT_DECISIONS: Final = 50_000
+SEGMENT_DECISIONS: Final = 20_000
 #: decisions whose rows are read, or leave, in one transaction
 _BATCH: Final = 500
 #: tables whose rows are counted

@@ -2,18 +2,29 @@
 
 import heapq
 import json
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, RowMapping, Table, select
 
-from ragbandit.router.storage.archive.segments import Segment, read_segment
+from ragbandit.router.storage.archive.segments import Segment, decision_key, read_segment
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.rows import Row
 from ragbandit.router.storage.tables import archive_segments, decisions, updates
 
-__all__ = ["archived_decisions", "archived_spans", "rows_of_ledger", "segment_value", "segments", "update_rows"]
+__all__ = [
+    "ArchivedRows",
+    "archived_decisions",
+    "archived_spans",
+    "rows_of_ledger",
+    "segment_value",
+    "segments",
+    "update_rows",
+]
 
+#: segments that a reader keeps in memory
+_KEPT = 2
 #: an update's row, and the row of its decision where it was asked for
 Pair = tuple[Row, Row | None]
 
@@ -41,6 +52,50 @@ def segment_value(row: RowMapping) -> Segment:
         spans={label: (first, last) for label, (first, last) in json.loads(row["spans"]).items()},
         kept=frozenset(json.loads(row["kept"])),
     )
+
+
+class ArchivedRows:
+    """The archived rows of a ledger, for readers that go through it in pages; the last two segments stay in memory."""
+
+    def __init__(self, database: Database, *, label: str) -> None:
+        self.database, self.label = database, label
+        self._read: OrderedDict[tuple[str, str], list[dict[str, Any]]] = OrderedDict()
+
+    def updates(self, first: int, last: int) -> dict[int, Row]:
+        """Seq -> archived update, for first to last."""
+        return {
+            row["seq"]: row
+            for segment in self._segments(first, last)
+            for row in self._rows(segment, updates)
+            if row["policy"] == self.label and first <= row["seq"] <= last
+        }
+
+    def beside(self, table: Table, first: int, last: int) -> list[dict[str, Any]]:
+        """The rows of a table that are about the decisions of these updates."""
+        found = []
+        for segment in self._segments(first, last):
+            wanted = {
+                row["decision_id"]
+                for row in self._rows(segment, updates)
+                if row["policy"] == self.label and first <= row["seq"] <= last
+            }
+            found += [row for row in self._rows(segment, table) if row[decision_key(table)] in wanted]
+        return found
+
+    def _segments(self, first: int, last: int) -> list[Segment]:
+        with self.database.read() as connection:
+            found = segments(connection)
+        spans = [(segment, segment.spans.get(self.label)) for segment in found]
+        return [segment for segment, span in spans if span and span[0] <= last and span[1] >= first]
+
+    def _rows(self, segment: Segment, table: Table) -> list[dict[str, Any]]:
+        key = segment.manifest_sha256, table.name
+        if key not in self._read:
+            self._read[key] = read_segment(segment, tables=[table])[table.name]
+        self._read.move_to_end(key)
+        while len({manifest for manifest, _ in self._read}) > _KEPT:
+            self._read.popitem(last=False)
+        return self._read[key]
 
 
 def archived_decisions(database: Database) -> Iterator[tuple[Segment, list[dict[str, Any]]]]:

@@ -1,4 +1,4 @@
-"""Segment: the rows of up to 50,000 decisions as Parquet files, with a manifest that seals them.
+"""Segment: the rows of up to 20,000 decisions as Parquet files, with a manifest that seals them.
 
     segment-000001/
       decisions.parquet outcomes.parquet feedback.parquet updates.parquet closures.parquet cancellations.parquet

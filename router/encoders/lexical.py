@@ -26,29 +26,66 @@ LEXICAL_COUNTS: Final = (
     *(f"says {cue}" for cue in CUES),
 )
 
-_CUES: Final = tuple(re.compile(rf"\b{re.escape(cue)}\b") for cue in CUES)
+#: cue of one word -> its column among the cues; a cue of several words -> how it is found
+_PLACES: Final = {cue: place for place, cue in enumerate(CUES) if " " not in cue}
+_PHRASES: Final = tuple(
+    (place, cue, re.compile(rf"\b{re.escape(cue)}\b")) for place, cue in enumerate(CUES) if " " in cue
+)
+#: a maximal run of word characters: a cue of one word stands between two word boundaries exactly if it is one of these
+_WORDS: Final = re.compile(r"\w+")
+_DIGIT: Final = re.compile(r"[0-9]")
+#: columns that are log(1 + count)
+_LOGARITHMIC: Final = [0, 1, 2, 7, 8, 9]
+_OTHERS: Final = 11
 
 
 def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     """The counts of n questions, shape (n, len(LEXICAL_COUNTS)); finite for any text, the empty one too."""
-    return np.array([_counted(text) for text in texts], dtype=np.float64).reshape(len(texts), len(LEXICAL_COUNTS))
+    found = np.zeros((len(texts), len(LEXICAL_COUNTS)))
+    if not texts:
+        return found
+    counts = np.array([_counted(text) for text in texts], dtype=np.float64)  # (n, 11)
+    words = np.maximum(1.0, counts[:, 0])
+    counts[:, 3] /= words
+    counts[:, 10] /= words
+    counts[:, _LOGARITHMIC] = np.log1p(counts[:, _LOGARITHMIC])
+    found[:, :_OTHERS] = counts
+    said = [(row, _OTHERS + place) for row, text in enumerate(texts) for place in _said(text.lower())]
+    if said:
+        rows, places = zip(*said, strict=True)
+        found[list(rows), list(places)] = 1.0
+    return found
 
 
-def _counted(text: str) -> list[float]:
+def _counted(text: str) -> tuple[int, ...]:
+    """The features before the cues, of which shares are still sums and logarithms still counts."""
     words = text.split()
-    capitalised = sum(word[0].isupper() for word in words[1:])  # the first word has a capital for another reason
-    lower = text.lower()
-    return [
-        float(np.log1p(len(words))),
-        float(np.log1p(len(text))),
-        float(np.log1p(capitalised)),
-        capitalised / max(1, len(words)),
-        float(any(letter.isdigit() for letter in text)),
-        float(text.rstrip().endswith("?")),
-        float(text[:1].isupper()),
-        float(np.log1p(text.count(","))),
-        float(np.log1p(text.count("'") + text.count("\u2019"))),
-        float(np.log1p(sum(text.count(mark) for mark in '"\u201c\u201d'))),
-        sum(map(len, words)) / max(1, len(words)),
-        *(float(cue.search(lower) is not None) for cue in _CUES),
-    ]
+    capitalised = sum([word[0].isupper() for word in words[1:]])  # the first word has a capital for another reason
+    return (
+        len(words),
+        len(text),
+        capitalised,
+        capitalised,
+        _has_digit(text),
+        text.rstrip().endswith("?"),
+        text[:1].isupper(),
+        text.count(","),
+        text.count("'") + text.count("\u2019"),
+        text.count('"') + text.count("\u201c") + text.count("\u201d"),
+        sum(map(len, words)),
+    )
+
+
+def _has_digit(text: str) -> bool:
+    if _DIGIT.search(text) is not None:
+        return True
+    return not text.isascii() and any(letter.isdigit() for letter in text)
+
+
+def _said(lower: str) -> list[int]:
+    """Columns of the cues that stand in a question in small letters."""
+    said = [_PLACES[word] for word in _PLACES.keys() & _WORDS.findall(lower)]
+    for place, phrase, whole in _PHRASES:
+        if phrase in lower and whole.search(lower) is not None:
+            said.append(place)
+    return said

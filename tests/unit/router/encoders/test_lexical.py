@@ -1,13 +1,15 @@
 """What is counted in a question, against counts by hand."""
 
 import math
+import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragbandit.router.encoders.lexical import CUES, LEXICAL_COUNTS, lexical_counts
+from ragbandit.router.encoders.projection import references
 from tests.support.examples import steady
 
 PLACE = {name: place for place, name in enumerate(LEXICAL_COUNTS)}
@@ -129,3 +131,51 @@ def test_any_text_has_finite_counts(texts):
 def test_long_text_has_finite_counts(text):
     """A text of a hundred thousand letters too."""
     assert np.isfinite(lexical_counts([text])).all()
+
+
+# --- against the counts as they were first written: one regular expression per cue, one question at a time -------------
+
+_CUE_PATTERNS = tuple(re.compile(rf"\b{re.escape(cue)}\b") for cue in CUES)
+
+
+def counted_one_by_one(text):
+    words = text.split()
+    capitalised = sum(word[0].isupper() for word in words[1:])
+    lower = text.lower()
+    return [
+        float(np.log1p(len(words))),
+        float(np.log1p(len(text))),
+        float(np.log1p(capitalised)),
+        capitalised / max(1, len(words)),
+        float(any(letter.isdigit() for letter in text)),
+        float(text.rstrip().endswith("?")),
+        float(text[:1].isupper()),
+        float(np.log1p(text.count(","))),
+        float(np.log1p(text.count("'") + text.count("\u2019"))),
+        float(np.log1p(sum(text.count(mark) for mark in '"\u201c\u201d'))),
+        sum(map(len, words)) / max(1, len(words)),
+        *(float(pattern.search(lower) is not None) for pattern in _CUE_PATTERNS),
+    ]
+
+
+#: what stands beside a cue decides whether it is a word: apostrophes, digits, underscores, marks without a width,
+#: letters whose small form has other letters, digits that are no decimals
+_BESIDE = ["'", "\u2019", "_", "7", "\u00b2", "\u0661", "-", ".", " ", "\u00a0", "\n", "\u0301", "\u0130", "\u00e9", "K"]
+
+near_cues = st.lists(
+    st.sampled_from([*CUES, *map(str.upper, CUES), *map(str.title, CUES), "of", "the", "Of  The", *_BESIDE]), max_size=14
+).map("".join)
+
+
+@settings(steady, max_examples=400)
+@given(texts=st.lists(near_cues, max_size=4) | st.lists(any_text, max_size=4))
+def test_counts_are_the_very_numbers_of_one_pattern_per_cue(texts):
+    """One scan over the words gives, bit for bit, what a regular expression for every cue gave."""
+    wanted = np.array([counted_one_by_one(text) for text in texts], dtype=np.float64).reshape(-1, len(LEXICAL_COUNTS))
+    assert np.array_equal(lexical_counts(texts), wanted)
+
+
+def test_counts_of_the_reference_questions_are_those_of_one_pattern_per_cue():
+    """Of every reference question too: what encoders of before were fitted on is what this one counts."""
+    texts = references().questions
+    assert np.array_equal(lexical_counts(texts), np.array([counted_one_by_one(text) for text in texts]))

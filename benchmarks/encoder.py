@@ -6,7 +6,6 @@ one thread, and what is measured is that thread's processor time, which a busy m
 the handbook's. docs/decisions/own-encoder-forward.md says what follows from it.
 """
 
-import itertools
 import json
 import time
 from collections.abc import Callable
@@ -19,7 +18,8 @@ from tokenizers import Tokenizer
 from transformers import AutoModel
 
 from benchmarks.figures import Figure, percentiles, print_figures
-from ragbandit.router.encoders.forward import Forward, Group, load_transformer
+from ragbandit.router.encoders.forward import Forward, load_transformer
+from ragbandit.router.encoders.token_batches import TokenBatch
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 
 TOGETHER, COUNT, WARM_UP = 16, 60, 5
@@ -72,8 +72,10 @@ def _in_turn(
     found: tuple[list[float], list[float]] = ([], [])
     for number in range(COUNT + WARM_UP):
         batch = sorted((ids[(number * size + place) % len(ids)] for place in range(size)), key=len)
-        groups: list[Group] = [list(group) for _, group in itertools.groupby(batch, key=len)]
-        calls: tuple[Callable[[], object], ...] = (partial(own.pooled, groups), partial(library, batch))
+        calls: tuple[Callable[[], object], ...] = (
+            partial(own.pooled, TokenBatch.of(batch)),
+            partial(library, batch),
+        )
         for call, times in zip(calls, found, strict=True):
             began = time.thread_time()
             call()

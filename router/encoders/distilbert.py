@@ -6,11 +6,10 @@ is learned from traffic, so the same question has the same features on the first
 """
 
 import hashlib
-import itertools
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -19,7 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.encoders.hashing import refuse_string
+from ragbandit.router.encoders.lexical import lexical_counts
 from ragbandit.router.encoders.projection import LEAST, RECIPE, Projection, fitted, references
+from ragbandit.router.encoders.token_batches import TokenBatch, token_batches
 from ragbandit.router.encoders.tokenizer import TruncatingTokenizer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.router.errors import ConfigError
@@ -31,6 +32,17 @@ log = logging.getLogger("ragbandit.encoder")
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
+Array = npt.NDArray[np.float32]
+
+#: places of texts, and the rows that a forward pass will give for them
+_Begun = tuple[list[int], "Future[Array]"]
+
+#: texts that are tokenised together, while those before them are computed
+_BLOCK: Final = 512
+#: most padded tokens of one forward pass on a card: about 300 MB of it
+_MOST_TOKENS: Final = 32_768
+#: on a processor: below so many questions adding up the sketch is faster than reading the matrix of the product
+_FEW: Final = 24
 
 #: What the features are made of; it is part of the hash, so change it with the arithmetic.
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
@@ -75,7 +87,9 @@ class DistilBertEncoder:
         self.source = weights.source
         self.precision = self._forward.precision
         self.device = self._forward.device
-        self._max_tokens, self._max_batch = max_tokens, max(1, max_batch)
+        self._max_tokens = max_tokens
+        # A card is given whole blocks: it takes hardly longer for many questions than for a few.
+        self._most_questions = _BLOCK if self._forward.padded else max(1, max_batch)
         self._dimension_of(dimension)
         known = references()
         made = {"weights": weights.sha256, "tokenizer": self._tokenizer.sha256, "reference": known.text, "seed": seed}
@@ -86,6 +100,9 @@ class DistilBertEncoder:
             return fitted(self._states(known.questions), known=known, dimension=dimension, seed=seed).arrays()
 
         self._projection = Projection.of(cached_arrays("projection", self.hash, build=build, cache=cache))
+        self._thread.submit(self._forward.hold, *self._projection.product(dimension)).result()
+        if self._forward.padded:
+            self._thread.submit(self._load_kernels).result()
         log.info("encoder %s, %s on %s, from %s", self.hash[:12], self.precision, self.device, self.source)
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
@@ -93,19 +110,35 @@ class DistilBertEncoder:
         refuse_string(texts)
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        return self._projection.apply(self._states(texts), texts=texts, dimension=self.dimension)
+        few = len(texts) < _FEW and not self._forward.padded
+        begun = self._begun(texts, run=self._forward.pooled if few else self._forward.product)
+        counts = lexical_counts(texts)  # while the encoder's thread computes
+        features = self._projection.apply if few else self._projection.from_product
+        return features(_collected(begun), counts=counts, dimension=self.dimension)
 
-    def _states(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    def _begun(self, texts: Sequence[str], *, run: Callable[[TokenBatch], Array]) -> list[_Begun]:
+        """Forward passes over these texts, handed to the encoder's thread: places in `texts`, and what will come.
+
+        While that thread computes one block, this one tokenises the next.
+        """
+        begun = []
+        for start in range(0, len(texts), _BLOCK):
+            rows = self._tokenizer.batch(texts[start : start + _BLOCK])
+            for places, batch in token_batches(rows, most_questions=self._most_questions, most_tokens=_MOST_TOKENS):
+                begun.append(([start + place for place in places], self._thread.submit(run, batch)))
+        return begun
+
+    def _states(self, texts: Sequence[str]) -> Array:
         """First token and mean of tokens of every layer, (n, layers * 2 * width)."""
-        ids = [self._tokenizer.ids(text) for text in texts]
-        found = np.zeros((len(ids), self._forward.layers * 2 * self._forward.width), dtype=np.float32)
-        # Neighbours of equal length share their attention; nothing is ever padded.
-        order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
-        for start in range(0, len(order), self._max_batch):
-            rows = order[start : start + self._max_batch]
-            groups = [list(group) for _, group in itertools.groupby((ids[row] for row in rows), key=len)]
-            found[rows] = self._thread.submit(self._forward.pooled, groups).result()
-        return found
+        return _collected(self._begun(texts, run=self._forward.pooled))
+
+    def _load_kernels(self) -> None:
+        """Have the card load its kernels for every shape that is likely: later no question has to wait for one."""
+        longest = self._max_tokens
+        alone = [(1, length) for length in range(8, longest + 1, 8)]
+        together = [(count, min(length, longest)) for count in (2, 8, 32, 128, 512) for length in (16, 32)]
+        for count, length in alone + together:
+            self._forward.product(TokenBatch.of([[0] * length] * count))
 
     def _hash(self, made: Mapping[str, object]) -> str:
         """Hash of all that the features depend on, but for the device and its rounding."""
@@ -123,3 +156,13 @@ class DistilBertEncoder:
         size = self._forward.layers * 2 * self._forward.width
         if not LEAST <= dimension <= size:
             raise ConfigError(f"must be {LEAST} to {size} for this model, not {dimension}", field="encoder.dimension")
+
+
+def _collected(begun: Sequence[_Begun]) -> Array:
+    """The rows of all passes, in the order of the texts."""
+    count = sum(len(places) for places, _ in begun)
+    first = begun[0][1].result()
+    found = np.empty((count, first.shape[1]), dtype=np.float32)
+    for places, future in begun:
+        found[places] = future.result()
+    return found

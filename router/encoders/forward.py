@@ -1,25 +1,31 @@
 """Encoder forward pass: questions as token ids in, hidden states pooled per layer out.
 
 DistilBERT is written out here, because a router sees one short question at a time, and there the library's general
-code and its unpacked weights take most of the time. The tokens of all questions lie one after another without padding:
-the linear layers see one matrix, attention sees each group of equally long questions by itself. So no question can
-touch another. Everything here runs under the encoder's lock. Importing this module imports no torch; loading does.
+code and its unpacked weights take most of the time. On a processor the tokens of all questions lie one after another
+without padding: the linear layers see one matrix, attention sees each group of equally long questions by itself. On a
+card, where every call costs and padding hardly does, questions of like length are padded to one. Either way no question
+can touch another. Everything here runs on the encoder's thread. Importing this module imports no torch; loading does.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ragbandit.router.encoders.token_batches import Bucket, TokenBatch, buckets
 from ragbandit.router.errors import ConfigError, missing_package, required_module
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+Array = npt.NDArray[np.float32]
 
 __all__ = ["AnyForward", "DistilBertForward", "Forward", "default_threads", "load_transformer"]
 
@@ -27,9 +33,6 @@ __all__ = ["AnyForward", "DistilBertForward", "Forward", "default_threads", "loa
 _SHORT_SPIN: Final = 10_000
 #: a short question has no work for more
 _MOST_THREADS: Final = 4
-
-#: Questions of one length, as token ids: B lists of T ids.
-Group = list[list[int]]
 
 
 class Forward(Protocol):
@@ -41,9 +44,19 @@ class Forward(Protocol):
     max_tokens: int
     precision: str
     device: str
+    #: whether questions are padded to few lengths (on a card), or read without padding (on a processor)
+    padded: bool
 
-    def pooled(self, groups: list[Group]) -> npt.NDArray[np.float32]:
+    def pooled(self, batch: TokenBatch) -> Array:
         """First token and mean of tokens of every layer after the embeddings: (questions, layers * 2 * width)."""
+        ...
+
+    def hold(self, matrix: Array, offset: Array) -> None:
+        """Keep a matrix of shape (layers * 2 * width, k) and an offset of shape (k,) on the device, for `product`."""
+        ...
+
+    def product(self, batch: TokenBatch) -> Array:
+        """`pooled` @ matrix + offset, made on the device: (questions, k). After `hold`."""
         ...
 
 
@@ -58,21 +71,77 @@ def load_transformer(folder: Path, *, precision: str, device: str, threads: int 
     return AnyForward(folder, precision=real, device=place, threads=threads)
 
 
-class DistilBertForward:
-    """DistilBERT (Sanh et al. 2019) over packed weights, without dropout, padding or masks."""
+class _PooledForward(ABC):
+    """What every model shares: which shapes it reads, the pooling, and the product on the device."""
+
+    layers: int
+    width: int
+    max_tokens: int
+
+    def __init__(self, *, precision: str, device: str, threads: int | None) -> None:
+        import torch
+
+        self._torch = torch
+        self.precision, self.device = precision, device
+        self.padded = device != "cpu"
+        self._threads = _Threads(threads)
+        self._held: tuple[Tensor, Tensor] | None = None
+
+    def pooled(self, batch: TokenBatch) -> Array:
+        """See Forward."""
+        with self._torch.inference_mode():
+            return _numpy(self._run(batch))
+
+    def hold(self, matrix: Array, offset: Array) -> None:
+        """See Forward."""
+        self._held = tuple(self._torch.from_numpy(part).to(self.device) for part in (matrix, offset))
+
+    def product(self, batch: TokenBatch) -> Array:
+        """See Forward."""
+        assert self._held is not None
+        matrix, offset = self._held
+        with self._torch.inference_mode():
+            return _numpy(self._torch.addmm(offset, self._run(batch), matrix))
+
+    def _run(self, batch: TokenBatch) -> "Tensor":
+        """(n, layers * 2 * width), float32, on the device."""
+        self._threads.fix()
+        if not self.padded:
+            return self._unpadded(batch)
+        parts = [self._padded(ids, lengths) for ids, lengths in self._loaded(buckets(batch, longest=self.max_tokens))]
+        return self._torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _loaded(self, pieces: list[Bucket]) -> Iterator[tuple["Tensor", "Tensor"]]:
+        """Ids (B, T) and lengths (B,) of every piece on the device, brought there by one copy."""
+        flat = np.concatenate([part for piece in pieces for part in (piece.ids.ravel(), piece.lengths)])
+        host = self._torch.from_numpy(flat)
+        # From pinned memory the copy runs beside this thread; torch keeps that memory until the copy is done.
+        whole = (host.pin_memory() if self.device == "cuda" else host).to(self.device, non_blocking=True)
+        sizes = [size for piece in pieces for size in (piece.ids.size, piece.lengths.size)]
+        parts = iter(whole.split(sizes))
+        for piece in pieces:
+            yield next(parts).view(piece.ids.shape), next(parts)
+
+    @abstractmethod
+    def _unpadded(self, batch: TokenBatch) -> "Tensor":
+        """(n, layers * 2 * width), float32, each question read at its own length."""
+
+    @abstractmethod
+    def _padded(self, ids: "Tensor", lengths: "Tensor") -> "Tensor":
+        """The same of ids (B, T), of which lengths (B,) are real."""
+
+
+class DistilBertForward(_PooledForward):
+    """DistilBERT (Sanh et al. 2019) over packed weights, without dropout."""
 
     def __init__(
         self, folder: Path, *, config: dict[str, Any], precision: str, device: str, threads: int | None
     ) -> None:
-        import torch
-
-        self._torch = torch
+        super().__init__(precision=precision, device=device, threads=threads)
         self.layers, self.width = config["n_layers"], config["dim"]
         self.max_tokens = config["max_position_embeddings"]
-        self.precision, self.device = precision, device
         self._heads = config["n_heads"]
-        self._threads = _Threads(threads)
-        state = _read(folder, device=device, dtype=getattr(torch, precision))
+        state = _read(folder, device=device, dtype=getattr(self._torch, precision))
         try:
             self._words = state["embeddings.word_embeddings.weight"]  # (vocabulary, width)
             self._positions = state["embeddings.position_embeddings.weight"]  # (max_tokens, width)
@@ -95,61 +164,67 @@ class DistilBertForward:
             _norm(state, f"{at}output_layer_norm"),
         )
 
-    def pooled(self, groups: list[Group]) -> npt.NDArray[np.float32]:
-        """See Forward. N is the number of tokens over all groups."""
+    def _unpadded(self, batch: TokenBatch) -> "Tensor":
+        """N is the number of tokens of the whole batch: the linear layers see one matrix."""
         torch = self._torch
-        self._threads.fix()
-        flat = [token for group in groups for ids in group for token in ids]
-        at = [place for group in groups for ids in group for place in range(len(ids))]
-        shapes = [(len(group), len(group[0])) for group in groups]
-        with torch.inference_mode():
-            tokens = torch.tensor([flat, at], device=self.device)  # (2, N)
-            states = self._states(tokens[0], tokens[1], shapes)  # (layers, N, width)
-            parts, start = [], 0
-            for count, length in shapes:
-                end = start + count * length
-                parts.append(_pool(states[:, start:end].view(self.layers, count, length, self.width)))
-                start = end
-            return _numpy(torch.cat(parts) if len(parts) > 1 else parts[0])
+        shapes = batch.groups
+        tokens = torch.from_numpy(np.stack([batch.ids, batch.places])).to(self.device)  # (2, N)
+        attend = partial(self._attend_in_groups, shapes=shapes)
+        states = torch.stack(list(self._states(tokens[0], tokens[1], attend=attend)))  # (layers, N, width)
+        parts, start = [], 0
+        for count, length in shapes:
+            end = start + count * length
+            parts.append(_pool(states[:, start:end].view(self.layers, count, length, self.width)))
+            start = end
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _states(self, ids: "Tensor", places: "Tensor", shapes: list[tuple[int, int]]) -> "Tensor":
-        """Hidden states after every layer: (layers, N, width)."""
+    def _padded(self, ids: "Tensor", lengths: "Tensor") -> "Tensor":
+        torch = self._torch
+        count, longest = ids.shape
+        places = torch.arange(longest, device=ids.device)  # (T,)
+        real = places < lengths[:, None]  # (B, T)
+        attend = partial(self._attend, shape=(count, longest), mask=real[:, None, None, :])
+        states = self._states(ids.flatten(), places.repeat(count), attend=attend)
+        return torch.cat([_masked_pool(x.view(count, longest, -1), real=real, lengths=lengths) for x in states], dim=1)
+
+    def _states(self, ids: "Tensor", places: "Tensor", *, attend: Callable[["Tensor"], "Tensor"]) -> Iterator["Tensor"]:
+        """Hidden states after every layer, each (N, width)."""
         functional = self._torch.nn.functional
         norm = functional.layer_norm
         shape = (self.width,)
         x = norm(self._words[ids] + self._positions[places], shape, *self._first_norm)  # (N, width)
-        found = []
         for inward, outward, up, down, attention_norm, output_norm in self._blocks:
-            x = norm(x + outward(self._attend(inward(x), shapes)), shape, *attention_norm)
+            x = norm(x + outward(attend(inward(x))), shape, *attention_norm)
             x = norm(x + down(functional.gelu(up(x))), shape, *output_norm)
-            found.append(x)
-        return self._torch.stack(found)
+            yield x
 
-    def _attend(self, qkv: "Tensor", shapes: list[tuple[int, int]]) -> "Tensor":
-        """(N, 3 * width) -> (N, width), each question among its own tokens."""
-        attention = self._torch.nn.functional.scaled_dot_product_attention
+    def _attend_in_groups(self, qkv: "Tensor", *, shapes: list[tuple[int, int]]) -> "Tensor":
+        """(N, 3 * width) -> (N, width), each question among its own tokens, equally long ones together."""
         parts, start = [], 0
-        for count, length in shapes:
-            end = start + count * length
-            split = qkv[start:end].view(count, length, 3, self._heads, self.width // self._heads)
-            query, key, value = split.permute(2, 0, 3, 1, 4)  # each (count, heads, length, width / heads)
-            parts.append(attention(query, key, value).transpose(1, 2).reshape(end - start, self.width))
+        for shape in shapes:
+            end = start + shape[0] * shape[1]
+            parts.append(self._attend(qkv[start:end], shape=shape, mask=None))
             start = end
         return self._torch.cat(parts) if len(parts) > 1 else parts[0]
 
+    def _attend(self, qkv: "Tensor", *, shape: tuple[int, int], mask: "Tensor | None") -> "Tensor":
+        """(B * T, 3 * width) -> (B * T, width); mask (B, 1, 1, T): True where a token is real."""
+        attention = self._torch.nn.functional.scaled_dot_product_attention
+        split = qkv.view(*shape, 3, self._heads, self.width // self._heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, heads, T, width / heads)
+        return attention(query, key, value, attn_mask=mask).transpose(1, 2).reshape(-1, self.width)
 
-class AnyForward:
-    """Any encoder that AutoModel can load: each group of equally long questions is one call, without masks."""
+
+class AnyForward(_PooledForward):
+    """Any encoder that AutoModel can load: a group of equally long questions, or a padded bucket, is one call."""
 
     def __init__(self, folder: Path, *, precision: str, device: str, threads: int | None) -> None:
-        import torch
-
+        super().__init__(precision=precision, device=device, threads=threads)
         try:
             from transformers import AutoModel
             from transformers.utils import logging
         except ImportError as error:
             raise missing_package("transformers", extra="models", field="encoder.model") from error
-        self._torch = torch
         shown = logging.is_progress_bar_enabled()
         logging.disable_progress_bar()
         try:
@@ -159,23 +234,32 @@ class AnyForward:
         finally:
             if shown:
                 logging.enable_progress_bar()
-        self._model = model.to(device=device, dtype=getattr(torch, precision)).eval()
+        self._model = model.to(device=device, dtype=getattr(self._torch, precision)).eval()
         self.layers, self.width = model.config.num_hidden_layers, model.config.hidden_size
         self.max_tokens = getattr(model.config, "max_position_embeddings", 512)
-        self.precision, self.device = precision, device
-        self._threads = _Threads(threads)
 
-    def pooled(self, groups: list[Group]) -> npt.NDArray[np.float32]:
-        """See Forward."""
+    def _unpadded(self, batch: TokenBatch) -> "Tensor":
         torch = self._torch
-        self._threads.fix()
-        with torch.inference_mode():
-            parts = []
-            for group in groups:
-                ids = torch.tensor(group, device=self.device)  # (B, T)
-                seen = self._model(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
-                parts.append(_pool(torch.stack(seen.hidden_states[1:])))
-            return _numpy(torch.cat(parts))
+        parts, start = [], 0
+        for count, length in batch.groups:
+            end = start + count * length
+            ids = torch.from_numpy(batch.ids[start:end].reshape(count, length)).to(self.device)  # (B, T)
+            parts.append(_pool(torch.stack(self._states(ids, mask=torch.ones_like(ids)))))
+            start = end
+        return torch.cat(parts)
+
+    def _padded(self, ids: "Tensor", lengths: "Tensor") -> "Tensor":
+        torch = self._torch
+        real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]  # (B, T)
+        states = self._states(ids, mask=real.long())
+        return torch.cat([_masked_pool(x, real=real, lengths=lengths) for x in states], dim=1)
+
+    def _states(self, ids: "Tensor", *, mask: "Tensor") -> tuple["Tensor", ...]:
+        """Hidden states after every layer, each (B, T, width)."""
+        found: tuple[Tensor, ...] = self._model(
+            input_ids=ids, attention_mask=mask, output_hidden_states=True
+        ).hidden_states
+        return found[1:]
 
 
 def default_threads(environment: Mapping[str, str], *, cores: int) -> int:
@@ -221,8 +305,17 @@ def _pool(states: "Tensor") -> "Tensor":
     return both.transpose(0, 1).flatten(1)
 
 
-def _numpy(tensor: "Tensor") -> npt.NDArray[np.float32]:
-    array: npt.NDArray[np.float32] = tensor.cpu().numpy()
+def _masked_pool(states: "Tensor", *, real: "Tensor", lengths: "Tensor") -> "Tensor":
+    """One layer's (B, T, width), of which `real` (B, T) are tokens -> (B, 2 * width), float32."""
+    import torch
+
+    wide = states.float()
+    mean = (wide * real[:, :, None]).sum(1) / lengths[:, None]
+    return torch.cat([wide[:, 0], mean], dim=1)
+
+
+def _numpy(tensor: "Tensor") -> Array:
+    array: Array = tensor.cpu().numpy()
     return array
 
 

@@ -1,6 +1,7 @@
 """Tokenizer of an encoder: texts to token ids, truncated and never padded; shared by all that read a DistilBERT."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,9 +30,14 @@ class TruncatingTokenizer:
 
     def ids(self, text: str) -> list[int]:
         """The token ids of a text, special tokens included; any str can be read."""
+        return self.batch([text])[0]
+
+    def batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`ids` of every text. Other Python threads run meanwhile, and several cores read many texts."""
         # A lone surrogate, which JSON can carry, has no UTF-8 and would raise in the tokenizer.
-        ids: list[int] = self.tokenizer.encode(text[: self._characters].encode("utf-8", "replace").decode()).ids
-        return ids
+        cut = [text[: self._characters] for text in texts]
+        clean = [text if text.isascii() else text.encode("utf-8", "replace").decode() for text in cut]
+        return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(clean)]
 
 
 def _load(folder: Path, *, field: str) -> Any:

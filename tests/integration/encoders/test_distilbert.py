@@ -1,3 +1,4 @@
+import hashlib
 import importlib.resources
 import json
 import logging
@@ -9,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragbandit.router.encoders.distilbert import DistilBertEncoder
+from ragbandit.router.encoders.distilbert import _RECIPE, DistilBertEncoder
 from ragbandit.router.encoders.forward import AnyForward, DistilBertForward, load_transformer
 from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.lexical import lexical_counts
 from ragbandit.router.encoders.projection import KINDS, fitted, references
+from ragbandit.router.encoders.token_batches import token_batches
 from ragbandit.router.errors import ConfigError, InvalidInput
 from tests.support.tiny_models import tiny_encoder
 
@@ -101,6 +104,14 @@ def ids_of(encoder, texts) -> list[list[int]]:
     return [encoder._tokenizer.ids(text) for text in texts]
 
 
+def pooled(forward, rows, *, most_questions=100) -> np.ndarray:
+    """The pooled states of questions as token ids, in their order."""
+    found = np.zeros((len(rows), forward.layers * 2 * forward.width), dtype=np.float32)
+    for places, batch in token_batches(rows, most_questions=most_questions, most_tokens=10_000):
+        found[places] = forward.pooled(batch)
+    return found
+
+
 def test_hashing_encoder_is_deterministic_and_standardised():
     """Hashed words give the same rows every time, of mean square one, and zeros for a text without words."""
     one, two = HashingEncoder(dimension=16), HashingEncoder(dimension=16)
@@ -124,8 +135,50 @@ def test_the_hand_written_forward_equals_transformers(folder, encoder):
     ours = load_transformer(folder, precision="float32", device="cpu", threads=1)
     theirs = AnyForward(folder, precision="float32", device="cpu", threads=1)
     assert isinstance(ours, DistilBertForward)
-    groups = [[ids] for ids in ids_of(encoder, QUESTIONS)]
-    np.testing.assert_allclose(ours.pooled(groups), theirs.pooled(groups), rtol=1e-3, atol=2e-5)
+    ids = ids_of(encoder, QUESTIONS)
+    np.testing.assert_allclose(pooled(ours, ids), pooled(theirs, ids), rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("kind", ["written out", "any"])
+def test_padded_buckets_give_the_states_of_questions_read_at_their_own_length(folder, tiny_bert, kind):
+    """What a card reads, padded and masked, is what a processor reads, within float32 rounding, whatever the bucket.
+
+    Lengths of 1 to 40 and of 128 tokens: the padding of one question is far longer than the question itself.
+    """
+    forward = load_transformer(
+        folder if kind == "written out" else tiny_bert, precision="float32", device="cpu", threads=1
+    )
+    random = np.random.default_rng(0)
+    rows = [random.integers(5, 20_000, length).tolist() for length in [1, 2, 7, 8, 9, 17, 17, 17, 40, 128]]
+    wanted = pooled(forward, rows)
+    forward.padded = True
+    np.testing.assert_allclose(pooled(forward, rows), wanted, rtol=1e-3, atol=2e-5)
+    np.testing.assert_allclose(pooled(forward, rows[:1]), wanted[:1], rtol=1e-3, atol=2e-5)
+    np.testing.assert_allclose(pooled(forward, rows, most_questions=4), wanted, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.models
+def test_padding_does_not_leave_the_models_positions(tiny):
+    """A question as long as the model reads is not padded beyond its last position."""
+    forward = tiny()._forward
+    forward.padded, forward.max_tokens = True, 37
+    assert np.isfinite(pooled(forward, [[4] * 37, [5] * 3])).all()
+    seen = []
+    forward._padded = lambda ids, lengths: seen.append(tuple(ids.shape)) or ids[:, :1].float()
+    forward.pooled(next(batch for _, batch in token_batches([[4] * 37], most_questions=1, most_tokens=99)))
+    assert seen == [(1, 37)]
+
+
+@pytest.mark.models
+def test_features_of_a_card_are_those_of_a_processor(tiny):
+    """Padded, multiplied on the device and in batches: the features are those of the unpadded way, in their order."""
+    encoder, card = tiny(), tiny()
+    texts = [" ".join(["who", "wrote", "dracula", "in", "paris"][: 1 + n % 5]) + "?" * (n % 3) for n in range(70)]
+    card._forward.padded = True
+    card._thread.submit(card._load_kernels).result()
+    for some in (texts[:1], texts[:7], texts):
+        np.testing.assert_allclose(card.encode(some), encoder.encode(some), atol=FLOAT32)
 
 
 @pytest.mark.models
@@ -136,34 +189,31 @@ def test_the_packed_layers_equal_the_ordinary_ones(folder, encoder, monkeypatch)
     packed = load_transformer(folder, precision="float32", device="cpu", threads=1)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     plain = load_transformer(folder, precision="float32", device="cpu", threads=1)
-    groups = [ids_of(encoder, QUESTIONS[:1])]
-    np.testing.assert_allclose(packed.pooled(groups), plain.pooled(groups), rtol=1e-3, atol=2e-5)
+    ids = ids_of(encoder, QUESTIONS[:1])
+    np.testing.assert_allclose(pooled(packed, ids), pooled(plain, ids), rtol=1e-3, atol=2e-5)
 
 
 @pytest.mark.models
 def test_features_do_not_depend_on_the_batch(encoder, monkeypatch):
     """In float32 a question alone, in a mixed batch and in another order has the same features but for rounding."""
-    monkeypatch.setattr(encoder, "_max_batch", 5)
+    monkeypatch.setattr(encoder, "_most_questions", 5)
     alone = np.concatenate([encoder.encode([question]) for question in QUESTIONS])
     np.testing.assert_allclose(encoder.encode(QUESTIONS), alone, atol=FLOAT32)
     np.testing.assert_allclose(encoder.encode(QUESTIONS[::-1])[::-1], alone, atol=FLOAT32)
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("batch", ["alone", "together", "reversed"])
-def test_bfloat16_states_are_those_of_float32_within_its_rounding(encoder, half, batch):
+@pytest.mark.parametrize("batch", ["alone", "together", "padded"])
+def test_bfloat16_states_are_those_of_float32_within_its_rounding(encoder, half, batch, monkeypatch):
     """In bfloat16 every pooled state, whatever was read beside it, is the float32 one within `bfloat16_error`.
 
     A processor adds up in one order for one question and in another for many, so that in bfloat16 the two may differ
     by as much as either differs from float32.
     """
     ids = ids_of(encoder, QUESTIONS)
-    groups = [[one] for one in ids]
-    if batch == "alone":
-        found = np.concatenate([half.pooled([group]) for group in groups])
-    else:
-        found = half.pooled(groups) if batch == "together" else half.pooled(groups[::-1])[::-1]
-    wanted = encoder._forward.pooled(groups)
+    monkeypatch.setattr(half, "padded", batch == "padded")
+    found = pooled(half, ids, most_questions=1 if batch == "alone" else 100)
+    wanted = pooled(encoder._forward, ids)
     shape = (len(QUESTIONS), half.layers, 2, half.width)  # the first token and the mean of tokens, layer by layer
     wanted, moved = wanted.reshape(shape), (found - wanted).reshape(shape)
     relative = np.linalg.norm(moved, axis=-1) / np.linalg.norm(wanted, axis=-1)
@@ -178,14 +228,14 @@ def test_bfloat16_features_move_no_further_than_its_rounding(encoder, half):
     The noise is put into the float32 states: in every pooled state a random vector as long as `bfloat16_error`
     allows. What the projection makes of it is how far rounding may move the features.
     """
-    groups = [[one] for one in ids_of(encoder, QUESTIONS[:5])]
-    states = encoder._forward.pooled(groups)
+    ids, counts = ids_of(encoder, QUESTIONS[:5]), lexical_counts(QUESTIONS[:5])
+    states = pooled(encoder._forward, ids)
 
     def features(of):
-        return encoder._projection.apply(of.astype(np.float32), texts=QUESTIONS[:5], dimension=256).astype(np.float64)
+        return encoder._projection.apply(of.astype(np.float32), counts=counts, dimension=256).astype(np.float64)
 
     exact = features(states)
-    moved = np.linalg.norm(features(half.pooled(groups)) - exact, axis=1)
+    moved = np.linalg.norm(features(pooled(half, ids)) - exact, axis=1)
     shape = (5, half.layers, 2, half.width)
     lengths = np.linalg.norm(states.reshape(shape), axis=-1, keepdims=True)
     allowed = lengths * np.array([bfloat16_error(layer + 1) for layer in range(half.layers)])[:, None, None]
@@ -288,6 +338,23 @@ def auc(scores, labels):
 
 
 @pytest.mark.models
+def test_the_product_keeps_the_features(encoder, reference_states):
+    """Of the real encoder's states, one product gives the features to 1e-5: so the encoder keeps its hash."""
+    counts = lexical_counts(references().questions[::2])
+    summed = encoder._projection.apply(reference_states, counts=counts, dimension=256)
+    matrix, offset = encoder._projection.product(256)
+    found = encoder._projection.from_product(reference_states @ matrix + offset, counts=counts, dimension=256)
+    assert np.abs(found - summed).max() <= 1e-5
+
+
+def test_the_recipe_is_that_of_earlier_releases():
+    """Ledgers that exist go on: what the hash says of the arithmetic is what release 0.1 said."""
+    assert hashlib.sha256(_RECIPE.encode()).hexdigest() == (
+        "cefc9978020b250eff65d4da0ddab38e632d67376caa0f0cf18d41d32b520a99"
+    )
+
+
+@pytest.mark.models
 def test_readings_tell_kinds_of_questions_apart(reference_states):
     """On reference questions that had no part in the fit the readings order hops and forms: area above .9.
 
@@ -296,7 +363,7 @@ def test_readings_tell_kinds_of_questions_apart(reference_states):
     known = references()
     some = replace(known, questions=known.questions[::4], columns=known.columns[::4])
     projection = fitted(reference_states[::2], known=some, dimension=256, seed=0)
-    place = projection.place(reference_states[1::2], texts=known.questions[2::4])
+    place = projection.place(reference_states[1::2], counts=lexical_counts(known.questions[2::4]))
     found = {label: auc(place[:, i], known.columns[2::4, i]) for i, label in enumerate(known.labels)}
     for label in ("hops >= 2", "hops >= 3", "form = choice", "form = yes_no", "form = open", "wording = search"):
         assert found[label] > 0.9, f"{label}: {found[label]:.3f}"
@@ -307,7 +374,8 @@ def test_readings_tell_kinds_of_questions_apart(reference_states):
 def test_most_of_a_question_is_its_kind(encoder, reference_states):
     """On the reference questions the mean square is near 1, and near KINDS of a question's squared length in kinds."""
     texts = references().questions[::2]
-    squares = encoder._projection.apply(reference_states, texts=texts, dimension=256).astype(np.float64) ** 2
+    rows = encoder._projection.apply(reference_states, counts=lexical_counts(texts), dimension=256)
+    squares = rows.astype(np.float64) ** 2
     kinds = squares[:, :160].sum(axis=1)
     assert squares.mean() == pytest.approx(0.85, abs=0.15)
     assert (kinds / squares.sum(axis=1)).mean() == pytest.approx(KINDS, abs=0.1)
@@ -322,9 +390,9 @@ def test_any_text_costs_max_tokens_at_most(encoder, monkeypatch, text):
     class Tokenizer:
         """The encoder's own, which tells how much it was given and what it gave."""
 
-        def encode(self, part):
-            encoded = tokenizer.encode(part)
-            read.append((len(part), len(encoded.ids)))
+        def encode_batch_fast(self, parts):
+            encoded = tokenizer.encode_batch_fast(parts)
+            read.extend((len(part), len(one.ids)) for part, one in zip(parts, encoded, strict=True))
             return encoded
 
     tokenizer = encoder._tokenizer.tokenizer

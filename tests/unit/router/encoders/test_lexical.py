@@ -133,7 +133,7 @@ def test_long_text_has_finite_counts(text):
     assert np.isfinite(lexical_counts([text])).all()
 
 
-# --- against the counts as they were first written: one regular expression per cue, one question at a time -------------
+# --- against the counts as they were first written: one regular expression per cue, one question at a time -----------
 
 _CUE_PATTERNS = tuple(re.compile(rf"\b{re.escape(cue)}\b") for cue in CUES)
 
@@ -160,10 +160,27 @@ def counted_one_by_one(text):
 
 #: what stands beside a cue decides whether it is a word: apostrophes, digits, underscores, marks without a width,
 #: letters whose small form has other letters, digits that are no decimals
-_BESIDE = ["'", "\u2019", "_", "7", "\u00b2", "\u0661", "-", ".", " ", "\u00a0", "\n", "\u0301", "\u0130", "\u00e9", "K"]
+_BESIDE = [
+    "'",
+    "\u2019",
+    "_",
+    "7",
+    "\u00b2",
+    "\u0661",
+    "-",
+    ".",
+    " ",
+    "\u00a0",
+    "\n",
+    "\u0301",
+    "\u0130",
+    "\u00e9",
+    "K",
+]
 
 near_cues = st.lists(
-    st.sampled_from([*CUES, *map(str.upper, CUES), *map(str.title, CUES), "of", "the", "Of  The", *_BESIDE]), max_size=14
+    st.sampled_from([*CUES, *map(str.upper, CUES), *map(str.title, CUES), "of", "the", "Of  The", *_BESIDE]),
+    max_size=14,
 ).map("".join)
 
 

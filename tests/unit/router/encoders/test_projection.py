@@ -169,7 +169,7 @@ def test_new_questions_are_read_like_the_old_ones(known):
     )
     projection = fitted(states_of(half.questions), known=half, dimension=64, seed=0)
     new = known.questions[1::2]
-    readings = projection.place(states_of(new), texts=new)[:, : len(known.labels)]
+    readings = projection.place(states_of(new), counts=lexical_counts(new))[:, : len(known.labels)]
     assert readings.std(axis=0) == pytest.approx(np.ones(len(known.labels)), abs=0.25)
     assert readings.mean(axis=0) == pytest.approx(np.zeros(len(known.labels)), abs=0.5)
 
@@ -195,10 +195,21 @@ def test_features_are_those_by_loops(made):
     """Readings, kernel at the anchors, whitening and sketch, one question at a time, in float64, to .005."""
     projection, dimension = made
     states = states_of(NEW[:12])
-    rows = projection.apply(states, texts=NEW[:12], dimension=dimension)
+    rows = projection.apply(states, counts=lexical_counts(NEW[:12]), dimension=dimension)
     for row, state, text in zip(rows, states, NEW, strict=False):
         wanted = by_hand(projection, state.astype(np.float64), text=text, dimension=dimension)
         assert row == pytest.approx(wanted, abs=5e-3 * np.sqrt(dimension / 16))
+
+
+def test_one_product_gives_the_readings_and_the_sketch(made):
+    """Multiplied once with the matrix, the states give the features that are added up, within float32 rounding."""
+    projection, dimension = made
+    states, counts = states_of(NEW), lexical_counts(NEW)
+    matrix, offset = projection.product(dimension)
+    assert matrix.shape == (SIZE, len(offset)) == (SIZE, len(references().labels) + dimension - len(projection.anchors))
+    found = projection.from_product(states @ matrix + offset, counts=counts, dimension=dimension)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, projection.apply(states, counts=counts, dimension=dimension), atol=2e-3)
 
 
 def test_anchors_lie_where_new_questions_would(made, known, states):
@@ -209,7 +220,7 @@ def test_anchors_lie_where_new_questions_would(made, known, states):
     _, _, held_out = _readings(z, columns=known.columns)
     labels = len(known.labels)
     assert projection.anchors[:, :labels] == pytest.approx(held_out[:count], abs=1e-3)
-    place = projection.place(states[:count], texts=known.questions[:count])
+    place = projection.place(states[:count], counts=lexical_counts(known.questions[:count]))
     assert projection.anchors[:, labels:] == pytest.approx(place[:, labels:], abs=1e-5)
     assert np.abs(projection.anchors[:, :labels] - place[:, :labels]).max() > 0.1
 
@@ -217,7 +228,7 @@ def test_anchors_lie_where_new_questions_would(made, known, states):
 def test_dimension_is_kept(made):
     """Any n questions give shape (n, d), float32 and finite, whatever the text; five eighths are kinds."""
     projection, dimension = made
-    rows = projection.apply(states_of(NEW), texts=NEW, dimension=dimension)
+    rows = projection.apply(states_of(NEW), counts=lexical_counts(NEW), dimension=dimension)
     assert (rows.shape, rows.dtype) == ((len(NEW), dimension), np.float32)
     assert np.isfinite(rows).all()
     assert len(projection.anchors) == round(0.625 * dimension)
@@ -228,16 +239,19 @@ def test_more_kinds_than_references_are_not_made(known, states):
     few = References(questions=known.questions[:50], labels=known.labels, columns=known.columns[:50], text="")
     projection = fitted(states[:50], known=few, dimension=200, seed=0)
     assert len(projection.anchors) == 50
-    assert projection.apply(states[:9], texts=known.questions[:9], dimension=200).shape == (9, 200)
+    assert projection.apply(states[:9], counts=lexical_counts(known.questions[:9]), dimension=200).shape == (9, 200)
 
 
 def test_features_do_not_depend_on_the_batch(made):
     """A question alone, in a batch and in another order has the same features, beyond rounding."""
     projection, dimension = made
     states = states_of(NEW)
-    rows = projection.apply(states, texts=NEW, dimension=dimension)
-    turned = projection.apply(states[::-1], texts=NEW[::-1], dimension=dimension)[::-1]
-    alone = [projection.apply(states[i : i + 1], texts=NEW[i : i + 1], dimension=dimension) for i in range(len(NEW))]
+    rows = projection.apply(states, counts=lexical_counts(NEW), dimension=dimension)
+    turned = projection.apply(states[::-1], counts=lexical_counts(NEW[::-1]), dimension=dimension)[::-1]
+    alone = [
+        projection.apply(states[i : i + 1], counts=lexical_counts(NEW[i : i + 1]), dimension=dimension)
+        for i in range(len(NEW))
+    ]
     np.testing.assert_allclose(turned, rows, atol=2e-3)
     np.testing.assert_allclose(np.concatenate(alone), rows, atol=2e-3)
 
@@ -247,13 +261,15 @@ def test_states_that_differ_by_rounding_have_features_that_do(made):
     projection, dimension = made
     states = states_of(NEW)
     noise = np.random.default_rng(0).standard_normal(states.shape) * 1e-6 / projection.inverse
-    rows, moved = (projection.apply(s, texts=NEW, dimension=dimension) for s in (states, (states + noise)))
+    rows, moved = (
+        projection.apply(s, counts=lexical_counts(NEW), dimension=dimension) for s in (states, (states + noise))
+    )
     assert np.abs(moved - rows).max() < 1e-2
 
 
 def shares(projection, states, *, texts, dimension):
     """Squared lengths of kinds and of sketch, per question, in units of the dimension."""
-    squares = projection.apply(states, texts=texts, dimension=dimension).astype(np.float64) ** 2
+    squares = projection.apply(states, counts=lexical_counts(texts), dimension=dimension).astype(np.float64) ** 2
     kinds = len(projection.anchors)
     return squares[:, :kinds].sum(axis=1) / dimension, squares[:, kinds:].sum(axis=1) / dimension
 
@@ -294,7 +310,7 @@ def test_surface_is_clipped():
     known = references()
     projection = fitted(states_of(known.questions), known=known, dimension=LEAST, seed=0)
     texts = ["x" * 500, "x" * 5000]
-    place = projection.place(states_of(texts), texts=texts)[:, len(known.labels) :]
+    place = projection.place(states_of(texts), counts=lexical_counts(texts))[:, len(known.labels) :]
     letters = LEXICAL_COUNTS.index("letters per word")
     assert place[0, letters] == place[1, letters] == 1.5
     assert np.abs(place).max() == 1.5
@@ -303,7 +319,9 @@ def test_surface_is_clipped():
 def test_seed_moves_the_sketch_alone(known, states):
     """Another seed gives another sketch of the same states, and the same kinds."""
     rows = [
-        fitted(states, known=known, dimension=64, seed=seed).apply(states_of(NEW), texts=NEW, dimension=64)
+        fitted(states, known=known, dimension=64, seed=seed).apply(
+            states_of(NEW), counts=lexical_counts(NEW), dimension=64
+        )
         for seed in (0, 0, 1)
     ]
     assert np.array_equal(rows[0], rows[1])
@@ -330,7 +348,7 @@ def test_comes_back_from_its_arrays(made, tmp_path):
             )
         )
         assert np.array_equal(kept, array)
-    rows = [one.apply(states_of(NEW), texts=NEW, dimension=dimension) for one in (projection, back)]
+    rows = [one.apply(states_of(NEW), counts=lexical_counts(NEW), dimension=dimension) for one in (projection, back)]
     assert np.array_equal(*rows)
 
 

@@ -15,14 +15,17 @@ from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
 from ragbandit.router.api.decisions import DECISIONS, add_decisions
+from ragbandit.router.api.dependencies import CallerGone
 from ragbandit.router.api.descriptions import describe
 from ragbandit.router.api.feedback import FEEDBACK, add_feedback
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.middleware import LimitsMiddleware
-from ragbandit.router.api.operations import OPERATIONS, add_operations
+from ragbandit.router.api.operations import OPERATIONS, add_operations, state_of
 from ragbandit.router.api.requests import complaint
 from ragbandit.router.api.responses import ERRORS, JsonReply, error_body, refusal
+from ragbandit.router.api.threads import Reads
 from ragbandit.router.errors import RagBanditError
+from ragbandit.router.serving.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
 
 __all__ = ["create_app"]
@@ -42,6 +45,11 @@ _TAGS = [
 
 log = logging.getLogger("ragbandit.api")
 
+#: threads for the blocking reads of requests, and reads that may run or wait
+READ_THREADS, MAX_READS = 8, 256
+#: status of a request whose caller left before the reply, as nginx counts it
+CLIENT_CLOSED = 499
+
 
 class _Service(FastAPI):
     def openapi(self) -> dict[str, Any]:
@@ -56,9 +64,13 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         router = await asyncio.to_thread(open_router)
         app.state.router, app.state.metrics = router, Metrics(router)
+        app.state.read_state = state_of(router)
+        app.state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
         try:
             yield
         finally:
+            app.state.read_state.close()
+            app.state.reads.close()
             await asyncio.to_thread(router.close)
 
     app = _Service(
@@ -100,6 +112,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RagBanditError)
     async def ours(_request: Request, error: RagBanditError) -> Response:
         return refusal(error)
+
+    @app.exception_handler(CallerGone)
+    async def gone(_request: Request, _error: CallerGone) -> Response:
+        return Response(status_code=CLIENT_CLOSED)  # counted, and read by nobody
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

@@ -9,7 +9,7 @@ from fastapi import Path as PathParameter
 from fastapi import Query as QueryParameter
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import IdempotencyKey, awaited, router_of
+from ragbandit.router.api.dependencies import CallerWatch, IdempotencyKey, awaited, reads_of, router_of
 from ragbandit.router.api.reply_types import OutcomeReply
 from ragbandit.router.api.requests import OutcomeBody, RouteBody, identity
 from ragbandit.router.api.responses import (
@@ -23,6 +23,7 @@ from ragbandit.router.api.responses import (
     route_json,
 )
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.serving.micro_batching import SERVE_S
 from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.types import ArmName, Budget, Decision, DecisionId, Query, RunBy
 
@@ -62,7 +63,7 @@ def _add_asking(app: FastAPI) -> None:
 
         The decision is stored, with the probability of every arm, before the reply is sent.
         """
-        decision, seconds = await _decide(request, body, idempotency_key, run_by="caller")
+        decision, seconds = await _decide(request, _query(body, idempotency_key), run_by="caller")
         return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
 
     @app.post("/v1/answer", tags=[DECISIONS], summary="Answer a question", responses=REPLIES["/v1/answer"])
@@ -78,14 +79,18 @@ def _add_asking(app: FastAPI) -> None:
         if wait_s is not None and not 0 <= wait_s <= MAX_WAIT_S:
             remedy = f"send a number in [0, {MAX_WAIT_S}]"
             raise InvalidInput(f'"wait_s" is out of range: {wait_s!r}', field="wait_s", remedy=remedy)
-        decision, seconds = await _decide(request, body, idempotency_key, run_by="worker")
-        waiting = await asyncio.to_thread(router.await_outcome, decision)
+        query = _query(body, idempotency_key)
+        with router.answer_place(query):
+            decision, seconds = await _decide(request, query, run_by="worker")
+            # Not given up with the caller: the decision is stored, and the recovery loop would ask for its answer.
+            waiting = await asyncio.wait_for(asyncio.wrap_future(router.submit_request(decision)), SERVE_S)
+        wait_s = router.settings.server.answer_wait_s if wait_s is None else wait_s
         try:
-            # Asked first: wait_for with 0 s gives up before a wrapped Future can say that it is done.
-            wait_s = router.settings.server.answer_wait_s if wait_s is None else wait_s
-            outcome = (
-                waiting.result() if waiting.done() else await asyncio.wait_for(asyncio.wrap_future(waiting), wait_s)
-            )
+            if waiting.done():  # wait_for with 0 s gives up before a wrapped Future can say so
+                outcome = waiting.result()
+            else:
+                with CallerWatch(request, [waiting]) as caller:
+                    outcome = await caller.wait(asyncio.wrap_future(waiting), limit_s=wait_s)
         except TimeoutError:
             return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
         finally:
@@ -104,8 +109,8 @@ def _add_asking(app: FastAPI) -> None:
         router = router_of(request)
         made = made_outcome(now=time.time(), **body.model_dump())
         if body.cost and "steps" not in body.model_fields_set:
-            await asyncio.to_thread(router.check_charged, made, cost=body.cost)
-        new = await awaited(router.submit_outcome(made), what="decision_id")
+            await reads_of(request).run(lambda: router.check_charged(made, cost=body.cost))
+        new = await awaited(request, router.submit_outcome(made), what="decision_id")
         reply: OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
         return JsonReply(reply, status_code=202 if new else 200)
 
@@ -116,7 +121,8 @@ def _add_reading(app: FastAPI) -> None:
     @app.get(record_path, tags=[DECISIONS], summary="Read a decision", responses=REPLIES[record_path])
     async def decision(decision_id: DecisionPath, request: Request) -> Response:
         """All that is stored about a decision: question, probabilities, outcome, feedback, reward, state."""
-        record = await asyncio.to_thread(router_of(request).decision, decision_id)
+        router = router_of(request)
+        record = await reads_of(request).run(lambda: router.decision(decision_id))
         return JsonReply(record_json(record), headers=headers(record.decision))
 
     @app.post(
@@ -127,16 +133,14 @@ def _add_reading(app: FastAPI) -> None:
 
         202 while a worker has still to end it, 200 with how it ended.
         """
-        found = await asyncio.to_thread(router_of(request).cancel, decision_id)
+        router = router_of(request)
+        found = await reads_of(request).run(lambda: router.cancel(decision_id))
         return JsonReply(cancellation_json(found), status_code=202 if found.status is None else 200)
 
 
-async def _decide(
-    request: Request, body: RouteBody, idempotency_key: str | None, *, run_by: RunBy
-) -> tuple[Decision, float]:
-    router, metrics = router_of(request), request.app.state.metrics
+def _query(body: RouteBody, idempotency_key: str | None) -> Query:
     key = identity(body.decision_id, key=idempotency_key, field="decision_id")
-    query = Query(
+    return Query(
         id=None if key is None else DecisionId(key),
         text=body.question,
         context=body.context,
@@ -144,8 +148,12 @@ async def _decide(
         budget=Budget(**body.budget.model_dump()),
         tenant=body.tenant,
     )
+
+
+async def _decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
+    router, metrics = router_of(request), request.app.state.metrics
     began = time.perf_counter()
-    decision = await awaited(router.submit(query, run_by=run_by), what="decision_id")
+    decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
     seconds = time.perf_counter() - began
     metrics.route_seconds.observe(seconds)
     metrics.decisions.labels(decision.arm, decision.explored).inc()

@@ -1,15 +1,13 @@
 """Feedback endpoints: one item, and a batch."""
 
-import asyncio
 import time
-from concurrent.futures import Future
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from ragbandit.router.api.dependencies import IdempotencyKey, awaited, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, router_of
 from ragbandit.router.api.reply_types import BatchReply, ErrorReply
 from ragbandit.router.api.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
 from ragbandit.router.api.responses import REPLIES, JsonReply, error_json
@@ -43,7 +41,7 @@ def add_feedback(app: FastAPI) -> None:
         The judgement is durable when the reply comes. The policy learns from it in the background.
         """
         made = _feedback(router_of(request), body, key=idempotency_key)
-        receipt = await awaited(router_of(request).submit_feedback(made), what="feedback_id")
+        receipt = await awaited(request, router_of(request).submit_feedback(made), what="feedback_id")
         _count(request, made, receipt)
         return JsonReply(receipt, status_code=200 if receipt.duplicate else 202)
 
@@ -65,8 +63,11 @@ def add_feedback(app: FastAPI) -> None:
         made = [_checked_item(router_of(request), item) for item in body.items]
         sound = [item for item in made if isinstance(item, Feedback)]
         # Taken as one: a batch is not refused halfway.
-        futures = iter(router_of(request).submit_feedback_batch(sound))
-        results = await asyncio.gather(*(_kept(request, item, next(futures)) for item in sound), return_exceptions=True)
+        futures = router_of(request).submit_feedback_batch(sound)
+        results = await awaited_all(request, futures, what="feedback_id")
+        for accepted, result in zip(sound, results, strict=True):
+            if isinstance(result, Receipt):
+                _count(request, accepted, result)
         replies: list[Receipt | ErrorReply] = []
         kept = iter(results)
         for item in made:
@@ -79,12 +80,6 @@ def add_feedback(app: FastAPI) -> None:
                 replies.append(result)
         reply: BatchReply = {"items": replies}
         return JsonReply(reply, status_code=202)
-
-
-async def _kept(request: Request, made: Feedback, future: "Future[Receipt]") -> Receipt:
-    receipt = await awaited(future, what="feedback_id")
-    _count(request, made, receipt)
-    return receipt
 
 
 def _count(request: Request, made: Feedback, receipt: Receipt) -> None:

@@ -41,27 +41,34 @@ class Metrics:
             ["kind", "result"],
             registry=self.registry,
         )
-        self.registry.register(_StateCollector(router))
+        self.unseen = Counter(
+            "ragbandit_replies_unseen",
+            "Decisions, outcomes and feedback that were stored after their caller had closed the connection.",
+            registry=self.registry,
+        )
         self.registry.register(_QueueCollector(router))
 
-    def text(self) -> bytes:
-        """Prometheus text; the router's state is read now. Raises StoreError."""
-        return bytes(generate_latest(self.registry))
+    def text(self, state: RouterState | None) -> bytes:
+        """Prometheus text. state: of the router; None where it could not be read, which leaves its metrics out."""
+        read = CollectorRegistry()
+        read.register(_StateCollector(state))
+        return bytes(generate_latest(self.registry) + generate_latest(read))
 
 
 class _StateCollector(Collector):
-    def __init__(self, router: Router) -> None:
-        self._router = router
+    def __init__(self, state: RouterState | None) -> None:
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """The router's state as metrics, read once per scrape. Raises StoreError."""
-        state = self._router.state()
-        yield from _counters(state)
-        yield from _gauges(state)
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: the registry would read the whole state only to learn the names."""
-        return iter(())
+        """The router's state as metrics, if it could be read."""
+        yield GaugeMetricFamily(
+            "ragbandit_ledger_readable",
+            "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing.",
+            value=float(self._state is not None),
+        )
+        if self._state is not None:
+            yield from _counters(self._state)
+            yield from _gauges(self._state)
 
 
 class _QueueCollector(Collector):

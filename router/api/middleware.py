@@ -13,13 +13,13 @@ from ragbandit.router.serving.router import Queue, Router
 
 __all__ = ["LimitsMiddleware"]
 
-#: path of a POST -> the queue in which it would wait
-_QUEUES: Final[Mapping[str, Queue]] = {
-    "/v1/route": "questions",
-    "/v1/answer": "questions",
-    "/v1/outcomes": "outcomes",
-    "/v1/feedback": "feedback",
-    "/v1/feedback/batch": "feedback",
+#: path of a POST -> the queues in which it would wait
+_QUEUES: Final[Mapping[str, tuple[Queue, ...]]] = {
+    "/v1/route": ("questions",),
+    "/v1/answer": ("questions", "answers"),
+    "/v1/outcomes": ("outcomes",),
+    "/v1/feedback": ("feedback",),
+    "/v1/feedback/batch": ("feedback",),
 }
 
 
@@ -56,14 +56,14 @@ class LimitsMiddleware:
             await send(message)
 
         refused_path = None
-        queue = _QUEUES.get(scope["path"]) if scope["method"] == "POST" else None
-        if queue is not None:
-            try:
+        queues = _QUEUES.get(scope["path"], ()) if scope["method"] == "POST" else ()
+        try:
+            for queue in queues:
                 router.check_admission(queue)
-            except Overloaded as error:
-                refused_path = scope["path"]
-                await refusal(error)(scope, receive, counted)
-                return
+        except Overloaded as error:
+            refused_path = scope["path"]
+            await refusal(error)(scope, receive, counted)
+            return
         announced = dict(scope["headers"]).get(b"content-length", b"")
         if announced.isdigit() and int(announced) > limit:
             too_large = error_body("BODY_TOO_LARGE", f"the body is larger than {limit} bytes", remedy="send less")

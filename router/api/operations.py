@@ -9,11 +9,29 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from ragbandit.router.api.dependencies import router_of
 from ragbandit.router.api.reply_types import HealthReply, ReadyReply
 from ragbandit.router.api.responses import REPLIES, JsonReply, status_json
+from ragbandit.router.api.threads import SharedRead
+from ragbandit.router.errors import NotReady, StoreError
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.state import RouterState
 
-__all__ = ["OPERATIONS", "add_operations"]
+__all__ = ["OPERATIONS", "add_operations", "state_of"]
 
 #: tag of these endpoints in /docs
 OPERATIONS = "Operations"
+
+
+#: longest wait for the router's state, seconds
+PROBE_S = 4.0
+
+
+def state_of(router: Router) -> SharedRead[RouterState]:
+    """The router's state, read on a thread of its own: a probe never waits behind requests."""
+    return SharedRead(router.state, name="state", limit_s=PROBE_S)
+
+
+def _state(request: Request) -> SharedRead[RouterState]:
+    state: SharedRead[RouterState] = request.app.state.read_state
+    return state
 
 
 def add_operations(app: FastAPI) -> None:
@@ -46,7 +64,7 @@ def add_operations(app: FastAPI) -> None:
     @app.get("/v1/status", tags=[OPERATIONS], summary="Read the state of the service", responses=REPLIES["/v1/status"])
     async def status(request: Request) -> Response:
         """Counts of decisions, learning lag, current snapshot and health of each arm."""
-        state = await asyncio.to_thread(router_of(request).state)
+        state = await _state(request).value()
         return JsonReply(status_json(state))
 
     @app.get(
@@ -57,6 +75,9 @@ def add_operations(app: FastAPI) -> None:
         responses=REPLIES["/metrics"],
     )
     async def metrics(request: Request) -> Response:
-        """Prometheus text format."""
-        text = await asyncio.to_thread(request.app.state.metrics.text)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+        """Prometheus text format. What this process counts is there even if the database cannot be read."""
+        try:
+            state = await _state(request).value()
+        except (NotReady, StoreError):
+            state = None
+        return Response(request.app.state.metrics.text(state), media_type=CONTENT_TYPE_LATEST)

@@ -269,6 +269,11 @@ class ServerSettings(_Section):
     #: part of max_wait_s and of max_waiting that the questions of one tenant may take while other tenants ask too;
     #: beyond it they are refused with 429 and Retry-After
     tenant_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    #: questions that workers have been asked to answer and have not answered, in this process; beyond it /v1/answer
+    #: replies 503
+    max_unanswered: Annotated[int, Field(ge=1)] = 10_000
+    #: of one tenant among those; beyond it 429
+    tenant_unanswered: Annotated[int, Field(ge=1)] = 200
     #: one line per request on standard output; off, since /metrics counts requests by path and status
     access_log: bool = False
 

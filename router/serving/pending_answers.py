@@ -1,28 +1,107 @@
-"""Pending answers: callers that wait for a worker's outcome, by decision."""
+"""Pending answers: decisions that workers have been asked to answer, and the callers that wait for the outcomes."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import islice
 
-from ragbandit.router.types import DecisionId, Outcome
+from ragbandit.router.errors import Overloaded, StoreError, TooManyRequests
+from ragbandit.router.jobs.notifier import Notifier
+from ragbandit.router.serving.admission import QueueLimits, QueueState
+from ragbandit.router.serving.micro_batching import MicroBatcher
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.types import Decision, DecisionId, Outcome
 
 __all__ = ["PendingAnswers"]
 
+#: most decisions whose answers are asked for together
+MAX_BATCH = 64
+#: decisions that are looked up in one poll, beside those that a caller waits for
+POLLED = 500
+#: Retry-After where too many are unanswered, seconds
+RETRY_S = 5.0
+
 
 class PendingAnswers:
-    """Futures by decision id. Safe to use from several threads."""
+    """What this process has asked workers to answer. Safe to use from several threads.
 
-    def __init__(self) -> None:
-        self._futures: dict[str, list[Future[Outcome]]] = {}
+    limits: of the queue in front of Redis. max_unanswered: decisions that may be without an outcome.
+    tenant_unanswered: of one tenant.
+    """
+
+    def __init__(
+        self,
+        store: DecisionStore,
+        *,
+        notifier: Notifier,
+        limits: QueueLimits | None = None,
+        max_unanswered: int,
+        tenant_unanswered: int,
+    ) -> None:
+        self._store = store
+        self._notifier = notifier
+        self._max_unanswered = max_unanswered
+        self._tenant_unanswered = tenant_unanswered
         self._lock = threading.Lock()
+        self._futures: dict[str, list[Future[Outcome]]] = {}
+        #: decision id -> tenant, of those without an outcome, the one that was looked up longest ago first
+        self._unanswered: dict[str, str] = {}
+        #: tenant -> its decisions among those, and its questions that are being decided
+        self._by_tenant: dict[str, int] = {}
+        self._refused = {"count": 0, "tenant": 0}
+        self._requests: MicroBatcher[Decision, Future[Outcome]] = MicroBatcher(
+            self._request_batch, name="ragbandit-requests", limit=MAX_BATCH, limits=limits
+        )
 
-    def add(self, decision_id: DecisionId) -> "Future[Outcome]":
-        """A Future that `deliver` fulfils; take it out with `remove` after use."""
-        future: Future[Outcome] = Future()
+    def start(self) -> None:
+        """Start the thread that asks workers."""
+        self._requests.start()
+
+    def close(self) -> None:
+        """Ask for what was handed over, then end the thread."""
+        self._requests.close()
+
+    @contextmanager
+    def place(self, tenant: str, *, decision_id: str | None) -> Iterator[None]:
+        """A place for a question of this tenant while it is decided. Raises Overloaded, TooManyRequests.
+
+        decision_id: one that is asked again has its place already.
+        """
         with self._lock:
-            self._futures.setdefault(decision_id, []).append(future)
-        return future
+            count = self._by_tenant.get(tenant, 0)
+            if decision_id not in self._unanswered:
+                self._check_place(tenant, count)
+            self._by_tenant[tenant] = count + 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._leave(tenant)
+
+    def submit(self, decision: Decision) -> "Future[Future[Outcome]]":
+        """`request` without waiting. Call it inside `place`."""
+        return self._requests.submit_admitted(decision)
+
+    def request(self, decision: Decision) -> "Future[Outcome]":
+        """Ask a worker for the answer, once or again; a Future of the outcome, to be given to `remove` after use."""
+        return self._request_batch([decision])[0]
+
+    def check_admission(self) -> None:
+        """Raises Overloaded if what came now would wait too long until a worker is asked."""
+        self._requests.check_admission()
+
+    def queue(self) -> QueueState:
+        """State of the queue in front of Redis; its refusals are also those for want of a place."""
+        state = self._requests.state()
+        with self._lock:
+            refused = {reason: count + self._refused.get(reason, 0) for reason, count in state.refused.items()}
+        return replace(state, refused=refused)
+
+    def unanswered(self) -> int:
+        """Decisions that workers were asked to answer and have not answered."""
+        return len(self._unanswered)
 
     def remove(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
         """Stop waiting."""
@@ -33,16 +112,78 @@ class PendingAnswers:
             else:
                 self._futures.pop(decision_id, None)
 
-    def awaited(self) -> list[str]:
-        """Decisions that a caller waits for."""
+    def is_awaited(self, decision_id: str) -> bool:
+        """Whether a caller waits for this decision."""
+        return decision_id in self._futures
+
+    def poll(self) -> None:
+        """Look for outcomes whose notification was missed: all that are awaited, and some of the others."""
         with self._lock:
-            return list(self._futures)
+            awaited = list(self._futures)
+            others = [key for key in islice(self._unanswered, POLLED) if key not in self._futures]
+            for key in others:  # to the end of the row
+                self._unanswered[key] = self._unanswered.pop(key)
+        if awaited:
+            self.deliver(self._store.outcomes_by_id(awaited))
+        if others:
+            self.answered(self._store.with_outcome(others))
 
     def deliver(self, found: Mapping[str, Outcome]) -> None:
         """Give these outcomes to the callers that wait for them."""
+        self.answered(found)
         for key, outcome in found.items():
             with self._lock:
                 futures = self._futures.pop(key, [])
             for future in futures:
                 with suppress(InvalidStateError):  # a caller who gave up has cancelled it
                     future.set_result(outcome)
+
+    def answered(self, ids: Iterable[str]) -> None:
+        """These decisions have an outcome."""
+        with self._lock:
+            for key in ids:
+                tenant = self._unanswered.pop(key, None)
+                if tenant is not None:
+                    self._leave(tenant)
+
+    def _request_batch(self, decisions: Sequence[Decision]) -> "list[Future[Outcome]]":
+        futures = [self._add(decision) for decision in decisions]
+        try:
+            found = self._store.outcomes_by_id([decision.id for decision in decisions])
+        except StoreError:
+            for decision, future in zip(decisions, futures, strict=True):
+                self.remove(decision.id, future)
+            raise
+        self.deliver(found)
+        for decision in decisions:
+            if decision.id not in found:
+                self._notifier.request_answer(decision.id)
+        return futures
+
+    def _add(self, decision: Decision) -> "Future[Outcome]":
+        future: Future[Outcome] = Future()
+        with self._lock:
+            self._futures.setdefault(decision.id, []).append(future)
+            if decision.id not in self._unanswered:
+                tenant = decision.query.tenant
+                self._unanswered[decision.id] = tenant
+                self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
+        return future
+
+    def _check_place(self, tenant: str, count: int) -> None:
+        remedy = "try again when some are answered, with the same id"
+        if len(self._unanswered) >= self._max_unanswered:
+            self._refused["count"] += 1
+            message = f"{len(self._unanswered)} questions have no answer yet (server.max_unanswered)"
+            raise Overloaded(message, remedy=remedy, retry_after_s=RETRY_S)
+        if count >= self._tenant_unanswered:
+            self._refused["tenant"] += 1
+            message = f"{count} questions of the tenant {tenant!r} have no answer yet (server.tenant_unanswered)"
+            raise TooManyRequests(message, field="tenant", remedy=remedy, retry_after_s=RETRY_S)
+
+    def _leave(self, tenant: str) -> None:
+        left = self._by_tenant[tenant] - 1
+        if left:
+            self._by_tenant[tenant] = left
+        else:
+            del self._by_tenant[tenant]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypeVar
@@ -16,7 +17,7 @@ from typing import Literal, TypeVar
 from ragbandit.router.config.loading import load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import InvalidInput, NotReady, QueueError, StoreError
+from ragbandit.router.errors import InvalidInput, NotReady, QueueError
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, Subscription
 from ragbandit.router.learning import status as ledger_status
@@ -66,7 +67,7 @@ Reply = TypeVar("Reply")
 __all__ = ["Queue", "Router"]
 
 #: what waits in this process for its batch
-Queue = Literal["questions", "feedback", "outcomes"]
+Queue = Literal["questions", "answers", "feedback", "outcomes"]
 
 log = logging.getLogger("ragbandit.router")
 
@@ -97,7 +98,13 @@ class Router:
         self._notifier = Notifier(jobs, label=label, answer_s=settings.budget.seconds)
         limits = QueueLimits.of(settings.server)
         self._writes = BatchedWrites(self.store, notify_learner=self._notifier.notify_learner, limits=limits)
-        self._pending = PendingAnswers()
+        self._pending = PendingAnswers(
+            self.store,
+            notifier=self._notifier,
+            limits=limits,
+            max_unanswered=settings.server.max_unanswered,
+            tenant_unanswered=settings.server.tenant_unanswered,
+        )
         self._poll = PollingThread(self._catch_up, name="ragbandit-follow", every_s=POLL_S)
         self._poll_health_at = 0.0
         self._listener: Subscription | None = None
@@ -152,6 +159,7 @@ class Router:
             self._notifier.notify_learner()
         self.service.start()
         self._writes.start()
+        self._pending.start()
         self._poll.start()
         self._listener = self.jobs.listen(self._handle_notification)
 
@@ -176,8 +184,10 @@ class Router:
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
         """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds."""
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_seconds(wait_s, field="wait_s")
-        decision = _result(self.submit(query, run_by="worker"), timeout_s=SERVE_S)
-        waiting = self.await_outcome(decision)
+        query = Query(text=query) if isinstance(query, str) else query
+        with self.answer_place(query):
+            decision = _result(self.submit(query, run_by="worker"), timeout_s=SERVE_S)
+            waiting = self.await_outcome(decision)
         try:
             return decision, waiting.result(wait_s)
         except FutureTimeout:
@@ -187,21 +197,25 @@ class Router:
 
     def await_outcome(self, decision: Decision) -> "Future[Outcome]":
         """Ask a worker for the answer, once or again; returns a Future of the Outcome. Call `forget` when done."""
-        future = self._pending.add(decision.id)
-        try:
-            found = self.store.outcomes_by_id([decision.id])
-        except StoreError:
-            self.forget(decision.id, future)
-            raise
-        if found:
-            self._pending.deliver(found)
-        else:
-            self.request_answer(decision)
-        return future
+        return self._pending.request(decision)
+
+    def submit_request(self, decision: Decision) -> "Future[Future[Outcome]]":
+        """`await_outcome` without waiting for Redis; call it inside `answer_place`."""
+        return self._pending.submit(decision)
+
+    def answer_place(self, query: Query) -> AbstractContextManager[None]:
+        """A place among the unanswered questions; entering it raises Overloaded, TooManyRequests."""
+        checked_type(query, Query, field="question", wanted="a string or a Query")
+        tenant = checked_id(query.tenant, field="tenant")
+        return self._pending.place(tenant, decision_id=query.id)
 
     def forget(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
         """Stop waiting for this Future."""
         self._pending.remove(decision_id, future)
+
+    def awaits(self, decision_id: str) -> bool:
+        """Whether a caller of this process waits for the outcome of this decision."""
+        return self._pending.is_awaited(decision_id)
 
     def request_answer(self, decision: Decision) -> None:
         """Queue the answer job. Redis down is no error: the recovery loop queues it later."""
@@ -392,6 +406,7 @@ class Router:
         """Raises Overloaded if what came now would wait too long in this queue."""
         check = {
             "questions": self.service.check_admission,
+            "answers": self._pending.check_admission,
             "feedback": self._writes.check_feedback,
             "outcomes": self._writes.check_outcomes,
         }
@@ -399,7 +414,7 @@ class Router:
 
     def queues(self) -> Mapping[str, QueueState]:
         """State of the queues, by name, and what they refused and dropped since the start."""
-        return {"questions": self.service.queue(), **self._writes.queues()}
+        return {"questions": self.service.queue(), "answers": self._pending.queue(), **self._writes.queues()}
 
     def parts(self) -> dict[str, str]:
         """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it."""
@@ -409,6 +424,7 @@ class Router:
         """Finish the requests handed in, stop all threads, close the connections."""
         self.service.close()
         self._writes.close()
+        self._pending.close()
         self._poll.close()
         if self._listener is not None:
             self._listener.close()
@@ -434,8 +450,11 @@ class Router:
         kind, _, key = notification.partition(":")
         if kind == "snapshot":
             self._poll.wake()
-        elif kind == "outcome" and key in self._pending.awaited():
-            self._pending.deliver(self.store.outcomes_by_id([key]))
+        elif kind == "outcome":
+            if self._pending.is_awaited(key):
+                self._pending.deliver(self.store.outcomes_by_id([key]))
+            else:
+                self._pending.answered([key])
 
     def _catch_up(self) -> None:
         """Poll for what a notification may have missed: the arms' health, new snapshots, awaited outcomes."""
@@ -443,9 +462,7 @@ class Router:
             self._poll_health_at = time.monotonic() + POLL_S
             self.service.poll_outcomes()
         self.refresh()
-        awaited = self._pending.awaited()
-        if awaited:
-            self._pending.deliver(self.store.outcomes_by_id(awaited))
+        self._pending.poll()
 
 
 def _result(future: "Future[Reply]", *, timeout_s: float) -> Reply:

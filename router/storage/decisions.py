@@ -167,6 +167,12 @@ class DecisionStore:
         with self.database.read() as connection:
             return connection.execute(select(exists().where(same))).scalar_one()
 
+    def with_outcome(self, ids: Iterable[str]) -> list[str]:
+        """Those of these decisions that have an outcome."""
+        with self.database.read() as connection:
+            there = select(outcomes.c.decision_id).where(outcomes.c.decision_id.in_(list(ids)))
+            return list(connection.execute(there).scalars())
+
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome]:
         """The outcomes that are there, by decision id."""
         with self.database.read() as connection:

@@ -1,0 +1,170 @@
+"""HTTP under more load than it can serve: callers that leave, probes, tenants, and questions that wait for workers."""
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.http_service import QUESTION, refused, routed, worker_answers
+
+
+class HeldEncoder:
+    """Holds the service's encoder until it is released, and remembers what was encoded."""
+
+    def __init__(self, service):
+        self.texts, self.entered, self.released = [], threading.Event(), threading.Event()
+        self._encode = service.router.encoder.encode
+        service.router.encoder.encode = self
+
+    def __call__(self, texts):
+        self.entered.set()
+        assert self.released.wait(20)
+        self.texts.extend(texts)
+        return self._encode(texts)
+
+
+def asked(service, question, *, path="/v1/route"):
+    """A connection on which this question was sent."""
+    body = b'{"question": "%s"}' % question.encode()
+    link = socket.create_connection(("127.0.0.1", int(service.url.rpartition(":")[2])))
+    head = "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    link.sendall((head % (path, len(body))).encode() + body)
+    return link
+
+
+def until(condition, *, seconds=10.0):
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+
+
+def measured(service, name, **labels):
+    families = text_string_to_metric_families(service.http.get("/metrics").text)
+    samples = [sample for family in families for sample in family.samples if sample.name == name]
+    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+
+def test_callers_that_leave_are_dropped(serve):
+    """Of callers that close their connection while they wait, no question is encoded or stored; the one whose batch
+    had begun is stored and counted as unseen: stored = answered + unseen.
+    """
+    service = serve()
+    held = HeldEncoder(service)
+    running = asked(service, "first")
+    assert held.entered.wait(10)
+    leaving = [asked(service, f"leaving {number}") for number in range(20)]
+    staying = asked(service, "stays")
+    until(lambda: service.router.waiting() == 21)
+    for link in (running, *leaving):
+        link.close()
+    until(lambda: measured(service, "ragbandit_requests_total", path="/v1/route", status="499") == 20)
+    held.released.set()
+    assert staying.recv(65536).startswith(b"HTTP/1.1 200")
+    staying.close()
+    assert held.texts == ["first", "stays"]
+    assert service.router.status().counters.decided == 2
+    until(lambda: measured(service, "ragbandit_replies_unseen_total") == 1)
+    assert measured(service, "ragbandit_requests_dropped_total", queue="questions", reason="gone") == 20
+    assert measured(service, "ragbandit_requests_total", path="/v1/route", status="499") == 21
+
+
+def test_a_caller_that_leaves_waits_for_no_answer(serve):
+    """A caller of /v1/answer that closes its connection is waited for no longer; its decision stays."""
+    service = serve()
+    link = asked(service, QUESTION, path="/v1/answer?wait_s=600")
+    until(lambda: service.jobs.enqueued)
+    [key] = service.jobs.enqueued
+    assert service.router.awaits(key)
+    link.close()
+    until(lambda: not service.router.awaits(key))
+    assert service.http.get(f"/v1/decisions/{key}").json()["state"] == "waiting"
+
+
+def test_probes_do_not_queue_behind_work(serve):
+    """While every thread for reads is held, and more wait, /health, /ready, /v1/status and /metrics reply at once."""
+    service = serve()
+    key = routed(service.http)["decision_id"]
+    opened, read = threading.Event(), service.router.decision
+    service.router.decision = lambda decision_id: opened.wait(20) and read(decision_id)
+    with ThreadPoolExecutor(40) as callers, httpx.Client(base_url=service.url, timeout=20) as http:
+        reads = [callers.submit(http.get, f"/v1/decisions/{key}") for _ in range(40)]
+        time.sleep(0.1)
+        for path in ("/health", "/ready", "/v1/status", "/metrics"):
+            began = time.monotonic()
+            assert service.http.get(path).status_code == 200
+            assert time.monotonic() - began < 2, path
+        opened.set()
+        assert {read.result(20).status_code for read in reads} == {200}
+
+
+def test_probes_end_while_the_database_hangs(serve, monkeypatch):
+    """With a database that does not reply, /v1/status is 503 in time, /metrics has what the process counts, and however
+    many probes come, no more than one read runs and one waits.
+    """
+    monkeypatch.setattr("ragbandit.router.api.operations.PROBE_S", 0.2)
+    service = serve()
+    opened, reads = threading.Event(), []
+
+    def hang():
+        reads.append(1)
+        assert opened.wait(20)
+
+    service.app.state.read_state._read = hang
+    try:
+        for _ in range(3):
+            error = refused(service.http.get("/v1/status"), 503, "NOT_READY")
+            assert "within 0.2 s" in error["message"]
+            assert measured(service, "ragbandit_ledger_readable") == 0
+            assert measured(service, "ragbandit_requests_total", path="/v1/status") >= 1
+        assert (len(reads), service.app.state.read_state._executor._work_queue.qsize()) == (1, 1)
+    finally:
+        opened.set()
+
+
+def test_a_tenant_has_its_share_of_the_queue(serve):
+    """While two tenants ask, one of them is 429 beyond half of the queue, by the field; the other one is served."""
+    service = serve(server={"max_waiting": 8, "tenant_share": 0.5})
+    routed(service.http, tenant="small")
+    held = HeldEncoder(service)
+    with ThreadPoolExecutor(8) as callers:
+        calls = [callers.submit(routed, service.http, tenant="big")]
+        assert held.entered.wait(10)
+        calls += [callers.submit(routed, service.http, tenant="big") for _ in range(4)]
+        until(lambda: service.router.waiting() == 4)
+        reply = service.http.post("/v1/route", json={"question": QUESTION, "tenant": "big"})
+        refused(reply, 429, "TOO_MANY_REQUESTS", field="tenant")
+        assert reply.headers["retry-after"] == "1"
+        calls.append(callers.submit(routed, service.http, tenant="small"))
+        until(lambda: service.router.waiting() == 5)
+        held.released.set()
+        assert all(call.result(20) for call in calls)
+
+
+@pytest.mark.parametrize("limit", ["tenant_unanswered", "max_unanswered"])
+def test_unanswered_questions_are_bounded(serve, limit):
+    """Beyond so many questions without an answer /v1/answer is 429 for that tenant, or 503 for all, before anything is
+    stored; one that is asked again is not refused, and an answer makes room.
+    """
+    service = serve(server={limit: 2, "answer_wait_s": 0})
+
+    def answer(tenant="acme", **more):
+        return service.http.post("/v1/answer", json={"question": QUESTION, "tenant": tenant} | more)
+
+    keys = [answer(decision_id=f"q-{number}").json()["decision_id"] for number in range(2)]
+    other = answer(tenant="other")
+    if limit == "tenant_unanswered":
+        refused(answer(), 429, "TOO_MANY_REQUESTS", field="tenant")
+        assert other.status_code == 202
+    else:
+        refused(answer(), 503, "OVERLOADED")
+        refused(other, 503, "OVERLOADED")
+    assert int(answer().headers["retry-after"]) >= 1
+    assert answer(decision_id=keys[0]).status_code == 202
+    worker_answers(service, keys[0], "Bram Stoker")
+    until(lambda: answer().status_code == 202)
+    assert service.router.queues()["answers"].refused["tenant" if limit == "tenant_unanswered" else "count"] >= 2

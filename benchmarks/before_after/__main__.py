@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.figures import machine
@@ -97,7 +98,7 @@ def compare(name: str, *, before: Path, runs: int) -> Table:
             for side in ("before", "after")
         )
         ratio = None if old is None or new is None else ratio_of(figure, before=old, after=new)
-        table.add_row(figure, _shown(old), _shown(new), "" if ratio is None else f"{ratio:.1f}x")
+        table.add_row(escape(figure), _shown(old), _shown(new), "" if ratio is None else f"{ratio:.1f}x")
     return table
 
 

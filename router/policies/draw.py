@@ -4,12 +4,15 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import PolicyFault
 from ragbandit.router.policies.base import Policy, PolicyOutput
-from ragbandit.router.types import ArmName, Decision, FeatureRows, Features, Json, PolicyLabel, Query, RunBy
+from ragbandit.router.types import ArmName, Decision, FeatureRows, Features, Json, Matrix, PolicyLabel, Query, RunBy
 
 __all__ = [
     "COLD_START_FLOOR",
@@ -17,8 +20,10 @@ __all__ = [
     "choose",
     "cold_start_floors",
     "draw",
+    "draw_group",
     "gate",
     "made_decision",
+    "made_decisions",
     "outputs_of",
     "raised_floors",
     "seed_of",
@@ -33,6 +38,9 @@ _COLD_START_FLOOR_OF_0_1: Final = "data_floor"
 
 #: the arm that plays where the settings name none
 _FALLBACK: Final = "single_step"
+
+#: questions with the same arms from which on their draws are made as arrays: for fewer, numpy's calls cost more
+_LEAST_GROUP: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,11 +89,18 @@ def with_floor(
     room = 1.0 - count * floor
     if not raised:
         return tuple(floor + room * p for p in pmf)
+    more, scale, left = _raised_parts(raised, floor=floor, room=room, arms=arms)
+    return tuple(floor + scale * m + left * p for m, p in zip(more, pmf, strict=True))
+
+
+def _raised_parts(
+    raised: Mapping[ArmName, float], *, floor: float, room: float, arms: Sequence[ArmName]
+) -> tuple[list[float], float, float]:
+    """What every arm asks for above the floor, the share of it that there is room for, and what the policy has left."""
     more = [max(0.0, raised.get(arm, 0.0) - floor) for arm in arms]
     wanted = math.fsum(more)
     scale = 1.0 if wanted <= room else room / wanted
-    left = max(0.0, room - scale * wanted)
-    return tuple(floor + scale * m + left * p for m, p in zip(more, pmf, strict=True))
+    return more, scale, max(0.0, room - scale * wanted)
 
 
 def seed_of(decision_id: str) -> int:
@@ -139,6 +154,93 @@ def draw(
     return Drawn(index=choose(pmf, seed=seed), pmf=pmf, scores=scores, facts=facts, fault=fault)
 
 
+def draw_group(
+    outputs: Sequence[PolicyOutput | Exception],
+    *,
+    arms: Sequence[ArmName],
+    floor: float,
+    fallback: str | None,
+    seeds: Sequence[int],
+    raised: Mapping[ArmName, float] | None = None,
+) -> list[Drawn]:
+    """`draw` for many questions with the same arms, as arrays: every number has the same bits as there.
+
+    What the arrays cannot be sure of (an exception, a pmf that may not pass the gate) goes through `draw` itself.
+    """
+    found: dict[int, Drawn] = {}
+    if len(outputs) >= _LEAST_GROUP:
+        try:
+            found = _drawn_as_arrays(outputs, arms=arms, floor=floor, seeds=seeds, raised=raised)
+        except Exception:  # values that are no numbers, lengths that differ: `draw` says for each what is wrong
+            found = {}
+    return [
+        found.get(at) or draw(output, arms=arms, floor=floor, fallback=fallback, seed=seeds[at], raised=raised)
+        for at, output in enumerate(outputs)
+    ]
+
+
+def _drawn_as_arrays(
+    outputs: Sequence[PolicyOutput | Exception],
+    *,
+    arms: Sequence[ArmName],
+    floor: float,
+    seeds: Sequence[int],
+    raised: Mapping[ArmName, float] | None,
+) -> dict[int, Drawn]:
+    """Place in `outputs` -> its draw, for those that pass the gate. Raises whatever numpy does for odd values.
+
+    Bits: a sum over the arms is math.fsum as in `gate`, the edges are added from left to right as in `choose`, and
+    all else is one operation per element in the order that `with_floor` has.
+    """
+    said = {at: output for at, output in enumerate(outputs) if not isinstance(output, Exception)}
+    scored = {at: output.scores for at, output in said.items() if output.scores is not None}
+    _, whole = _table(scored, width=len(arms))
+    pmf, sound = _table({at: output.pmf for at, output in said.items()}, width=len(arms))
+    sound &= {at for at, output in said.items() if output.scores is None} | whole
+    places = [at for at in said if at in sound]
+    pmf = pmf[[row for row, at in enumerate(said) if at in sound]]  # (n, arms)
+    total = np.array([math.fsum(row) for row in pmf.tolist()])
+    passed = (pmf >= 0.0).all(axis=1) & (np.abs(total - 1.0) <= 1e-6)
+    places = [at for at, good in zip(places, passed.tolist(), strict=True) if good]
+    floored = _floored(pmf[passed] / total[passed, None], floor=floor, raised=raised, arms=arms)
+    u = (np.array([seeds[at] for at in places], dtype=np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    below = u[:, None] < np.add.accumulate(floored, axis=1)
+    last = len(arms) - 1 - (floored > 0.0)[:, ::-1].argmax(axis=1)
+    index = np.where(below.any(axis=1), below.argmax(axis=1), last)
+    more = {COLD_START_FLOOR: dict(raised)} if raised else {}
+    return {
+        at: Drawn(
+            index=drawn,
+            pmf=tuple(row),
+            scores=None if (scores := said[at].scores) is None else tuple(scores),
+            facts=dict(said[at].facts) | more,
+        )
+        for at, drawn, row in zip(places, index.tolist(), floored.tolist(), strict=True)
+    }
+
+
+def _table(rows: Mapping[int, Sequence[Any]], *, width: int) -> tuple[Matrix, set[int]]:
+    """These rows as float64, and the keys of those whose numbers are all finite. Raises ValueError if they are none."""
+    if not rows:
+        return np.empty((0, width)), set()
+    table: npt.NDArray[Any] = np.array(list(rows.values()))
+    if table.shape != (len(rows), width) or table.dtype.kind not in "fiub":
+        raise ValueError("not one number per arm")
+    finite = np.isfinite(table).all(axis=1).tolist()
+    return table.astype(np.float64), {key for key, good in zip(rows, finite, strict=True) if good}
+
+
+def _floored(pmf: Matrix, *, floor: float, raised: Mapping[ArmName, float] | None, arms: Sequence[ArmName]) -> Matrix:
+    """`with_floor` for every row of (n, arms)."""
+    count = len(arms)
+    floor = min(floor, 1.0 / count)
+    room = 1.0 - count * floor
+    if not raised:
+        return floor + room * pmf
+    more, scale, left = _raised_parts(raised, floor=floor, room=room, arms=arms)
+    return np.array([floor + scale * m for m in more]) + left * pmf
+
+
 def cold_start_floors(
     seen: Mapping[ArmName, int], *, arms: Sequence[ArmName], share: float, outcomes: int
 ) -> dict[ArmName, float]:
@@ -184,31 +286,96 @@ def made_decision(
     encoder_hash: str,
     now: float,
 ) -> Decision:
-    """The decision that follows from a policy's word on a query with an id. `simulate` makes its decisions here too.
+    """`made_decisions` for one. `simulate` makes its decisions here."""
+    (decision,) = made_decisions(
+        [query],
+        run_by=[run_by],
+        outputs=[output],
+        arms=[arms],
+        features=[features],
+        settings=settings,
+        seen=seen,
+        version=version,
+        encoder_hash=encoder_hash,
+        now=now,
+    )
+    return decision
+
+
+def made_decisions(
+    queries: Sequence[Query],
+    *,
+    run_by: Sequence[RunBy],
+    outputs: Sequence[PolicyOutput | Exception],
+    arms: Sequence[tuple[ArmName, ...]],
+    features: Sequence[Features | None] | FeatureRows,
+    settings: Settings,
+    seen: Mapping[ArmName, int],
+    version: str,
+    encoder_hash: str,
+    now: float,
+) -> list[Decision]:
+    """The decisions that follow from a policy's word on queries with an id, in their order.
 
     seen: the outcomes of each arm that the policy has learned, for the cold-start floor.
     """
-    assert query.id is not None
-    seed, policy = seed_of(query.id), settings.policy
-    raised = cold_start_floors(seen, arms=arms, share=policy.cold_start_floor, outcomes=policy.cold_start_outcomes)
-    drawn = draw(output, arms=arms, floor=policy.floor, fallback=policy.fallback, seed=seed, raised=raised)
-    return Decision(
-        id=query.id,
-        query=query,
-        arm=arms[drawn.index],
-        arms=arms,
-        pmf=drawn.pmf,
-        propensity=drawn.pmf[drawn.index],
-        scores=drawn.scores,
-        policy=PolicyLabel(settings.policy.label),
-        version=version,
-        encoder_hash=encoder_hash,
-        seed=seed,
-        floor=settings.policy.floor,
-        explored=drawn.pmf[drawn.index] < max(drawn.pmf),
-        fault=drawn.fault,
-        facts=drawn.facts,
-        run_by=run_by,
-        features=features,
-        made_at=now,
-    )
+    policy, label = settings.policy, PolicyLabel(settings.policy.label)
+    seeds = [seed_of(query.id or "") for query in queries]
+    drawn = _drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen)
+    decisions = []
+    for at, (query, one) in enumerate(zip(queries, drawn, strict=True)):
+        assert query.id is not None
+        propensity = one.pmf[one.index]
+        decisions.append(
+            Decision(
+                id=query.id,
+                query=query,
+                arm=arms[at][one.index],
+                arms=arms[at],
+                pmf=one.pmf,
+                propensity=propensity,
+                scores=one.scores,
+                policy=label,
+                version=version,
+                encoder_hash=encoder_hash,
+                seed=seeds[at],
+                floor=policy.floor,
+                explored=propensity < max(one.pmf),
+                fault=one.fault,
+                facts=one.facts,
+                run_by=run_by[at],
+                features=features[at],
+                made_at=now,
+            )
+        )
+    return decisions
+
+
+def _drawn_by_arms(
+    outputs: Sequence[PolicyOutput | Exception],
+    *,
+    arms: Sequence[tuple[ArmName, ...]],
+    seeds: Sequence[int],
+    settings: Settings,
+    seen: Mapping[ArmName, int],
+) -> list[Drawn]:
+    """The draw of each question: questions with the same arms are drawn together."""
+    policy = settings.policy
+    places: dict[tuple[ArmName, ...], list[int]] = {}
+    for at, offered in enumerate(arms):
+        places.setdefault(offered, []).append(at)
+    found: dict[int, Drawn] = {}
+    for offered, group in places.items():
+        raised = cold_start_floors(
+            seen, arms=offered, share=policy.cold_start_floor, outcomes=policy.cold_start_outcomes
+        )
+        drawn = draw_group(
+            [outputs[at] for at in group],
+            arms=offered,
+            floor=policy.floor,
+            fallback=policy.fallback,
+            seeds=[seeds[at] for at in group],
+            raised=raised,
+        )
+        found.update(zip(group, drawn, strict=True))
+    return [found[at] for at in range(len(outputs))]

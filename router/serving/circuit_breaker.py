@@ -134,15 +134,27 @@ class CircuitBreaker:
         offers = []
         with self._lock:
             given: set[ArmName] = set()
+            known: dict[tuple[ArmName, ...], Offer] = {}
             for arms in wanted:
-                healths = [self._health(arm, now=now) for arm in arms]
-                excluded = tuple(one.arm for one in healths if not one.offered or one.arm in given)
-                if len(excluded) == len(arms):
-                    offers.append(Offer(arms=arms, fail_open=True))
-                    continue
-                given.update(one.arm for one in healths if one.state == "half_open")
-                offers.append(Offer(arms=tuple(arm for arm in arms if arm not in excluded), excluded_arms=excluded))
+                offer = known.get(arms)
+                if offer is None:
+                    offer, probed = self._offer(arms, given=given, now=now)
+                    if probed:  # the same arms are another offer from here on
+                        given |= probed
+                        known.clear()
+                    else:
+                        known[arms] = offer
+                offers.append(offer)
         return offers
+
+    def _offer(self, arms: tuple[ArmName, ...], *, given: set[ArmName], now: float) -> tuple[Offer, set[ArmName]]:
+        """The offer to a question that wants these arms, and the half-open ones in it. given: to earlier questions."""
+        healths = [self._health(arm, now=now) for arm in arms]
+        excluded = tuple(one.arm for one in healths if not one.offered or one.arm in given)
+        if len(excluded) == len(arms):
+            return Offer(arms=arms, fail_open=True), set()
+        half_open = {one.arm for one in healths if one.state == "half_open"}
+        return Offer(arms=tuple(arm for arm in arms if arm not in excluded), excluded_arms=excluded), half_open
 
     def record_probe(self, arm: ArmName, *, decision_id: DecisionId, now: float) -> None:
         """A decision drew this arm; where the arm is half open, that is its probe."""

@@ -2,21 +2,21 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.policies.draw import made_decision, outputs_of
+from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.admission import QueueLimits, QueueState
 from ragbandit.router.serving.arm_health import OutcomePoller
 from ragbandit.router.serving.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
 from ragbandit.router.serving.micro_batching import MicroBatcher
 from ragbandit.router.serving.validation import checked_query, new_id
 from ragbandit.router.storage.decisions import DecisionStore, settle
-from ragbandit.router.storage.rows import body_hash, query_body
+from ragbandit.router.storage.rows import query_hash
 from ragbandit.router.types import ArmName, Decision, Query, RunBy
 
 __all__ = ["RouteService", "Serving"]
@@ -139,15 +139,24 @@ class RouteService:
         results: list[Decision | Exception | None] = []
         for asked in batch:
             kept = standing.get(asked.query.id) if asked.query.id else None
-            results.append(settle(*kept, asked=_body_hash(asked)) if kept else None)
+            results.append(settle(*kept, asked=query_hash(asked.query, run_by=asked.run_by)) if kept else None)
         fresh = [index for index, result in enumerate(results) if result is None]
         if fresh:
             made = self._decide([batch[index] for index in fresh])
-            for index, result in zip(fresh, self.store.add_decisions(made), strict=True):
+            kept_now = self.store.add_decisions(made)
+            for index, result in zip(fresh, kept_now, strict=True):
                 results[index] = result
-                if isinstance(result, Decision):
-                    self._poller.breaker.record_probe(result.arm, decision_id=result.id, now=self.clock())
+            self._record_probes(result for result in kept_now if isinstance(result, Decision))
         return [result for result in results if result is not None]
+
+    def _record_probes(self, decided: Iterable[Decision]) -> None:
+        """Tell the circuit breaker which arms were drawn: of each arm the first, later ones are no probes."""
+        first: dict[ArmName, Decision] = {}
+        for decision in decided:
+            first.setdefault(decision.arm, decision)
+        now = self.clock()
+        for arm, decision in first.items():
+            self._poller.breaker.record_probe(arm, decision_id=decision.id, now=now)
 
     def _offered(self, run_by: RunBy) -> tuple[ArmName, ...]:
         return self.worker_arms if run_by == "worker" else self.arms
@@ -160,22 +169,19 @@ class RouteService:
         wanted = [query.arms or asked.offered for query, asked in zip(queries, batch, strict=True)]
         offers = self._poller.breaker.offer(wanted, now=now)
         arms = [offer.arms for offer in offers]
-        made = []
-        for index, output in enumerate(outputs_of(serving.policy, queries, features=features, arms=arms)):
-            decision = made_decision(
-                queries[index],
-                run_by=batch[index].run_by,
-                output=output,
-                arms=arms[index],
-                features=features[index],
-                settings=self.settings,
-                seen=serving.policy.seen,
-                version=serving.version,
-                encoder_hash=self.encoder.hash,
-                now=now,
-            )
-            made.append(self._remarked(decision, offer=offers[index]))
-        return made
+        made = made_decisions(
+            queries,
+            run_by=[asked.run_by for asked in batch],
+            outputs=outputs_of(serving.policy, queries, features=features, arms=arms),
+            arms=arms,
+            features=features,
+            settings=self.settings,
+            seen=serving.policy.seen,
+            version=serving.version,
+            encoder_hash=self.encoder.hash,
+            now=now,
+        )
+        return [self._remarked(decision, offer=offer) for decision, offer in zip(made, offers, strict=True)]
 
     def _remarked(self, decision: Decision, *, offer: Offer) -> Decision:
         """The decision with the excluded arms in its facts; policy faults and fail-opens are counted and logged."""
@@ -198,7 +204,3 @@ class RouteService:
             return False
         self._logged_at[what] = time.monotonic()
         return True
-
-
-def _body_hash(asked: PendingRequest) -> str:
-    return body_hash(query_body(asked.query, run_by=asked.run_by))

@@ -7,7 +7,6 @@ the remedy, before anything is written.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import UnionType
 from typing import cast
 
@@ -79,7 +78,10 @@ def checked_query(query: Query, *, arms: Sequence[ArmName], configured: Sequence
     checked_type(query.budget, Budget, field="budget", wanted="a Budget")
     _checked_budget(query.budget)
     # Sorted, as the log keeps it: a policy that reads the context must see the same again in a replay.
-    return replace(query, context=dict(sorted(query.context.items())))
+    context = dict(sorted(query.context.items()))
+    return Query(
+        text=query.text, id=query.id, context=context, arms=query.arms, budget=query.budget, tenant=query.tenant
+    )
 
 
 def _checked_arms(arms: Sequence[ArmName], *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> None:

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.engine import RowMapping
 
 from ragbandit.router.storage.archive.reading import update_rows
+from ragbandit.router.storage.bulk_insert import insert_new
 from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.decisions import insert_new
 from ragbandit.router.storage.rows import Row, canonical
 from ragbandit.router.storage.tables import chains
 from ragbandit.router.types import PolicyLabel

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from sqlalchemy import RowMapping, delete, select, update
 
+from ragbandit.router.storage.bulk_insert import insert_new
 from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.decisions import insert_new
 from ragbandit.router.storage.rows import canonical, snapshot_row, snapshot_value
 from ragbandit.router.storage.tables import checkpoints
 from ragbandit.router.types import Checkpoint, Json, PolicyLabel

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, Table, exists, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, RowMapping, Table, exists, select, update
 
 from ragbandit.router.errors import Conflict, NotFound, RagBanditError, StoreError
+from ragbandit.router.storage.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.closing import is_missing_outcome
 from ragbandit.router.storage.counters import Moves, moving
 from ragbandit.router.storage.database import Database
@@ -47,7 +47,7 @@ from ragbandit.router.types import (
     Reward,
 )
 
-__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "insert_new", "waiting_row"]
+__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "waiting_row"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,9 +100,10 @@ class DecisionStore:
             if fresh:
                 labels = {self.label, *connection.execute(select(policies.c.label)).scalars()}
                 rooms = [waiting_row(d, label=label) for d in fresh.values() for label in sorted(labels)]
-                connection.execute(insert(waiting), rooms)
+                insert_rows(connection, waiting, rooms)
                 moves.waiting(rooms)
-            taken = [row["id"] for row in rows if row["id"] not in new or _seen_before(row, rows)]
+            first = {row["id"]: row for row in reversed(rows)}
+            taken = [row["id"] for row in rows if row["id"] not in new or first[row["id"]] is not row]
             standing = _by_id(connection, taken)
         return [_settled(decision, row, standing) for decision, row in zip(group, rows, strict=True)]
 
@@ -333,18 +334,6 @@ def _state(learned: RowMapping | None, closed: RowMapping | None) -> DecisionSta
     return "waiting"
 
 
-def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], *, key: str) -> set[str]:
-    """Insert the rows whose key is not taken, first come first kept; returns the keys that were new."""
-    if not rows:
-        return set()
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    first = {row[key]: row for row in reversed(rows)}
-    # In the order of keys, so that two writers with the same keys never wait for each other in a circle.
-    unique = [first[name] for name in sorted(first)]
-    statement = dialect.insert(table).on_conflict_do_nothing().returning(table.c[key])
-    return set(connection.execute(statement, unique).scalars())
-
-
 def _by_id(
     connection: Connection, ids: Iterable[str], *, columns: Sequence[str] | None = None
 ) -> dict[str, RowMapping]:
@@ -354,11 +343,6 @@ def _by_id(
     chosen = [decisions.c[c] for c in columns] if columns else [decisions]
     rows = connection.execute(select(*chosen).where(decisions.c.id.in_(wanted))).mappings()
     return {row["id"]: row for row in rows}
-
-
-def _seen_before(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Another row of the same group has this id: the first of them is the one that was inserted."""
-    return next(r for r in rows if r["id"] == row["id"]) is not row
 
 
 def _settled(

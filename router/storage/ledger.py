@@ -13,11 +13,12 @@ from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, selec
 
 from ragbandit.router.errors import Conflict, StoreError
 from ragbandit.router.storage.archive.reading import ArchivedRows, rows_of_ledger
+from ragbandit.router.storage.bulk_insert import insert_new
 from ragbandit.router.storage.chain import advance
 from ragbandit.router.storage.closing import UNANSWERED, ClosingRule
 from ragbandit.router.storage.counters import Moves, moving
 from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.decisions import insert_new, readable
+from ragbandit.router.storage.decisions import readable
 from ragbandit.router.storage.leases import Lease
 from ragbandit.router.storage.rows import (
     body_hash,

@@ -6,9 +6,9 @@ from sqlalchemy import Connection, RowMapping, Select, exists, literal, select, 
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.errors import Conflict
+from ragbandit.router.storage.bulk_insert import insert_new
 from ragbandit.router.storage.counters import Moves, counted
 from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.decisions import insert_new
 from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
 from ragbandit.router.types import PolicyLabel
 

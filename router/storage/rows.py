@@ -4,7 +4,8 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +46,7 @@ __all__ = [
     "feedback_value",
     "outcome_row",
     "outcome_value",
-    "query_body",
+    "query_hash",
     "reward_value",
     "snapshot_row",
     "snapshot_value",
@@ -68,15 +69,23 @@ _EVENTS: dict[str, type[Round | Retrieved | Generated | Branch | CallFailed]] = 
 }
 
 
+# Made once: `json.dumps` would make one for every value.
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def canonical(value: object) -> str:
     """JSON with sorted keys and no spaces: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _CANONICAL.encode(value)
 
 
 def body_hash(body: object) -> str:
     """sha256 of the canonical JSON: decides whether a repeated id is a duplicate or a conflict."""
+    return _sha256(canonical(body))
+
+
+def _sha256(text: str) -> str:
     # A lone surrogate can reach us from Python callers; it must hash, the edge refuses it with a better word.
-    return hashlib.sha256(canonical(body).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
@@ -109,32 +118,68 @@ def _given(value: Budget | Cost) -> dict[str, Any]:
     return {k: v for k, v in asdict(value).items() if v}
 
 
-def query_body(query: Query, *, run_by: RunBy) -> dict[str, Any]:
-    """Body of a request: two requests under one decision id are the same if their bodies are equal."""
-    return {
-        "text": query.text,
-        "context": dict(query.context),
-        "arms": None if query.arms is None else list(query.arms),
-        "budget": _given(query.budget),
-        "tenant": query.tenant,
-        "run_by": run_by,
-    }
+def query_hash(query: Query, *, run_by: RunBy) -> str:
+    """`body_hash` of a request: two requests under one decision id are the same if these are equal.
+
+    The body is {"arms", "budget" (the caps that were given), "context", "run_by", "tenant", "text"}.
+    """
+    return _query_hash(
+        query, run_by=run_by, context=_context(query), allowed=_names(query.arms), budget=_budget(query.budget)[1]
+    )
+
+
+def _query_hash(query: Query, *, run_by: RunBy, context: str, allowed: str | None, budget: str) -> str:
+    """The hash from parts that are JSON already; the keys stand in the order in which `canonical` sorts them."""
+    tenant, text = canonical(query.tenant), canonical(query.text)
+    return _sha256(
+        f'{{"arms":{allowed or "null"},"budget":{budget},"context":{context}'
+        f',"run_by":{canonical(run_by)},"tenant":{tenant},"text":{text}}}'
+    )
+
+
+def _context(query: Query) -> str:
+    return canonical(dict(query.context)) if query.context else "{}"
+
+
+@lru_cache(maxsize=256)
+def _arms(arms: tuple[ArmName, ...]) -> str:
+    return canonical(list(arms))
+
+
+def _names(arms: tuple[ArmName, ...] | None) -> str | None:
+    return None if arms is None else _arms(tuple(arms))
+
+
+_CAPS: Final = tuple(field.name for field in fields(Budget))
+_NO_CAPS: Final = canonical(dict.fromkeys(_CAPS)), "{}"
+
+
+def _budget(budget: Budget) -> tuple[str, str]:
+    """All caps, and those that were given."""
+    caps = {name: getattr(budget, name) for name in _CAPS}
+    if all(cap is None for cap in caps.values()):
+        return _NO_CAPS
+    return canonical(caps), canonical({name: cap for name, cap in caps.items() if cap})
+
+
+_FLOAT32: Final = np.dtype("<f4")
 
 
 def decision_row(decision: Decision) -> dict[str, Any]:
     """A row of `decisions`."""
     query = decision.query
+    context, allowed, (budget, caps) = _context(query), _names(query.arms), _budget(query.budget)
     return {
         "id": decision.id,
         "tenant": query.tenant,
         "text": query.text,
-        "context": canonical(dict(query.context)),
-        "budget": canonical(asdict(query.budget)),
-        "allowed": None if query.arms is None else canonical(list(query.arms)),
-        "body_hash": body_hash(query_body(query, run_by=decision.run_by)),
-        "arms": canonical(list(decision.arms)),
-        "pmf": canonical(list(decision.pmf)),
-        "scores": None if decision.scores is None else canonical(list(decision.scores)),
+        "context": context,
+        "budget": budget,
+        "allowed": allowed,
+        "body_hash": _query_hash(query, run_by=decision.run_by, context=context, allowed=allowed, budget=caps),
+        "arms": _arms(decision.arms),
+        "pmf": canonical(decision.pmf),
+        "scores": None if decision.scores is None else canonical(decision.scores),
         "arm": decision.arm,
         "propensity": decision.propensity,
         "policy": decision.policy,
@@ -144,9 +189,9 @@ def decision_row(decision: Decision) -> dict[str, Any]:
         "floor": decision.floor,
         "explored": decision.explored,
         "fault": decision.fault,
-        "facts": canonical(dict(decision.facts)),
+        "facts": canonical(decision.facts if type(decision.facts) is dict else dict(decision.facts)),
         "run_by": decision.run_by,
-        "features": None if decision.features is None else decision.features.astype("<f4").tobytes(),
+        "features": None if decision.features is None else np.asarray(decision.features, dtype=_FLOAT32).tobytes(),
         "made_at": decision.made_at,
     }
 

@@ -25,8 +25,8 @@ from sqlalchemy import Connection, and_, delete, insert, select
 from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.audit import draw_fault
 from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.storage.bulk_insert import insert_new
 from ragbandit.router.storage.counters import Moves
-from ragbandit.router.storage.decisions import insert_new
 from ragbandit.router.storage.ledger import Entry, Ledger
 from ragbandit.router.storage.registration import register_policy
 from ragbandit.router.storage.rows import decision_row, feedback_row, outcome_row, update_row

@@ -69,6 +69,19 @@ class Prediction:
     width: tuple[float, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stack:
+    """What is the same for all questions between two rows that were learned."""
+
+    #: each arm's place in `mean`
+    order: dict[ArmName, int]
+    #: means of all arms below each other, (2 K, d+1)
+    mean: Matrix
+    #: every arm's width from its leverage; of an arm without rows, the prior's
+    width: dict[ArmName, float]
+    width_unseen: float
+
+
 class RidgeHeads:
     """Ridge regression per arm: the posterior of every arm's weights, and its update.
 
@@ -92,8 +105,8 @@ class RidgeHeads:
         #: per arm: rows since it was started, mean of z^T P z over the latest of them
         self._age: dict[ArmName, int] = {}
         self._leverage: dict[ArmName, float] = {}
-        #: means of all arms below each other, (2 K, d+1), and each arm's place; made when asked for
-        self._stack: tuple[dict[ArmName, int], Matrix] | None = None
+        #: what `predict_fast` needs of all arms; made when asked for
+        self._stack: _Stack | None = None
 
     @property
     def noise(self) -> float:
@@ -128,22 +141,27 @@ class RidgeHeads:
         """`predict` in O(d) per arm: the width is the same for all questions, from the arm's cached leverage."""
         if self._stack is None:
             self._stack = self._stacked(size=features.size + 1)
-        order, stacked = self._stack
-        found = np.einsum("kj,j->k", stacked, _design(features)).tolist() if order else []
-        noise, weight, prior = self.noise, self.weight, 1.0 / self.bias_ridge + 1.0 / self.ridge
-        quality = tuple(found[2 * order[arm]] if arm in order else 0.0 for arm in arms)
-        cost = tuple(found[2 * order[arm] + 1] if arm in order else 0.0 for arm in arms)
+        stack, weight = self._stack, self.weight
+        order, widths, unseen = stack.order, stack.width, stack.width_unseen
+        found = np.einsum("kj,j->k", stack.mean, _design(features)).tolist() if order else []
+        quality = tuple([found[2 * order[arm]] if arm in order else 0.0 for arm in arms])
+        cost = tuple([found[2 * order[arm] + 1] if arm in order else 0.0 for arm in arms])
         return Prediction(
             quality=quality,
             cost=cost,
-            value=tuple(q - weight * c for q, c in zip(quality, cost, strict=True)),
-            width=tuple(noise * math.sqrt(self._leverage.get(arm, prior)) for arm in arms),
+            value=tuple([q - weight * c for q, c in zip(quality, cost, strict=True)]),
+            width=tuple([widths.get(arm, unseen) for arm in arms]),
         )
 
-    def _stacked(self, *, size: int) -> tuple[dict[ArmName, int], Matrix]:
+    def _stacked(self, *, size: int) -> "_Stack":
         known = sorted(self._mean)
-        stacked = np.concatenate([self._mean[arm] for arm in known]) if known else np.zeros((0, size))
-        return {ArmName(arm): place for place, arm in enumerate(known)}, stacked
+        noise, prior = self.noise, 1.0 / self.bias_ridge + 1.0 / self.ridge
+        return _Stack(
+            order={ArmName(arm): place for place, arm in enumerate(known)},
+            mean=np.concatenate([self._mean[arm] for arm in known]) if known else np.zeros((0, size)),
+            width={arm: noise * math.sqrt(leverage) for arm, leverage in self._leverage.items()},
+            width_unseen=noise * math.sqrt(prior),
+        )
 
     def learn(self, update: Update) -> float:
         """One row into the drawn arm's posterior and into the noise; PolicyFault and no change if it cannot be used.

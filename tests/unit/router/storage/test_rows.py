@@ -18,7 +18,7 @@ from ragbandit.router.storage.rows import (
     outcome_body,
     outcome_row,
     outcome_value,
-    query_body,
+    query_hash,
     snapshot_row,
     snapshot_value,
     trace_json,
@@ -422,9 +422,30 @@ def test_hash_is_over_what_was_given(budget):
     given_ = {cap: value for cap, value in asdict(budget).items() if value is not None}
     body = {"text": "who?", "context": {"a": 1, "b": "x"}, "arms": ["a", "b"], "tenant": "default", "run_by": "worker"}
     query = replace(QUERY, budget=budget)
-    assert query_body(query, run_by="worker") == body | {"budget": given_}
+    assert query_hash(query, run_by="worker") == body_hash(body | {"budget": given_})
     assert decision_row(made_decision(query=query))["body_hash"] == body_hash(body | {"budget": given_})
-    assert body_hash(query_body(query, run_by="caller")) != body_hash(body | {"budget": given_})
+    assert query_hash(query, run_by="caller") != body_hash(body | {"budget": given_})
+
+
+@steady
+@given(
+    text=texts,
+    tenant=texts,
+    context=st.dictionaries(texts, json_values, max_size=3),
+    arms=st.none() | st.lists(texts, min_size=1, max_size=3).map(tuple),
+    budget=budgets,
+    run_by=st.sampled_from(["worker", "caller"]),
+)
+def test_parts_make_the_canonical_form(text, tenant, context, arms, budget, run_by):
+    """The row that is written from parts has the bytes of the canonical JSON, as every release before wrote them."""
+    query = Query(id="d1", text=text, tenant=tenant, context=context, arms=arms, budget=budget)
+    row = decision_row(made_decision(query=query, run_by=run_by))
+    body = {"text": text, "context": context, "arms": None if arms is None else list(arms), "tenant": tenant}
+    body |= {"run_by": run_by, "budget": {cap: value for cap, value in asdict(budget).items() if value}}
+    assert row["body_hash"] == query_hash(query, run_by=run_by) == body_hash(body)
+    assert row["context"] == canonical(context)
+    assert row["budget"] == canonical(asdict(budget))
+    assert row["allowed"] == (None if arms is None else canonical(list(arms)))
 
 
 def test_cost_of_zero_is_not_in_the_hash():

@@ -1,4 +1,9 @@
-"""Consumers: the threads that take jobs from Redis, one RQ worker each, so that a process works on several at once."""
+"""Consumers: the threads that take jobs from Redis, one RQ worker each, so that a process works on several at once.
+
+Of RQ's worker the loop, the registration and the heartbeat are used. It never loads a job: what is in a queue is read
+by router/jobs/records.py, which takes our own jobs alone. RQ's maintenance, commands and callbacks are left out, since
+they import and call what a record names.
+"""
 
 import logging
 import signal
@@ -9,11 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
-from rq import Queue, SimpleWorker
-from rq.exceptions import DequeueTimeout, StopRequested
-from rq.job import Job
+from rq import SimpleWorker
+from rq.exceptions import StopRequested
+from rq.serializers import JSONSerializer
+from rq.utils import now
+from rq.worker_registration import clean_worker_registry
 
 from ragbandit.router.jobs.outage import Outage
+from ragbandit.router.jobs.records import REFUSED_KEY, RefusedJob, TakenJob, queue_on, take
 
 if TYPE_CHECKING:
     import redis
@@ -33,6 +41,10 @@ REPLY_S = 2
 LOOK_S = 1
 #: RQ waits for a job so much shorter than its workers' time to live
 RQ_SPARE_S = 15
+#: longest job, seconds: for so long a worker that has one counts as alive
+JOB_S = 900
+#: least time between two log lines about refused jobs of one thread, seconds
+QUIET_S = 10.0
 #: a second signal within that long is the first one again, sent to the whole group of processes
 SAME_SIGNAL_S = 1.0
 #: threads whose runs were cut off get that long to end
@@ -51,10 +63,14 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
         stopping: threading.Event,
         outage: Outage,
     ) -> None:
-        super().__init__([Queue(queue, connection=client)], connection=client, worker_ttl=LOOK_S + RQ_SPARE_S)
+        super().__init__(
+            [queue_on(client, queue)], connection=client, worker_ttl=LOOK_S + RQ_SPARE_S, serializer=JSONSerializer
+        )
+        self._queue = queue
         self._functions = functions
         self._stopping = stopping
         self._outage = outage
+        self._refused, self._refused_at = 0, -QUIET_S
 
     @property
     def connection_timeout(self) -> int:
@@ -67,6 +83,12 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
     def subscribe(self) -> None:
         """Nobody sends RQ's commands to our workers."""
 
+    def run_maintenance_tasks(self) -> None:
+        """Forget workers that have died. The rest of RQ's own would call the callbacks that strange records name."""
+        for queue in self.queues:
+            clean_worker_registry(queue)
+        self.last_cleaned_at = now()
+
     def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
         """The next job; None to end: in a burst for want of jobs, when told to, and when Redis cannot be reached."""
         del max_idle_time
@@ -77,38 +99,56 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
                 self._outage.reached(began=began)
                 if self.should_run_maintenance_tasks:
                     self.run_maintenance_tasks()
-                return Queue.dequeue_any(self.queues, timeout, connection=self.connection, job_class=Job)
-            except DequeueTimeout:
-                continue
+                taken = take(self.connection, self._queue, timeout_s=timeout)
             except RedisError as error:
                 self._outage.failed(error)
                 return None  # whoever started this worker tries again
+            if isinstance(taken, TakenJob):
+                return taken, self.queues[0]
+            if isinstance(taken, RefusedJob):
+                self._refuse(taken)
+            elif timeout is None:
+                return None
         return None
 
-    def execute_job(self, job: Job, queue: Queue) -> None:
+    def execute_job(self, job: TakenJob, queue: object) -> None:
         """Call the function of this job's name.
 
         RQ's records of results, tries and failures are not kept: the database has the outcomes, and two deliveries of
         one decision would trip over each other's records. RQ's time limit is a signal, which a thread cannot have:
         our jobs have limits of their own.
         """
+        del queue
         try:
-            with self.connection.pipeline() as pipeline:
-                self.heartbeat(self.get_heartbeat_ttl(job), pipeline=pipeline)
-                pipeline.lrem(queue.intermediate_queue_key, 1, job.id)
-                pipeline.execute()
+            self.heartbeat(JOB_S)
         except RedisError as error:
             self._outage.failed(error)  # the job is at hand all the same
         try:
-            self._functions[job.func_name](*job.args)
+            self._functions[job.name](job.argument)
         except Exception:
-            facts = {"action": "job", "job": job.func_name, "id": job.id}
+            facts = {"action": "job", "job": job.name, "id": job.id}
             log.exception("a job failed; what it left undone is found in the database and tried again", extra=facts)
         try:
-            self.connection.delete(job.key)
+            self.heartbeat()
         except RedisError as error:
             self._outage.failed(error)
             raise StopRequested from error  # RQ's way to end without a traceback
+
+    def _refuse(self, refused: RefusedJob) -> None:
+        """Count and log what is none of our jobs; it has been removed, and nothing of it was loaded."""
+        self._refused += 1
+        try:
+            self.connection.incr(REFUSED_KEY)
+        except RedisError as error:
+            self._outage.failed(error)
+        if time.monotonic() < self._refused_at + QUIET_S:
+            return
+        self._refused_at = time.monotonic()
+        facts = {"action": "job_refused", "queue": refused.queue, "id": refused.id, "reason": refused.reason}
+        log.error(
+            "refused a job that is none of ours, and removed it unread; who else can write to this Redis?",
+            extra=facts | {"times": self._refused},
+        )
 
 
 class Consumers:

@@ -43,7 +43,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     label = PolicyLabel(settings.policy.label)
     database = open_database(settings)
     reach = partial(connect, redis_url(settings), timeout_s=float(LOOK_S + REPLY_S))
-    jobs = RedisJobs(reach())
+    jobs = RedisJobs(reach(), max_queued=settings.workers.max_queued)
     context = tasks.Context(
         settings=settings, store=DecisionStore(database, label=label), ledger=Ledger(database, label=label), jobs=jobs
     )

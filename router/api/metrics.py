@@ -120,6 +120,11 @@ def _counters(state: RouterState) -> Iterator[Metric]:
             state.fail_opens,
         ),
     }
+    if state.jobs_refused is not None:
+        counts["ragbandit_jobs_refused"] = (
+            "What workers found in the queues that is none of our jobs, and removed; absent while Redis is down.",
+            state.jobs_refused,
+        )
     for name, (text, value) in counts.items():
         yield CounterMetricFamily(name, text, value=value)
 

@@ -285,6 +285,8 @@ class WorkerSettings(_Section):
     answer: Annotated[int, Field(ge=0, le=64)] = 1
     #: questions that one answer process works on at once; None: as many as its generator takes at once
     concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
+    #: decisions that wait in the answer queue of Redis at once; further ones wait in the database until it has room
+    max_queued: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
     #: how often a worker looks in SQL for work whose notification was lost
     sweep_interval_s: Seconds = 2.0
     #: an unanswered decision is queued again after that long without its job

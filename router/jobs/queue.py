@@ -1,7 +1,8 @@
 """Job queue: notifications of workers and learner through Redis and RQ. Losing Redis makes things late, not lost.
 
 `Jobs` is the protocol, `RedisJobs` the real queue, `MemoryJobs` the public test double. A job carries the id of a
-decision or the label of a ledger, never data. Workers are reached by job name, so that the router need not import them.
+decision or the label of a ledger, never data. Workers are reached by job name, so that the router need not import them;
+what a job may be is said in records.py, how decisions wait in answer_queue.py.
 """
 
 import time
@@ -11,12 +12,23 @@ from typing import Protocol, TypeVar
 
 import redis
 from redis.exceptions import RedisError
-from rq import Queue
 from rq.job import Job
 
 from ragbandit.router.errors import QueueError
+from ragbandit.router.jobs.answer_queue import MAX_QUEUED, AnswerQueue
 from ragbandit.router.jobs.listener import CHANNEL, Listener
 from ragbandit.router.jobs.outage import Outage
+from ragbandit.router.jobs.records import (
+    ANSWER_JOB,
+    ANSWER_QUEUE,
+    LEARN_JOB,
+    LEARN_QUEUE,
+    REFUSED_KEY,
+    queue_on,
+    record_of,
+    running_key,
+    taken_key,
+)
 from ragbandit.router.types import DecisionId, PolicyLabel
 
 Reply = TypeVar("Reply")
@@ -33,22 +45,31 @@ __all__ = [
     "connect",
 ]
 
-# Names of queues and keys in Redis stay as they are: what one release has queued must be found by the next.
-ANSWER_QUEUE = "ragbandit-answer"
-LEARN_QUEUE = "ragbandit-learn"
-#: names of the jobs, not paths of functions: what is queued outlives a release
-ANSWER_JOB = "workers.tasks.answer"
-LEARN_JOB = "workers.tasks.learn"
 #: a notification of the learner that nobody has taken may be repeated after this long
 NOTIFICATION_MS = 2_000
-#: of requests for one answer that come within this long, one is queued
-SAME_REQUEST_MS = 2_000
 #: a worker says at least this often that it is still running a decision
 RUNNING_S = 15
-#: KEYS[1]: a queue, ARGV[1]: a job; one step, so that a worker takes it before or after, and never misses it
-_TO_FRONT = """
-if redis.call('LREM', KEYS[1], 0, ARGV[1]) > 0 then
-    redis.call('LPUSH', KEYS[1], ARGV[1])
+#: learn jobs that may wait: one for every ledger
+MAX_LEARN_JOBS = 1000
+#: the record of a learn job is kept that long, seconds
+LEARN_RECORD_S = 3600
+#: KEYS: notification, list, record, RQ's set of queues. ARGV: how long the notification stands, prefix of the ledger's
+#: jobs, MAX_LEARN_JOBS, id, seconds that the record is kept, fields and values of the record
+_ENQUEUE_LEARN = """
+if not redis.call('SET', KEYS[1], 1, 'NX', 'PX', ARGV[1]) then
+    return
+end
+local waiting = redis.call('LRANGE', KEYS[2], 0, ARGV[3] - 1)
+for _, id in ipairs(waiting) do
+    if string.sub(id, 1, #ARGV[2]) == ARGV[2] then
+        return
+    end
+end
+if #waiting < tonumber(ARGV[3]) then
+    redis.call('HSET', KEYS[3], unpack(ARGV, 6))
+    redis.call('EXPIRE', KEYS[3], ARGV[5])
+    redis.call('SADD', KEYS[4], KEYS[2])
+    redis.call('RPUSH', KEYS[2], ARGV[4])
 end
 """
 #: KEYS[1]: a count of tries; one step, so that a try that begins meanwhile is not taken away with it
@@ -98,7 +119,11 @@ class Jobs(Protocol):
         ...
 
     def depth(self) -> dict[str, int]:
-        """Jobs waiting, by queue."""
+        """Jobs waiting, by queue. Costs the same however many wait."""
+        ...
+
+    def refused(self) -> int:
+        """What workers found in the queues that is none of our jobs, and have removed."""
         ...
 
     def ping(self) -> None:
@@ -122,31 +147,27 @@ def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
 
 
 class RedisJobs:
-    """Jobs over RQ. expected: as of Outage."""
+    """Jobs over Redis, in RQ's layout. expected: as of Outage. max_queued: decisions that may wait in the list."""
 
-    def __init__(self, client: "redis.Redis", *, expected: bool = True) -> None:
+    def __init__(self, client: "redis.Redis", *, expected: bool = True, max_queued: int = MAX_QUEUED) -> None:
         self.client = client
         self.outage = Outage(expected=expected)
-        self._answer = Queue(ANSWER_QUEUE, connection=client)
-        self._learn = Queue(LEARN_QUEUE, connection=client)
+        self._answer = queue_on(client, ANSWER_QUEUE)
+        self._answers = AnswerQueue(client, max_queued=max_queued)
+        self._learn = queue_on(client, LEARN_QUEUE)
 
     def enqueue_learn(self, label: PolicyLabel) -> None:
         """Queue one learn job unless one is queued: feedback by the thousand makes one."""
 
         def work() -> None:
-            # The key expires, a job that nobody has taken yet stays: one is enough. Each has an id of its own, since
-            # RQ forgets a job under its id when it ends, also one that was queued under the same id meanwhile.
-            if self.client.set(_notification_key(label), 1, nx=True, px=NOTIFICATION_MS):
-                prefix = f"learn-{label}-"
-                if not any(name.startswith(prefix) for name in self._learn.job_ids):
-                    self._learn.enqueue(
-                        LEARN_JOB,
-                        label,
-                        job_id=f"{prefix}{uuid.uuid4().hex}",
-                        result_ttl=0,
-                        failure_ttl=60,
-                        job_timeout=600,
-                    )
+            # The notification expires, a job that nobody has taken yet stays: one is enough.
+            prefix = f"learn-{label}-"
+            job_id = f"{prefix}{uuid.uuid4().hex}"
+            record = record_of(self._learn, job_id=job_id, argument=label, timeout_s=600)
+            keys = [_notification_key(label), self._learn.key, Job.key_for(job_id), self._learn.redis_queues_keys]
+            fields = [part for pair in record.items() for part in pair]
+            given = [NOTIFICATION_MS, prefix, MAX_LEARN_JOBS, job_id, LEARN_RECORD_S, *fields]
+            self.client.eval(_ENQUEUE_LEARN, len(keys), *keys, *given)
 
         self._reached(work)
 
@@ -157,53 +178,29 @@ class RedisJobs:
     def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float, missing: bool = False) -> None:
         """Queue the answer job under the decision's own id, unless it is queued or being run already.
 
-        A job has a record from being queued until its worker is done. That of a job whose worker died, or whose queue
-        was lost, stays, and keeps the job from being queued until the recovery loop has found it `missing`.
+        A full queue is no error: the recovery loop queues the decision when there is room. The record of a job that
+        was lost stays, and keeps the job from being queued until the recovery loop has found it `missing`.
         """
-
-        def work() -> None:
-            records = [_running_key(decision_id)] if missing else [_running_key(decision_id), Job.key_for(decision_id)]
-            if self.client.exists(*records):
-                return
-            # Identical requests that come together have all come this far: one of them queues the job.
-            if not self.client.set(_request_key(decision_id), 1, nx=True, px=SAME_REQUEST_MS):
-                return
-            self._answer.enqueue(
-                ANSWER_JOB,
-                decision_id,
-                job_id=decision_id,
-                result_ttl=0,
-                failure_ttl=3600,
-                job_timeout=int(timeout_s) + 30,
-            )
-
-        self._reached(work)
+        self._reached(lambda: self._answers.enqueue(decision_id, timeout_s=timeout_s, missing=missing))
 
     def move_to_front(self, decision_id: DecisionId) -> None:
-        """Move its job to where workers take the next one, unless one has taken it already."""
-        self._reached(lambda: self.client.eval(_TO_FRONT, 1, self._answer.key, decision_id))
+        """Have its job taken next, unless a worker has taken it already."""
+        self._reached(lambda: self._answers.move_to_front(decision_id))
 
     def missing(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
-        """Neither waiting in RQ's list nor marked as running by a live worker."""
+        """Those that neither wait in the list nor are taken or run by a live worker."""
         wanted = list(ids)
-        if not wanted:
-            return []
-
-        def work() -> list[DecisionId]:
-            queued = set(self._answer.job_ids)
-            running = self.client.mget([_running_key(i) for i in wanted])
-            return [i for i, mark in zip(wanted, running, strict=True) if mark is None and i not in queued]
-
-        return self._reached(work)
+        return self._reached(lambda: self._answers.missing(wanted))
 
     def begin_run(self, decision_id: DecisionId) -> int:
         """Mark the decision as running; how many workers have begun it before. The mark fades as of `mark_running`."""
 
         def work() -> int:
             with self.client.pipeline(transaction=False) as pipeline:
-                pipeline.set(_running_key(decision_id), 1, ex=RUNNING_S)
+                pipeline.set(running_key(decision_id), 1, ex=RUNNING_S)
+                pipeline.delete(taken_key(decision_id))
                 pipeline.get(_tries_key(decision_id))
-                _, tries = pipeline.execute()
+                _, _, tries = pipeline.execute()
             return int(tries or 0)
 
         return self._reached(work)
@@ -213,7 +210,7 @@ class RedisJobs:
 
         def work() -> None:
             with self.client.pipeline(transaction=False) as pipeline:
-                pipeline.delete(_running_key(decision_id), _request_key(decision_id))
+                pipeline.delete(running_key(decision_id))
                 if kept:
                     pipeline.delete(_tries_key(decision_id))
                     pipeline.publish(CHANNEL, f"outcome:{decision_id}")
@@ -227,7 +224,7 @@ class RedisJobs:
         def work() -> None:
             with self.client.pipeline(transaction=False) as pipeline:
                 for decision_id in ids:
-                    pipeline.set(_running_key(decision_id), 1, ex=RUNNING_S)
+                    pipeline.set(running_key(decision_id), 1, ex=RUNNING_S)
                 pipeline.execute()
 
         if ids:
@@ -236,11 +233,11 @@ class RedisJobs:
     def unmark_running(self, *ids: DecisionId) -> None:
         """No worker is running these."""
         if ids:
-            self._reached(lambda: self.client.delete(*map(_running_key, ids)))
+            self._reached(lambda: self.client.delete(*map(running_key, ids)))
 
     def is_running(self, decision_id: DecisionId) -> bool:
         """True if a worker marked this as running within RUNNING_S."""
-        return self._reached(lambda: bool(self.client.exists(_running_key(decision_id))))
+        return self._reached(lambda: bool(self.client.exists(running_key(decision_id))))
 
     def claim_recovery(self, label: PolicyLabel, *, for_s: float) -> bool:
         """True if this process is the first to claim a pass of the recovery loop within so many seconds."""
@@ -272,8 +269,20 @@ class RedisJobs:
         return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
-        """Length of the two lists."""
-        return self._reached(lambda: {"answer": self._answer.count, "learn": self._learn.count})
+        """Length of the two lists, in one step."""
+
+        def work() -> dict[str, int]:
+            with self.client.pipeline(transaction=False) as pipeline:
+                pipeline.llen(self._answer.key)
+                pipeline.llen(self._learn.key)
+                answer, learn = pipeline.execute()
+            return {"answer": int(answer), "learn": int(learn)}
+
+        return self._reached(work)
+
+    def refused(self) -> int:
+        """What workers found in the queues that is none of our jobs, since this Redis has been counting."""
+        return self._reached(lambda: int(self.client.get(REFUSED_KEY) or 0))
 
     def ping(self) -> None:
         """Raises QueueError if Redis does not answer on a new connection.
@@ -315,14 +324,6 @@ def _unreachable(error: Exception) -> QueueError:
 
 def _notification_key(label: str) -> str:
     return f"ragbandit:bell:{label}"
-
-
-def _request_key(decision_id: str) -> str:
-    return f"ragbandit:request:{decision_id}"
-
-
-def _running_key(decision_id: str) -> str:
-    return f"ragbandit:running:{decision_id}"
 
 
 def _tries_key(decision_id: str) -> str:
@@ -376,6 +377,11 @@ class MemoryJobs:
         """The jobs enqueued so far."""
         self._check()
         return {"answer": len(self.enqueued), "learn": len(self.notified)}
+
+    def refused(self) -> int:
+        """None: nobody else reaches this queue."""
+        self._check()
+        return 0
 
     def ping(self) -> None:
         """Nothing to reach."""

@@ -110,7 +110,8 @@ def make_jobs(settings: Settings) -> RedisJobs:
             "no Redis is running: /v1/answer waits until one is; the learner finds feedback by polling the database",
             extra={"action": "jobs"},
         )
-    return RedisJobs(connect(redis_url(settings), timeout_s=1.0), expected=expected)
+    client = connect(redis_url(settings), timeout_s=1.0)
+    return RedisJobs(client, expected=expected, max_queued=settings.workers.max_queued)
 
 
 def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learner:

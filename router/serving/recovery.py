@@ -29,12 +29,15 @@ class Recovered:
 def recover(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Recovered:
     """Notify the learner of what is ready to learn; queue unanswered decisions that are neither queued nor running.
 
-    Raises QueueError if Redis cannot be reached: the next pass finds the same.
+    No more are queued than the answer queue has room for; the rest waits in the database. Raises QueueError if Redis
+    cannot be reached: the next pass finds the same.
     """
     ready = ledger.ready(closing_rule(settings.learning), now=now, limit=1)
     if ready:
         jobs.enqueue_learn(ledger.label)
-    missing = jobs.missing(ledger.unanswered(before=now - settings.workers.retry_after_s, limit=LIMIT))
+    room = min(LIMIT, settings.workers.max_queued - jobs.depth()["answer"])
+    due = ledger.unanswered(before=now - settings.workers.retry_after_s, limit=LIMIT) if room > 0 else []
+    missing = jobs.missing(due)[: max(0, room)]
     for decision_id in missing:
         jobs.enqueue_answer(decision_id, timeout_s=settings.budget.seconds, missing=True)
     if missing:

@@ -6,7 +6,7 @@ workers for answers. It never learns by itself unless `learn()` is called.
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager
@@ -395,7 +395,8 @@ class Router:
             failed_notifications=self.failed_notifications,
             feedback_to_policy_ms=percentiles(tuple(self.snapshots.lags)),
             route_queue=self.service.depth(),
-            jobs=self._waiting_jobs(),
+            jobs=self._asked_of_redis(self.jobs.depth),
+            jobs_refused=self._asked_of_redis(self.jobs.refused),
         )
 
     def waiting(self) -> int:
@@ -440,9 +441,9 @@ class Router:
     ) -> None:
         self.close()
 
-    def _waiting_jobs(self) -> dict[str, int] | None:
+    def _asked_of_redis(self, ask: Callable[[], Reply]) -> Reply | None:
         try:
-            return self.jobs.depth()
+            return ask()
         except QueueError:
             return None
 

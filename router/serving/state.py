@@ -49,6 +49,8 @@ class RouterState:
     route_queue: int
     #: jobs waiting, by queue; None if Redis cannot be reached
     jobs: Mapping[str, int] | None
+    #: what workers found in the queues that is none of our jobs; None if Redis cannot be reached
+    jobs_refused: int | None
 
 
 def percentiles(lags_s: Sequence[float]) -> LagPercentiles:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from rq import Queue
 from rq.job import Job
+from rq.serializers import JSONSerializer
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, QueueError
@@ -54,8 +55,8 @@ def test_notifications_of_the_learner_coalesce(jobs, redis_client):
     """A thousand notifications for one ledger are one learn job, with the ledger's label as its only argument."""
     for _ in range(1000):
         jobs.enqueue_learn("main")
-    (job,) = Queue(LEARN_QUEUE, connection=redis_client).jobs
-    assert (job.func_name, job.args) == ("workers.tasks.learn", ("main",))
+    (job,) = Queue(LEARN_QUEUE, connection=redis_client, serializer=JSONSerializer).jobs
+    assert (job.func_name, job.args) == ("workers.tasks.learn", ["main"])
     assert jobs.depth() == {"answer": 0, "learn": 1}
 
 
@@ -96,8 +97,9 @@ def test_enqueue_answer(jobs, redis_client):
     jobs.enqueue_answer("d1", timeout_s=5.0)
     queue = Queue(ANSWER_QUEUE, connection=redis_client)
     assert queue.job_ids == ["d1"]
-    job = Job.fetch("d1", connection=redis_client)
-    assert (job.func_name, job.args, job.timeout) == ("workers.tasks.answer", ("d1",), 35)
+    job = Job.fetch("d1", connection=redis_client, serializer=JSONSerializer)
+    assert (job.func_name, job.args, job.timeout) == ("workers.tasks.answer", ["d1"], 35)
+    assert (job.origin, job.get_status()) == (ANSWER_QUEUE, "queued")
 
 
 def test_enqueue_answer_twice(jobs):

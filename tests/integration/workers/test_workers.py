@@ -17,6 +17,7 @@ import yaml
 from rq import Queue
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import StoreError
 from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
@@ -175,17 +176,23 @@ def test_a_job_that_was_queued_twice_is_done_once(make_worker, caplog):
     assert not worker.client.exists(f"rq:job:{key}")
 
 
-def test_a_job_that_fails_is_logged(make_worker, caplog):
-    """A job that raises, or has a name that nobody knows, is logged with its traceback; the thread takes the next."""
+def test_a_job_that_fails_is_logged(make_worker, caplog, monkeypatch):
+    """A job that raises is logged with its traceback; the thread takes the next."""
     worker = make_worker(arms={"single_step": {}}, generator=Gathering(1))
-    queue = Queue(ANSWER_QUEUE, connection=worker.client)
-    queue.enqueue("workers.tasks.unheard_of", "x", job_id="unknown")
-    (key,) = ask(worker, 1)
+    failing, key = ask(worker, 2)
+    task = worker.context.store.answer_task
+
+    def answer_task(wanted):
+        if wanted == failing:
+            raise StoreError("the database did not answer")
+        return task(wanted)
+
+    monkeypatch.setattr(worker.context.store, "answer_task", answer_task)
     worker.consumers.start(ANSWER_QUEUE, threads=1, burst=True)
     assert worker.consumers.wait(20)
-    assert worker.router.store.outcomes_by_id([key])
+    assert list(worker.router.store.outcomes_by_id([failing, key])) == [key]
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert (record.job, record.id, record.exc_info[0]) == ("workers.tasks.unheard_of", "unknown", KeyError)
+    assert (record.job, record.id, record.exc_info[0]) == ("workers.tasks.answer", failing, StoreError)
 
 
 def test_learning_needs_no_redis(tmp_path, settings):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -34,11 +34,6 @@ from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.bootstrap import check_packages, check_port, check_weights
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.database import Database, migrate
-
-if TYPE_CHECKING:
-    import socket
-
-    import uvicorn
 
 __all__ = ["add_verbs"]
 
@@ -77,36 +72,14 @@ def _add_serve(app: typer.Typer, *, check: Check) -> None:
             # would hold up every request.
             take_over = partial(_take_over_arms, router, config=loaded.file, check=check)
             signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=take_over, daemon=True).start())
-            server = _http_server(router)
+            from ragbandit.router.api.app import create_app
+            from ragbandit.router.api.server import make_server
+
+            server = make_server(create_app(lambda: router), settings=settings.server)
             with contextlib.suppress(KeyboardInterrupt):
                 server.run()
             if not server.started:
                 raise typer.Exit(3)
-
-
-def _http_server(router: Router) -> "uvicorn.Server":
-    """The HTTP server of this router; it logs its address once it accepts connections."""
-    import uvicorn
-
-    from ragbandit.router.api.app import create_app
-
-    class Announcing(uvicorn.Server):
-        async def startup(self, sockets: "list[socket.socket] | None" = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                port = self.servers[0].sockets[0].getsockname()[1]
-                log.info("listening on http://%s:%d", self.config.host, port, extra={"action": "serve"})
-
-    server = router.settings.server
-    return Announcing(
-        uvicorn.Config(
-            create_app(lambda: router),
-            host=server.host,
-            port=server.port,
-            log_level="info" if server.access_log else "warning",
-            access_log=server.access_log,
-        )
-    )
 
 
 def _migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:

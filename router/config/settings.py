@@ -274,6 +274,13 @@ class ServerSettings(_Section):
     max_unanswered: Annotated[int, Field(ge=1)] = 10_000
     #: of one tenant among those; beyond it 429
     tenant_unanswered: Annotated[int, Field(ge=1)] = 200
+    #: open connections; further ones are refused with 503, but for a few that may ask /health, /ready and /metrics.
+    #: Less where `ulimit -n` allows fewer files
+    max_connections: Annotated[int, Field(ge=1)] = 2000
+    #: a request must have arrived whole, and a reply must be taken, within that long; else the connection is closed
+    request_timeout_s: Seconds = 10.0
+    #: at SIGTERM and SIGINT requests are finished for that long; waits for answers end at once, with 202
+    shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
     #: one line per request on standard output; off, since /metrics counts requests by path and status
     access_log: bool = False
 

@@ -51,6 +51,7 @@ class PendingAnswers:
         #: tenant -> its decisions among those, and its questions that are being decided
         self._by_tenant: dict[str, int] = {}
         self._refused = {"count": 0, "tenant": 0}
+        self._ending = False
         self._requests: MicroBatcher[Decision, Future[Outcome]] = MicroBatcher(
             self._request_batch, name="ragbandit-requests", limit=MAX_BATCH, limits=limits
         )
@@ -87,6 +88,15 @@ class PendingAnswers:
     def request(self, decision: Decision) -> "Future[Outcome]":
         """Ask a worker for the answer, once or again; a Future of the outcome, to be given to `remove` after use."""
         return self._request_batch([decision])[0]
+
+    def end_waits(self) -> None:
+        """Whoever waits for an outcome, now or later, gets a TimeoutError at once: the process is about to end."""
+        with self._lock:
+            self._ending = True
+            waiting = [future for futures in self._futures.values() for future in futures]
+            self._futures.clear()
+        for future in waiting:
+            self._give_up(future)
 
     def check_admission(self) -> None:
         """Raises Overloaded if what came now would wait too long until a worker is asked."""
@@ -158,12 +168,21 @@ class PendingAnswers:
         for decision in decisions:
             if decision.id not in found:
                 self._notifier.request_answer(decision.id)
+        if self._ending:
+            for future in futures:
+                self._give_up(future)
         return futures
+
+    @staticmethod
+    def _give_up(future: "Future[Outcome]") -> None:
+        with suppress(InvalidStateError):  # it has its outcome
+            future.set_exception(TimeoutError("the process is about to end"))
 
     def _add(self, decision: Decision) -> "Future[Outcome]":
         future: Future[Outcome] = Future()
         with self._lock:
-            self._futures.setdefault(decision.id, []).append(future)
+            if not self._ending:
+                self._futures.setdefault(decision.id, []).append(future)
             if decision.id not in self._unanswered:
                 tenant = decision.query.tenant
                 self._unanswered[decision.id] = tenant

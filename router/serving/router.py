@@ -421,6 +421,10 @@ class Router:
         """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it."""
         return self.readiness.parts()
 
+    def end_waits(self) -> None:
+        """End all waits for answers as if their time had run out; the answers are stored when they come."""
+        self._pending.end_waits()
+
     def close(self) -> None:
         """Finish the requests handed in, stop all threads, close the connections."""
         self.service.close()

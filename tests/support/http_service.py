@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 
 import httpx
-import uvicorn
 
 from ragbandit.router.api.app import create_app
+from ragbandit.router.api.server import make_server
 from ragbandit.router.jobs.queue import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_outcome
@@ -19,13 +19,12 @@ QUESTION = "Who wrote Dracula?"
 class Service:
     """A uvicorn in a thread; `router` is what it serves."""
 
-    def __init__(self, settings) -> None:
+    def __init__(self, settings, *, loop: str = "asyncio") -> None:
         self.jobs = MemoryJobs()
         self.app = create_app(lambda: Router.open(settings, jobs=self.jobs))
-        config = uvicorn.Config(self.app, port=0, log_level="warning", ws="none", loop="asyncio", lifespan="on")
-        self._server = uvicorn.Server(config)
-        # Signals belong to pytest: the server is run without its handlers.
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._server._serve()), name="uvicorn")
+        served = settings.server.model_copy(update={"host": "127.0.0.1", "port": 0})
+        self._server = make_server(self.app, settings=served, loop=loop)
+        self._thread = threading.Thread(target=self._run, name="uvicorn")
         self._thread.start()
         give_up = time.monotonic() + 20
         while not self._server.started:
@@ -35,6 +34,11 @@ class Service:
         port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.http = httpx.Client(base_url=self.url, timeout=30)
+
+    def _run(self) -> None:
+        # Signals belong to pytest: the server is run without its handlers.
+        with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+            runner.run(self._server._serve())
 
     @property
     def router(self) -> Router:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -41,3 +42,36 @@ def test_serve_refuses_a_port_that_is_taken(tmp_path):
         )
     assert done.returncode == 2
     assert "CONFIG_INVALID server.port" in done.stderr
+
+
+def test_serve_ends_while_clients_wait(tmp_path):
+    """At SIGTERM clients that wait for answers get their 202, those that hung up hold nothing up, and `serve` ends."""
+    (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\n")
+    command = [sys.executable, "-m", "ragbandit", "serve", "--port", "0"]
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    body = b'{"question": "Who wrote Dracula?"}'
+    head = b"POST /v1/answer?wait_s=600 HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head += b"content-length: %d\r\n\r\n"
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True) as serving:
+        try:
+            lines = iter(serving.stderr.readline, "")
+            port = next(int(found[1]) for line in lines if (found := re.search(r"127.0.0.1:(\d+)", line)))
+            links = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(100)]
+            for link in links:
+                link.sendall(head % len(body) + body)
+            give_up = time.monotonic() + 20
+            while httpx.get(f"http://127.0.0.1:{port}/v1/status").json()["counters"]["decided"] < 100:
+                assert time.monotonic() < give_up
+                time.sleep(0.1)
+            for link in links[:50]:
+                link.close()
+        finally:
+            serving.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            serving.communicate(timeout=30)
+    assert time.monotonic() - began < 8
+    for link in links[50:]:
+        reply = link.recv(65536)
+        assert reply.startswith(b"HTTP/1.1 202 ")
+        assert b'"status":"pending"' in reply
+        link.close()

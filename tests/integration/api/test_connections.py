@@ -1,0 +1,214 @@
+"""HTTP over raw sockets: slow, half-closed, too many, odd and leaving clients, on both event loops."""
+
+import contextlib
+import json
+import resource
+import socket
+import time
+
+import pytest
+
+from ragbandit.router.api import protocol
+from tests.support.http_service import QUESTION, Service, routed
+
+BODY = json.dumps({"question": QUESTION}).encode()
+
+
+@pytest.fixture
+def loop():
+    """What a service runs on where uvloop is installed, as it is with uvicorn[standard]."""
+    return "uvloop"
+
+
+@pytest.fixture
+def serve_on(loop, settings):
+    """A factory of services on that event loop."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**server) -> Service:
+            service = Service(settings(server=server), loop=loop)
+            stack.callback(service.close)
+            service._server.config.timeout_keep_alive = 1
+            return service
+
+        yield start
+
+
+def connected(service, data: bytes = b"") -> socket.socket:
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    link = socket.create_connection((host, int(port)), 20)
+    link.sendall(data)
+    return link
+
+
+def post(path: str = "/v1/route", *, body: bytes = BODY, headers: str = "", length: int | None = None) -> bytes:
+    length = len(body) if length is None else length
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{headers}"
+    return head.encode() + b"\r\n" + body
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+
+
+def everything(link: socket.socket) -> bytes:
+    """All that comes until the server closes the connection."""
+    received = b""
+    with link, contextlib.suppress(ConnectionResetError):
+        while piece := link.recv(65536):
+            received += piece
+    return received
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"POST /v1/ro", b"POST /v1/route HTTP/1.1\r\nhost: x\r\n", post(length=500), b"\r\n", get("/health") + b"GE"],
+    ids=["nothing", "path", "headers", "body", "line", "second"],
+)
+def test_a_request_that_does_not_arrive(serve_on, sent):
+    """A client that sends a part of a request is cut off after request_timeout_s, with 408, and others are served."""
+    service = serve_on(request_timeout_s=0.5)
+    began = time.monotonic()
+    received = everything(connected(service, sent))
+    assert time.monotonic() - began < 5
+    assert sent.startswith(b"GET /health") or b" 408 " in received[:20]
+    routed(service.http)
+
+
+def test_a_request_that_drips(serve_on):
+    """A client that sends a byte now and then is cut off too: the time is for the whole request."""
+    service = serve_on(request_timeout_s=0.5)
+    link = connected(service)
+    began = time.monotonic()
+    with link, contextlib.suppress(OSError):
+        for byte in post(body=b"x" * 1000):
+            link.sendall(bytes([byte]))
+            time.sleep(0.05)
+    assert time.monotonic() - began < 10
+
+
+def test_half_sent_requests_do_not_stay(serve_on):
+    """Hundreds of half-sent requests are all gone soon, and leave no connection behind."""
+    service = serve_on(request_timeout_s=0.5)
+    links = [connected(service, b"POST /v1/route HTTP/1.1\r\n") for _ in range(200)]
+    assert all(b" 408 " in everything(link)[:20] for link in links)
+    assert len(service._server.server_state.connections) <= 1
+    assert service.app.state.limits.cut_off == 200
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_reply_that_is_not_taken(serve_on):
+    """A client that asks and asks and reads nothing is cut off."""
+    service = serve_on(request_timeout_s=0.5)
+    link = connected(service)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    link.settimeout(0.5)
+    with contextlib.suppress(OSError):
+        for _ in range(2000):
+            link.sendall(get("/openapi.json"))
+    give_up = time.monotonic() + 8
+    while service._server.server_state.connections:
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    link.close()
+
+
+def test_headers_without_end(serve_on):
+    """Path and headers over 64 KiB are refused with 431."""
+    service = serve_on()
+    link = connected(service)
+    with contextlib.suppress(OSError):
+        link.sendall(b"GET /health HTTP/1.1\r\nx: " + b"a" * protocol.MAX_HEAD_BYTES)
+    assert everything(link).startswith(b"HTTP/1.1 431 ")
+    routed(service.http)
+
+
+def test_too_many_connections(serve_on, caplog):
+    """Beyond max_connections a request is 503 with Retry-After and the log says so; operators are still answered."""
+    service = serve_on(max_connections=5)
+    with contextlib.ExitStack() as open_links:
+        for _ in range(5):
+            open_links.enter_context(connected(service))
+        refusal = everything(connected(service, post()))
+        assert refusal.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in refusal.lower()
+        assert b'"OVERLOADED"' in refusal
+        for path in sorted(protocol.OPERATOR_PATHS):
+            assert everything(connected(service, get(path))).startswith(b"HTTP/1.1 200 ")
+        for _ in range(protocol.OPERATORS):
+            open_links.enter_context(connected(service))
+        assert everything(connected(service)).startswith(b"HTTP/1.1 503 ")
+        give_up = time.monotonic() + 5
+        while "connections were refused" not in caplog.text:
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+    give_up = time.monotonic() + 5
+    while not everything(connected(service, post(headers="connection: close\r\n"))).startswith(b"HTTP/1.1 200 "):
+        assert time.monotonic() < give_up
+
+
+def test_open_files_bound_connections(monkeypatch):
+    """Where the process may open few files, fewer connections are served than are configured."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
+    assert protocol.most_connections(2000) == 256 - protocol.RESERVED_FILES - protocol.OPERATORS
+    assert protocol.most_connections(100) == 100
+
+
+@pytest.mark.parametrize("offered", ["websocket", "h2c"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_upgrade_is_declined(serve_on, offered, at_once):
+    """A POST with a body that offers another protocol is answered as any other, and so is what follows it."""
+    service = serve_on()
+    sent = post(headers=f"connection: Upgrade, HTTP2-Settings\r\nupgrade: {offered}\r\n")
+    link = connected(service, sent if at_once else sent[:-20])
+    if not at_once:
+        time.sleep(0.05)
+        link.sendall(sent[-20:])
+    link.sendall(post(headers="connection: close\r\n"))
+    assert everything(link).count(b"HTTP/1.1 200 ") == 2
+
+
+def test_connect_is_refused(serve_on):
+    """CONNECT, which asks for a tunnel, is refused."""
+    service = serve_on()
+    received = everything(connected(service, b"CONNECT x:443 HTTP/1.1\r\nhost: x:443\r\nconnection: close\r\n\r\n"))
+    assert received.startswith((b"HTTP/1.1 40", b"HTTP/1.1 50"))
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("requests", [[post()], [get("/health"), post(), get("/ready")]], ids=["one", "pipelined"])
+def test_a_half_closed_client(serve_on, requests):
+    """A client that closes its sending side after whole requests gets every reply, also those that take a while."""
+    service = serve_on()
+    encode = service.router.encoder.encode
+    service.router.encoder.encode = lambda texts: time.sleep(0.4) or encode(texts)
+    link = connected(service, b"".join(requests))
+    link.shutdown(socket.SHUT_WR)
+    assert everything(link).count(b"HTTP/1.1 200 ") == len(requests)
+
+
+def test_a_half_closed_half_request(serve_on):
+    """A client that closes its sending side in the middle of a request is not waited for."""
+    service = serve_on()
+    link = connected(service, post(length=500))
+    link.shutdown(socket.SHUT_WR)
+    began = time.monotonic()
+    everything(link)
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_client_that_leaves_is_not_taken_for_half_closed(serve_on):
+    """A client that closes its connection while it waits is noticed within a second."""
+    service = serve_on()
+    link = connected(service, post("/v1/answer?wait_s=600"))
+    give_up = time.monotonic() + 10
+    while not service.jobs.enqueued:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    (key,) = service.jobs.enqueued
+    link.close()
+    give_up = time.monotonic() + 1
+    while service.router.awaits(key):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)

@@ -14,7 +14,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
-from ragbandit.router.api.decisions import DECISIONS, add_decisions
+from ragbandit.router.api.decisions import add_decisions
 from ragbandit.router.api.dependencies import CallerGone
 from ragbandit.router.api.descriptions import describe
 from ragbandit.router.api.feedback import FEEDBACK, add_feedback
@@ -23,6 +23,7 @@ from ragbandit.router.api.middleware import LimitsMiddleware
 from ragbandit.router.api.operations import OPERATIONS, add_operations, state_of
 from ragbandit.router.api.requests import complaint
 from ragbandit.router.api.responses import ERRORS, JsonReply, error_body, refusal
+from ragbandit.router.api.routing import DECISIONS
 from ragbandit.router.api.threads import Reads
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.serving.micro_batching import SERVE_S

@@ -33,6 +33,10 @@ class Client:
         """POST /v1/route. `more`: context, arms, budget, tenant as in the HTTP body."""
         return self._post("/v1/route", {"question": question, "decision_id": decision_id, **more})
 
+    def route_batch(self, items: Sequence[Mapping[str, object]]) -> list[Reply]:
+        """POST /v1/route/batch, each item as the body of /v1/route; a decision or {"error": ...} per item."""
+        return self._post_items("/v1/route/batch", items)
+
     def answer(
         self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: object
     ) -> Reply:
@@ -54,13 +58,7 @@ class Client:
 
     def feedback_batch(self, items: Sequence[Mapping[str, object]]) -> list[Reply]:
         """POST /v1/feedback/batch; a receipt or {"error": ...} per item."""
-        try:
-            sent = [dict(item) for item in items]
-        except (TypeError, ValueError) as error:
-            remedy = "pass a list of dicts, each as the body of /v1/feedback"
-            raise InvalidInput('"items" must be a list of mappings', field="items", remedy=remedy) from error
-        reply = self._post("/v1/feedback/batch", {"items": sent})
-        return list(reply["items"])
+        return self._post_items("/v1/feedback/batch", items)
 
     def decision(self, decision_id: str) -> Reply:
         """GET /v1/decisions/{id}."""
@@ -106,6 +104,15 @@ class Client:
     ) -> Reply:
         sent = {key: value for key, value in body.items() if value is not None}
         return self._reply("POST", path, json=sent, params=params, timeout=timeout_s or self._timeout_s)
+
+    def _post_items(self, path: str, items: Sequence[Mapping[str, object]]) -> list[Reply]:
+        try:
+            sent = [dict(item) for item in items]
+        except (TypeError, ValueError) as error:
+            remedy = f"pass a list of dicts, each as the body of {path.removesuffix('/batch')}"
+            raise InvalidInput('"items" must be a list of mappings', field="items", remedy=remedy) from error
+        reply = self._post(path, {"items": sent})
+        return list(reply["items"])
 
     def _reply(self, method: str, path: str, **more: Any) -> Reply:
         try:

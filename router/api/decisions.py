@@ -1,4 +1,4 @@
-"""Decision endpoints: route, answer, outcomes, cancel, and the record of a decision."""
+"""Decision endpoints: answer, outcomes, cancel, and the record of a decision."""
 
 import asyncio
 import time
@@ -9,9 +9,9 @@ from fastapi import Path as PathParameter
 from fastapi import Query as QueryParameter
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import CallerWatch, IdempotencyKey, awaited, reads_of, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, all_done, awaited, reads_of, router_of
 from ragbandit.router.api.reply_types import OutcomeReply
-from ragbandit.router.api.requests import OutcomeBody, RouteBody, identity
+from ragbandit.router.api.requests import OutcomeBody, RouteBody
 from ragbandit.router.api.responses import (
     REPLIES,
     JsonReply,
@@ -20,17 +20,13 @@ from ragbandit.router.api.responses import (
     headers,
     pending_json,
     record_json,
-    route_json,
 )
+from ragbandit.router.api.routing import DECISIONS, add_routing, decide, query_of
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.micro_batching import SERVE_S
 from ragbandit.router.serving.validation import made_outcome
-from ragbandit.router.types import ArmName, Budget, Decision, DecisionId, Query, RunBy
 
-__all__ = ["DECISIONS", "add_decisions"]
-
-#: tag of these endpoints in /docs
-DECISIONS = "Decisions"
+__all__ = ["add_decisions"]
 
 #: longest wait_s of /v1/answer, seconds
 MAX_WAIT_S = 600
@@ -50,22 +46,12 @@ WaitParameter = Annotated[
 
 def add_decisions(app: FastAPI) -> None:
     """Put the endpoints of decisions on the app."""
+    add_routing(app)
     _add_asking(app)
     _add_reading(app)
 
 
 def _add_asking(app: FastAPI) -> None:
-    @app.post(
-        "/v1/route", tags=[DECISIONS], summary="Choose an arm for your own pipeline", responses=REPLIES["/v1/route"]
-    )
-    async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
-        """Draw an arm for a question. Your own pipeline runs it and reports what happened to /v1/outcomes.
-
-        The decision is stored, with the probability of every arm, before the reply is sent.
-        """
-        decision, seconds = await _decide(request, _query(body, idempotency_key), run_by="caller")
-        return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
-
     @app.post("/v1/answer", tags=[DECISIONS], summary="Answer a question", responses=REPLIES["/v1/answer"])
     async def answer(
         body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None, wait_s: WaitParameter = None
@@ -79,20 +65,16 @@ def _add_asking(app: FastAPI) -> None:
         if wait_s is not None and not 0 <= wait_s <= MAX_WAIT_S:
             remedy = f"send a number in [0, {MAX_WAIT_S}]"
             raise InvalidInput(f'"wait_s" is out of range: {wait_s!r}', field="wait_s", remedy=remedy)
-        query = _query(body, idempotency_key)
+        query = query_of(body, key=idempotency_key)
         with router.answer_place(query):
-            decision, seconds = await _decide(request, query, run_by="worker")
+            decision, seconds = await decide(request, query, run_by="worker")
             # Not given up with the caller: the decision is stored, and the recovery loop would ask for its answer.
             waiting = await asyncio.wait_for(asyncio.wrap_future(router.submit_request(decision)), SERVE_S)
         wait_s = router.settings.server.answer_wait_s if wait_s is None else wait_s
         try:
-            if waiting.done():  # wait_for with 0 s gives up before a wrapped Future can say so
-                outcome = waiting.result()
-            else:
-                with CallerWatch(request, [waiting]) as caller:
-                    outcome = await caller.wait(asyncio.wrap_future(waiting), limit_s=wait_s)
-        except TimeoutError:
-            return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
+            if not await all_done(request, [waiting], limit_s=wait_s):
+                return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
+            outcome = waiting.result()
         finally:
             router.forget(decision.id, waiting)
         return JsonReply(answer_json(decision, outcome, seconds=seconds), headers=headers(decision))
@@ -136,27 +118,3 @@ def _add_reading(app: FastAPI) -> None:
         router = router_of(request)
         found = await reads_of(request).run(lambda: router.cancel(decision_id))
         return JsonReply(cancellation_json(found), status_code=202 if found.status is None else 200)
-
-
-def _query(body: RouteBody, idempotency_key: str | None) -> Query:
-    key = identity(body.decision_id, key=idempotency_key, field="decision_id")
-    return Query(
-        id=None if key is None else DecisionId(key),
-        text=body.question,
-        context=body.context,
-        arms=None if body.arms is None else tuple(ArmName(arm) for arm in body.arms),
-        budget=Budget(**body.budget.model_dump()),
-        tenant=body.tenant,
-    )
-
-
-async def _decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
-    router, metrics = router_of(request), request.app.state.metrics
-    began = time.perf_counter()
-    decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
-    seconds = time.perf_counter() - began
-    metrics.route_seconds.observe(seconds)
-    metrics.decisions.labels(decision.arm, decision.explored).inc()
-    if decision.fault:
-        metrics.faults.inc()
-    return decision, seconds

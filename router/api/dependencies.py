@@ -1,9 +1,10 @@
 """Dependencies of the endpoints: the router in use, shared parameters, and waiting without blocking the event loop."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+import itertools
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Header, Request
 
@@ -12,7 +13,7 @@ from ragbandit.router.errors import NotReady
 from ragbandit.router.serving.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
 
-__all__ = ["CallerGone", "CallerWatch", "IdempotencyKey", "awaited", "awaited_all", "reads_of", "router_of"]
+__all__ = ["CallerGone", "IdempotencyKey", "all_done", "awaited", "awaited_all", "reads_of", "router_of"]
 
 Reply = TypeVar("Reply")
 
@@ -41,45 +42,70 @@ class CallerGone(Exception):
     """The caller has closed its connection: nobody reads a reply."""
 
 
-class CallerWatch:
-    """Waits for the work of a request. When the caller closes the connection, what has not begun is cancelled.
+async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
+    """Wait for the work of a request; False if not all of it is done after so many seconds. The body has been read.
 
-    Use it as a context manager: it watches the connection inside the `with` block.
+    Raises CallerGone when the caller closes the connection: what has not begun is cancelled, the rest is counted as
+    unseen.
+    """
+    if all(future.done() for future in futures):
+        return True
+    gone = False
+    with _Until(futures, limit_s=limit_s):
+        # All that can still come is the end of the connection.
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+    if not gone:
+        return all(future.done() for future in futures)
+    begun = [asyncio.wrap_future(future) for future in futures if not future.cancel()]
+    if begun:
+        await asyncio.wait(begun, timeout=limit_s)
+        request.app.state.metrics.unseen.inc(len(begun))
+    raise CallerGone
+
+
+class _Until:
+    """Context manager: what its block waits for is given up when all Futures are done, or after limit_s seconds.
+
+    One wait in the own task of the request, as `asyncio.timeout` has it: it is cancelled from outside, and the
+    cancellation ends here. A task for the connection beside one for the work costs as much as deciding.
     """
 
-    def __init__(self, request: Request, futures: "Sequence[Future[Any]]") -> None:
-        self._request = request
+    def __init__(self, futures: "Sequence[Future[Any]]", *, limit_s: float) -> None:
         self._futures = futures
-        self._gone = False
+        self._limit_s = limit_s
+        self._left = itertools.count(len(futures) - 1, -1)  # next() of it is atomic
+        self._open = True
+        self._woken = False
 
-    def __enter__(self) -> Self:
-        self._task = asyncio.create_task(self._watch())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._task.cancel()
-
-    async def wait(self, work: "Awaitable[Reply]", *, limit_s: float) -> Reply:
-        """What `work` gives. Raises CallerGone, and TimeoutError after so many seconds."""
-        try:
-            reply = await asyncio.wait_for(work, limit_s)
-        except asyncio.CancelledError:
-            if self._gone:
-                raise CallerGone from None
-            raise
-        if self._gone:
-            done = sum(not future.cancelled() for future in self._futures)
-            self._request.app.state.metrics.unseen.inc(done)
-            raise CallerGone
-        return reply
-
-    async def _watch(self) -> None:
-        # The body has been read: all that can still come is the end of the connection.
-        while (await self._request.receive())["type"] != "http.disconnect":
-            pass
-        self._gone = True
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._loop = task, asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._limit_s, self._wake)
         for future in self._futures:
+            future.add_done_callback(self._done)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        self._open = False
+        self._timer.cancel()
+        if kind is None or not issubclass(kind, asyncio.CancelledError):
+            return False
+        if self._woken and not self._task.uncancel():
+            return True
+        for future in self._futures:  # somebody else has cancelled the request
             future.cancel()
+        return False
+
+    def _done(self, _future: "Future[Any]") -> None:
+        if next(self._left) == 0 and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if self._open and not self._woken:
+            self._woken = True
+            self._task.cancel()
 
 
 async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
@@ -87,23 +113,29 @@ async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Re
 
     Raises CallerGone, and NotReady after SERVE_S seconds: the work may still be done, and the same id finds it.
     """
-    with CallerWatch(request, [future]) as caller:
-        try:
-            return await caller.wait(asyncio.wrap_future(future), limit_s=SERVE_S)
-        except TimeoutError as error:
-            raise _late(what) from error
+    if not await all_done(request, [future], limit_s=SERVE_S):
+        future.cancel()
+        raise _late(what)
+    return future.result()
 
 
 async def awaited_all(
     request: Request, futures: "Sequence[Future[Reply]]", *, what: str
 ) -> list[Reply | BaseException]:
-    """The result or the exception of each Future, in order. Raises as `awaited`."""
-    with CallerWatch(request, futures) as caller:
-        every = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
-        try:
-            return await caller.wait(every, limit_s=SERVE_S)
-        except TimeoutError as error:
-            raise _late(what) from error
+    """The result or the exception of each Future, in order; NotReady for one that is not done after SERVE_S seconds.
+
+    Raises CallerGone.
+    """
+    await all_done(request, futures, limit_s=SERVE_S)
+    results: list[Reply | BaseException] = []
+    for future in futures:
+        if not future.done():
+            future.cancel()
+            results.append(_late(what))
+        else:
+            error = future.exception()
+            results.append(future.result() if error is None else error)
+    return results
 
 
 def _late(what: str) -> NotReady:

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.state import RouterState
+from ragbandit.router.types import Decision
 
 __all__ = ["Metrics"]
 
@@ -47,6 +48,13 @@ class Metrics:
             registry=self.registry,
         )
         self.registry.register(_QueueCollector(router))
+
+    def decided(self, decision: Decision, *, seconds: float) -> None:
+        """Count a decision. seconds: from request to committed decision."""
+        self.route_seconds.observe(seconds)
+        self.decisions.labels(decision.arm, decision.explored).inc()
+        if decision.fault:
+            self.faults.inc()
 
     def text(self, state: RouterState | None) -> bytes:
         """Prometheus text. state: of the router; None where it could not be read, which leaves its metrics out."""

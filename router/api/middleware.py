@@ -16,6 +16,7 @@ __all__ = ["LimitsMiddleware"]
 #: path of a POST -> the queues in which it would wait
 _QUEUES: Final[Mapping[str, tuple[Queue, ...]]] = {
     "/v1/route": ("questions",),
+    "/v1/route/batch": ("questions",),
     "/v1/answer": ("questions", "answers"),
     "/v1/outcomes": ("outcomes",),
     "/v1/feedback": ("feedback",),

@@ -40,6 +40,7 @@ __all__ = [
     "PendingReply",
     "ReadyReply",
     "RecordReply",
+    "RouteBatchReply",
     "RouteReply",
     "StatusReply",
 ]
@@ -78,6 +79,12 @@ class RouteReply(DecisionFields):
     """A decision; route_ms: from request to committed decision."""
 
     route_ms: float
+
+
+class RouteBatchReply(TypedDict):
+    """One entry per item, in order."""
+
+    items: list["RouteReply | ErrorReply"]
 
 
 class OutcomeFields(TypedDict):

@@ -14,7 +14,16 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.validation import checked_id
 from ragbandit.router.types import OutcomeStatus
 
-__all__ = ["BudgetBody", "FeedbackBatchBody", "FeedbackBody", "OutcomeBody", "RouteBody", "complaint", "identity"]
+__all__ = [
+    "BudgetBody",
+    "FeedbackBatchBody",
+    "FeedbackBody",
+    "OutcomeBody",
+    "RouteBatchBody",
+    "RouteBody",
+    "complaint",
+    "identity",
+]
 
 #: the header that may stand for decision_id or feedback_id
 KEY_HEADER: Final = "Idempotency-Key"
@@ -84,6 +93,16 @@ class RouteBody(_Body):
     tenant: str = Field(default="default", description="whose question it is; kept with the decision")
 
 
+class RouteBatchBody(_Body):
+    """Many questions; each is decided or refused for itself."""
+
+    model_config = _example(
+        items=[{"question": "Who wrote Dracula?", "decision_id": "ticket-4711"}, {"question": "And who filmed it?"}]
+    )
+
+    items: list[dict[str, Any]] = Field(description="each as the body of /v1/route, with an id of its own")
+
+
 class FeedbackBody(_Body):
     """One judgement: exactly one of label, rating and reward."""
 
@@ -140,7 +159,7 @@ class OutcomeBody(_Body):
 #: required fields -> their type in JSON
 _REQUIRED: Final = {
     name: "list" if field.annotation == list[dict[str, Any]] else "string"
-    for body in (RouteBody, FeedbackBody, FeedbackBatchBody, OutcomeBody)
+    for body in (RouteBody, RouteBatchBody, FeedbackBody, FeedbackBatchBody, OutcomeBody)
     for name, field in body.model_fields.items()
     if field.is_required()
 }

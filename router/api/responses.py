@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from typing import Any
+from typing import Any, Final
 
 from fastapi.responses import JSONResponse
 
@@ -24,6 +24,7 @@ from ragbandit.router.api.reply_types import (
     PendingReply,
     ReadyReply,
     RecordReply,
+    RouteBatchReply,
     RouteReply,
     StatusReply,
 )
@@ -61,12 +62,19 @@ __all__ = [
 ]
 
 
+# Made once: `json.dumps` would make one for every reply.
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 class JsonReply(JSONResponse):
     """A reply as JSON: values of our types as objects, numbers that are not finite as null."""
 
     def render(self, content: Any) -> bytes:
         """The body."""
-        return super().render(plain(content))
+        try:
+            return _JSON.encode(content).encode()
+        except (TypeError, ValueError):  # a value of ours, or a number that is not finite
+            return _JSON.encode(plain(content)).encode()
 
 
 def plain(reply: Any) -> Any:
@@ -263,6 +271,7 @@ def _described(text: str, model: Any) -> dict[str, Any]:
 #: path -> status -> the reply, as FastAPI takes it
 REPLIES: Mapping[str, dict[int | str, dict[str, Any]]] = {
     "/v1/route": {200: _described("The arm to run.", RouteReply)},
+    "/v1/route/batch": {200: _described("A decision or an error for each item.", RouteBatchReply)},
     "/v1/answer": {
         200: _described("The outcome.", AnswerReply),
         202: _described("The outcome is not there yet.", PendingReply),

@@ -259,6 +259,8 @@ class ServerSettings(_Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 8100
     #: /v1/answer waits that long unless the call says otherwise, then says 202
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
+    #: most questions in one POST /v1/route/batch; their text is bounded by max_body_bytes too
+    max_batch_items: Annotated[int, Field(ge=1, le=10_000)] = 512
     #: larger request bodies are refused with 413
     max_body_bytes: Annotated[int, Field(ge=1024)] = 262_144
     #: a request that is expected to wait longer for its batch is refused at once, with 503 and Retry-After; a policy

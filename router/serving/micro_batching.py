@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ragbandit.router.errors import NotReady
+from ragbandit.router.errors import NotReady, Overloaded
 from ragbandit.router.serving.admission import Admission, QueueLimits, QueueState
 
 __all__ = ["SERVE_S", "MicroBatcher"]
@@ -76,6 +76,36 @@ class MicroBatcher(Generic[Item, Result]):
     def submit_admitted(self, item: Item) -> "Future[Result]":
         """Hand over an item that was admitted before, by `check_admission`. Raises NotReady after `close`."""
         return self._hand_over([item], tenant="", admitted=True)[0]
+
+    def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
+        """Hand items over, each admitted for itself: the Future of one that is refused raises why.
+
+        Raises as `submit` if not even the first may wait.
+        """
+        expires_at = time.monotonic() + self._expire_s
+        waiting = [
+            _Waiting(item, Future[Result](), tenant, expires_at) for item, tenant in zip(items, tenants, strict=True)
+        ]
+        refused: list[tuple[Future[Result], Overloaded]] = []
+        with self._changed:
+            if self._closed:
+                raise NotReady("the service is shutting down")
+            if waiting:
+                self._admission.check_all()
+            for at, each in enumerate(waiting):
+                try:
+                    if at:
+                        self._admission.check_all()
+                    self._admission.check_tenant(each.tenant)
+                except Overloaded as error:
+                    refused.append((each.future, error))
+                    continue
+                self._admission.add(tenant=each.tenant)
+                self._queue.append(each)
+            self._changed.notify()
+        for future, refusal in refused:  # without the lock: a Future calls its callbacks here
+            future.set_exception(refusal)
+        return [each.future for each in waiting]
 
     def check_admission(self) -> None:
         """Raises Overloaded if whatever came now would wait too long."""

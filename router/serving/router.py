@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 from ragbandit.router.config.loading import load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import InvalidInput, NotReady, QueueError
+from ragbandit.router.errors import InvalidInput, NotReady, QueueError, RagBanditError
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, Subscription
 from ragbandit.router.learning import status as ledger_status
@@ -180,6 +180,32 @@ class Router:
         """
         query = Query(text=query) if isinstance(query, str) else query
         return self.service.submit(query, run_by=run_by)
+
+    def route_many(
+        self, queries: Sequence[Query | str], *, timeout_s: float = SERVE_S
+    ) -> list[Decision | RagBanditError]:
+        """`route` for many questions: in order, the decision or what was wrong with the question.
+
+        Decided in groups, so that a question costs a fraction of `route`. Raises Overloaded if not even the first
+        question may wait.
+        """
+        timeout_s = checked_seconds(timeout_s, field="timeout_s")
+        give_up = time.monotonic() + timeout_s
+        results: list[Decision | RagBanditError] = []
+        for future in self.submit_many(queries):
+            try:
+                results.append(_result(future, timeout_s=max(0.0, give_up - time.monotonic())))
+            except RagBanditError as error:
+                results.append(error)
+        return results
+
+    def submit_many(self, queries: Sequence[Query | str], *, run_by: RunBy = "caller") -> "list[Future[Decision]]":
+        """`submit` for many: the Future of a query that cannot be routed, or is one too many, raises why.
+
+        Raises Overloaded if not even the first of them may wait.
+        """
+        asked = [Query(text=query) if isinstance(query, str) else query for query in queries]
+        return self.service.submit_many(asked, run_by=run_by)
 
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
         """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.errors import InvalidInput
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.admission import QueueLimits, QueueState
@@ -90,10 +91,33 @@ class RouteService:
         Raises InvalidInput for a query that cannot be routed, Overloaded if it would wait too long, TooManyRequests if
         too many of its tenant wait. The Future raises Conflict if the query's id was used for another request.
         """
+        asked = self._checked(query, run_by=run_by)
+        return self._batcher.submit(asked, tenant=asked.query.tenant)
+
+    def submit_many(self, queries: Sequence[Query], *, run_by: RunBy) -> "list[Future[Decision]]":
+        """`submit` for many: a query that cannot be routed, or is one too many, has a Future that raises why.
+
+        Raises Overloaded if not even the first of them may wait.
+        """
+        futures: list[Future[Decision]] = []
+        sound: list[tuple[int, PendingRequest]] = []
+        for at, query in enumerate(queries):
+            futures.append(Future())
+            try:
+                sound.append((at, self._checked(query, run_by=run_by)))
+            except InvalidInput as error:
+                futures[at].set_exception(error)
+        taken = self._batcher.submit_each(
+            [asked for _, asked in sound], tenants=[asked.query.tenant for _, asked in sound]
+        )
+        for (at, _), future in zip(sound, taken, strict=True):
+            futures[at] = future
+        return futures
+
+    def _checked(self, query: Query, *, run_by: RunBy) -> PendingRequest:
         offered = self._offered(run_by)
         query = checked_query(query, arms=offered, configured=self.arms)
-        asked = PendingRequest(query=query, run_by=run_by, offered=offered)
-        return self._batcher.submit(asked, tenant=query.tenant)
+        return PendingRequest(query=query, run_by=run_by, offered=offered)
 
     def offer(self, settings: Settings) -> None:
         """Offer the arms of these settings from the next request on; the rest of them must be as it was."""
@@ -164,7 +188,7 @@ class RouteService:
     def _decide(self, batch: Sequence[PendingRequest]) -> list[Decision]:
         """One forward pass and one call of the policy for all of them."""
         serving, now = self.serving, self.clock()
-        queries = [asked.query if asked.query.id else replace(asked.query, id=new_id()) for asked in batch]
+        queries = [asked.query if asked.query.id else _with_id(asked.query) for asked in batch]
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
         wanted = [query.arms or asked.offered for query, asked in zip(queries, batch, strict=True)]
         offers = self._poller.breaker.offer(wanted, now=now)
@@ -204,3 +228,14 @@ class RouteService:
             return False
         self._logged_at[what] = time.monotonic()
         return True
+
+
+def _with_id(query: Query) -> Query:
+    return Query(
+        text=query.text,
+        id=new_id(),
+        context=query.context,
+        arms=query.arms,
+        budget=query.budget,
+        tenant=query.tenant,
+    )

@@ -21,6 +21,8 @@ def test_client(client, service):
     assert client.outcome("mine-1", answer="Bram Stoker", steps=1)["duplicate"] is False
     assert client.feedback("mine-1", feedback_id="f1", label=["Bram Stoker"])["late"] is False
     assert [r["late"] for r in client.feedback_batch([{"decision_id": "mine-1", "rating": True}])] == [False]
+    decided, refusal = client.route_batch([{"question": QUESTION, "decision_id": "mine-2"}, {"question": ""}])
+    assert (decided["decision_id"], refusal["error"]["field"]) == ("mine-2", "question")
     service.router.learn()
     assert client.decision("mine-1")["state"] == "learned"
     assert client.status()["counters"]["learned"] == 1

@@ -1,0 +1,172 @@
+"""Routing endpoints: POST /v1/route, which takes a short way around FastAPI, and POST /v1/route/batch.
+
+FastAPI documents /v1/route and answers every request that is not plain: another content type, a body that is no JSON
+or does not fit, a caller that has gone. A plain one is validated by the same model and answered at once; what FastAPI
+would do in between costs more than the decision.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, router_of
+from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.api.reply_types import ErrorReply, RouteBatchReply, RouteReply
+from ragbandit.router.api.requests import RouteBatchBody, RouteBody, complaint, identity
+from ragbandit.router.api.responses import REPLIES, JsonReply, error_json, headers, route_json
+from ragbandit.router.errors import InvalidInput, RagBanditError
+from ragbandit.router.types import ArmName, Budget, Decision, DecisionId, Query, RunBy
+
+__all__ = ["DECISIONS", "add_routing", "decide", "query_of"]
+
+#: tag of the endpoints of decisions in /docs
+DECISIONS = "Decisions"
+
+_ROUTE: Final = "/v1/route"
+#: what FastAPI reads as JSON; it takes more, which goes its way
+_JSON_TYPES: Final = frozenset({b"application/json", b"application/json; charset=utf-8"})
+
+
+def add_routing(app: FastAPI) -> None:
+    """Put /v1/route and /v1/route/batch on the app."""
+
+    @app.post(_ROUTE, tags=[DECISIONS], summary="Choose an arm for your own pipeline", responses=REPLIES[_ROUTE])
+    async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+        """Draw an arm for a question. Your own pipeline runs it and reports what happened to /v1/outcomes.
+
+        The decision is stored, with the probability of every arm, before the reply is sent.
+        """
+        decision, seconds = await decide(request, query_of(body, key=idempotency_key), run_by="caller")
+        return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
+
+    documented = next(each for each in app.routes if isinstance(each, APIRoute) and each.path == _ROUTE)
+    documented.app = _ShortWay(documented.app)
+    _add_batch(app)
+
+
+def _add_batch(app: FastAPI) -> None:
+    path = "/v1/route/batch"
+
+    @app.post(path, tags=[DECISIONS], summary="Choose arms for many questions", responses=REPLIES[path])
+    async def batch(body: RouteBatchBody, request: Request) -> Response:
+        """Draw an arm for each of up to `server.max_batch_items` questions, 512 unless the service says otherwise.
+
+        Each is decided, stored and refused on its own. The reply has one entry per item, in order: a decision or an
+        error. 503 if the service is too busy for all of them.
+        """
+        router = router_of(request)
+        most = router.settings.server.max_batch_items
+        if not body.items or len(body.items) > most:
+            message = f'"items" has {len(body.items)} entries'
+            raise InvalidInput(message, field="items", remedy=f"send between 1 and {most}")
+        replies = await _decided(request, body.items)
+        reply: RouteBatchReply = {"items": replies}
+        return JsonReply(reply)
+
+
+async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list[RouteReply | ErrorReply]:
+    """A reply for each item, in order."""
+    metrics: Metrics = request.app.state.metrics
+    asked = [_item_query(item) for item in items]
+    sound = [query for query in asked if isinstance(query, Query)]
+    began = time.perf_counter()
+    futures = router_of(request).submit_many(sound) if sound else []
+    found = await awaited_all(request, futures, what="decision_id")
+    seconds, results = time.perf_counter() - began, iter(found)
+    replies: list[RouteReply | ErrorReply] = []
+    for query in asked:
+        result = next(results) if isinstance(query, Query) else query
+        if isinstance(result, Decision):
+            metrics.decided(result, seconds=seconds)
+            replies.append(route_json(result, seconds=seconds))
+        elif isinstance(result, RagBanditError):
+            replies.append(error_json(result))
+        else:
+            raise result
+    return replies
+
+
+def _item_query(item: Mapping[str, Any]) -> Query | RagBanditError:
+    try:
+        body = RouteBody.model_validate(item)
+    except ValidationError as error:
+        return complaint(error.errors()[0])
+    return query_of(body, key=None)
+
+
+class _ShortWay:
+    """ASGI app of POST /v1/route. documented: FastAPI's app of the same endpoint, for all that is not plain."""
+
+    def __init__(self, documented: ASGIApp) -> None:
+        self._documented = documented
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        read: list[Message] = []
+        body = _plain_body(scope, await _read(receive, into=read))
+        if body is None:
+            messages = iter(read)
+
+            async def again() -> Message:
+                for message in messages:
+                    return message
+                return await receive()
+
+            await self._documented(scope, again, send)
+            return
+        request = Request(scope, receive)
+        query = query_of(body, key=request.headers.get("idempotency-key"))
+        decision, seconds = await decide(request, query, run_by="caller")
+        await JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))(scope, receive, send)
+
+
+async def _read(receive: Receive, *, into: list[Message]) -> bytes | None:
+    """The whole body; None if the caller has gone. into: takes every message that was read."""
+    while True:
+        message = await receive()
+        into.append(message)
+        if message["type"] != "http.request":
+            return None
+        if not message.get("more_body", False):
+            return b"".join(each.get("body", b"") for each in into)
+
+
+def _plain_body(scope: Scope, raw: bytes | None) -> RouteBody | None:
+    """The body, or None for one that FastAPI is to look at: it has the words for what is wrong."""
+    kinds = [value for name, value in scope["headers"] if name == b"content-type"]
+    if raw is None or len(kinds) != 1 or kinds[0].lower() not in _JSON_TYPES:
+        return None
+    try:
+        return RouteBody.model_validate(json.loads(raw))
+    except (ValueError, RecursionError):  # pydantic's error is a ValueError
+        return None
+
+
+async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
+    """The decision, committed, and the seconds it took; it is counted."""
+    began = time.perf_counter()
+    decision = await awaited(request, router_of(request).submit(query, run_by=run_by), what="decision_id")
+    seconds = time.perf_counter() - began
+    request.app.state.metrics.decided(decision, seconds=seconds)
+    return decision, seconds
+
+
+def query_of(body: RouteBody, *, key: str | None) -> Query:
+    """The query of a body and of the header Idempotency-Key. Raises InvalidInput if they name two ids."""
+    decision_id = identity(body.decision_id, key=key, field="decision_id")
+    given = "budget" in body.model_fields_set
+    return Query(
+        id=None if decision_id is None else DecisionId(decision_id),
+        text=body.question,
+        context=body.context,
+        arms=None if body.arms is None else tuple(ArmName(arm) for arm in body.arms),
+        budget=Budget(**body.budget.model_dump()) if given else Budget(),
+        tenant=body.tenant,
+    )

@@ -27,9 +27,9 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.queue import MemoryJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.learning.learner import Learner
+from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import policy_sha256
 from ragbandit.router.learning.status import counters
-from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.serving.router import Router
@@ -357,7 +357,7 @@ class World:
 
     def replayed(self) -> Policy:
         """The policy that the ledger alone gives."""
-        policy = make_policy(self.settings.policy.name, params=self.settings.policy.params)
+        policy = policy_of(self.settings.policy, registered=self.ledger.registered())
         for update in self.ledger.read(after=0):
             apply(policy, update)
         return policy

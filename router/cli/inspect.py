@@ -29,6 +29,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
@@ -135,9 +136,9 @@ def _ledger(config: str | None, *, label: str | None = None) -> Iterator[tuple[S
 
 def _serving(ledger: Ledger, *, settings: Settings) -> Policy | None:
     """The policy of the ledger: the configured one's as configured, another's as it was last opened."""
-    if ledger.label == settings.policy.label:
-        return make_policy(settings.policy.name, params=settings.policy.params)
     opened = ledger.registered()
+    if ledger.label == settings.policy.label:
+        return policy_of(settings.policy, registered=opened)
     if opened is None or opened["algorithm"] == IMPORTED:
         return None
     return make_policy(opened["algorithm"], params=json.loads(opened["params"]))

@@ -17,8 +17,8 @@ from typing import assert_never
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import Conflict, NotReady, SnapshotError
 from ragbandit.router.learning.examples import Example, closing_rule, join, made_update
+from ragbandit.router.learning.lessons import lessons, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
-from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledger import Entry, Ledger
 from ragbandit.router.storage.rows import canonical
@@ -104,7 +104,7 @@ class Learner:
         registered = self.ledger.registered()
         if registered is None:
             raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
-        fresh = make_policy(self.settings.policy.name, params=self.settings.policy.params)
+        fresh = policy_of(self.settings.policy, registered=registered)
         ours = (fresh.algorithm, canonical(dict(fresh.params)))
         if ours != (registered["algorithm"], registered["params"]):
             raise NotReady(
@@ -117,7 +117,7 @@ class Learner:
 
     def _apply_rest(self) -> None:
         assert self._policy is not None
-        for update in self.ledger.read(after=self.last_seq):
+        for update in lessons(self.ledger, policy=self._policy, after=self.last_seq):
             self._take(update)
 
     def _take(self, update: Update) -> None:

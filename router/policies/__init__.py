@@ -12,7 +12,15 @@ from ragbandit.router.plugins import import_class, installed, load
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.types import Json
 
-__all__ = ["GROUP", "POLICIES", "is_class_path", "known_policies", "make_policy"]
+__all__ = [
+    "GROUP",
+    "POLICIES",
+    "configured_policy",
+    "is_class_path",
+    "known_policies",
+    "make_policy",
+    "with_new_ledger",
+]
 
 _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
 
@@ -70,6 +78,27 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
             remedy="it is called with the params as keywords",
         ) from error
     return policy if name in POLICIES else _checked(policy, name=name)
+
+
+def configured_policy(
+    name: str, *, params: Mapping[str, Json], algorithm: str | None, recorded: Mapping[str, Json]
+) -> Policy:
+    """The policy of a configuration, fresh, as the ledger that is there learns it.
+
+    algorithm, recorded: what the ledger is registered with, None and {} for one that begins now. Params that a release
+    added with another value for new ledgers (`new_ledger`) are the ledger's where the configuration does not name
+    them: learning goes on as it began, until the configuration says otherwise. Raises ConfigError.
+    """
+    if algorithm != name:
+        return make_policy(name, params=with_new_ledger(name, params=params))
+    added = getattr(_class_of(name), "new_ledger", {})
+    kept = {key: recorded[key] for key in added if key in recorded}
+    return make_policy(name, params={**kept, **params})
+
+
+def with_new_ledger(name: str, *, params: Mapping[str, Json]) -> dict[str, Json]:
+    """The params, with those that a ledger of this policy begins with today where they are not named."""
+    return {**getattr(_class_of(name), "new_ledger", {}), **params}
 
 
 def _class_of(name: str) -> Any:

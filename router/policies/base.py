@@ -19,6 +19,7 @@ from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, 
 
 __all__ = [
     "Arrays",
+    "LeanLearner",
     "Policy",
     "PolicyNeed",
     "PolicyOutput",
@@ -28,6 +29,7 @@ __all__ = [
     "counted_state",
     "epsilon_greedy",
     "heads_of",
+    "is_lean",
     "pmf_of_one",
     "restored_counts",
     "tally",
@@ -142,6 +144,24 @@ class Rounded(Protocol):
         The same share of the largest score is a tie, between whose arms the pmf may differ.
         """
         ...
+
+
+@runtime_checkable
+class LeanLearner(Protocol):
+    """A policy whose `learn` reads an update's arm, features and reward and nothing else, if `lean` is true.
+
+    Its ledger is read without texts, pmfs and ids, which is most of the work.
+    """
+
+    @property
+    def lean(self) -> bool:
+        """A class attribute of ours."""
+        ...
+
+
+def is_lean(policy: Policy) -> bool:
+    """Whether the policy can learn from updates without texts, pmfs and ids."""
+    return isinstance(policy, LeanLearner) and policy.lean
 
 
 def tolerance_of(policy: Policy) -> float:

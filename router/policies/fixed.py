@@ -26,6 +26,7 @@ class Fixed(HasParams):
     algorithm: ClassVar[str] = "fixed"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
     deterministic: ClassVar[bool] = True
+    lean: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(FixedParams, given=params)
@@ -69,6 +70,7 @@ class Uniform(HasParams):
     algorithm: ClassVar[str] = "uniform"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
     deterministic: ClassVar[bool] = True
+    lean: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:
         super().__init__(read_params(UniformParams, given=params))

@@ -36,6 +36,7 @@ class Mixture(HasParams):
     algorithm: ClassVar[str] = "mixture"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
     deterministic: ClassVar[bool] = True
+    lean: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(MixtureParams, given=params)

@@ -23,8 +23,8 @@ from ragbandit.router.jobs.queue import Jobs, Subscription
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import Verdict, verify
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.admission import QueueLimits, QueueState
@@ -89,7 +89,7 @@ class Router:
         self.ledger = Ledger(database, label=label)
         self.files = SnapshotFiles(settings.snapshot_root)
         check_policy(settings)
-        self._fresh = make_policy(settings.policy.name, params=settings.policy.params)
+        self._fresh = policy_of(settings.policy, registered=None)
         #: a policy that uses no features may be served with any encoder
         encoder_hash = encoder.hash if "features" in self._fresh.needs else ""
         self.snapshots = SnapshotFollower(self.ledger, files=self.files, fresh=self._fresh, encoder_hash=encoder_hash)
@@ -144,6 +144,8 @@ class Router:
 
     def start(self) -> None:
         """Register the policy, take over the newest snapshot, start the threads. Once. Raises StoreError."""
+        self._fresh = policy_of(self.settings.policy, registered=self.ledger.registered())
+        self.snapshots.fresh = self._fresh
         register_policy(
             self.database,
             label=self.store.label,

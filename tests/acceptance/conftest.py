@@ -19,8 +19,8 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import NotReady, RagBanditError
 from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.status import status
-from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.bootstrap import open_database
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
@@ -104,7 +104,7 @@ class System:
         database = open_database(self.settings)
         ledger = Ledger(database, label=PolicyLabel(self.settings.policy.label))
         policy = self.settings.policy
-        serving = make_policy(policy.name, params=policy.params)
+        serving = policy_of(policy, registered=ledger.registered())
         rule = closing_rule(self.settings.learning)
         give_up = time.monotonic() + timeout_s
         try:

@@ -6,7 +6,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.testing import Make
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
-__all__ = ["EXAMPLES", "FINE_TUNED", "maker"]
+__all__ = ["EXAMPLES", "FINE_TUNED", "IN_BLOCKS", "block_maker", "maker"]
 
 #: the policies that run a transformer of their own
 FINE_TUNED = ("adaptive_rag", "mba_paper", "multi_label")
@@ -97,6 +97,16 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "bits": 16,
     },
 }
+
+
+#: policies that learn in blocks as well, with small ones, so that a check of 40 rows has several
+IN_BLOCKS = ("lints", "linucb", "mba", "softmax")
+
+
+def block_maker(name: str) -> Make:
+    """A maker of the policy with its example params, that learns in blocks of four rows (mba: as its memory allows)."""
+    more = {"block": 4, "memory": 64.0} if name == "mba" else {"block": 4}
+    return lambda: make_policy(name, params=EXAMPLES[name] | more)
 
 
 def maker(name: str) -> Make:

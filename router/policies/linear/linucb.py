@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ragbandit.router.policies.base import epsilon_greedy
-from ragbandit.router.policies.linear.ridge import Prediction, RidgeParams, RidgePolicy
+from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
+from ragbandit.router.policies.linear.ridge import Prediction
 from ragbandit.router.policies.params import Number, Share, read_params
 from ragbandit.router.types import Json
 

@@ -31,7 +31,8 @@ from pydantic import Field
 
 from ragbandit.router.errors import SnapshotError
 from ragbandit.router.policies.base import Arrays
-from ragbandit.router.policies.linear.ridge import LEAST_MEMORY, Prediction, RidgeParams, RidgePolicy, per_arm
+from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
+from ragbandit.router.policies.linear.ridge import LEAST_MEMORY, Prediction, per_arm
 from ragbandit.router.policies.params import Number, Positive, Share, read_params
 from ragbandit.router.types import ArmName, Features, Json, Update
 
@@ -105,11 +106,13 @@ class MbaRag(RidgePolicy):
         rows = min(self.seen[arm] + _PRIOR_ROWS, _VARIANCE_ROWS)
         self._residual_variance[arm] = variance + (residual * residual - variance) / rows
         if self._heads.age(arm) <= _WARM_UP:
+            self._heads.finish(arm)
             return
         up = max(0.0, self._cusum_up.get(arm, 0.0) + scaled - _ALLOWANCE)
         down = max(0.0, self._cusum_down.get(arm, 0.0) - scaled - _ALLOWANCE)
-        if max(up, down) > self.alarm:
-            self._heads.discount(arm, rows=_RESTART_ROWS)
+        alarm = max(up, down) > self.alarm
+        self._heads.finish(arm, restart=_RESTART_ROWS if alarm else None)
+        if alarm:
             self.alarms[arm] = self.alarms.get(arm, 0) + 1
             up = down = 0.0
         self._cusum_up[arm], self._cusum_down[arm] = up, down

@@ -21,38 +21,49 @@ restores the prior of one coordinate, each in its turn.
 Sums run through einsum and numpy's own loops, never BLAS: its result depends on the threads.
 """
 
+import functools
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
-    PolicyNeed,
-    PolicyOutput,
     counted_state,
     heads_of,
     restored_counts,
     tally,
 )
-from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
-from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
+from ragbandit.router.types import ArmName, Features, Json, Matrix, Update, Vector
 
-__all__ = ["LEAST_MEMORY", "Prediction", "RidgeHeads", "RidgeParams", "RidgePolicy", "per_arm"]
+__all__ = [
+    "LATEST",
+    "LEAST_MEMORY",
+    "Prediction",
+    "RidgeHeads",
+    "add_row",
+    "design",
+    "per_arm",
+    "whole_matrix",
+]
 
 #: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
 #: unit. It counts as much as one row.
 _FIRST_SCATTER = np.array([[0.25, 0.0], [0.0, 0.0]])
 
 #: rows of an arm that its leverage is the mean of
-_LATEST = 50
+LATEST = 50
 #: A coordinate waits d + 1 rows for its prior, and rounding grows like (1 - 1/memory)^-(d+1) meanwhile: with a memory
 #: of 2 rows and 256 features nothing is left of the inverse.
 LEAST_MEMORY = 50
+#: With more arms than this a width is a sum over the upper triangle, half the work. The last bits of the two ways
+#: differ, and with few arms the products by pairs cost more than they save.
+MANY_ARMS = 8
+#: rows of a matrix that are changed at once, so that what is subtracted stays in the processor's cache
+_STRIP = 32
 #: a prediction is never surer than this, in units of reward
 _LEAST_NOISE = 1e-6
 
@@ -107,6 +118,8 @@ class RidgeHeads:
         self._leverage: dict[ArmName, float] = {}
         #: what `predict_fast` needs of all arms; made when asked for
         self._stack: _Stack | None = None
+        #: per arm: the upper triangle of its inverse, everything but the diagonal twice; made when asked for
+        self._packed: dict[ArmName, Vector] = {}
 
     @property
     def noise(self) -> float:
@@ -121,13 +134,14 @@ class RidgeHeads:
 
     def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """Means and widths of these arms for one question; features of shape (d,)."""
-        z = _design(features)
+        z = design(features)
         noise, weight = self.noise, self.weight
         quality, cost, width = [], [], []
+        squares = _squares(z) if len(arms) > MANY_ARMS else None
         for arm in arms:
             if arm in self._mean:
                 q, c = ((self._mean[arm] * z).sum(axis=1)).tolist()
-                spread = float((np.einsum("ij,j->i", self._inverse[arm], z) * z).sum())
+                spread = self._spread(arm, z, squares=squares)
             else:
                 q = c = 0.0
                 spread = float((z * z / self._precision(z.size)).sum())
@@ -143,7 +157,7 @@ class RidgeHeads:
             self._stack = self._stacked(size=features.size + 1)
         stack, weight = self._stack, self.weight
         order, widths, unseen = stack.order, stack.width, stack.width_unseen
-        found = np.einsum("kj,j->k", stack.mean, _design(features)).tolist() if order else []
+        found = np.einsum("kj,j->k", stack.mean, design(features)).tolist() if order else []
         quality = tuple([found[2 * order[arm]] if arm in order else 0.0 for arm in arms])
         cost = tuple([found[2 * order[arm] + 1] if arm in order else 0.0 for arm in arms])
         return Prediction(
@@ -152,6 +166,20 @@ class RidgeHeads:
             value=tuple([q - weight * c for q, c in zip(quality, cost, strict=True)]),
             width=tuple([widths.get(arm, unseen) for arm in arms]),
         )
+
+    def _spread(self, arm: ArmName, z: Vector, *, squares: Vector | None) -> float:
+        """z^T P z of an arm. squares: the products of z by pairs, where there are so many arms that it pays."""
+        if squares is None:
+            return float((np.einsum("ij,j->i", self._inverse[arm], z) * z).sum())
+        packed = self._packed.get(arm)
+        if packed is None:
+            packed = self._packed[arm] = _packed(self._inverse[arm])
+        return float(np.einsum("t,t->", packed, squares))
+
+    def _forget(self, arm: ArmName) -> None:
+        """Drop what was made of an arm's posterior for predicting."""
+        self._stack = None
+        self._packed.pop(arm, None)
 
     def _stacked(self, *, size: int) -> "_Stack":
         known = sorted(self._mean)
@@ -170,7 +198,7 @@ class RidgeHeads:
         """
         if update.features is None or (self._mean and update.features.size + 1 != self._size):
             raise PolicyFault("features are missing or of another length")
-        arm, z = update.arm, _design(update.features)
+        arm, z = update.arm, design(update.features)
         *heads, weight = heads_of(update.reward, weight=self.weight)
         y = np.array(heads)  # (2,)
         fresh = arm not in self._inverse
@@ -186,22 +214,31 @@ class RidgeHeads:
         reach = leverage * weight * weight + update.reward.cost
         if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(reach)):
             raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
-        expected = self._noise(weight=weight) * math.sqrt(1.0 + leverage)
-        residual = float(missed[0] - weight * missed[1]) / max(expected, _LEAST_NOISE)
+        residual = self._standardised(missed, weight=weight, leverage=leverage)
         age = self._age.get(arm, 0)
         if self.memory is not None:
             inverse /= kept
             self._restore_prior(inverse, place=age % z.size, lost=1.0 - kept)
-        _add(inverse, z)
+        add_row(inverse, z)
         self._inverse[arm], self._moment[arm] = inverse, moment
         self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
         self._scatter, self._rows, self.weight = scatter, kept * self._rows + 1.0, float(weight)
         self._age[arm] = age + 1
         known = self._leverage.get(arm, leverage)
-        self._leverage[arm] = known + (leverage - known) / min(age + 1, _LATEST)
-        self._stack = None
+        self._leverage[arm] = known + (leverage - known) / min(age + 1, LATEST)
+        self._forget(arm)
         tally(self.seen, update)
         return residual
+
+    def _standardised(self, missed: Sequence[float] | Vector, *, weight: float, leverage: float) -> float:
+        """A row's miss (quality, cost) in standard deviations of its prediction."""
+        expected = self._noise(weight=weight) * math.sqrt(1.0 + leverage)
+        return float(missed[0] - weight * missed[1]) / max(expected, _LEAST_NOISE)
+
+    def finish(self, arm: ArmName, *, restart: float | None = None) -> None:
+        """After every row: with `restart` (> 0) let the arm's rows count that much together, and its age begin anew."""
+        if restart is not None:
+            self.discount(arm, rows=restart)
 
     def age(self, arm: ArmName) -> int:
         """Rows of an arm since it was started, or started again."""
@@ -223,7 +260,7 @@ class RidgeHeads:
         self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
         self._leverage[arm] = min(self._leverage[arm] / share, 1.0 / self.bias_ridge + 1.0 / self.ridge)
         self._age[arm] = 0
-        self._stack = None
+        self._forget(arm)
 
     def _restore_prior(self, inverse: Matrix, *, place: int, lost: float) -> None:
         """Return to one coordinate the prior precision that all of them lose in as many rows as there are of them."""
@@ -268,10 +305,10 @@ class RidgeHeads:
         taken = {name: np.array(array, dtype=np.float64) for name, array in arrays.items()}
         self.seen, self.weight, self._scatter, self._rows = seen, weight, taken["scatter"], rows
         self._age, self._leverage = {ArmName(arm): int(n) for arm, n in age.items()}, leverage
-        self._inverse = {arm: _whole(taken[f"inverse/{arm}"], size=size) for arm in self._age}
+        self._inverse = {arm: whole_matrix(taken[f"inverse/{arm}"], size=size) for arm in self._age}
         self._moment = {arm: taken[f"moment/{arm}"] for arm in self._age}
         self._mean = {arm: taken[f"mean/{arm}"] for arm in self._age}
-        self._stack = None
+        self._stack, self._packed = None, {}
 
     @property
     def _size(self) -> int:
@@ -284,77 +321,11 @@ class RidgeHeads:
         return precision
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RidgeParams(PolicyParams):
-    """Settings of every policy on ridge heads."""
-
-    #: prior precision of the weights, in units where |x|^2 / d is 1 on average
-    ridge: Positive = 10.0
-    #: prior precision of the intercept
-    bias_ridge: Positive = 1.0
-
-
-class RidgePolicy(HasParams, ABC):
-    """A policy on these heads: a subclass only says how a prediction becomes a pmf.
-
-    The scores of its output are the posterior means; what it explores with stands in the facts, beside quality, cost
-    and the weight between them.
-    """
-
-    algorithm: ClassVar[str]
-    needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
-    deterministic: ClassVar[bool] = True
-
-    def __init__(self, params: RidgeParams, *, memory: float | None = None) -> None:
-        super().__init__(params)
-        self._heads = RidgeHeads(ridge=params.ridge, bias_ridge=params.bias_ridge, memory=memory)
-
-    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
-        """The posterior for a question, with the widths of that question."""
-        return self._heads.predict(features, arms=arms)
-
-    @abstractmethod
-    def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
-        """The pmf over the arms of an prediction, and what else belongs in the log."""
-
-    @property
-    def seen(self) -> Mapping[ArmName, int]:
-        """Number of updates learned, by arm."""
-        return self._heads.seen
-
-    def pmf(
-        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
-    ) -> list[PolicyOutput]:
-        """One output per question, each from its own features and arms alone."""
-        del queries
-        assert features is not None
-        return list(self._outputs(features, arms=arms))
-
-    def _outputs(self, features: FeatureRows, *, arms: Sequence[Sequence[ArmName]]) -> Iterator[PolicyOutput]:
-        for row, offered in zip(features, arms, strict=True):
-            prediction = self.predict(row, arms=offered)
-            pmf, more = self.explored(prediction)
-            facts = {"quality": list(prediction.quality), "cost": list(prediction.cost), "weight": self._heads.weight}
-            yield PolicyOutput(pmf=pmf, scores=prediction.value, facts=facts | more)
-
-    def learn(self, update: Update) -> None:
-        """Take in one row, O(d^2); PolicyFault and no change if its features are missing or of another length."""
-        self._heads.learn(update)
-
-    def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The heads'."""
-        return self._heads.state()
-
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
-        """Take over the heads of a saved state."""
-        self._heads.restore(arrays, facts)
-
-
 def _shapes(size: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return ("inverse", (size * (size + 1) // 2,)), ("moment", (2, size)), ("mean", (2, size))
 
 
-def _whole(triangle: Vector, *, size: int) -> Matrix:
+def whole_matrix(triangle: Vector, *, size: int) -> Matrix:
     """The symmetric matrix of an upper triangle."""
     matrix = np.zeros((size, size))
     matrix[np.triu_indices(size)] = triangle
@@ -383,17 +354,44 @@ def _add_at(inverse: Matrix, *, place: int, precision: float) -> None:
     """(A + precision e e^T)^-1 from A^-1, in place, e the unit vector of a coordinate."""
     column = inverse[:, place].copy()
     column *= math.sqrt(precision / (1.0 + precision * float(column[place])))
-    inverse -= column[:, None] * column[None, :]
+    _subtract_square(inverse, column)
 
 
-def _add(inverse: Matrix, z: Vector) -> None:
-    """(A + z z^T)^-1 from A^-1, in place. One vector times itself keeps it symmetric to the last bit."""
+def add_row(inverse: Matrix, z: Vector) -> float:
+    """(A + z z^T)^-1 from A^-1, in place; z^T A^-1 z. One vector times itself keeps it symmetric to the last bit."""
     gain = np.einsum("ij,j->i", inverse, z)  # (d+1,)
-    gain /= math.sqrt(1.0 + float((gain * z).sum()))
-    inverse -= gain[:, None] * gain[None, :]
+    leverage = float((gain * z).sum())
+    gain /= math.sqrt(1.0 + leverage)
+    _subtract_square(inverse, gain)
+    return leverage
 
 
-def _design(features: Features) -> Vector:
+def _subtract_square(matrix: Matrix, vector: Vector) -> None:
+    """Take v v^T off the matrix, in place."""
+    for start in range(0, len(matrix), _STRIP):
+        strip = slice(start, start + _STRIP)
+        matrix[strip] -= vector[strip, None] * vector[None, :]
+
+
+def _packed(symmetric: Matrix) -> Vector:
+    """The upper triangle, row by row, everything but the diagonal twice; shape (n (n+1) / 2,)."""
+    twice = symmetric * 2.0
+    twice[np.diag_indices(len(twice))] = np.diag(symmetric)
+    return twice[_upper(len(symmetric))]
+
+
+def _squares(z: Vector) -> Vector:
+    """The products z_i z_j, i <= j, in the order of `_packed`."""
+    rows, columns = _upper(z.size)
+    return z[rows] * z[columns]
+
+
+@functools.lru_cache(maxsize=4)
+def _upper(size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    return np.triu_indices(size)
+
+
+def design(features: Features | Vector) -> Vector:
     """The row z = (1, x / sqrt(d)), shape (d+1,), float64."""
     z = np.empty(features.size + 1)
     z[0] = 1.0

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ragbandit.router.policies.linear.ridge import Prediction, RidgeParams, RidgePolicy
+from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
+from ragbandit.router.policies.linear.ridge import Prediction
 from ragbandit.router.policies.params import Positive, read_params
 from ragbandit.router.types import ArmName, Features, Json
 

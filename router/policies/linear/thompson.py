@@ -17,7 +17,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ragbandit.router.policies.linear.ridge import Prediction, RidgeParams, RidgePolicy
+from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
+from ragbandit.router.policies.linear.ridge import Prediction
 from ragbandit.router.policies.params import Number, read_params
 from ragbandit.router.types import Json, Vector
 

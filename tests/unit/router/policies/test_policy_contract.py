@@ -6,7 +6,7 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies import testing as checks
 from ragbandit.router.policies.testing import POLICY_CHECKS
-from tests.support.policy_examples import EXAMPLES, FINE_TUNED, maker
+from tests.support.policy_examples import EXAMPLES, FINE_TUNED, IN_BLOCKS, block_maker, maker
 
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - set(FINE_TUNED)))
@@ -14,6 +14,13 @@ from tests.support.policy_examples import EXAMPLES, FINE_TUNED, maker
 def test_contract(name, check):
     """A registered policy passes every check of the contract; the fine-tuned ones: tests/integration/policies."""
     check(maker(name))
+
+
+@pytest.mark.parametrize("name", IN_BLOCKS)
+@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
+def test_contract_in_blocks(name, check):
+    """A policy that learns in blocks passes every check as well: wherever its rows are cut, the state is the same."""
+    check(block_maker(name))
 
 
 def test_every_check_is_listed():

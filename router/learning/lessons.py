@@ -1,0 +1,29 @@
+"""Lessons: the updates of a ledger, for a policy to learn in their order; and the policy that learns them."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.policies import configured_policy
+from ragbandit.router.policies.base import Policy, is_lean
+from ragbandit.router.storage.lean_updates import lean_updates
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.types import Update
+
+__all__ = ["lessons", "policy_of"]
+
+
+def policy_of(settings: PolicySettings, *, registered: Mapping[str, Any] | None) -> Policy:
+    """The configured policy, fresh. registered: the row of its ledger, None before the first router opened it."""
+    return configured_policy(
+        settings.name,
+        params=settings.params,
+        algorithm=None if registered is None else registered["algorithm"],
+        recorded={} if registered is None else json.loads(registered["params"]),
+    )
+
+
+def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = None) -> Iterator[Update]:
+    """The updates with seq > after (and <= upto), in order, with as much of each as this policy learns from."""
+    return lean_updates(ledger, after=after, upto=upto) if is_lean(policy) else ledger.read(after=after, upto=upto)

@@ -1,0 +1,337 @@
+"""Ridge heads that learn an arm's rows in blocks: the same regression as in ridge.py, a tenth of the work per row.
+
+The rows of an arm, in the ledger's order, are cut into blocks of 1, 1, 2, 4, 8, ... rows, up to `block` (and no more
+than 1/16 of the memory). At the end of a block the arm's precision A takes it at once,
+
+    A <- A + Z^T Z,   b <- b + Y^T Z,
+
+and is inverted. Old rows fade at the beginning of a block, by what they lose until its end: A <- k A + (1 - k) prior,
+so the prior never fades. Within a block the served posterior takes the rows one by one, by Sherman-Morrison on the
+inverse of the block's beginning; that is work only where somebody asks (`_catch_up`), so a rebuild skips all of it but
+the last unfinished block of each arm. Either way the state after n rows is the same, to the last bit: it is a function
+of the rows alone.
+
+Residuals, and with them the noise and a policy's CUSUM, are taken row by row against the mean at the block's beginning.
+
+Z^T Z comes from BLAS, whose order of sums differs between processors. So features are rounded to multiples of 2^-14
+first: then every product and every sum of a block is a whole number below 2^53, exact in any order. The inverse has a
+fixed order of its own (inversion.py).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.router.errors import PolicyFault, SnapshotError
+from ragbandit.router.policies.base import Arrays, heads_of, tally
+from ragbandit.router.policies.linear.inversion import inverse_of
+from ragbandit.router.policies.linear.ridge import (
+    LATEST,
+    Prediction,
+    RidgeHeads,
+    add_row,
+    design,
+    per_arm,
+    whole_matrix,
+)
+from ragbandit.router.types import ArmName, Features, Json, Matrix, Update, Vector
+
+__all__ = ["LARGEST_BLOCK", "BlockHeads"]
+
+#: Most rows of a block: 2^22 units a feature, squared, times 2^9 rows are 2^53.
+LARGEST_BLOCK: Final = 512
+#: one unit of a rounded feature
+_UNIT: Final = 2.0**-14
+#: features are below this many units, which is 256
+_MOST_UNITS: Final = 2.0**22
+#: a block has at most this share of the memory's rows: within a block rows count alike
+_SHARE_OF_MEMORY: Final = 16
+
+Units = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class _Block:
+    """An arm at the beginning of its block, and the rows since."""
+
+    #: precision and moment of all rows before the block, faded; the means they give; their leverage
+    precision: Matrix
+    moment: Matrix
+    start: Matrix
+    leverage: float
+    #: rows of the block so far: features in units (rows, d), quality and cost (rows, 2)
+    units: Units
+    targets: Matrix
+    rows: int
+    #: of these, the rows that the served posterior has taken; their sums of y z^T, None where they are to be made
+    taken: int
+    sums: Matrix | None
+
+
+class BlockHeads(RidgeHeads):
+    """RidgeHeads that learn in blocks of at most `block` rows (2 to 512)."""
+
+    def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None = None, block: int) -> None:
+        super().__init__(ridge=ridge, bias_ridge=bias_ridge, memory=memory)
+        most = block if memory is None else min(block, int(memory) // _SHARE_OF_MEMORY)
+        self.block = 1 << (max(most, 1).bit_length() - 1)  # a power of two, as the blocks before it are
+        self._blocks: dict[ArmName, _Block] = {}
+        #: arms with rows that the served posterior has not taken
+        self._behind: set[ArmName] = set()
+
+    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
+        """As RidgeHeads."""
+        self._catch_up()
+        return super().predict(features, arms=arms)
+
+    def predict_fast(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
+        """As RidgeHeads."""
+        self._catch_up()
+        return super().predict_fast(features, arms=arms)
+
+    def learn(self, update: Update) -> float:
+        """One row into the drawn arm's block and into the noise; PolicyFault and no change if it cannot be used.
+
+        The row's residual, in standard deviations of its prediction. `finish` must follow.
+        """
+        if update.features is None or (self._blocks and update.features.size != self._width):
+            raise PolicyFault("features are missing or of another length")
+        arm, units = update.arm, _rounded(update.features)
+        quality, cost, weight = heads_of(update.reward, weight=self.weight)
+        block = self._blocks.get(arm)
+        leverage = self._prior_leverage if block is None else block.leverage
+        kept = 1.0 if self.memory is None else 1.0 - 1.0 / self.memory
+        q = c = 0.0
+        if block is not None:
+            z = design(np.multiply(units, _UNIT))
+            q, c = np.multiply(block.start, z).sum(axis=1).tolist()
+        q, c = quality - q, cost - c  # what the block's beginning misses
+        scatter = kept * self._scatter + np.array([[q * q, q * c], [q * c, c * c]]) / (1.0 + leverage)
+        # The moment's entries are below 512 * 256 times the largest target.
+        reach = leverage * weight * weight + update.reward.cost + 1e6 * (abs(quality) + abs(cost))
+        if not (math.isfinite(scatter[0, 0] + scatter[1, 1]) and math.isfinite(reach)):
+            raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
+        residual = self._standardised((q, c), weight=weight, leverage=leverage)
+        if block is None:
+            block = self._blocks[arm] = self._opened(self._new(units.size + 1), rows=self.block_rows(0))
+        block.units[block.rows], block.targets[block.rows] = units, (quality, cost)
+        block.rows += 1
+        self._scatter, self._rows, self.weight = scatter, kept * self._rows + 1.0, float(weight)
+        self._age[arm] = self._age.get(arm, 0) + 1
+        self._behind.add(arm)
+        tally(self.seen, update)
+        return residual
+
+    def finish(self, arm: ArmName, *, restart: float | None = None) -> None:
+        """End the arm's block if it is full; or at once, its rows counting as `restart` (> 0) together from then on."""
+        block, age = self._blocks[arm], self._age[arm]
+        if restart is None and block.rows < self.block_rows(age - block.rows):
+            return
+        z = _designs(block)
+        gram = _gram(block)
+        block.precision += gram
+        block.moment += np.einsum("nk,nj->kj", block.targets[: block.rows], z)
+        share = 1.0
+        if restart is not None:
+            known = float(age) if self.memory is None else min(float(age), self.memory)
+            share = min(1.0, restart / known)
+            self._age[arm] = 0
+        self._begin(arm, gram=gram / block.rows, share=share)
+
+    def _begin(self, arm: ArmName, *, gram: Matrix, share: float) -> None:
+        """Begin the arm's next block: fade, invert. gram: mean of z z^T over its latest rows; share: what all keep."""
+        old = self._blocks[arm]
+        rows = self.block_rows(self._age[arm])
+        fade = share * self._faded(rows)
+        old.precision *= fade
+        old.precision[np.diag_indices(len(old.precision))] += (1.0 - fade) * self._precision(len(old.precision))
+        old.moment *= fade
+        inverse = inverse_of(old.precision)
+        old.start = np.einsum("kj,ij->ki", old.moment, inverse)
+        # The mean of z^T P z over rows that P has learned with the weight `fade`, as if it had not (leave one out).
+        own = float((inverse * gram).sum())
+        free = 1.0 - fade * own
+        old.leverage = min(own / free, self._prior_leverage) if free > 0.0 else self._prior_leverage
+        self._blocks[arm] = self._opened(old, rows=rows)
+        self._serve(arm, inverse)
+
+    def _opened(self, old: _Block, *, rows: int) -> _Block:
+        """The block that begins after `old`, with room for so many rows."""
+        width = len(old.precision) - 1
+        return _Block(
+            precision=old.precision,
+            moment=old.moment,
+            start=old.start,
+            leverage=old.leverage,
+            units=np.empty((rows, width), dtype=np.float32),
+            targets=np.empty((rows, 2)),
+            rows=0,
+            taken=0,
+            sums=None,
+        )
+
+    def _new(self, size: int) -> _Block:
+        nothing = np.zeros((2, size))
+        return _Block(
+            precision=np.diag(self._precision(size)),
+            moment=nothing,
+            start=nothing.copy(),
+            leverage=self._prior_leverage,
+            units=np.empty((0, size - 1), dtype=np.float32),
+            targets=np.empty((0, 2)),
+            rows=0,
+            taken=0,
+            sums=None,
+        )
+
+    def _serve(self, arm: ArmName, inverse: Matrix) -> None:
+        """Let the posterior of the block's beginning be the served one."""
+        block = self._blocks[arm]
+        self._inverse[arm], self._moment[arm], self._mean[arm] = inverse, block.moment, block.start
+        self._leverage[arm] = block.leverage
+        self._behind.discard(arm)
+        self._forget(arm)
+
+    def _catch_up(self) -> None:
+        """Let the served posterior take the rows of unfinished blocks, one by one."""
+        for arm in sorted(self._behind):
+            block = self._blocks[arm]
+            if arm not in self._inverse:
+                self._serve(arm, np.diag(1.0 / np.diag(block.precision)))
+            inverse, before = self._inverse[arm], self._age[arm] - block.rows
+            if block.sums is None:
+                block.sums = np.zeros_like(block.moment)
+                _add_up(block.sums, block, first=0, last=block.taken)
+            for row, z in enumerate(_designs(block, first=block.taken), start=block.taken):
+                leverage = add_row(inverse, z)
+                known = self._leverage[arm]
+                self._leverage[arm] = known + (leverage - known) / min(before + row + 1, LATEST)
+            _add_up(block.sums, block, first=block.taken, last=block.rows)
+            block.taken = block.rows
+            self._mean[arm] = np.einsum("kj,ij->ki", block.moment + block.sums, inverse)
+            self._forget(arm)
+        self._behind.clear()
+
+    def block_rows(self, age: int) -> int:
+        """Rows of the block that begins when the arm has learned `age` rows."""
+        return max(1, min(self.block, age))
+
+    def _faded(self, rows: int) -> float:
+        """What is left of a row's weight after that many rows of its arm: a power, its products in a fixed order."""
+        left = 1.0
+        if self.memory is not None:
+            for _ in range(rows):
+                left *= 1.0 - 1.0 / self.memory
+        return left
+
+    @property
+    def _prior_leverage(self) -> float:
+        return 1.0 / self.bias_ridge + 1.0 / self.ridge
+
+    @property
+    def _width(self) -> int:
+        return len(next(iter(self._blocks.values())).precision) - 1
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """Per arm: the served inverse and mean, the block's beginning, and its rows so far.
+
+        Symmetric matrices as upper triangles, row by row; features in units of 2^-14, which float32 holds exactly.
+        """
+        self._catch_up()
+        arrays, facts = super().state()
+        for arm, block in sorted(self._blocks.items()):
+            arrays[f"precision/{arm}"] = block.precision[np.triu_indices(len(block.precision))]
+            arrays[f"moment/{arm}"] = block.moment
+            arrays[f"start/{arm}"] = block.start
+            arrays[f"units/{arm}"] = block.units[: block.rows]
+            arrays[f"targets/{arm}"] = block.targets[: block.rows]
+        facts["block_leverage"] = {arm: block.leverage for arm, block in sorted(self._blocks.items())}
+        return arrays, facts
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over a saved state: besides that of RidgeHeads, every arm's block."""
+        own = {
+            name: a for name, a in arrays.items() if name.split("/", 1)[0] in ("precision", "start", "units", "targets")
+        }
+        former = self.seen, self.weight, self._scatter, self._rows, self._age, self._leverage
+        served = self._inverse, self._moment, self._mean, self._stack
+        super().restore({name: a for name, a in arrays.items() if name not in own}, facts)
+        try:
+            blocks = self._restored(own, facts)
+        except SnapshotError:
+            self.seen, self.weight, self._scatter, self._rows, self._age, self._leverage = former
+            self._inverse, self._moment, self._mean, self._stack = served
+            raise
+        self._blocks, self._behind = blocks, set()
+
+    def _restored(self, arrays: Arrays, facts: Mapping[str, Json]) -> dict[ArmName, _Block]:
+        leverage = per_arm(facts, "block_leverage")
+        names = {f"{kind}/{arm}" for arm in self._age for kind in ("precision", "start", "units", "targets")}
+        if names != arrays.keys() or set(leverage) != set(self._age):
+            raise SnapshotError(f"blocks of other arms than {sorted(self._age)}: {sorted(arrays)}")
+        blocks: dict[ArmName, _Block] = {}
+        for arm, age in self._age.items():
+            size = len(self._inverse[arm])
+            units, targets = arrays[f"units/{arm}"], arrays[f"targets/{arm}"]
+            rows = len(units) if units.ndim == 2 else -1
+            room = self.block_rows(age - rows)
+            shapes = {
+                f"precision/{arm}": (size * (size + 1) // 2,),
+                f"start/{arm}": (2, size),
+                f"units/{arm}": (rows, size - 1),
+                f"targets/{arm}": (rows, 2),
+            }
+            for name, shape in shapes.items():
+                kind = np.float32 if name.startswith("units/") else np.float64
+                array = arrays[name]
+                if array.shape != shape or array.dtype != kind or not np.isfinite(array).all():
+                    raise SnapshotError(f"{name} must be finite {kind.__name__} of shape {shape}")
+            if not 0 <= rows < room:
+                raise SnapshotError(f"{rows} rows in a block of {room} of the arm {arm}")
+            triangle = np.array(arrays[f"precision/{arm}"], dtype=np.float64)
+            block = self._opened(self._new(size), rows=room)
+            block.precision, block.moment = whole_matrix(triangle, size=size), self._moment[arm].copy()
+            block.start, block.leverage = np.array(arrays[f"start/{arm}"], dtype=np.float64), leverage[arm]
+            block.units[:rows], block.targets[:rows] = units, targets
+            block.rows = block.taken = rows
+            blocks[arm] = block
+        return blocks
+
+
+def _rounded(features: Features) -> Vector:
+    """Features as whole numbers of units, float64 (d,). Raises PolicyFault for one that is no number or too large."""
+    units = np.rint(features.astype(np.float64) / _UNIT)
+    if not float(np.abs(units).max(initial=0.0)) < _MOST_UNITS:  # also where one is NaN
+        raise PolicyFault(
+            f"a feature is not finite, or not below {_MOST_UNITS * _UNIT:g}; "
+            "policy.params.block: 1 learns features of any size, row by row"
+        )
+    return units
+
+
+def _designs(block: _Block, *, first: int = 0) -> Matrix:
+    """The rows z of a block, from the row `first` on; (rows, d+1)."""
+    units = block.units[first : block.rows].astype(np.float64)
+    z = np.ones((len(units), units.shape[1] + 1))
+    z[:, 1:] = units * _UNIT / math.sqrt(units.shape[1])
+    return z
+
+
+def _add_up(sums: Matrix, block: _Block, *, first: int, last: int) -> None:
+    """Add y z^T of these rows, one after the other: the order of sums does not depend on how often this is called."""
+    for target, z in zip(block.targets[first:last], _designs(block, first=first), strict=False):
+        sums += target[:, None] * z[None, :]
+
+
+def _gram(block: _Block) -> Matrix:
+    """Z^T Z of a block, (d+1, d+1): a sum of whole numbers, which no order of sums rounds, then scaled."""
+    units = np.ones((block.rows, block.units.shape[1] + 1))
+    units[:, 1:] = block.units[: block.rows]
+    scale = np.full(units.shape[1], _UNIT / math.sqrt(units.shape[1] - 1))
+    scale[0] = 1.0
+    gram: Matrix = (units.T @ units) * (scale[:, None] * scale[None, :])
+    return gram

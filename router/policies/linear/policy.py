@@ -1,0 +1,104 @@
+"""A policy on ridge heads: what mba, linucb, lints and softmax share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput
+from ragbandit.router.policies.linear.blocks import LARGEST_BLOCK, BlockHeads
+from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
+from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
+from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
+
+__all__ = ["NEW_LEDGER_BLOCK", "RidgeParams", "RidgePolicy"]
+
+#: `block` of a ledger that begins with this release
+NEW_LEDGER_BLOCK: Final = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RidgeParams(PolicyParams):
+    """Settings of every policy on ridge heads."""
+
+    #: prior precision of the weights, in units where |x|^2 / d is 1 on average
+    ridge: Positive = 10.0
+    #: prior precision of the intercept
+    bias_ridge: Positive = 1.0
+    #: most rows of an arm that are learned at once; 1: row by row. The ledgers of 0.1 record none, which is 1; a
+    #: ledger that begins now has NEW_LEDGER_BLOCK, unless you name another
+    block: Annotated[int, Field(ge=1, le=LARGEST_BLOCK)] = 1
+
+
+class RidgePolicy(HasParams, ABC):
+    """A policy on these heads: a subclass only says how a prediction becomes a pmf.
+
+    The scores of its output are the posterior means; what it explores with stands in the facts, beside quality, cost
+    and the weight between them.
+    """
+
+    algorithm: ClassVar[str]
+    needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
+    deterministic: ClassVar[bool] = True
+    new_ledger: ClassVar[Mapping[str, Json]] = {"block": NEW_LEDGER_BLOCK}
+    lean: ClassVar[bool] = True
+
+    def __init__(self, params: RidgeParams, *, memory: float | None = None) -> None:
+        super().__init__(params)
+        prior = {"ridge": params.ridge, "bias_ridge": params.bias_ridge}
+        self._heads = (
+            RidgeHeads(**prior, memory=memory)
+            if params.block == 1
+            else BlockHeads(**prior, memory=memory, block=params.block)
+        )
+
+    @property
+    def params(self) -> Mapping[str, Json]:
+        """The settings after defaults, as JSON values; `block` where it is above 1: 0.1 did not have it."""
+        found = dict(super().params)
+        if found["block"] == 1:
+            del found["block"]
+        return found
+
+    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
+        """The posterior for a question, with the widths of that question."""
+        return self._heads.predict(features, arms=arms)
+
+    @abstractmethod
+    def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
+        """The pmf over the arms of a prediction, and what else belongs in the log."""
+
+    @property
+    def seen(self) -> Mapping[ArmName, int]:
+        """Number of updates learned, by arm."""
+        return self._heads.seen
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """One output per question, each from its own features and arms alone."""
+        del queries
+        assert features is not None
+        return list(self._outputs(features, arms=arms))
+
+    def _outputs(self, features: FeatureRows, *, arms: Sequence[Sequence[ArmName]]) -> Iterator[PolicyOutput]:
+        for row, offered in zip(features, arms, strict=True):
+            prediction = self.predict(row, arms=offered)
+            pmf, more = self.explored(prediction)
+            facts = {"quality": list(prediction.quality), "cost": list(prediction.cost), "weight": self._heads.weight}
+            yield PolicyOutput(pmf=pmf, scores=prediction.value, facts=facts | more)
+
+    def learn(self, update: Update) -> None:
+        """Take in one row, O(d^2); PolicyFault and no change if its features are missing or of another length."""
+        self._heads.learn(update)
+        self._heads.finish(update.arm)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The heads'."""
+        return self._heads.state()
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over the heads of a saved state."""
+        self._heads.restore(arrays, facts)

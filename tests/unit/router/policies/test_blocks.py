@@ -1,0 +1,133 @@
+"""Ridge heads in blocks: the same regression as row by row, a function of the rows alone, exact on every processor."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.errors import PolicyFault
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.examples import ARMS, made_features, made_reward, made_updates
+from ragbandit.router.policies.linear.blocks import BlockHeads, _gram, _rounded
+from ragbandit.router.policies.linear.inversion import inverse_of
+from ragbandit.router.policies.linear.ridge import RidgeHeads
+from ragbandit.router.policies.testing import sha_of
+
+UNIT = 2.0**-14
+
+
+def on_grid(updates):
+    """The updates with features that rounding leaves as they are."""
+    return [replace(u, features=(np.rint(u.features / UNIT) * UNIT).astype(np.float32)) for u in updates]
+
+
+def learned(heads, updates):
+    for update in updates:
+        heads.learn(update)
+        heads.finish(update.arm)
+    return heads
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40, 211])
+def test_means_are_those_of_row_by_row(rows):
+    """After any number of rows, in or at the end of a block, means and widths are the exact ridge solution."""
+    updates = on_grid(made_updates(rows))
+    one = learned(RidgeHeads(ridge=3.0, bias_ridge=0.5), updates)
+    other = learned(BlockHeads(ridge=3.0, bias_ridge=0.5, block=64), updates)
+    for seed in range(5):
+        expected, found = (heads.predict(made_features(seed), arms=ARMS) for heads in (one, other))
+        assert found.quality == pytest.approx(expected.quality, abs=1e-9)
+        assert found.cost == pytest.approx(expected.cost, abs=1e-9)
+        ratio = one.noise / other.noise
+        assert [width * ratio for width in found.width] == pytest.approx(expected.width, abs=1e-9)
+
+
+def test_noise_is_found():
+    """The noise of rewards around a linear truth is estimated, as row by row, within a few percent."""
+    rng, truth = np.random.default_rng(0), np.random.default_rng(1).standard_normal(24) / 24
+    updates = [
+        replace(u, reward=made_reward(0.5 + float(u.features @ truth) + 0.2 * float(rng.standard_normal())))
+        for u in made_updates(3000)
+    ]
+    heads = learned(BlockHeads(ridge=3.0, bias_ridge=0.5, memory=20_000.0, block=256), updates)
+    assert heads.noise == pytest.approx(0.2, rel=0.05)
+
+
+def test_leverage_is_that_of_new_rows():
+    """The width that decides in microseconds is the mean width of questions that the arm has not learned."""
+    heads = learned(BlockHeads(ridge=5.0, bias_ridge=1.0, memory=20_000.0, block=256), made_updates(1500))
+    for arm in ARMS:
+        exact = np.mean([heads.predict(made_features(10_000 + n), arms=[arm]).width[0] for n in range(200)])
+        assert heads.predict_fast(made_features(0), arms=[arm]).width[0] == pytest.approx(exact, rel=0.1)
+
+
+def test_asking_changes_nothing():
+    """The state after n rows has the same bits, whether somebody asked after every row or nobody did."""
+    updates = made_updates(150)
+    asked, bulk = (make_policy("mba", params={"block": 32}) for _ in range(2))
+    for update in updates:
+        asked.learn(update)
+        sha_of(asked)
+        bulk.learn(update)
+    assert sha_of(asked) == sha_of(bulk)
+
+
+def test_gram_is_exact():
+    """Z^T Z has the same bits for every order of the rows: nothing of it was rounded before it was scaled."""
+    heads = BlockHeads(ridge=1.0, bias_ridge=1.0, block=512)
+    block = heads._opened(heads._new(65), rows=512)
+    rng = np.random.default_rng(3)
+    block.units[:] = [_rounded((255.0 * rng.uniform(-1, 1, 64)).astype(np.float32)) for _ in range(512)]
+    block.rows = 512
+    whole = _gram(block)
+    block.units[:] = block.units[rng.permutation(512)]
+    assert np.array_equal(_gram(block), whole)
+    products = block.units[:, 0].astype(object).astype(int) @ block.units[:, 1].astype(object).astype(int)
+    assert whole[1, 2] == products * ((UNIT / 8.0) * (UNIT / 8.0))
+
+
+@pytest.mark.parametrize("size", [1, 2, 23, 24, 25, 130])
+def test_inverse(size):
+    """The inverse is the inverse, symmetric to the last bit."""
+    rows = np.random.default_rng(size).standard_normal((2 * size, size))
+    matrix = rows.T @ rows + np.eye(size)
+    inverse = inverse_of(matrix)
+    assert np.array_equal(inverse, inverse.T)
+    assert np.abs(inverse @ matrix - np.eye(size)).max() < 1e-9
+
+
+@pytest.mark.parametrize("bad", [256.0, -1e9, float("inf"), float("nan")])
+def test_features_beyond_the_grid_are_refused(bad):
+    """A feature that the grid cannot hold is a PolicyFault that names the way out, and leaves no trace."""
+    policy = make_policy("mba", params={"block": 8})
+    first, second = made_updates(2)
+    policy.learn(first)
+    before = sha_of(policy)
+    features = second.features.copy()
+    features[3] = bad
+    with pytest.raises(PolicyFault, match="block: 1"):
+        policy.learn(replace(second, features=features))
+    assert sha_of(policy) == before
+
+
+def test_an_alarm_ends_the_block():
+    """When an arm's rewards change the CUSUM ends its block at once, and the arm soon has its new mean."""
+    policy = make_policy("mba", params={"block": 256, "epsilon_min": 0.0})
+    arms = ARMS[:1]
+    for number, update in enumerate(made_updates(900, arms=arms)):
+        policy.learn(replace(update, reward=made_reward(0.9 if number < 800 else 0.1)))
+    assert policy.alarms == {ARMS[0]: 1}
+    assert policy._heads.age(ARMS[0]) < 100
+    assert policy._heads.predict(made_features(1), arms=arms).quality[0] == pytest.approx(0.1, abs=0.1)
+
+
+def test_blocks_are_short_beside_the_memory():
+    """Rows of a block count alike, so a block has at most 1/16 of the rows that a policy remembers."""
+    for memory, rows in ((None, 256), (20_000.0, 256), (1000.0, 32), (50.0, 2)):
+        assert BlockHeads(ridge=1.0, bias_ridge=1.0, memory=memory, block=256).block == rows
+
+
+def test_block_of_one_is_not_recorded():
+    """A policy that learns row by row has the params that 0.1 recorded, so its snapshots keep their sha256."""
+    assert "block" not in make_policy("mba", params={"block": 1}).params
+    assert make_policy("mba", params={"block": 64}).params["block"] == 64

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: install test test-rq test-slow unit quick isa-matrix lint demo bench bench-publish bench-strategies docs clean
+.PHONY: install test test-faults test-rq test-slow unit quick isa-matrix lint demo bench bench-publish bench-strategies docs clean
 
 install: $(STAMP)
 
@@ -47,6 +47,10 @@ test-rq: install
 		PYTHONPATH=$(VENV)/rq $(BIN)/python -m pytest -q tests/unit/router/jobs tests/integration/jobs \
 			tests/integration/workers/test_refused_jobs.py tests/integration/workers/test_workers.py; \
 		rm -rf $(VENV)/rq; done
+
+# Databases, networks, clocks and disks that fail under load.
+test-faults: install
+	$(BIN)/python -m pytest tests/acceptance/test_faults.py -m faults
 
 # For the hand: what changed since main (or CHANGED_SINCE) is linted, and the unit tests run.
 CHANGED_SINCE ?= main

@@ -5,6 +5,7 @@ and stopped at its end. The wheel's own Python side is not used: as root it adds
 folder on its path to the world, while all we need is to start two binaries as somebody who is not root.
 """
 
+import contextlib
 import importlib.util
 import itertools
 import os
@@ -66,6 +67,10 @@ def clean_environment(monkeypatch):
 # ---------------------------------------------------------------------------------------------------- databases
 
 
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+
+
 class PostgresServer:
     """A PostgreSQL on a Unix socket in a folder of its own, without the promise to survive power loss."""
 
@@ -79,16 +84,21 @@ class PostgresServer:
         self._names = itertools.count(1)
 
     def start(self) -> None:
-        programs = self._programs()
+        self._found = programs = self._programs()
         data = self.folder / "data"
         make = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]
         done = subprocess.run(make, capture_output=True, text=True, cwd=self.folder, timeout=60, **self._as)
         if done.returncode != 0:
             raise RuntimeError(f"initdb: {done.stderr.strip()}")
+        self.run()
+
+    def run(self) -> None:
+        """Start on the data that is there, also after a crash."""
+        programs, data = self._found, self.folder / "data"
         command = [programs / "postgres", "-D", data, "-k", self.folder]
         for setting in ("listen_addresses=", "fsync=off", "max_connections=200", "deadlock_timeout=200ms"):
             command += ["-c", setting]
-        with (self.folder / "log").open("wb") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self._as)
         give_up = time.monotonic() + 30
         while True:
@@ -99,6 +109,19 @@ class PostgresServer:
                 if self._process.poll() is not None or time.monotonic() > give_up:
                     raise RuntimeError(f"postgres: {(self.folder / 'log').read_text()[-500:]}") from error
                 time.sleep(0.05)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the server and all its processes; they have ended when a SIGKILL returns."""
+        assert self._process is not None
+        children = [int(pid) for pid in _children(self._process.pid)]
+        for pid in (self._process.pid, *children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if number == signal.SIGKILL:
+            self._process.wait(10)
+            give_up = time.monotonic() + 10
+            while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < give_up:
+                time.sleep(0.02)
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -58,7 +58,7 @@ class System:
         self.config.write_text(yaml.safe_dump(tree))
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("RAGBANDIT_")}
         self.settings: Settings = load(self.config, environ=self.environment).settings
-        build_index(PASSAGES, folder / "data" / "indexes" / "default")
+        build_index(PASSAGES, Path(self.settings.data_dir) / "indexes" / "default")
         open_database(self.settings).close()
         self.redis = RedisServer(self.settings)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

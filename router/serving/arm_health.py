@@ -28,6 +28,8 @@ THOROUGH_EVERY_S = 10.0
 LATE_S = LOCK_WAIT_S + 5.0
 #: outcomes further than this ahead of the reader's clock are read later, seconds
 AHEAD_S = 300.0
+#: log lines of one read about arms that are suspended for a tenant alone
+MOST_LOGGED = 5
 #: most outcomes in one read
 MOST = 10_000
 
@@ -39,6 +41,8 @@ def newest(*, after: float, until: float) -> Select[Any]:
         select(
             decisions.c.arm,
             decisions.c.budget,
+            decisions.c.tenant,
+            outcomes.c.run_by,
             outcomes.c.decision_id,
             outcomes.c.status,
             outcomes.c.stop_reason,
@@ -68,6 +72,7 @@ class OutcomePoller:
         #: outcomes that were recorded and may be read again -> when they were made
         self._recorded: dict[DecisionId, float] = {}
         self._states: dict[ArmName, str] = {}
+        self._suspended: set[tuple[ArmName, str]] = set()
 
     def poll(self, arms: Sequence[ArmName], *, now: float) -> None:
         """`read`, and log which of these arms have changed their state. Raises StoreError."""
@@ -75,6 +80,11 @@ class OutcomePoller:
             if self._states.get(health.arm, "closed") != health.state:
                 self._log(health)
             self._states[health.arm] = health.state
+        suspended = self.breaker.suspended(arms, now=now)
+        for arm, tenant in sorted(suspended - self._suspended)[:MOST_LOGGED]:
+            facts = {"action": "health", "arm": arm, "tenant": tenant}
+            log.warning("arm suspended for one tenant: the last outcomes that it reported all failed", extra=facts)
+        self._suspended = suspended
 
     def read(self, arms: Sequence[ArmName], *, now: float) -> list[ArmHealth]:
         """State of these arms after the outcomes that came since the last read. Raises StoreError.
@@ -115,6 +125,7 @@ class OutcomePoller:
             short_deadline=self._short_deadline(row.budget),
             # A worker's clock may be ahead: what is in the store was made before now.
             made_at=min(row.made_at, now),
+            reporter=None if row.run_by == "worker" else row.tenant,
         )
 
     def _short_deadline(self, budget: str) -> bool:

@@ -7,14 +7,18 @@ comes next; without an outcome the next probe may start after another cool-down.
 (M. Nygard, Release It!, 2007, "Circuit Breaker". Unlike there, a probe is a question
 that happens to draw the arm; none is sent on purpose.)
 
+What our workers ran counts for the questions of all tenants. What a caller's own stack ran and reported counts for the
+questions of the same tenant alone: nobody can take an arm from others, or give a failing one back to them, by what it
+reports.
+
 The state of an arm depends only on its outcomes of the last COUNTED_S seconds, so routers that read the same outcomes
 agree, however long they have been running. Only probes are local to each router.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final, Literal
 
@@ -34,6 +38,8 @@ NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "unreadable"})
 OUT_OF_SECONDS: Final = "budget_seconds"
 #: outcomes of an arm that are remembered, or `failures` where that is more
 REMEMBERED = 100
+#: pairs of arm and reporting tenant that are remembered; the one that has been silent for longest goes first
+MOST_REPORTERS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +55,8 @@ class OutcomeSignal:
     #: the query allowed fewer seconds than the service does
     short_deadline: bool
     made_at: float
+    #: tenant whose own stack ran the arm and reported this; None: our workers ran it
+    reporter: str | None = None
 
     @property
     def failed(self) -> bool | None:
@@ -98,92 +106,167 @@ class _Probe:
 
 #: (made_at, decision id, failed): one outcome of an arm
 _Past = tuple[float, str, bool]
+#: whose outcomes: of an arm by our workers (None), or as reported by a tenant
+_Source = tuple[ArmName, str | None]
+
+
+@dataclass(kw_only=True, slots=True)
+class _Record:
+    """The outcomes of one source, oldest first."""
+
+    past: list[_Past] = field(default_factory=list)
+    #: those after the last success
+    failing: list[_Past] = field(default_factory=list)
+    #: the last success
+    success: _Past = (-math.inf, "", False)
+
+    def add(self, one: _Past, *, most: int) -> None:
+        place = bisect_left(self.past, one)
+        if self.past[place : place + 1] != [one]:
+            self.past.insert(place, one)
+            del self.past[:-most]
+
+    def settle(self) -> None:
+        """Find the last success, after one or more `add`."""
+        ends = next((place for place in range(len(self.past), 0, -1) if not self.past[place - 1][2]), 0)
+        self.failing = self.past[ends:]
+        self.success = self.past[ends - 1] if ends else (-math.inf, "", False)
 
 
 class CircuitBreaker:
-    """Circuits of all arms. Safe to use from several threads."""
+    """Circuits of all arms, for every tenant that reports outcomes. Safe to use from several threads."""
 
     def __init__(self, settings: HealthSettings) -> None:
         self.settings = settings
-        self._past: dict[ArmName, list[_Past]] = {}
-        self._failing: dict[ArmName, list[_Past]] = {}
-        self._probes: dict[ArmName, _Probe] = {}
+        self._records: dict[_Source, _Record] = {}
+        self._probes: dict[_Source, _Probe] = {}
+        self._probed: dict[DecisionId, _Source] = {}
         self._lock = Lock()
 
     def record(self, signals: Iterable[OutcomeSignal]) -> None:
         """Record outcomes, in any order; an outcome that was recorded before changes nothing."""
         with self._lock:
-            changed: set[ArmName] = set()
+            changed: set[_Source] = set()
             for signal in signals:
-                probe = self._probes.get(signal.arm)
-                if probe is not None and probe.decision_id == signal.decision_id:
-                    del self._probes[signal.arm]
+                probed = self._probed.pop(signal.decision_id, None)
+                if probed is not None:
+                    del self._probes[probed]
                 if signal.failed is not None:
-                    self._remember(signal.arm, (signal.made_at, signal.decision_id, signal.failed))
-                    changed.add(signal.arm)
-            for arm in changed:
-                past = self._past[arm]
-                ends = next((place for place in range(len(past), 0, -1) if not past[place - 1][2]), 0)
-                self._failing[arm] = past[ends:]
+                    source = (signal.arm, signal.reporter)
+                    record = self._records.pop(source, None) or _Record()
+                    self._records[source] = record  # at the end: it has been heard of last
+                    record.add(
+                        (signal.made_at, signal.decision_id, signal.failed),
+                        most=max(REMEMBERED, self.settings.failures),
+                    )
+                    changed.add(source)
+            for source in changed:
+                self._records[source].settle()
+            self._forget()
 
-    def offer(self, wanted: Sequence[tuple[ArmName, ...]], *, now: float) -> list[Offer]:
+    def offer(
+        self, wanted: Sequence[tuple[ArmName, ...]], *, now: float, tenants: Sequence[str] | None = None
+    ) -> list[Offer]:
         """The arms that each question of a batch may be offered, of those that it wants: at least one.
 
-        A half-open arm is offered to the first question of the batch that wants it, and to no other.
+        tenants: of the questions; None: nobody's, so that our workers' outcomes alone count. A half-open arm is
+        offered to the first question of the batch that wants it, and to no other.
         """
         offers = []
         with self._lock:
-            given: set[ArmName] = set()
-            known: dict[tuple[ArmName, ...], Offer] = {}
-            for arms in wanted:
-                offer = known.get(arms)
-                if offer is None:
-                    offer, probed = self._offer(arms, given=given, now=now)
-                    if probed:  # the same arms are another offer from here on
-                        given |= probed
-                        known.clear()
-                    else:
-                        known[arms] = offer
-                offers.append(offer)
+            given: set[_Source] = set()
+            seen: dict[_Source, tuple[ArmHealth, _Source]] = {}
+            for number, arms in enumerate(wanted):
+                found = []
+                for arm in arms:
+                    source = self._source(arm, tenant=None if tenants is None else tenants[number])
+                    if source not in seen:
+                        seen[source] = self._health(source, now=now)
+                    found.append(seen[source])
+                excluded = tuple(one.arm for one, circuit in found if not one.offered or circuit in given)
+                if len(excluded) == len(arms):
+                    offers.append(Offer(arms=arms, fail_open=True))
+                    continue
+                given.update(circuit for one, circuit in found if one.state == "half_open")
+                offers.append(Offer(arms=tuple(arm for arm in arms if arm not in excluded), excluded_arms=excluded))
         return offers
 
-    def _offer(self, arms: tuple[ArmName, ...], *, given: set[ArmName], now: float) -> tuple[Offer, set[ArmName]]:
-        """The offer to a question that wants these arms, and the half-open ones in it. given: to earlier questions."""
-        healths = [self._health(arm, now=now) for arm in arms]
-        excluded = tuple(one.arm for one in healths if not one.offered or one.arm in given)
-        if len(excluded) == len(arms):
-            return Offer(arms=arms, fail_open=True), set()
-        half_open = {one.arm for one in healths if one.state == "half_open"}
-        return Offer(arms=tuple(arm for arm in arms if arm not in excluded), excluded_arms=excluded), half_open
-
-    def record_probe(self, arm: ArmName, *, decision_id: DecisionId, now: float) -> None:
-        """A decision drew this arm; where the arm is half open, that is its probe."""
+    def record_probe(self, arm: ArmName, *, decision_id: DecisionId, now: float, tenant: str | None = None) -> None:
+        """A decision drew this arm; where the arm is half open, that is its probe. tenant: of the question."""
         with self._lock:
-            health = self._health(arm, now=now)
+            health, circuit = self._health(self._source(arm, tenant=tenant), now=now)
             if health.state == "half_open" and health.offered:
-                self._probes[arm] = _Probe(decision_id=decision_id, drawn_at=now)
+                self._drop_probe(circuit)
+                self._probes[circuit] = _Probe(decision_id=decision_id, drawn_at=now)
+                self._probed[decision_id] = circuit
 
     def healths(self, arms: Iterable[ArmName], *, now: float) -> list[ArmHealth]:
-        """State of these arms' circuits."""
+        """State of these arms: for all tenants where our workers ran them, else for the one that it is best for."""
         with self._lock:
-            return [self._health(arm, now=now) for arm in arms]
+            return [self._best(arm, now=now) for arm in arms]
 
-    def _remember(self, arm: ArmName, one: _Past) -> None:
-        past = self._past.setdefault(arm, [])
-        place = bisect_left(past, one)
-        if past[place : place + 1] != [one]:
-            past.insert(place, one)
-            del past[: -max(REMEMBERED, self.settings.failures)]
+    def suspended(self, arms: Iterable[ArmName], *, now: float) -> set[tuple[ArmName, str]]:
+        """Arms that are offered, and tenants that they are not offered to, since what these reported all failed."""
+        found = set()
+        with self._lock:
+            for arm in arms:
+                if self._best(arm, now=now).state == "closed":
+                    views = [(source[1], self._health(source, now=now)[0]) for source in self._reported(arm)]
+                    found |= {(arm, tenant) for tenant, one in views if tenant is not None and one.state != "closed"}
+        return found
 
-    def _health(self, arm: ArmName, *, now: float) -> ArmHealth:
-        failing = self._failing.get(arm, [])
-        failing = failing[bisect_right(failing, now - COUNTED_S, key=itemgetter(0)) :]
+    def _reported(self, arm: ArmName) -> list[_Source]:
+        return [source for source in self._records if source[0] == arm and source[1] is not None]
+
+    def _best(self, arm: ArmName, *, now: float) -> ArmHealth:
+        sources = self._reported(arm)
+        if not sources or (arm, None) in self._records:
+            sources.append((arm, None))
+        views = [self._health(source, now=now)[0] for source in sources]
+        return min(views, key=lambda one: (("closed", "half_open", "open").index(one.state), one.failures))
+
+    def _source(self, arm: ArmName, *, tenant: str | None) -> _Source:
+        """What counts for a question of this tenant: its own reports, if there are any."""
+        return (arm, tenant) if (arm, tenant) in self._records else (arm, None)
+
+    def _forget(self) -> None:
+        """Drop the tenants that have been silent for longest, where there are too many."""
+        reported = [source for source in self._records if source[1] is not None]
+        for source in reported[: max(0, len(reported) - MOST_REPORTERS)]:
+            del self._records[source]
+            self._drop_probe(source)
+
+    def _drop_probe(self, circuit: _Source) -> None:
+        probe = self._probes.pop(circuit, None)
+        if probe is not None:
+            del self._probed[probe.decision_id]
+
+    def _failing(self, source: _Source, *, now: float) -> list[_Past]:
+        """The failures since the last success, of our workers and, for a tenant, of what it reported, together."""
+        arm, tenant = source
+        keys = {(arm, None), source} if tenant is not None else {source}
+        records = [self._records[key] for key in keys if key in self._records]
+        if not records:
+            return []
+        since = max(max(record.success for record in records), (now - COUNTED_S, "\uffff", True))
+        found = sorted(one for record in records for one in record.failing[bisect_right(record.failing, since) :])
+        return found[-max(REMEMBERED, self.settings.failures) :]
+
+    def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
+        """State of an arm for the questions of a source, and the circuit whose probe they share.
+
+        Where the outcomes of our workers alone keep the arm from everybody, everybody shares one probe.
+        """
+        arm, tenant = source
+        failing = self._failing(source, now=now)
         state: CircuitState = "closed"
-        offered = True
+        offered, circuit = True, source
         if 0 < self.settings.failures <= len(failing):
             state = "open" if now < failing[-1][0] + self.settings.cool_down_s else "half_open"
-            probe = self._probes.get(arm)
+            if tenant is not None and len(self._failing((arm, None), now=now)) >= self.settings.failures:
+                circuit = (arm, None)
+            probe = self._probes.get(circuit)
             tried = probe is not None and now < probe.drawn_at + self.settings.cool_down_s
             offered = state == "half_open" and not tried
         since = failing[0][0] if failing else None
-        return ArmHealth(arm=arm, state=state, offered=offered, failures=len(failing), since=since)
+        return ArmHealth(arm=arm, state=state, offered=offered, failures=len(failing), since=since), circuit

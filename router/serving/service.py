@@ -174,13 +174,13 @@ class RouteService:
         return [result for result in results if result is not None]
 
     def _record_probes(self, decided: Iterable[Decision]) -> None:
-        """Tell the circuit breaker which arms were drawn: of each arm the first, later ones are no probes."""
-        first: dict[ArmName, Decision] = {}
+        """Tell the circuit breaker which arms were drawn: for each tenant the first, later ones are no probes."""
+        first: dict[tuple[ArmName, str], Decision] = {}
         for decision in decided:
-            first.setdefault(decision.arm, decision)
+            first.setdefault((decision.arm, decision.query.tenant), decision)
         now = self.clock()
-        for arm, decision in first.items():
-            self._poller.breaker.record_probe(arm, decision_id=decision.id, now=now)
+        for (arm, tenant), decision in first.items():
+            self._poller.breaker.record_probe(arm, decision_id=decision.id, now=now, tenant=tenant)
 
     def _offered(self, run_by: RunBy) -> tuple[ArmName, ...]:
         return self.worker_arms if run_by == "worker" else self.arms
@@ -191,7 +191,7 @@ class RouteService:
         queries = [asked.query if asked.query.id else _with_id(asked.query) for asked in batch]
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
         wanted = [query.arms or asked.offered for query, asked in zip(queries, batch, strict=True)]
-        offers = self._poller.breaker.offer(wanted, now=now)
+        offers = self._poller.breaker.offer(wanted, now=now, tenants=[query.tenant for query in queries])
         arms = [offer.arms for offer in offers]
         made = made_decisions(
             queries,

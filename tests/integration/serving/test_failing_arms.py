@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -433,3 +434,29 @@ def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures
     reader = arm_health.OutcomePoller(database, settings=HealthSettings(), seconds=120.0)
     (found,) = reader.read([ArmName("multi_step")], now=EPOCH + COUNTED_S + 1.0)
     assert (found.failures, found.since) == (failures, since)
+
+
+def test_one_tenant_cannot_take_an_arm_from_others(world, caplog):
+    """Six failures that one tenant reports for its own questions keep the arm from that tenant alone."""
+    for _ in range(6):
+        end(world, asked(world, "multi_step", tenant="teamA"))
+    end(world, asked(world, "multi_step", tenant="teamB"), status="answered", stop_reason="answer")
+    of_a, of_b, of_c = (
+        world.router.submit(Query(text="which?", tenant=tenant)).result(30) for tenant in ("teamA", "teamB", "teamC")
+    )
+    assert "multi_step" not in of_a.arms
+    assert of_a.facts[EXCLUDED_ARMS] == ["multi_step"]
+    assert of_b.arms == of_c.arms == ARMS
+    assert states(world)["multi_step"] == "closed"
+    assert [record.tenant for record in caplog.records if "for one tenant" in record.getMessage()] == ["teamA"]
+
+
+def test_what_our_workers_ran_counts_for_all(world):
+    """Failures of our workers keep the arm from every tenant, whoever asked."""
+    for _ in range(5):
+        made = asked(world, "multi_step", tenant="teamA")
+        ended = made_outcome(decision_id=made.id, now=world.now, status="failed", stop_reason="error")
+        world.store.add_outcome(replace(ended, run_by="worker"))
+    world.router.service.poll_outcomes()
+    assert states(world)["multi_step"] == "open"
+    assert "multi_step" not in world.router.submit(Query(text="which?", tenant="teamB")).result(30).arms

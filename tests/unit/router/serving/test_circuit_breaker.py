@@ -1,5 +1,6 @@
 """The circuit breaker against a model that knows every outcome by heart, and its corners one by one."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
-from ragbandit.router.serving.circuit_breaker import REMEMBERED, ArmHealth, CircuitBreaker, OutcomeSignal
+from ragbandit.router.serving.circuit_breaker import (
+    MOST_REPORTERS,
+    REMEMBERED,
+    ArmHealth,
+    CircuitBreaker,
+    OutcomeSignal,
+)
+from tests.support.examples import steady
 
 FAILURES, COOL_DOWN = 3, 10.0
 SETTINGS = HealthSettings(failures=FAILURES, cool_down_s=COOL_DOWN)
@@ -301,3 +309,77 @@ def test_bounded(most):
     breaker.record(failed(f"f{n:04}", float(n)) for n in range(1000))
     found = health(breaker, 1000.0)
     assert (found.state, found.failures) == ("open", max(REMEMBERED, most))
+
+
+@steady
+@given(
+    ours=st.lists(signals, max_size=30),
+    theirs=st.lists(st.tuples(signals, st.sampled_from(["b", "c"])), max_size=60),
+    now=st.integers(0, 3800).map(float),
+)
+def test_nobody_moves_an_arm_of_another_tenant(ours, theirs, now):
+    """Whatever other tenants report, in whatever order, a tenant is offered what our workers' outcomes alone allow."""
+    quiet, loud = CircuitBreaker(SETTINGS), CircuitBreaker(SETTINGS)
+    quiet.record(ours)
+    loud.record([*ours, *(replace(one, decision_id=f"{who}-{one.decision_id}", reporter=who) for one, who in theirs)])
+    wanted = [ARMS] * 3
+    assert loud.offer(wanted, now=now, tenants=["a"] * 3) == quiet.offer(wanted, now=now, tenants=["a"] * 3)
+
+
+@steady
+@given(known=st.lists(signals, max_size=40), now=st.integers(0, 3800).map(float), data=st.data())
+def test_one_tenant_sees_its_reports_and_our_workers_together(known, now, data):
+    """For a tenant an outcome counts the same whether our workers ran the arm or its own stack did."""
+    known = list({one.decision_id: one for one in known}.values())
+    mixed = [replace(one, reporter=data.draw(st.sampled_from([None, "a"]))) for one in known]
+    plain, split = CircuitBreaker(SETTINGS), CircuitBreaker(SETTINGS)
+    plain.record(known)
+    split.record(mixed)
+    assert split.offer([ARMS], now=now, tenants=["a"]) == plain.offer([ARMS], now=now)
+
+
+def test_attack_of_one_tenant():
+    """Failures that one tenant reports suspend the arm for it alone; the arm's state for all stays healthy."""
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record([failed("ok", 0.0, status="answered", reporter="teamB")])
+    breaker.record([failed(f"evil{n}", 1.0 + n, reporter="teamA") for n in range(6)])
+    mine, others, new = breaker.offer([ARMS] * 3, now=7.0, tenants=["teamA", "teamB", "teamC"])
+    assert mine.excluded_arms == ("one",)
+    assert others.arms == new.arms == ARMS
+    assert health(breaker, 7.0).state == "closed"
+    assert breaker.suspended(ARMS, now=7.0) == {("one", "teamA")}
+
+
+def test_probe_of_one_tenant():
+    """An arm on probation for one tenant is offered to one of its questions; its outcome opens it or keeps it shut."""
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record([failed(f"f{n}", float(n), reporter="a") for n in range(FAILURES)])
+    later = 3.0 + COOL_DOWN
+    first, second, other = breaker.offer([ARMS] * 3, now=later, tenants=["a", "a", "b"])
+    assert (first.arms, second.excluded_arms, other.arms) == (ARMS, ("one",), ARMS)
+    breaker.record_probe("one", decision_id="probe", now=later, tenant="a")
+    assert breaker.offer([ARMS], now=later, tenants=["a"])[0].excluded_arms == ("one",)
+    breaker.record([failed("probe", later, status="answered", reporter="a")])
+    assert breaker.offer([ARMS], now=later, tenants=["a"])[0].arms == ARMS
+
+
+def test_our_workers_failures_share_one_probe():
+    """Where our workers' outcomes keep an arm from everybody, one question of all tenants may try it."""
+    breaker = opened()
+    breaker.record([failed("f", 2.5, reporter="a")])
+    later = 3.0 + COOL_DOWN
+    offers = breaker.offer([ARMS] * 3, now=later, tenants=["a", "b", "a"])
+    assert [offer.excluded_arms for offer in offers] == [(), ("one",), ("one",)]
+    breaker.record_probe("one", decision_id="probe", now=later, tenant="a")
+    assert breaker.offer([ARMS], now=later, tenants=["b"])[0].excluded_arms == ("one",)
+
+
+def test_reporters_have_an_end():
+    """Of more tenants than are remembered the one that has been silent for longest is forgotten, with its probe."""
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record([failed(f"f{n}", float(n), reporter="first") for n in range(FAILURES)])
+    breaker.record_probe("one", decision_id="probe", now=3.0 + COOL_DOWN, tenant="first")
+    for number in range(MOST_REPORTERS):
+        breaker.record([failed(f"d{number}", 3.0, reporter=f"t{number}")])
+    assert breaker.offer([ARMS], now=4.0, tenants=["first"])[0].arms == ARMS
+    assert (len(breaker._records), len(breaker._probes), len(breaker._probed)) == (MOST_REPORTERS, 0, 0)

@@ -29,8 +29,8 @@ _ERRORS: Final = """## Errors
 
 Every error has this shape; `field` and `remedy` may be null. `code` is stable, so write programs against it, and show
 the rest to people. A body that is not JSON is a 400 `INVALID_JSON`, an unknown path a 404, a wrong method a 405
-`METHOD_NOT_ALLOWED`, a body above `server.max_body_bytes` a 413 `BODY_TOO_LARGE`. A 503 or
-429 has the header `Retry-After` in seconds; the same request may be sent again then.
+`METHOD_NOT_ALLOWED`, a body above `server.max_body_bytes` (`max_batch_bytes` for batches) a 413 `BODY_TOO_LARGE`. A 503
+or 429 has the header `Retry-After` in seconds; the same request may be sent again then.
 
     {"error": {"code": "INVALID_INPUT", "message": "...", "field": "question", "remedy": "..."}}
 

@@ -93,8 +93,8 @@ class _QueueCollector(Collector):
         )
         refused = CounterMetricFamily(
             "ragbandit_requests_refused",
-            "Items refused when they came: expected to wait too long (wait), too many waiting (count), or too many of "
-            "one tenant (tenant).",
+            "Items refused when they came: expected to wait too long (wait), too many waiting (count), too many of one "
+            "tenant (tenant), or too many of its bytes (bytes).",
             labels=["queue", "reason"],
         )
         dropped = CounterMetricFamily(

@@ -40,7 +40,9 @@ class LimitsMiddleware:
             await self.app(scope, receive, send)
             return
         router: Router = self.state.router
-        limit, seen = router.settings.server.max_body_bytes, 0
+        server = router.settings.server
+        limit = server.max_batch_bytes if scope["path"].endswith("/batch") else server.max_body_bytes
+        seen = 0
 
         async def bounded() -> Message:
             nonlocal seen

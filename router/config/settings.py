@@ -259,10 +259,14 @@ class ServerSettings(_Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 8100
     #: /v1/answer waits that long unless the call says otherwise, then says 202
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
-    #: most questions in one POST /v1/route/batch; their text is bounded by max_body_bytes too
+    #: most questions in one POST /v1/route/batch; their text is bounded by max_batch_bytes too
     max_batch_items: Annotated[int, Field(ge=1, le=10_000)] = 512
     #: larger request bodies are refused with 413
-    max_body_bytes: Annotated[int, Field(ge=1024)] = 262_144
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 65_536
+    #: the same for calls of many items, whose path ends in /batch
+    max_batch_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
+    #: bytes of a question's context, keys and values as JSON; a larger one is refused with 422
+    max_context_bytes: Annotated[int, Field(ge=0)] = 8_192
     #: a request that is expected to wait longer for its batch is refused at once, with 503 and Retry-After; a policy
     #: that takes seconds for a question (`llm`) needs more
     max_wait_s: Seconds = 1.0
@@ -283,6 +287,8 @@ class ServerSettings(_Section):
     request_timeout_s: Seconds = 10.0
     #: at SIGTERM and SIGINT requests are finished for that long; waits for answers end at once, with 202
     shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
+    #: bytes of questions and contexts that one tenant may have stored in a second, averaged over 5 s; beyond it 429
+    tenant_bytes_per_s: Annotated[int, Field(ge=1024)] = 4_194_304
     #: one line per request on standard output; off, since /metrics counts requests by path and status
     access_log: bool = False
 

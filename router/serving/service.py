@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import InvalidInput
+from ragbandit.router.errors import InvalidInput, TooManyRequests
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import made_decisions, outputs_of
-from ragbandit.router.serving.admission import QueueLimits, QueueState
+from ragbandit.router.serving.admission import QueueLimits, QueueState, TenantBytes
 from ragbandit.router.serving.arm_health import OutcomePoller
 from ragbandit.router.serving.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
 from ragbandit.router.serving.micro_batching import MicroBatcher
 from ragbandit.router.serving.validation import checked_query, new_id
 from ragbandit.router.storage.decisions import DecisionStore, settle
-from ragbandit.router.storage.rows import query_hash
+from ragbandit.router.storage.rows import canonical, query_hash
 from ragbandit.router.types import ArmName, Decision, Query, RunBy
 
 __all__ = ["RouteService", "Serving"]
@@ -74,6 +74,7 @@ class RouteService:
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._logged_at = {"fault": -QUIET_S, "fail_open": -QUIET_S}
+        self._tenant_bytes = TenantBytes(settings.server.tenant_bytes_per_s)
         self._batcher: MicroBatcher[PendingRequest, Decision] = MicroBatcher(
             self._route_batch,
             name="ragbandit-route",
@@ -89,7 +90,8 @@ class RouteService:
         """The decision, committed, as a Future; once cancelled, the query is dropped if its batch has not begun.
 
         Raises InvalidInput for a query that cannot be routed, Overloaded if it would wait too long, TooManyRequests if
-        too many of its tenant wait. The Future raises Conflict if the query's id was used for another request.
+        too many of its tenant wait, or too many bytes came from it. The Future raises Conflict if the query's id was
+        used for another request.
         """
         asked = self._checked(query, run_by=run_by)
         return self._batcher.submit(asked, tenant=asked.query.tenant)
@@ -105,7 +107,7 @@ class RouteService:
             futures.append(Future())
             try:
                 sound.append((at, self._checked(query, run_by=run_by)))
-            except InvalidInput as error:
+            except (InvalidInput, TooManyRequests) as error:
                 futures[at].set_exception(error)
         taken = self._batcher.submit_each(
             [asked for _, asked in sound], tenants=[asked.query.tenant for _, asked in sound]
@@ -117,7 +119,18 @@ class RouteService:
     def _checked(self, query: Query, *, run_by: RunBy) -> PendingRequest:
         offered = self._offered(run_by)
         query = checked_query(query, arms=offered, configured=self.arms)
+        size = len(query.text.encode()) + self._context_bytes(query)
+        self._tenant_bytes.take(size, tenant=query.tenant)
         return PendingRequest(query=query, run_by=run_by, offered=offered)
+
+    def _context_bytes(self, query: Query) -> int:
+        if not query.context:
+            return 0
+        size, most = len(canonical(query.context).encode()), self.settings.server.max_context_bytes
+        if size > most:
+            remedy = f"send at most {most} bytes (server.max_context_bytes)"
+            raise InvalidInput(f'"context" has {size} bytes as JSON', field="context", remedy=remedy)
+        return size
 
     def offer(self, settings: Settings) -> None:
         """Offer the arms of these settings from the next request on; the rest of them must be as it was."""
@@ -150,8 +163,9 @@ class RouteService:
         self._batcher.check_admission()
 
     def queue(self) -> QueueState:
-        """State of the queue of questions."""
-        return self._batcher.state()
+        """State of the queue of questions; "bytes" among the refusals are those of tenants that sent too many."""
+        state = self._batcher.state()
+        return replace(state, refused={**state.refused, "bytes": self._tenant_bytes.refused})
 
     def close(self) -> None:
         """Serve what was handed in, then stop."""

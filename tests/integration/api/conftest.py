@@ -33,7 +33,11 @@ def http(service):
 @pytest.fixture(scope="package")
 def shared(tmp_path_factory):
     """One service for the tests that only send what is refused."""
-    settings = {"data_dir": str(tmp_path_factory.mktemp("shared")), "encoder": {"model": "hashing", "dimension": 8}}
+    settings: dict[str, object] = {
+        "data_dir": str(tmp_path_factory.mktemp("shared")),
+        "encoder": {"model": "hashing", "dimension": 8},
+    }
+    settings["server"] = {"max_body_bytes": 262_144}  # longer texts than the longest that is taken come through
     running = Service(Settings.model_validate(settings))
     yield running
     running.close()

@@ -168,3 +168,24 @@ def test_unanswered_questions_are_bounded(serve, limit):
     worker_answers(service, keys[0], "Bram Stoker")
     until(lambda: answer().status_code == 202)
     assert service.router.queues()["answers"].refused["tenant" if limit == "tenant_unanswered" else "count"] >= 2
+
+
+def test_bodies_and_contexts_are_small_by_default(http):
+    """A body above 64 KiB is 413 and a context above 8 KiB is 422; a batch may have 1 MiB."""
+    refused(http.post("/v1/route", json={"question": "x" * 66_000}), 413, "BODY_TOO_LARGE")
+    big = {"question": QUESTION, "context": {"text": "x" * 8_200}}
+    assert "server.max_context_bytes" in refused(http.post("/v1/route", json=big), 422, "INVALID_INPUT")["remedy"]
+    items = [{"decision_id": "nobody", "label": ["x" * 900]}] * 1000
+    assert http.post("/v1/feedback/batch", json={"items": items}).status_code == 202
+    refused(http.post("/v1/feedback/batch", json={"items": items * 2}), 413, "BODY_TOO_LARGE")
+
+
+def test_a_tenant_has_a_rate_of_bytes(serve):
+    """A tenant that sends more bytes than its rate is 429 with Retry-After, by the field; another one is served."""
+    service = serve(server={"tenant_bytes_per_s": 1024})
+    text = "x" * 3000
+    replies = [service.http.post("/v1/route", json={"question": text, "tenant": "big"}) for _ in range(4)]
+    refused(replies[-1], 429, "TOO_MANY_REQUESTS", field="tenant")
+    assert int(replies[-1].headers["retry-after"]) >= 1
+    routed(service.http, tenant="small")
+    assert service.router.queues()["questions"].refused["bytes"] >= 1

@@ -129,7 +129,7 @@ def test_bad_batch(unmoved, body, field):
 
 def test_batch_size_is_a_setting(serve):
     """server.max_batch_items bounds a batch; the body limit holds as well."""
-    http = serve(server={"max_batch_items": 2, "max_body_bytes": 1024}).http
+    http = serve(server={"max_batch_items": 2, "max_batch_bytes": 1024}).http
     items = [{"question": QUESTION}] * 3
     assert (
         "between 1 and 2"

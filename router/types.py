@@ -7,10 +7,11 @@ yet; every cost is a count or a number of seconds, so that any price can be put 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, NewType
+from typing import TYPE_CHECKING, Any, Final, Literal, NewType
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = [
     "CANCELLED",
@@ -67,8 +68,16 @@ ArmName = NewType("ArmName", str)
 #: The name of a ledger: one learner, one sequence of updates.
 PolicyLabel = NewType("PolicyLabel", str)
 
-#: One embedded question, shape (d,), float32.
-Features = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    #: One embedded question, shape (d,), float32.
+    Features = npt.NDArray[np.float32]
+    #: n embedded questions, shape (n, d), float32
+    FeatureRows = npt.NDArray[np.float32]
+    #: numbers in one and in two dimensions, float64
+    Vector = npt.NDArray[np.float64]
+    Matrix = npt.NDArray[np.float64]
+else:  # names for annotations: importing numpy would take longer than all the rest of `ragbandit --help`
+    Features = FeatureRows = Vector = Matrix = object
 
 FeedbackKind = Literal["label", "rating", "reward"]
 Aggregate = Literal["first", "last", "mean", "sum", "min", "max"]
@@ -415,14 +424,6 @@ class Counters:
 
 #: What a cost may be made of: fields of Cost, and the papers' Step.
 COST_TERMS = ("steps", *(field.name for field in fields(Cost)))
-
-
-#: n embedded questions, shape (n, d), float32
-FeatureRows = npt.NDArray[np.float32]
-
-#: numbers in one and in two dimensions, float64
-Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
 
 
 def finite_json(value: Any) -> Any:

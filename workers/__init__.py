@@ -1,6 +1,8 @@
 """Workers: the processes that run arms, learn, and supervise. Imports router and strategies; nobody imports workers.
 
-cli           the command `ragbandit`
+cli           the command `ragbandit`: its verbs by name, each loaded when it runs
+verbs         what is loaded for each verb
+start         the verbs `up` and `worker`
 supervisor    `ragbandit up`: Redis, service, workers and learner as children of one process
 process       one worker process, from its settings to its end
 consumers     the threads that take jobs from Redis

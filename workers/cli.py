@@ -1,60 +1,88 @@
-"""Command line: the root of `ragbandit`, with the router's verbs and those that need arms."""
+"""Command line: the root of `ragbandit`. It knows every verb by its line of help and loads the modules of the one that
+runs, so that help is there at once and no verb pays for another's imports.
+"""
 
-import asyncio
-import contextlib
 import os
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
+from typer.main import get_group
 
 import ragbandit
-from ragbandit.router.cli.console import CommandLine, ConfigOption, HostOption, PortOption, failing_well, listen_on
-from ragbandit.router.cli.logs import add_log_verbs
-from ragbandit.router.cli.replay import add_replay_verb
-from ragbandit.router.cli.service import add_verbs
-from ragbandit.router.cli.simulate import add_offline_verbs
-from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.bootstrap import open_database
-from ragbandit.workers.evaluation.command import add_evaluate_verb
-from ragbandit.workers.evaluation.ragquesteval import judge_templates
-from ragbandit.workers.index import index
+from ragbandit.router.cli.console import CommandLine, VerbGroup
 from ragbandit.workers.log_setup import set_up_log
-from ragbandit.workers.process import QUEUES, run_worker
-from ragbandit.workers.wiring.arms import check_arms
-from ragbandit.workers.wiring.generators import check_generator
-from ragbandit.workers.wiring.retrievers import make_retriever
+from ragbandit.workers.verbs import SECTIONS, all_verbs
 
-__all__ = ["app", "main"]
+__all__ = ["VERBS", "main"]
 
 console = Console(emoji=False)
 
+#: verb -> the section that it is loaded with, and its line in the help: the first paragraph of its own
+VERBS: Final[dict[str, tuple[str, str]]] = {
+    "serve": (
+        "service",
+        "Run the HTTP service alone (Redis, workers and the learner run elsewhere). SIGHUP reads the arms again.",
+    ),
+    "migrate": ("service", "Bring the database to this version's schema."),
+    "validate": (
+        "validate",
+        "Check the configuration and the packages that it needs; print every setting with its value and its source.",
+    ),
+    "route": ("calls", "Draw an arm for a question; your own pipeline runs it."),
+    "answer": ("calls", "Draw an arm for a question and have a worker run it; the answer is printed first."),
+    "cancel": ("calls", "Tell the workers not to answer a decision, or to stop where they are."),
+    "feedback": ("calls", "Judge a decision: a label, a rating or a reward."),
+    "status": (
+        "facts",
+        "Counts of decisions, learning lag, current snapshot, health of each arm; read from the database.",
+    ),
+    "verify": (
+        "facts",
+        "Draw every decision again and learn the ledger again from nothing; exit code 1 on any difference.",
+    ),
+    "quarantine": ("facts", "Decisions that could not be learned, and why."),
+    "recount": (
+        "facts",
+        "Count the tables and correct the counters of every ledger; writes wait meanwhile, a second per million rows.",
+    ),
+    "archive": (
+        "archive",
+        "Move old decisions, with all that is known about them, from the database into sealed Parquet files.",
+    ),
+    "simulate": (
+        "offline",
+        "Learn from a full-information table as live traffic would, then judge on rows not learned.",
+    ),
+    "train": ("offline", "Train a policy on a full-information table, for the param `trained`."),
+    "export": ("logs", "Write what a ledger learned as a log, in its order; the file is whole or not there."),
+    "import": ("logs", "Add a log's rows to a ledger, in the file's order; rows that it has already add nothing."),
+    "replay": ("replay", "Estimate the reward of other policies on logged traffic, with intervals."),
+    "evaluate": ("evaluate", "Run strategies on labelled questions: quality, steps, time, tokens and price of each."),
+    "up": ("start", "Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."),
+    "worker": ("start", "Take jobs: answer decisions, learn from feedback."),
+    "index": ("index", "Build, inspect and search passage indexes."),
+}
 
-def _check_more(settings: Settings) -> None:
-    """Refuse a generator that no worker could make, and prompts that no judge of `evaluate` could use.
 
-    Raises ConfigError.
-    """
-    check_generator(settings, fetch=False)
-    judge_templates(settings.judge.templates)
+class _Verbs(VerbGroup):
+    """The root: lists the verbs from the table, and loads the one that is named."""
 
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of click
+        return list(VERBS)
 
-app = CommandLine(
-    name="ragbandit",
-    help="Per question, the cheapest retrieval strategy that gets it right, learned online.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-app.add_typer(index, name="index")
-add_verbs(app, check=check_arms, check_more=_check_more)
-add_offline_verbs(app)
-add_log_verbs(app)
-add_replay_verb(app)
-add_evaluate_verb(app)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature of click
+        if cmd_name in self.commands or cmd_name not in VERBS:
+            return self.commands.get(cmd_name)
+        return TyperCommand(cmd_name, help=VERBS[cmd_name][1])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in VERBS:
+            section = CommandLine()
+            SECTIONS[VERBS[args[0]][0]](section)
+            self.commands.update(get_group(section).commands)
+        return super().resolve_command(ctx, args)
 
 
 def _print_version(wanted: bool) -> None:
@@ -63,8 +91,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def root(
+def _root(
     version: Annotated[  # the callback of the option reads it: click checks for a missing verb before this function
         bool, typer.Option("--version", callback=_print_version, help="Print the version and exit.", is_eager=True)
     ] = False,
@@ -72,57 +99,34 @@ def root(
     """Per question, the cheapest retrieval strategy that gets it right, learned online."""
 
 
-@app.command()
-def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
-    """Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."""
-    from ragbandit.workers.supervisor import Supervisor
-
-    with failing_well():
-        listen_on(host=host, port=port)
-        loaded = configuration.load(config)
-        settings = loaded.settings
-        check_arms(settings)
-        check_policy(settings)
-        if settings.worker_arms and settings.workers.answer:
-            # What would end every worker is said here, not in their logs.
-            asyncio.run(make_retriever(settings).close())
-            check_generator(settings, fetch=True)
-        open_database(settings).close()
-        supervisor = Supervisor(loaded)
-        try:
-            supervisor.start()
-            with console.status("starting: the first time weights are fetched and converted"):
-                supervisor.wait_ready(timeout_s=600)
-            console.print(f"RagBandit answers at {supervisor.url} (docs: {supervisor.url}/docs). Ctrl-C stops it.")
-            supervisor.run()
-        finally:
-            with contextlib.suppress(KeyboardInterrupt):
-                supervisor.stop()
-    console.print("stopped")
+def _command(**options: Any) -> CommandLine:
+    made = CommandLine(
+        name="ragbandit", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, **options
+    )
+    made.callback()(_root)
+    return made
 
 
-@app.command()
-def worker(
-    config: ConfigOption = None,
-    queue: Annotated[list[str] | None, typer.Option(help="answer or learn; repeat it; default both")] = None,
-    burst: Annotated[bool, typer.Option(help="end when the queues are empty")] = False,
-) -> None:
-    """Take jobs: answer decisions, learn from feedback."""
-    with failing_well():
-        queues = queue or list(QUEUES)
-        unknown = [name for name in queues if name not in QUEUES]
-        if unknown:
-            raise ConfigError(f"unknown queue {unknown[0]!r}", field="queue", remedy=f"use {' or '.join(QUEUES)}")
-        run_worker(configuration.load(config).settings, queues=queues, burst=burst)
+def __getattr__(name: str) -> Any:
+    """`app`: the command with all its verbs loaded, for tests and for those that read its options."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    whole = _command()
+    all_verbs(whole)
+    globals()["app"] = whole
+    return whole
 
 
 def main() -> None:
     """The entry point of `ragbandit`."""
-    # Before torch is loaded: threads that wait for work spin for long by default, which starves the other processes of
-    # a small machine; not at all costs two milliseconds per question. A short spin gives the best of both.
+    # Both are read when a library is loaded, which no verb has done yet. Before torch: threads that wait for work spin
+    # for long by default, which starves the other processes of a small machine; not at all costs two milliseconds per
+    # question. A short spin gives the best of both. Before numpy: its threads spin 20 ms after each product, however
+    # small, and a router multiplies small matrices only (docs/machines.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     set_up_log()
-    app()
+    _command(cls=_Verbs)()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from ragbandit.router.errors import ConfigError, NotReady, RagBanditError
 from ragbandit.router.jobs.processes import PARENT_VARIABLE
 from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.bootstrap import check_port
+from ragbandit.router.serving.requirements import check_port
 from ragbandit.router.storage.files import write_file
 from ragbandit.workers.wiring.arms import check_arms
 

@@ -25,6 +25,7 @@ __all__ = [
     "LabelOption",
     "PortOption",
     "UrlOption",
+    "VerbGroup",
     "console",
     "errors",
     "failing_well",
@@ -69,8 +70,11 @@ class _Command(TyperCommand):
         return _without_types(super().get_params(ctx))
 
 
-class _Group(TyperGroup):
+class VerbGroup(TyperGroup):
+    """A group of verbs whose help shows no type beside flags."""
+
     def get_params(self, ctx: Any) -> Any:
+        """As of typer, flags without their type."""
         return _without_types(super().get_params(ctx))
 
 
@@ -86,7 +90,7 @@ class CommandLine(typer.Typer):
     """A Typer application whose help shows no type beside flags."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(cls=_Group, **options)
+        super().__init__(**{"cls": VerbGroup, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         """As of Typer."""

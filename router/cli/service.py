@@ -1,17 +1,13 @@
-"""Verbs `serve`, `migrate` and `validate`. The command's root is `ragbandit.workers.cli`, which knows the arms."""
+"""Verbs `serve` and `migrate`. The command's root is `ragbandit.workers.cli`, which knows the arms."""
 
 import contextlib
-import json
 import logging
 import signal
 import threading
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from ragbandit.router.cli.archive import add_archive
 from ragbandit.router.cli.console import (
@@ -26,31 +22,33 @@ from ragbandit.router.cli.console import (
 )
 from ragbandit.router.cli.inspect import add_facts
 from ragbandit.router.cli.remote import add_calls
+from ragbandit.router.cli.validate import Check, add_validate
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.bootstrap import check_packages, check_port, check_weights
+from ragbandit.router.serving.requirements import check_port
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.database import Database, migrate
 
-__all__ = ["add_verbs"]
+__all__ = ["add_service", "add_verbs"]
 
 log = logging.getLogger("ragbandit.cli")
 
-#: settings -> None, raises ConfigError: what the root knows to check and the router does not (arms, prompts)
-Check = Callable[[Settings], None]
-
 
 def add_verbs(app: typer.Typer, *, check: Check, check_more: Check = lambda _: None) -> None:
-    """Put the router's verbs on the command. `check_more` is for `validate` alone: what no service needs."""
-    _add_serve(app, check=check)
-    app.command(name="migrate")(_migrate)
-    _add_validate(app, check=check, check_more=check_more)
+    """Put the verbs of a running service and its store on a command, and `validate` (see there for `check_more`)."""
+    add_service(app, check=check)
+    add_validate(app, check=check, check_more=check_more)
     add_calls(app)
     add_facts(app)
     add_archive(app)
+
+
+def add_service(app: typer.Typer, *, check: Check) -> None:
+    """Put `serve` and `migrate` on the command."""
+    _add_serve(app, check=check)
+    app.command(name="migrate")(_migrate)
 
 
 def _add_serve(app: typer.Typer, *, check: Check) -> None:
@@ -92,38 +90,6 @@ def _migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             print_json({"database": url, "revision": revision})
         else:
             console.print(f"{url} is at {revision}", soft_wrap=True)
-
-
-def _add_validate(app: typer.Typer, *, check: Check, check_more: Check) -> None:
-    @app.command()
-    def validate(
-        config: ConfigOption = None,
-        changed: Annotated[bool, typer.Option("--changed", help="print only what is not the default")] = False,
-        as_json: JsonOption = False,
-    ) -> None:
-        """Check the configuration and the packages that it needs; print every setting with its value and its source."""
-        with failing_well():
-            loaded = configuration.load(config)
-            check(loaded.settings)
-            check_more(loaded.settings)
-            check_policy(loaded.settings)
-            check_packages(loaded.settings)
-            check_weights(loaded.settings)
-            rows = [row for row in configuration.effective(loaded) if not changed or row[2] != "default"]
-            if as_json:
-                print_json([{"key": key, "value": value, "source": source} for key, value, source in rows])
-            else:
-                _print_settings(rows)
-
-
-def _print_settings(rows: Sequence[tuple[str, object, str]]) -> None:
-    """One line per setting, never cut: key, value as JSON, source."""
-    shown = [(key, json.dumps(value, ensure_ascii=False), source) for key, value, source in rows]
-    width = max((len(key) for key, _, _ in shown), default=0)
-    for key, value, source in shown:
-        console.print(escape(f"{key:<{width}}  {value}  ({source})"), soft_wrap=True, highlight=False)
-    if not shown:
-        console.print("every setting is the default")
 
 
 def _take_over_arms(router: Router, *, config: Path | None, check: Check) -> None:

@@ -23,8 +23,6 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from ragbandit.router.config.settings import RENAMED, Settings
 from ragbandit.router.errors import ConfigError
@@ -122,6 +120,8 @@ def effective(loaded: Loaded) -> list[tuple[str, object, str]]:
     for key, value in _leaves(loaded.settings.model_dump()).items():
         source = _source_of(key, loaded.sources) or "default"
         if key in ("database_url", "redis_url") and isinstance(value, str):
+            from sqlalchemy.engine import make_url  # a fifth of a second, and most hosts name no URL
+
             value = make_url(value).difference_update_query(["password"]).render_as_string(hide_password=True)
         rows.append((key, value, source))
     return rows
@@ -173,11 +173,16 @@ def _read(file: Path) -> dict[str, Any]:
 def _refuse_secrets(tree: Mapping[str, Any]) -> None:
     for variable, key in _PLAIN_ENV.items():
         value = tree.get(key)
+        if not isinstance(value, str):
+            continue
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+
         try:
-            url = make_url(value) if isinstance(value, str) else None
+            url = make_url(value)
         except (ArgumentError, ValueError):  # the checks of the URLs below report it better
-            url = None
-        if url is not None and (url.password or "password" in url.query):
+            continue
+        if url.password or "password" in url.query:
             raise ConfigError(
                 "a URL with a password does not belong in the file",
                 field=key,
@@ -263,6 +268,11 @@ def _section_example(section: str) -> str | None:
 
 
 def _check_database(settings: Settings) -> None:
+    if settings.database_url is None:
+        return
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
         dialect = make_url(settings.database).get_backend_name()
     except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number
@@ -274,8 +284,13 @@ def _check_database(settings: Settings) -> None:
 
 
 def _check_redis(settings: Settings) -> None:
+    if not settings.redis_url:
+        return
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
-        scheme = make_url(settings.redis_url).drivername if settings.redis_url else "redis"
+        scheme = make_url(settings.redis_url).drivername
     except (ArgumentError, ValueError):
         scheme = ""
     if scheme not in ("redis", "rediss", "unix"):

@@ -1,20 +1,17 @@
 """Bootstrap: from settings to databases, encoders, queues and learners. Only this module picks concrete classes."""
 
 import contextlib
-import importlib.util
 import logging
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
+from ragbandit.router.config.settings import EncoderSettings, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.encoders.weights import at_hand
-from ragbandit.router.errors import ConfigError, QueueError, StoreError, missing_package
+from ragbandit.router.errors import QueueError, StoreError
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import redis_runs, redis_url
 from ragbandit.router.learning.learner import Learner
@@ -24,9 +21,6 @@ from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 
 __all__ = [
-    "check_packages",
-    "check_port",
-    "check_weights",
     "ledger_of",
     "make_encoder",
     "make_jobs",
@@ -35,42 +29,6 @@ __all__ = [
 ]
 
 log = logging.getLogger("ragbandit.bootstrap")
-
-
-#: packages of the extra "models" that an encoder with weights needs
-_ENCODER_PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub")
-
-
-def check_packages(settings: Settings) -> None:
-    """Refuse a database or an encoder whose package is not installed. Nothing is imported. Raises ConfigError."""
-    url = make_url(settings.database)
-    if url.get_backend_name() == "postgresql" and importlib.util.find_spec(url.get_driver_name()) is None:
-        raise missing_package(url.get_driver_name(), extra="postgres", field="database_url")
-    if settings.encoder.model != "hashing":
-        for name in _ENCODER_PACKAGES:
-            if importlib.util.find_spec(name) is None:
-                raise missing_package(name, extra="models", field="encoder.model")
-
-
-def check_port(server: ServerSettings) -> None:
-    """Refuse an address that another process listens on, or that this machine does not have. Raises ConfigError."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise ConfigError(
-            f"{server.host}:{server.port} cannot be used: {error.strerror}",
-            field="server.port",
-            remedy="choose another host or port, or stop what listens there",
-        ) from error
-
-
-def check_weights(settings: Settings) -> None:
-    """Refuse an encoder whose weights are sure not to be found. Nothing is fetched or asked. Raises ConfigError."""
-    if settings.encoder.model != "hashing":
-        at_hand(settings.encoder.model, setting="encoder.model")
 
 
 def open_database(settings: Settings) -> Database:

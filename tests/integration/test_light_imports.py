@@ -59,10 +59,10 @@ def imported(module):
 
 
 def test_import_router_is_light():
-    """`import ragbandit` loads no torch, database, Redis, HTTP or settings package, and does nothing (promise 9)."""
+    """`import ragbandit` loads no torch, numpy, database, Redis, HTTP or settings package (promise 9)."""
     found = imported("ragbandit")
     assert HEAVY & set(found["modules"]) == set()
-    assert "httpx" not in found["modules"]
+    assert {"httpx", "numpy"} & set(found["modules"]) == set()
     assert found["seen"] == []
     assert found["threads"] == 1
 
@@ -91,22 +91,56 @@ def test_pure_parts_know_no_database_redis_or_http(module):
     assert {"sqlalchemy", "redis", "rq", "httpx", "fastapi", "torch"} & set(found["modules"]) == set()
 
 
-def test_validate_imports_no_torch(tmp_path):
-    """`validate` finds packages without importing them: it stays quick."""
-    (tmp_path / "config.yaml").write_text("arms: {fast: {run_by: caller}}\n")
-    program = (
-        "import sys\nfrom ragbandit.workers.cli import app\ntry:\n    app(['validate'])\nexcept SystemExit as end:\n"
-    )
-    program += "    assert end.code == 0\nassert not {'torch', 'transformers'} & set(sys.modules)\n"
+#: runs the command as its entry point does, then says what is loaded, and how many threads this process has
+COMMAND = """
+import json, os, sys
+from ragbandit.workers.cli import main
+sys.argv = ["ragbandit", *WORDS]
+try:
+    main()
+except SystemExit as end:
+    assert end.code in (0, None), end.code
+seen = sorted({m.partition(".")[0] for m in sys.modules})
+import numpy
+numpy.ones((400, 400)) @ numpy.ones((400, 400))
+print("\\n" + json.dumps({"modules": seen, "threads": len(os.listdir("/proc/self/task"))}))
+"""
+
+
+def after(folder, *words):
+    """What a fresh process has loaded after running the command with these words."""
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
+        [sys.executable, "-c", COMMAND.replace("WORDS", repr(words))],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+STORES = {"alembic", "redis", "rq", "sqlalchemy", "torch", "transformers"}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"]])
+def test_help_loads_no_library(tmp_path, words):
+    """The help and the version of the command load what prints them: no database, Redis, numpy or settings."""
+    assert (STORES | {"numpy", "pydantic", "httpx", "yaml"}) & set(after(tmp_path, *words)["modules"]) == set()
+
+
+def test_validate_loads_no_database_and_no_model_library(tmp_path):
+    """`validate` finds packages without importing them, and reads no database: it stays quick."""
+    (tmp_path / "config.yaml").write_text("arms: {fast: {run_by: caller}}\n")
+    assert (STORES | {"httpx", "pyarrow"}) & set(after(tmp_path, "validate")["modules"]) == set()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts the threads that Linux lists")
+def test_processes_of_the_command_have_one_thread_for_numpy(tmp_path, monkeypatch):
+    """After the command's entry point numpy has no threads of its own: they spin for longer than a product takes."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    assert after(tmp_path, "--help")["threads"] == 1
 
 
 def test_importing_encoders_loads_no_model_library():

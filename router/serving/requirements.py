@@ -1,0 +1,51 @@
+"""Requirements of a configuration: packages, weights and an address, looked for without loading anything.
+
+`validate` uses this too, and is to be quick: no database engine, no model library, no Redis is imported.
+"""
+
+import importlib.util
+import socket
+
+from ragbandit.router.config.settings import ServerSettings, Settings
+from ragbandit.router.encoders.weights import at_hand
+from ragbandit.router.errors import ConfigError, missing_package
+
+__all__ = ["check_packages", "check_port", "check_weights"]
+
+#: packages of the extra "models" that an encoder with weights needs
+_ENCODER_PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub")
+
+
+def check_packages(settings: Settings) -> None:
+    """Refuse a database or an encoder whose package is not installed. Neither is imported. Raises ConfigError."""
+    if settings.database_url is not None:
+        from sqlalchemy.engine import make_url
+
+        url = make_url(settings.database_url)
+        if url.get_backend_name() == "postgresql" and importlib.util.find_spec(url.get_driver_name()) is None:
+            raise missing_package(url.get_driver_name(), extra="postgres", field="database_url")
+    if settings.encoder.model != "hashing":
+        for name in _ENCODER_PACKAGES:
+            if importlib.util.find_spec(name) is None:
+                raise missing_package(name, extra="models", field="encoder.model")
+
+
+def check_port(server: ServerSettings) -> None:
+    """Refuse an address that another process listens on, or that this machine does not have. Raises ConfigError."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"{server.host}:{server.port} cannot be used: {error.strerror}",
+            field="server.port",
+            remedy="choose another host or port, or stop what listens there",
+        ) from error
+
+
+def check_weights(settings: Settings) -> None:
+    """Refuse an encoder whose weights are sure not to be found. Nothing is fetched or asked. Raises ConfigError."""
+    if settings.encoder.model != "hashing":
+        at_hand(settings.encoder.model, setting="encoder.model")

@@ -1,0 +1,67 @@
+"""Verbs `up` and `worker`: the processes of this distribution on one machine."""
+
+import asyncio
+import contextlib
+from typing import Annotated
+
+import typer
+
+from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, console, failing_well, listen_on
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.workers.process import QUEUES, run_worker
+from ragbandit.workers.supervisor import Supervisor
+from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.generators import check_generator
+from ragbandit.workers.wiring.retrievers import make_retriever
+
+__all__ = ["add_start_verbs"]
+
+
+def add_start_verbs(app: typer.Typer) -> None:
+    """Put the verbs on the command."""
+    app.command(name="up")(_up)
+    app.command(name="worker")(_worker)
+
+
+def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
+    """Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."""
+    with failing_well():
+        listen_on(host=host, port=port)
+        loaded = configuration.load(config)
+        settings = loaded.settings
+        check_arms(settings)
+        check_policy(settings)
+        if settings.worker_arms and settings.workers.answer:
+            # What would end every worker is said here, not in their logs.
+            asyncio.run(make_retriever(settings).close())
+            check_generator(settings, fetch=True)
+        open_database(settings).close()
+        supervisor = Supervisor(loaded)
+        try:
+            supervisor.start()
+            with console.status("starting: the first time weights are fetched and converted"):
+                supervisor.wait_ready(timeout_s=600)
+            console.print(f"RagBandit answers at {supervisor.url} (docs: {supervisor.url}/docs). Ctrl-C stops it.")
+            supervisor.run()
+        finally:
+            with contextlib.suppress(KeyboardInterrupt):
+                supervisor.stop()
+    console.print("stopped")
+
+
+def _worker(
+    *,
+    config: ConfigOption = None,
+    queue: Annotated[list[str] | None, typer.Option(help="answer or learn; repeat it; default both")] = None,
+    burst: Annotated[bool, typer.Option(help="end when the queues are empty")] = False,
+) -> None:
+    """Take jobs: answer decisions, learn from feedback."""
+    with failing_well():
+        queues = queue or list(QUEUES)
+        unknown = [name for name in queues if name not in QUEUES]
+        if unknown:
+            raise ConfigError(f"unknown queue {unknown[0]!r}", field="queue", remedy=f"use {' or '.join(QUEUES)}")
+        run_worker(configuration.load(config).settings, queues=queues, burst=burst)

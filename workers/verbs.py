@@ -1,0 +1,106 @@
+"""The verbs of `ragbandit` by section: what is loaded together when one of them runs."""
+
+from collections.abc import Callable
+from typing import Final
+
+import typer
+
+__all__ = ["SECTIONS", "all_verbs"]
+
+
+def all_verbs(app: typer.Typer) -> None:
+    """Put the verbs of every section on a command. This imports all of the package but the model libraries."""
+    for add in SECTIONS.values():
+        add(app)
+
+
+def _add_service(app: typer.Typer) -> None:
+    from ragbandit.router.cli.service import add_service
+    from ragbandit.workers.wiring.arms import check_arms
+
+    add_service(app, check=check_arms)
+
+
+def _add_validate(app: typer.Typer) -> None:
+    from ragbandit.router.cli.validate import add_validate
+    from ragbandit.router.config.settings import Settings
+    from ragbandit.workers.evaluation.ragquesteval import judge_templates
+    from ragbandit.workers.wiring.arms import check_arms
+    from ragbandit.workers.wiring.generators import check_generator
+
+    def check_more(settings: Settings) -> None:
+        """Refuse a generator that no worker could make, and prompts that no judge of `evaluate` could use."""
+        check_generator(settings, fetch=False)
+        judge_templates(settings.judge.templates)
+
+    add_validate(app, check=check_arms, check_more=check_more)
+
+
+def _add_calls(app: typer.Typer) -> None:
+    from ragbandit.router.cli.remote import add_calls
+
+    add_calls(app)
+
+
+def _add_facts(app: typer.Typer) -> None:
+    from ragbandit.router.cli.inspect import add_facts
+
+    add_facts(app)
+
+
+def _add_archive(app: typer.Typer) -> None:
+    from ragbandit.router.cli.archive import add_archive
+
+    add_archive(app)
+
+
+def _add_offline(app: typer.Typer) -> None:
+    from ragbandit.router.cli.simulate import add_offline_verbs
+
+    add_offline_verbs(app)
+
+
+def _add_logs(app: typer.Typer) -> None:
+    from ragbandit.router.cli.logs import add_log_verbs
+
+    add_log_verbs(app)
+
+
+def _add_replay(app: typer.Typer) -> None:
+    from ragbandit.router.cli.replay import add_replay_verb
+
+    add_replay_verb(app)
+
+
+def _add_evaluate(app: typer.Typer) -> None:
+    from ragbandit.workers.evaluation.command import add_evaluate_verb
+
+    add_evaluate_verb(app)
+
+
+def _add_start(app: typer.Typer) -> None:
+    from ragbandit.workers.start import add_start_verbs
+
+    add_start_verbs(app)
+
+
+def _add_index(app: typer.Typer) -> None:
+    from ragbandit.workers.index import index
+
+    app.add_typer(index, name="index")
+
+
+#: section -> what puts its verbs on a command, importing only what they need
+SECTIONS: Final[dict[str, Callable[[typer.Typer], None]]] = {
+    "service": _add_service,
+    "validate": _add_validate,
+    "calls": _add_calls,
+    "facts": _add_facts,
+    "archive": _add_archive,
+    "offline": _add_offline,
+    "logs": _add_logs,
+    "replay": _add_replay,
+    "evaluate": _add_evaluate,
+    "start": _add_start,
+    "index": _add_index,
+}

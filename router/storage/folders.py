@@ -31,6 +31,24 @@ class Folder:
             return bytes(system.cat_file(path))
         return Path(self.root, name).read_bytes()
 
+    def names(self, folder: str) -> list[str]:
+        """The files in a folder below, by name within this one; [] where there is no such folder."""
+        if self._remote:
+            system, path = self._system(folder)
+            found = system.ls(path, detail=False) if system.exists(path) else []
+            return sorted(f"{folder}/{name.rstrip('/').rpartition('/')[2]}" for name in found)
+        below = Path(self.root, folder)
+        return sorted(f"{folder}/{file.name}" for file in below.iterdir()) if below.is_dir() else []
+
+    def remove(self, name: str) -> None:
+        """Delete a file; one that is not there is fine."""
+        if self._remote:
+            system, path = self._system(name)
+            if system.exists(path):
+                system.rm_file(path)
+        else:
+            Path(self.root, name).unlink(missing_ok=True)
+
     def _system(self, name: str) -> tuple[Any, str]:
         import fsspec  # only a remote root needs it
 

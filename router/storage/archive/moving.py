@@ -6,14 +6,23 @@ first. Nothing is ever in neither place.
 """
 
 import json
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, or_, select, true, update
 
 from ragbandit.router.storage.archive.reading import segment_value, segments
-from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment, write_segment
+from ragbandit.router.storage.archive.segments import (
+    ARCHIVED,
+    Rows,
+    Segment,
+    decision_key,
+    read_segment,
+    rewrite_segment,
+    sweep_segment,
+    write_segment,
+)
 from ragbandit.router.storage.counters import moving
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.tables import archive_segments, closures, decisions, feedback, policies, updates
@@ -74,6 +83,20 @@ def archive(
         pending = [segment]
 
 
+def change_segment(database: Database, segment: Segment, tables: Mapping[str, Rows]) -> Segment:
+    """Put other values into the columns of a segment that its seal does not cover; the old files are deleted.
+
+    tables: all of its rows, as `read_segment` gives them where nothing is kept. A call that was cut off is repeated:
+    either segment is whole at any time. Raises StoreError.
+    """
+    changed = rewrite_segment(segment, tables)
+    with database.write() as connection:
+        here = archive_segments.c.number == segment.number
+        connection.execute(update(archive_segments).where(here).values(manifest_sha256=changed.manifest_sha256))
+    sweep_segment(changed)
+    return changed
+
+
 def _done(connection: Connection) -> ColumnElement[bool]:
     """Every ledger has learned or closed the decision, and no ledger ends with it.
 
@@ -129,6 +152,7 @@ def _sealed_next(
     }
     with database.write() as connection:
         connection.execute(insert(archive_segments), [row])
+    sweep_segment(segment)  # what a call that was cut off has left
     return segment
 
 

@@ -4,11 +4,19 @@ import heapq
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Table, select
 
-from ragbandit.router.storage.archive.segments import Segment, decision_key, read_segment
+from ragbandit.router.errors import StoreError
+from ragbandit.router.storage.archive.segments import (
+    Segment,
+    decision_key,
+    read_segment,
+    seal_of,
+    sealed_columns,
+)
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.rows import Row
 from ragbandit.router.storage.tables import archive_segments, decisions, updates
@@ -17,6 +25,7 @@ __all__ = [
     "ArchivedRows",
     "archived_decisions",
     "archived_spans",
+    "broken_seals",
     "rows_of_ledger",
     "segment_value",
     "segments",
@@ -107,6 +116,23 @@ def archived_decisions(database: Database) -> Iterator[tuple[Segment, list[dict[
         with database.read() as connection:
             here = _still_here(connection, [row["id"] for row in rows])
         yield segment, [row for row in rows if row["id"] not in here]
+
+
+def broken_seals(database: Database) -> Iterator[str]:
+    """What is wrong with the segments, one line each: a file missing or changed, a seal that does not follow."""
+    with database.read() as connection:
+        found = segments(connection)
+    before = ""
+    for segment in found:
+        try:
+            # All rows, also those of decisions that stayed in the database: the seal is older than that.
+            tables = read_segment(replace(segment, kept=frozenset()))
+        except StoreError as error:
+            yield str(error)
+        else:
+            if seal_of(tables, columns=sealed_columns(segment), before=before) != segment.seal:
+                yield f"{segment.name} in {segment.root} does not give its seal: it or the one before was changed"
+        before = segment.seal
 
 
 def rows_of_ledger(

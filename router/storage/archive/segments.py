@@ -1,17 +1,18 @@
 """Segment: the rows of up to 20,000 decisions as Parquet files, with a manifest that seals them.
 
     segment-000001/
-      decisions.parquet outcomes.parquet feedback.parquet updates.parquet closures.parquet cancellations.parquet
-      manifest.json
+      decisions-5f2c0e91.parquet  outcomes-...  feedback-...  updates-...  closures-...  cancellations-...
+      manifest-a91b33d0.json
 
-Every table is there, with its columns as in SQL, in the order of its primary key (updates: policy, seq).
+Every table is there, with its columns as in SQL, in the order of its primary key (updates: policy, seq). Files bear the
+first digits of their sha256, so that a segment that is written anew stands beside the old one until SQL names it.
 """
 
 import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sqlalchemy import Boolean, Float, Integer, LargeBinary, Table
@@ -21,7 +22,17 @@ from ragbandit.router.storage.folders import Folder
 from ragbandit.router.storage.rows import canonical
 from ragbandit.router.storage.tables import cancellations, closures, decisions, feedback, outcomes, updates
 
-__all__ = ["ARCHIVED", "ERASABLE", "Rows", "Segment", "decision_key", "read_segment", "write_segment"]
+__all__ = [
+    "ARCHIVED",
+    "ERASABLE",
+    "Rows",
+    "Segment",
+    "decision_key",
+    "read_segment",
+    "seal_of",
+    "sealed_columns",
+    "write_segment",
+]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -77,34 +88,72 @@ def write_segment(root: str, tables: Mapping[str, Rows], *, number: int, seal_be
 
     seal_before: the seal of the segment before it, "" for the first. Raises StoreError if it cannot be written.
     """
+    columns = _fixed()
+    return _written(
+        root,
+        tables,
+        number=number,
+        manifest={
+            "seal_before": seal_before,
+            "seal": seal_of(tables, columns=columns, before=seal_before),
+            "sealed": columns,
+            "spans": _spans(tables.get("updates", ())),
+        },
+    )
+
+
+def rewrite_segment(segment: Segment, tables: Mapping[str, Rows]) -> Segment:
+    """The same segment with other values in columns that the seal does not cover, beside the files of before.
+
+    tables: all rows, those of `kept` too. Raises StoreError if the seal does not fit, or it cannot be written.
+    """
+    manifest = _manifest(segment)
+    if seal_of(tables, columns=manifest["sealed"], before=manifest["seal_before"]) != segment.seal:
+        raise StoreError(f"{segment.name} cannot be written anew: its seal would not fit", remedy=_REMEDY)
+    kept = {name: manifest[name] for name in ("seal_before", "seal", "sealed", "spans")}
+    return replace(_written(segment.root, tables, number=segment.number, manifest=kept), kept=segment.kept)
+
+
+def sweep_segment(segment: Segment) -> None:
+    """Delete the files in its folder that are not its own: those of before it was written anew. Raises StoreError."""
+    folder = Folder(segment.root)
+    try:
+        named = {file["name"] for file in _manifest(segment)["files"].values()}
+        own = {f"{segment.name}/{name}" for name in (*named, _manifest_name(segment.manifest_sha256))}
+        for name in folder.names(segment.name):
+            if name not in own:
+                folder.remove(name)
+    except OSError as error:
+        raise StoreError(f"old files of {segment.name} cannot be deleted: {error}", field="archive") from error
+
+
+def _written(root: str, tables: Mapping[str, Rows], *, number: int, manifest: dict[str, Any]) -> Segment:
     folder, files, name = Folder(root), {}, segment_name(number)
-    ordered = {table.name: _ordered(table, tables.get(table.name, ())) for table in ARCHIVED}
     try:
         for table in ARCHIVED:
-            data = _parquet(table, ordered[table.name])
-            folder.put(f"{name}/{table.name}.parquet", data)
-            files[table.name] = {"sha256": hashlib.sha256(data).hexdigest(), "rows": len(ordered[table.name])}
-        spans = _spans(ordered["updates"])
-        manifest = {
-            "format": FORMAT,
-            "number": number,
-            "seal_before": seal_before,
-            "seal": _seal(ordered, before=seal_before),
-            "spans": spans,
-            "files": files,
-        }
-        described = json.dumps(manifest, indent=1, sort_keys=True).encode()
-        folder.put(f"{name}/manifest.json", described)
+            rows = _ordered(table, tables.get(table.name, ()))
+            data = _parquet(table, rows)
+            sha256 = hashlib.sha256(data).hexdigest()
+            files[table.name] = {"name": f"{table.name}-{sha256[:8]}.parquet", "sha256": sha256, "rows": len(rows)}
+            folder.put(f"{name}/{files[table.name]['name']}", data)
+        whole = {"format": FORMAT, "number": number, "files": files, **manifest}
+        described = json.dumps(whole, indent=1, sort_keys=True).encode()
+        sha256 = hashlib.sha256(described).hexdigest()
+        folder.put(f"{name}/{_manifest_name(sha256)}", described)
     except OSError as error:
         raise StoreError(f"the archive {root} cannot be written: {error}", field="archive") from error
     return Segment(
         number=number,
         root=root,
-        manifest_sha256=hashlib.sha256(described).hexdigest(),
-        seal=str(manifest["seal"]),
-        decisions=len(ordered["decisions"]),
-        spans=spans,
+        manifest_sha256=sha256,
+        seal=manifest["seal"],
+        decisions=len(tables.get("decisions", ())),
+        spans={label: (first, last) for label, (first, last) in manifest["spans"].items()},
     )
+
+
+def _manifest_name(sha256: str) -> str:
+    return f"manifest-{sha256[:8]}.json"
 
 
 def read_segment(segment: Segment, *, tables: Sequence[Table] = ARCHIVED) -> dict[str, list[dict[str, Any]]]:
@@ -112,44 +161,65 @@ def read_segment(segment: Segment, *, tables: Sequence[Table] = ARCHIVED) -> dic
 
     Raises StoreError for a segment that is missing or was changed.
     """
-    folder = Folder(segment.root)
-    try:
-        described = folder.get(f"{segment.name}/manifest.json")
-        if hashlib.sha256(described).hexdigest() != segment.manifest_sha256:
-            raise StoreError(f"{segment.name} in {segment.root} was changed: its manifest is another", remedy=_REMEDY)
-        files = json.loads(described)["files"]
-        found = {}
-        for table in tables:
-            data = folder.get(f"{segment.name}/{table.name}.parquet")
-            if hashlib.sha256(data).hexdigest() != files[table.name]["sha256"]:
-                raise StoreError(f"{segment.name}/{table.name}.parquet in {segment.root} was changed", remedy=_REMEDY)
-            key = decision_key(table)
-            found[table.name] = [row for row in _rows(data) if row[key] not in segment.kept]
-    except OSError as error:
-        raise StoreError(f"{segment.name} cannot be read from {segment.root}: {error}", remedy=_REMEDY) from error
+    files, found = _manifest(segment)["files"], {}
+    for table in tables:
+        name = f"{segment.name}/{files[table.name]['name']}"
+        try:
+            data = Folder(segment.root).get(name)
+        except OSError as error:
+            raise _unreadable(segment, error) from error
+        if hashlib.sha256(data).hexdigest() != files[table.name]["sha256"]:
+            raise StoreError(f"{name} in {segment.root} was changed", remedy=_REMEDY)
+        key, empty = decision_key(table), {column.name: None for column in table.columns}
+        # Columns that were added since are NULL.
+        found[table.name] = [empty | row for row in _rows(data) if row[key] not in segment.kept]
     return found
 
 
-def sealed(segment: Segment, tables: Mapping[str, Rows], *, seal_before: str) -> bool:
-    """Whether whole tables (none left out as kept) still give the segment's seal."""
-    ordered = {table.name: _ordered(table, tables[table.name]) for table in ARCHIVED}
-    return _seal(ordered, before=seal_before) == segment.seal
+def seal_of(tables: Mapping[str, Rows], *, columns: Mapping[str, Sequence[str]], before: str) -> str:
+    """The seal of a segment's rows. columns: those that it covers, by table; before: the seal of the segment before."""
+    digest = hashlib.sha256(before.encode())
+    for table in ARCHIVED:
+        names = columns[table.name]
+        digest.update(canonical([table.name, list(names)]).encode())
+        for row in _ordered(table, tables.get(table.name, ())):
+            # Text from the database may be any; what is in a fixed column has been checked at the edge.
+            digest.update(canonical([row[name] for name in names]).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def sealed_columns(segment: Segment) -> dict[str, list[str]]:
+    """The columns that its seal covers, as of the schema that it was made with. Raises StoreError."""
+    found: dict[str, list[str]] = _manifest(segment)["sealed"]
+    return found
+
+
+def _fixed() -> dict[str, list[str]]:
+    return {
+        table.name: [c.name for c in table.columns if c.name not in ERASABLE.get(table.name, frozenset())]
+        for table in ARCHIVED
+    }
+
+
+def _manifest(segment: Segment) -> dict[str, Any]:
+    """The manifest, compared with its sha256. Raises StoreError."""
+    try:
+        described = Folder(segment.root).get(f"{segment.name}/{_manifest_name(segment.manifest_sha256)}")
+    except OSError as error:
+        raise _unreadable(segment, error) from error
+    if hashlib.sha256(described).hexdigest() != segment.manifest_sha256:
+        raise StoreError(f"{segment.name} in {segment.root} was changed: its manifest is another", remedy=_REMEDY)
+    found: dict[str, Any] = json.loads(described)
+    return found
+
+
+def _unreadable(segment: Segment, error: OSError) -> StoreError:
+    return StoreError(f"{segment.name} cannot be read from {segment.root}: {error}", remedy=_REMEDY)
 
 
 def _ordered(table: Table, rows: Rows) -> list[Mapping[str, Any]]:
     keys = [column.name for column in table.primary_key.columns]
     return sorted(rows, key=lambda row: tuple(row[key] for key in keys))
-
-
-def _seal(tables: Mapping[str, Rows], *, before: str) -> str:
-    digest = hashlib.sha256(before.encode())
-    for table in ARCHIVED:
-        fixed = [c.name for c in table.columns if c.name not in ERASABLE.get(table.name, frozenset())]
-        digest.update(canonical([table.name, fixed]).encode())
-        for row in tables[table.name]:
-            # Text from the database may be any; what is in a fixed column has been checked at the edge.
-            digest.update(canonical([row[name] for name in fixed]).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
 
 
 def _spans(rows: Rows) -> dict[str, tuple[int, int]]:

@@ -5,16 +5,16 @@ import json
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from ragbandit.router.errors import NotFound, StoreError
 from ragbandit.router.storage.archive import moving
-from ragbandit.router.storage.archive.moving import archivable, archive
-from ragbandit.router.storage.archive.reading import archived_decisions, segments
-from ragbandit.router.storage.archive.segments import ARCHIVED, read_segment, sealed
+from ragbandit.router.storage.archive.moving import archivable, archive, change_segment
+from ragbandit.router.storage.archive.reading import archived_decisions, broken_seals, segments
+from ragbandit.router.storage.archive.segments import ARCHIVED, read_segment, seal_of, sealed_columns, write_segment
 from ragbandit.router.storage.chain import Chain
 from ragbandit.router.storage.folders import Folder
-from ragbandit.router.storage.tables import decisions, feedback, updates
+from ragbandit.router.storage.tables import archive_segments, decisions, feedback, updates
 
 pytest.importorskip("pyarrow")
 
@@ -101,13 +101,13 @@ def test_feedback_for_an_archived_decision_is_refused(world, tmp_path):
 def test_a_changed_file_is_refused(world, tmp_path):
     """The sha256 of the manifest stands in SQL, those of the files in the manifest."""
     move(world, tmp_path / "archive")
-    file = tmp_path / "archive" / "segment-000001" / "updates.parquet"
+    (file,) = (tmp_path / "archive" / "segment-000001").glob("updates-*.parquet")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(bytes(data))
-    with pytest.raises(StoreError, match=r"updates.parquet .* was changed"):
+    with pytest.raises(StoreError, match=r"updates-.*parquet in .* was changed"):
         learned(world)
-    manifest = tmp_path / "archive" / "segment-000001" / "manifest.json"
+    (manifest,) = (tmp_path / "archive" / "segment-000001").glob("manifest-*.json")
     forged = json.loads(manifest.read_text())
     forged["files"]["updates"]["sha256"] = hashlib.sha256(data).hexdigest()
     manifest.write_text(json.dumps(forged))
@@ -121,12 +121,12 @@ def test_the_seal_covers_what_erasure_leaves_and_the_segment_before(world, tmp_p
     with world.database.read() as connection:
         first, second = segments(connection)
     tables = read_segment(second)
-    assert sealed(second, tables, seal_before=first.seal)
-    assert not sealed(second, tables, seal_before="")
+    assert seal_of(tables, columns=sealed_columns(second), before=first.seal) == second.seal
+    assert seal_of(tables, columns=sealed_columns(second), before="") != second.seal
     tables["decisions"][0] |= {"text": "", "features": None}
-    assert sealed(second, tables, seal_before=first.seal)
+    assert seal_of(tables, columns=sealed_columns(second), before=first.seal) == second.seal
     tables["updates"][0] |= {"value": 0.123}
-    assert not sealed(second, tables, seal_before=first.seal)
+    assert seal_of(tables, columns=sealed_columns(second), before=first.seal) != second.seal
 
 
 @pytest.mark.parametrize("died_at", ["files", "seal", "rows"])
@@ -189,12 +189,12 @@ def test_rows_that_move_while_the_ledger_is_read_are_found(world, tmp_path):
     assert [u.seq for u in first] + [u.seq for u in reading] == [seq for seq, *_ in before]
 
 
-def test_a_url_of_fsspec_is_an_archive(world):
+def test_a_url_of_fsspec_is_an_archive(world, tmp_path):
     """Any store that fsspec knows holds segments."""
     before = learned(world)
-    moved = archive(world.database, root="memory://archive-of-tests", before=LATER, now=world.now)
+    moved = archive(world.database, root=f"memory:/{tmp_path}", before=LATER, now=world.now)
     assert moved.decisions == 11
-    assert Folder("memory://archive-of-tests").get("segment-000001/manifest.json")
+    assert len(Folder(f"memory:/{tmp_path}").names("segment-000001")) == len(ARCHIVED) + 1
     assert learned(world) == before
 
 
@@ -203,3 +203,41 @@ def test_the_chain_goes_over_archived_rows(world, tmp_path):
     kept = Chain(world.database, label="main").end()
     move(world, tmp_path / "archive", size=5)
     assert Chain(world.database, label="main").at(kept[0]) == kept[1]
+
+
+def test_seals_are_checked(world, tmp_path):
+    """Whole segments have nothing to say; one that somebody has written anew, and one that is gone, are named."""
+    move(world, tmp_path / "archive", size=4)
+    assert list(broken_seals(world.database)) == []
+    with world.database.read() as connection:
+        first, second, third = segments(connection)
+    tables = read_segment(second)
+    tables["updates"][0] |= {"value": 0.123}
+    forged = write_segment(second.root, tables, number=2, seal_before=first.seal)
+    with world.database.write() as connection:
+        here = archive_segments.c.number == 2
+        connection.execute(update(archive_segments).where(here).values(manifest_sha256=forged.manifest_sha256))
+    next((tmp_path / "archive" / third.name).glob("feedback-*")).unlink()
+    changed, gone = broken_seals(world.database)
+    assert "segment-000002" in changed
+    assert "does not give its seal" in changed
+    assert "segment-000003 cannot be read" in gone
+
+
+def test_texts_of_a_segment_can_be_blanked(world, tmp_path):
+    """The texts are in no file any more, the seal is as before, and no other column can be changed this way."""
+    move(world, tmp_path / "archive")
+    with world.database.read() as connection:
+        (segment,) = segments(connection)
+    tables = read_segment(segment)
+    blank = [row | {"text": "", "features": None} for row in tables["decisions"]]
+    changed = change_segment(world.database, segment, tables | {"decisions": blank})
+    assert changed.seal == segment.seal
+    assert list(broken_seals(world.database)) == []
+    assert {row["text"] for row in read_segment(changed)["decisions"]} == {""}
+    files = list((tmp_path / "archive" / "segment-000001").iterdir())
+    assert len(files) == len(ARCHIVED) + 1
+    with pytest.raises(StoreError, match="its seal would not fit"):
+        change_segment(
+            world.database, changed, tables | {"updates": [row | {"value": 9.0} for row in tables["updates"]]}
+        )

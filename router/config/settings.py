@@ -123,6 +123,10 @@ class LearningSettings(_Section):
     snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
     #: newest snapshots whose files are kept; the ledger can make any of them again
     snapshots_kept: Count = 20
+    #: updates from one checkpoint to the next: as many are learned again at most where all snapshots are lost
+    checkpoint_every: Count = 10_000
+    #: checkpoints that are kept, spread over the ledger
+    checkpoints_kept: Annotated[int, Field(ge=3, le=1000)] = 16
     #: a learner that is not heard of for that long has lost its ledger to the next one
     lease_s: Annotated[float, Field(ge=1)] = 10.0
 
@@ -319,6 +323,8 @@ class Settings(_Section):
     redis_url: str | None = None
     #: where snapshots lie; None: data_dir/snapshots. A path or an fsspec URL
     snapshots: str | None = None
+    #: where checkpoints lie; None: data_dir/checkpoints, or SNAPSHOTS/checkpoints where snapshots is set
+    checkpoints: str | None = None
     #: where `ragbandit archive` puts old decisions; None: data_dir/archive. A path or an fsspec URL
     archive: Annotated[str, Field(min_length=1)] | None = None
     #: the arms to choose between, by name, with their params; `run_by: caller` for an arm that your own stack runs
@@ -379,6 +385,12 @@ class Settings(_Section):
     def archive_root(self) -> str:
         """The folder or URL of the archive in force."""
         return self.archive or str(Path(self.data_dir).absolute() / "archive")
+
+    @property
+    def checkpoint_root(self) -> str:
+        """The folder or URL of the checkpoints in force."""
+        beside = str(Path(self.data_dir).absolute()) if self.snapshots is None else self.snapshots.rstrip("/")
+        return self.checkpoints or f"{beside}/checkpoints"
 
     @property
     def worker_arms(self) -> dict[str, dict[str, Any]]:

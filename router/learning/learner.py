@@ -16,6 +16,7 @@ from typing import assert_never
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import Conflict, NotReady, SnapshotError
+from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import Example, closing_rule, join, made_update
 from ragbandit.router.learning.lessons import lessons, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
@@ -53,6 +54,8 @@ class Learner:
         self.announce = announce
         self.clock = clock
         self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.checkpoints = Checkpoints(ledger, files=SnapshotFiles(settings.checkpoint_root))
+        self._checkpoint_due = 0
         self.last_seq = 0
         #: updates that the policy would not take; the ledger has them, and every replay refuses them too
         self.refused = 0
@@ -76,7 +79,7 @@ class Learner:
         return self._policy
 
     def catch_up(self) -> None:
-        """Newest usable snapshot, then the rest of the ledger."""
+        """Newest usable snapshot, else newest usable checkpoint, then the rest of the ledger."""
         fresh = self._check_routers()
         self._policy, self.last_seq = fresh, 0
         end = self.ledger.last_seq()
@@ -95,9 +98,22 @@ class Learner:
                 continue
             self.last_seq = info.last_seq
             break
+        else:
+            self._start_from_checkpoint(fresh, end=end)
+        every = self.settings.learning.checkpoint_every
+        self._checkpoint_due = self.checkpoints.last_seq(fresh, encoder_hash=self._encoder_hash) + every
+        self.checkpoints.chain.extend()
         for update in self.ledger.read(after=0, upto=1):
             self._width = None if update.features is None else update.features.size
         self._apply_rest()
+
+    def _start_from_checkpoint(self, fresh: Policy, *, end: int) -> None:
+        found = next(self.checkpoints.usable(fresh, encoder_hash=self._encoder_hash, upto=end), None)
+        if found is not None:
+            self._policy, self.last_seq = found[0], found[1].snapshot.last_seq
+        if end > self.last_seq:
+            facts = {"action": "rebuild", "from": self.last_seq, "to": end}
+            log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=facts)
 
     def _check_routers(self) -> Policy:
         """A fresh policy, if it is the one that the routers run. Raises NotReady if not, or if there are none yet."""
@@ -129,6 +145,24 @@ class Learner:
                 "the policy refused an update and goes on without it", extra={"action": "refused", "seq": update.seq}
             )
         self.last_seq = update.seq
+        if self.last_seq >= self._checkpoint_due:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Make a checkpoint; a place that cannot be written costs the checkpoint, not the learning."""
+        learning = self.settings.learning
+        self._checkpoint_due = self.last_seq + learning.checkpoint_every
+        try:
+            self.checkpoints.make(
+                self.policy,
+                last_seq=self.last_seq,
+                encoder_hash=self._encoder_hash,
+                now=self.clock(),
+                kept=learning.checkpoints_kept,
+            )
+        except SnapshotError as error:
+            facts = {"action": "checkpoint_failed", "reason": str(error)}
+            log.error("a checkpoint cannot be written: a rebuild would begin at an older one", extra=facts)
 
     def drain(self, *, patience_s: float = 0.0) -> int:
         """Learn what is ready, for DRAIN_S at most; the number of decisions closed.

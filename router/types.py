@@ -415,11 +415,18 @@ class Counters:
     feedback: int
     #: of these, the ones that came after their decision was closed
     late_feedback: int
+    #: decisions from before the label that have no place in its ledger yet, or of a retired label none any more
+    unseen: int = 0
 
     @property
     def balanced(self) -> bool:
         """Every decision is in exactly one place."""
-        return self.decided == self.learned + self.defaulted + self.waiting + self.closed + self.quarantined
+        return self.decided == self.placed + self.unseen
+
+    @property
+    def placed(self) -> int:
+        """Decisions that have a place in the ledger."""
+        return self.learned + self.defaulted + self.waiting + self.closed + self.quarantined
 
 
 #: What a cost may be made of: fields of Cost, and the papers' Step.

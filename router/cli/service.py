@@ -22,6 +22,7 @@ from ragbandit.router.cli.console import (
 )
 from ragbandit.router.cli.inspect import add_facts
 from ragbandit.router.cli.remote import add_calls
+from ragbandit.router.cli.retire import add_retire
 from ragbandit.router.cli.validate import Check, add_validate
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import RagBanditError
@@ -43,6 +44,7 @@ def add_verbs(app: typer.Typer, *, check: Check, check_more: Check = lambda _: N
     add_calls(app)
     add_facts(app)
     add_archive(app)
+    add_retire(app)
 
 
 def add_service(app: typer.Typer, *, check: Check) -> None:

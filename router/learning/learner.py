@@ -21,6 +21,7 @@ from ragbandit.router.learning.examples import Example, closing_rule, join, made
 from ragbandit.router.learning.lessons import lessons, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.storage.inheritance import inherit
 from ragbandit.router.storage.ledger import Entry, Ledger
 from ragbandit.router.storage.rows import canonical
 from ragbandit.router.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
@@ -31,6 +32,8 @@ log = logging.getLogger("ragbandit.learner")
 
 #: longest drain, seconds; what is left then rings again
 DRAIN_S = 20.0
+#: least pause between two batches of what a new label inherits, seconds
+INHERIT_PAUSE_S = 0.002
 #: A snapshot that takes long (a fine-tuned model has hundreds of megabytes) is followed by this many times as long
 #: without one, DRAIN_S at most, so that learning and serving get most of the machine.
 PUBLISH_SHARE = 4.0
@@ -120,6 +123,8 @@ class Learner:
         registered = self.ledger.registered()
         if registered is None:
             raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
+        if registered["retired_at"] is not None:
+            raise NotReady(f"the ledger {self.ledger.label!r} is retired", remedy="start a router with this label")
         fresh = policy_of(self.settings.policy, registered=registered)
         ours = (fresh.algorithm, canonical(dict(fresh.params)))
         if ours != (registered["algorithm"], registered["params"]):
@@ -165,7 +170,7 @@ class Learner:
             log.error("a checkpoint cannot be written: a rebuild would begin at an older one", extra=facts)
 
     def drain(self, *, patience_s: float = 0.0) -> int:
-        """Learn what is ready, for DRAIN_S at most; the number of decisions closed.
+        """Learn what is ready, for DRAIN_S at most; the number of decisions closed, or 1 while the label inherits.
 
         0 if nothing was ready or another learner holds the lease. patience_s: how long to wait for it.
         """
@@ -178,8 +183,10 @@ class Learner:
                 else:
                     self._check_routers()  # they may have been started again with something else
                     self._apply_rest()  # another learner may have held the lease since
-                self._pace()
                 total, give_up = 0, time.monotonic() + DRAIN_S
+                if not self._inherit(give_up):
+                    return 1
+                self._pace()
                 while time.monotonic() < give_up and (done := self._step()):
                     total += done
                 # Also with nothing learned: the newest snapshot may be lost, or of other params, or never made.
@@ -191,6 +198,18 @@ class Learner:
             finally:
                 self.ledger.release(holder=self.holder)  # another host's learner need not wait for it to run out
             return total
+
+    def _inherit(self, give_up: float) -> bool:
+        """Give a new label its place for every decision before it; False if that is not done at this time."""
+        while True:
+            began = time.monotonic()
+            step = inherit(self.ledger, holder=self.holder)
+            if step == "done":
+                return True
+            if time.monotonic() >= give_up or not self._acquire(0.0):
+                return False
+            # As long as a batch took, SQLite's other writers have the database; nobody can have it while one waits.
+            time.sleep(max(INHERIT_PAUSE_S, time.monotonic() - began))
 
     def close(self) -> None:
         """Give the lease back, so that another learner need not wait for it to run out."""

@@ -1,10 +1,10 @@
 """Status of a ledger, read from the database: counters, lag, quarantine. One source for HTTP and command line."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, or_, select
 
 from ragbandit.router.errors import NotFound
 from ragbandit.router.policies.base import Policy
@@ -55,11 +55,17 @@ def check_registered(ledger: Ledger) -> None:
 def counters(ledger: Ledger) -> Counters:
     """The counters as they are kept; `balanced` says whether they add up, `verify` whether they are right."""
     with ledger.database.read() as connection:
-        return _counters(kept(connection, label=ledger.label))
+        return _counters(connection, kept(connection, label=ledger.label), label=ledger.label)
 
 
-def _counters(found: Mapping[str, int]) -> Counters:
-    return Counters(**{field.name: found[field.name] for field in fields(Counters)})
+def _counters(connection: Connection, found: Mapping[str, int], *, label: str) -> Counters:
+    read = Counters(**{field.name: found[field.name] for field in fields(Counters) if field.name in found})
+    incomplete = select(policies.c.label).where(
+        policies.c.label == label, or_(policies.c.inheriting.is_not(None), policies.c.retired_at.is_not(None))
+    )
+    if connection.execute(incomplete).first() is None:
+        return read
+    return replace(read, unseen=read.decided - read.placed)
 
 
 def _lag_s(connection: Connection, *, label: str, rule: ClosingRule, now: float) -> float:
@@ -102,9 +108,10 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
     )
     with ledger.database.read() as connection:
         found = kept(connection, label=ledger.label)
+        counts = _counters(connection, found, label=ledger.label)
         lag_s = _lag_s(connection, label=ledger.label, rule=rule, now=now)
     return Status(
-        counters=_counters(found),
+        counters=counts,
         last_seq=last_seq,
         snapshot=None if newest is None else newest.version,
         snapshot_last_seq=0 if newest is None else newest.last_seq,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.queue import Jobs
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.storage.inheritance import is_inheriting
 from ragbandit.router.storage.ledger import Ledger
 
 __all__ = ["Recovered", "recover"]
@@ -20,7 +21,7 @@ LIMIT = 1000
 class Recovered:
     """The notifications that one pass repeated."""
 
-    #: something was ready to learn, so the learner was notified
+    #: something was ready to learn or to be inherited, so the learner was notified
     learner_notified: bool
     #: unanswered decisions that no queue and no worker had
     requeued: int
@@ -32,7 +33,7 @@ def recover(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Re
     No more are queued than the answer queue has room for; the rest waits in the database. Raises QueueError if Redis
     cannot be reached: the next pass finds the same.
     """
-    ready = ledger.ready(closing_rule(settings.learning), now=now, limit=1)
+    ready = is_inheriting(ledger) or ledger.ready(closing_rule(settings.learning), now=now, limit=1)
     if ready:
         jobs.enqueue_learn(ledger.label)
     room = min(LIMIT, settings.workers.max_queued - jobs.depth()["answer"])

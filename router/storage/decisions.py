@@ -47,7 +47,7 @@ from ragbandit.router.types import (
     Reward,
 )
 
-__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "waiting_row"]
+__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "labels_in_use", "waiting_row"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +98,7 @@ class DecisionStore:
             # An id may stand twice in a group: the first of them is the one that was inserted.
             fresh = {decision.id: decision for decision in reversed(group) if decision.id in new}
             if fresh:
-                labels = {self.label, *connection.execute(select(policies.c.label)).scalars()}
+                labels = labels_in_use(connection, label=self.label)
                 rooms = [waiting_row(d, label=label) for d in fresh.values() for label in sorted(labels)]
                 insert_rows(connection, waiting, rooms)
                 moves.waiting(rooms)
@@ -188,6 +188,7 @@ class DecisionStore:
         rows = [feedback_row(item) for item in group]
         with self._writing() as (connection, moves):
             asked = {row["decision_id"] for row in rows}
+            _number(connection)
             known = {key: row["policy"] for key, row in _by_id(connection, asked, columns=("id", "policy")).items()}
             open_rows = self._lock_waiting(connection, set(known))
             for row in rows:
@@ -332,6 +333,24 @@ def _state(learned: RowMapping | None, closed: RowMapping | None) -> DecisionSta
     if closed is not None:
         return "quarantined" if closed["state"] == "quarantined" else "closed"
     return "waiting"
+
+
+def labels_in_use(connection: Connection, *, label: str) -> set[str]:
+    """The ledgers that a new decision waits for: this one and all that are known, but for those that are retired.
+
+    To be asked after the decision was inserted: a label that is registered meanwhile looks for older transactions.
+    """
+    known = connection.execute(select(policies.c.label, policies.c.retired_at)).all()
+    return ({label} | {row.label for row in known}) - {row.label for row in known if row.retired_at is not None}
+
+
+def _number(connection: Connection) -> None:
+    """Let PostgreSQL give this transaction its number now, not at its first write.
+
+    A label that inherits these decisions looks again when all transactions with lower numbers have ended.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT pg_current_xact_id()")
 
 
 def _by_id(

@@ -1,29 +1,26 @@
-"""Registration of policies: a ledger becomes known by its label, and inherits the decisions that it has not seen."""
+"""Registration of policies: a ledger becomes known by its label, at once, whatever the store holds."""
 
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, exists, literal, select, text, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, RowMapping, select, update
 
 from ragbandit.router.errors import Conflict
 from ragbandit.router.storage.bulk_insert import insert_new
-from ragbandit.router.storage.counters import Moves, counted
 from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
+from ragbandit.router.storage.inheritance import BEGUN
+from ragbandit.router.storage.tables import decisions, policies, updates
 from ragbandit.router.types import PolicyLabel
 
 __all__ = ["register_policy"]
-
-#: columns of `waiting`, in the order of `_history`
-_ROOM = ["policy", "decision_id", "decided_at", "run_by", "has_outcome", "has_feedback", "has_reward"]
 
 
 def register_policy(
     database: Database, *, label: PolicyLabel, algorithm: str, params: str, encoder_hash: str, now: float
 ) -> None:
-    """Make the ledger known. It inherits every decision in the store that it has not seen as waiting.
+    """Make the ledger known: from now on decisions wait for it.
 
-    Raises Conflict if the ledger was learned with another encoder: its features would not fit.
+    Those from before a new label, or from while it was retired, get their place by `inheritance.inherit`. Nothing is
+    counted or locked. Raises Conflict if the ledger was learned with another encoder: its features would not fit.
     """
     with database.write() as connection:
         row = {
@@ -33,12 +30,11 @@ def register_policy(
             "encoder_hash": encoder_hash,
             "made_at": now,
         }
-        # A label that is known has a row in `waiting` for every decision since: there is nothing to inherit.
         kept = _policy_row(connection, label=label)
         if kept is None:
-            if _register_new(connection, row):
+            if insert_new(connection, policies, [row | BEGUN], key="label"):
                 return
-            kept = _policy_row(connection, label=label)
+            kept = _policy_row(connection, label=label)  # another router was first
             assert kept is not None
         other = _other_encoder(connection, kept["encoder_hash"], ours=encoder_hash, label=label)
         if other is not None:
@@ -48,12 +44,13 @@ def register_policy(
                 field="encoder",
                 remedy="set the encoder back, or start a new ledger with another policy.label",
             )
+        changed: dict[str, Any] = {}
         if (kept["algorithm"], kept["params"], kept["encoder_hash"]) != (algorithm, params, encoder_hash):
-            connection.execute(
-                update(policies)
-                .where(policies.c.label == label)
-                .values(algorithm=algorithm, params=params, encoder_hash=encoder_hash, made_at=now)
-            )
+            changed = row
+        if kept["retired_at"] is not None:
+            changed = changed | BEGUN
+        if changed:
+            connection.execute(update(policies).where(policies.c.label == label).values(**changed))
 
 
 def _other_encoder(connection: Connection, kept: str, *, ours: str, label: PolicyLabel) -> str | None:
@@ -68,39 +65,3 @@ def _other_encoder(connection: Connection, kept: str, *, ours: str, label: Polic
 
 def _policy_row(connection: Connection, *, label: PolicyLabel) -> RowMapping | None:
     return connection.execute(select(policies).where(policies.c.label == label)).mappings().first()
-
-
-def _register_new(connection: Connection, row: dict[str, Any]) -> bool:
-    """Insert the label, with every decision in the store as waiting; False if another router was first."""
-    if connection.dialect.name == "postgresql":
-        # A decision that is being committed has not seen this label, and this label would not see it. The lock
-        # stops every insert until this transaction ends, so it is taken once per label and not at every start.
-        connection.execute(text("LOCK TABLE decisions IN SHARE MODE"))
-    if not insert_new(connection, policies, [row], key="label"):
-        return False
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    inherited = dialect.insert(waiting).from_select(_ROOM, _history(row["label"]))
-    before = counted(connection, label=row["label"])
-    connection.execute(inherited.on_conflict_do_nothing())
-    after = counted(connection, label=row["label"])
-    moves = Moves()
-    for name in ("waiting", "unanswered", "missing_outcome"):
-        moves.add(name, after[name] - before[name], label=row["label"])
-    moves.write(connection, shard=0)
-    return True
-
-
-def _history(label: str) -> Select[Any]:
-    """Waiting rows for the decisions of which this ledger knows nothing: made before it, or under another label."""
-    fed = exists().where(feedback.c.decision_id == decisions.c.id)
-    rewarded = fed.where(feedback.c.kind == "reward")
-    done = exists().where(outcomes.c.decision_id == decisions.c.id)
-    seen = [
-        exists().where(table.c.policy == label, table.c.decision_id == decisions.c.id)
-        for table in (waiting, updates, closures)
-    ]
-    return (
-        select(literal(label), decisions.c.id, decisions.c.made_at, decisions.c.run_by, done, fed, rewarded)
-        .select_from(decisions)
-        .where(*(~known for known in seen))
-    )

@@ -42,9 +42,9 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0005"
+SCHEMA_REVISION = "0006"
 #: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
-OLDEST_REVISION = "0005"
+OLDEST_REVISION = "0006"
 
 metadata = MetaData()
 
@@ -130,6 +130,10 @@ policies = Table(
     Column("params", Text, nullable=False, comment="JSON object"),
     Column("encoder_hash", String(64), nullable=False),
     Column("made_at", Double, nullable=False),
+    Column("retired_at", Double, comment="no decision waits for it; NULL: in use"),
+    Column("inheriting", String(16), comment="insert or again; NULL: it has every decision"),
+    Column("inherited_to", ID, nullable=False, server_default="", comment="id of the last decision of that walk"),
+    Column("inherit_after", String(20), comment="transactions up to this one have to end first; NULL: not known yet"),
 )
 
 waiting = Table(

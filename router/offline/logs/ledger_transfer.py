@@ -27,10 +27,12 @@ from ragbandit.router.learning.audit import draw_fault
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.storage.bulk_insert import insert_new
 from ragbandit.router.storage.counters import Moves
+from ragbandit.router.storage.decisions import labels_in_use
+from ragbandit.router.storage.inheritance import inherit
 from ragbandit.router.storage.ledger import Entry, Ledger
 from ragbandit.router.storage.registration import register_policy
 from ragbandit.router.storage.rows import decision_row, feedback_row, outcome_row, update_row
-from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
+from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
 
 __all__ = ["ImportCounts", "late_decisions", "ledger_rows", "take_in"]
@@ -39,6 +41,8 @@ T = TypeVar("T")
 
 #: rows per transaction
 PAGE = 500
+#: between two looks whether transactions of others have ended
+INHERIT_PAUSE_S = 0.02
 #: how the version of a snapshot ends: its last update, and the first digits of its sha256
 _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 
@@ -152,6 +156,9 @@ def take_in(
             if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
                 encoder = _register(ledger, now=clock())
             _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
+            while (step := inherit(ledger, holder=holder)) != "done":  # a decision of the log may be here already
+                _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
+                time.sleep(INHERIT_PAUSE_S if step == "wait" else 0.0)
             marked = [_marked(row, origin=origin) for row in page]
             with ledger.writing(holder=holder) as (connection, moves, end):
                 work = _Page(
@@ -324,7 +331,7 @@ class _Page:
         """Outcomes and marks of decisions that are new to the store."""
         if not rows:
             return
-        labels = set(self.connection.execute(select(policies.c.label)).scalars()) - {self.ledger.label}
+        labels = labels_in_use(self.connection, label=self.ledger.label) - {self.ledger.label}
         reason = f"imported into the ledger {self.ledger.label!r}"
         closed = [
             {

@@ -25,7 +25,7 @@ from ragbandit.router.storage.archive.segments import (
 )
 from ragbandit.router.storage.counters import moving
 from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.tables import archive_segments, closures, decisions, feedback, policies, updates
+from ragbandit.router.storage.tables import archive_segments, closures, decisions, feedback, policies, updates, waiting
 
 __all__ = ["SEGMENT_DECISIONS", "Moved", "archivable", "archive"]
 
@@ -102,7 +102,8 @@ def _done(connection: Connection) -> ColumnElement[bool]:
 
     The last update of a ledger stays: it says where the ledger goes on.
     """
-    known = sorted(connection.execute(select(policies.c.label)).scalars())
+    rows = connection.execute(select(policies.c.label, policies.c.retired_at).order_by(policies.c.label)).all()
+    known, open_ones = [row.label for row in rows], [row.label for row in rows if row.retired_at is None]
     ends = [
         connection.execute(
             select(updates.c.decision_id).where(updates.c.policy == label).order_by(updates.c.seq.desc()).limit(1)
@@ -111,9 +112,10 @@ def _done(connection: Connection) -> ColumnElement[bool]:
     ]
     finished = [
         or_(*(exists().where(t.c.policy == label, t.c.decision_id == decisions.c.id) for t in (updates, closures)))
-        for label in known
+        for label in open_ones
     ]
-    return and_(true(), decisions.c.id.not_in([key for key in ends if key]), *finished)
+    waits = exists().where(waiting.c.decision_id == decisions.c.id)  # for a label that is being retired
+    return and_(true(), decisions.c.id.not_in([key for key in ends if key]), ~waits, *finished)
 
 
 def _sealed_next(
@@ -171,7 +173,10 @@ def _empty(
             here = set(
                 connection.execute(select(decisions.c.id).where(decisions.c.id.in_(some)).with_for_update()).scalars()
             )
-            newer = {
+            # Not what waits for a label that was registered since: it is about to inherit what has not left.
+            done = select(decisions.c.id).where(decisions.c.id.in_(some), _done(connection))
+            newer = here.difference(connection.execute(done).scalars())
+            newer |= {
                 row[decision_key(table)]
                 for table in ARCHIVED
                 for row in _rows_of(connection, table, some)

@@ -57,6 +57,7 @@ REPLY_FIELDS: Mapping[str, str] = MappingProxyType(
         "feedback": "All feedback of the decision.",
         "Counters.feedback": "All feedback that is stored.",
         "late_feedback": "Feedback that came after its decision was closed, and was not learned.",
+        "unseen": "Made before the label, or while it was retired: the learner gives them a place in its ledger.",
         "code": "Stable name of the kind of error.",
         "message": "What is wrong.",
         "field": "The input that is wrong; null if it is none.",

@@ -13,13 +13,7 @@ def upgrade() -> None:
     for column in (
         sa.Column("retired_at", sa.Double(), nullable=True, comment="no decision waits for it; NULL: in use"),
         sa.Column("inheriting", sa.String(16), nullable=True, comment="insert or again; NULL: it has every decision"),
-        sa.Column(
-            "inherited_to",
-            sa.String(64),
-            nullable=False,
-            server_default="",
-            comment="id of the last decision of that walk",
-        ),
+        sa.Column("inherited_to", sa.String(64), nullable=True, comment="id of the last decision of that walk"),
         sa.Column(
             "inherit_after",
             sa.String(20),

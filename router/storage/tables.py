@@ -132,7 +132,7 @@ policies = Table(
     Column("made_at", Double, nullable=False),
     Column("retired_at", Double, comment="no decision waits for it; NULL: in use"),
     Column("inheriting", String(16), comment="insert or again; NULL: it has every decision"),
-    Column("inherited_to", ID, nullable=False, server_default="", comment="id of the last decision of that walk"),
+    Column("inherited_to", ID, comment="id of the last decision of that walk"),
     Column("inherit_after", String(20), comment="transactions up to this one have to end first; NULL: not known yet"),
 )
 

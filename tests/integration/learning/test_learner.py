@@ -634,12 +634,12 @@ def test_learner_of_another_policy(make_world, settings, database_url, policy):
 
 
 def test_new_label_inherits(make_world, database_url):
-    """A new label finds every decision of the store waiting and learns them all by itself."""
+    """A new label has yet to see every decision of the store; its learner gives them a place and learns them all."""
     world = make_world(database_url=database_url)
     learned, unjudged = world.judged(4), world.route()
     world.learn()
     other = make_world(database_url=database_url, policy={"label": "second", "params": {"ridge": 2.0}})
-    assert other.counters().waiting == 5
+    assert (other.counters().unseen, other.counters().waiting) == (5, 0)
     assert other.learn() == 4
     assert {row["decision_id"] for row in other.updates()} == {decision.id for decision in learned}
     assert other.router.decision(unjudged.id).state == "waiting"

@@ -51,6 +51,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "archive",
         "Move old decisions, with all that is known about them, from the database into sealed Parquet files.",
     ),
+    "retire": (
+        "retire",
+        "Let no decision wait for a ledger any more, and remove those that do; what it has learned stays readable.",
+    ),
     "simulate": (
         "offline",
         "Learn from a full-information table as live traffic would, then judge on rows not learned.",

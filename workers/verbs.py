@@ -54,6 +54,12 @@ def _add_archive(app: typer.Typer) -> None:
     add_archive(app)
 
 
+def _add_retire(app: typer.Typer) -> None:
+    from ragbandit.router.cli.retire import add_retire
+
+    add_retire(app)
+
+
 def _add_offline(app: typer.Typer) -> None:
     from ragbandit.router.cli.simulate import add_offline_verbs
 
@@ -97,6 +103,7 @@ SECTIONS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "calls": _add_calls,
     "facts": _add_facts,
     "archive": _add_archive,
+    "retire": _add_retire,
     "offline": _add_offline,
     "logs": _add_logs,
     "replay": _add_replay,

@@ -32,8 +32,9 @@ from ragbandit.router.errors import ConfigError, NotReady, RagBanditError
 from ragbandit.router.jobs.processes import PARENT_VARIABLE
 from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.serving.data_dir import prepare_data_dir
 from ragbandit.router.serving.requirements import check_port
-from ragbandit.router.storage.files import write_file
+from ragbandit.router.storage.files import append_private, private_folder, write_file
 from ragbandit.workers.wiring.arms import check_arms
 
 __all__ = ["Child", "Supervisor", "end"]
@@ -86,7 +87,7 @@ class Child:
     def start(self) -> None:
         """Start the process."""
         environment = os.environ | self._environment | {PARENT_VARIABLE: str(os.getpid())}
-        with self.log_file.open("ab") as output:
+        with append_private(self.log_file) as output:
             self._logged = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - our own command
                 [sys.executable, "-m", "ragbandit", *self.arguments],
@@ -183,7 +184,8 @@ class Supervisor:
         self.settings = settings = loaded.settings
         data = Path(settings.data_dir)
         folder = data / "logs"
-        folder.mkdir(parents=True, exist_ok=True)
+        prepare_data_dir(settings)
+        private_folder(folder)
         self.redis = RedisServer(settings) if settings.redis_url is None else None
         # The file that was read, so that one that has gone since is missed.
         self._file = loaded.file
@@ -377,7 +379,7 @@ def _last_lines(file: Path, *, after: int = 0) -> str:
 
 def _locked(file: Path) -> IO[bytes]:
     """An open file that only one process holds; the kernel lets go of it however that process ends."""
-    opened = file.open("ab")
+    opened = append_private(file)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
-from ragbandit.router.errors import RagBanditError
+from ragbandit.router.errors import RagBanditError, StoreError
 
 __all__ = [
     "DEFAULT_URL",
@@ -110,12 +110,21 @@ def show(facts: dict[str, Any], *, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def failing_well() -> Iterator[None]:
-    """An error of ours ends the command with one line and exit code 2, not with a traceback."""
+    """An error of ours, or of a file, ends the command with one line and exit code 2, not with a traceback."""
     try:
         yield
     except RagBanditError as error:
-        errors.print(f"[red]{error.code}[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
-        raise typer.Exit(2) from None
+        _fail(error)
+    except OSError as error:
+        if error.filename is None:  # of a socket or a pipe
+            raise
+        remedy = "check that it is there, and that this user may read and write it"
+        _fail(StoreError(f"{error.filename}: {error.strerror}", remedy=remedy))
+
+
+def _fail(error: RagBanditError) -> NoReturn:
+    errors.print(f"[red]{error.code}[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
+    raise typer.Exit(2) from None
 
 
 def printable(text: str) -> str:

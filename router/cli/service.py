@@ -28,6 +28,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.serving.data_dir import check_database_file, narrow_data_dir
 from ragbandit.router.serving.requirements import check_port
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.database import Database, migrate
@@ -68,6 +69,7 @@ def _add_serve(app: typer.Typer, *, check: Check) -> None:
             die_with_parent()
             # A failure to open must end the process with our one line, not with a server's traceback.
             router = Router.open(settings)
+            narrow_data_dir(settings)
             # The file that was read, so that one that has gone since is missed; in a thread, since a signal's handler
             # would hold up every request.
             take_over = partial(_take_over_arms, router, config=loaded.file, check=check)
@@ -85,7 +87,9 @@ def _add_serve(app: typer.Typer, *, check: Check) -> None:
 def _migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Bring the database to this version's schema."""
     with failing_well():
-        database = Database(configuration.load(config).settings.database)
+        settings = configuration.load(config).settings
+        check_database_file(settings, make=True)
+        database = Database(settings.database)
         revision, url = migrate(database), database.url.render_as_string(hide_password=True)
         database.close()
         if as_json:

@@ -15,6 +15,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, QueueError
 from ragbandit.router.jobs.processes import end_with_parent
 from ragbandit.router.jobs.queue import connect
+from ragbandit.router.storage.files import append_private, private_folder
 
 __all__ = ["RedisServer", "redis_runs", "redis_url"]
 
@@ -55,7 +56,7 @@ class RedisServer:
 
     def start(self, *, timeout_s: float = 10.0) -> None:
         """Start it and wait until it answers. Raises ConfigError or QueueError."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self._folder)
         if _listens(self.socket):  # slow to answer or not: it is in use
             raise ConfigError(
                 "another service runs on this folder",
@@ -65,7 +66,7 @@ class RedisServer:
         self.socket.unlink(missing_ok=True)
         command = [_binary(), "--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         command += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(self._folder)]
-        with self.log_file.open("ab") as output:
+        with append_private(self.log_file) as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 command, stdout=output, stderr=output, start_new_session=True, preexec_fn=end_with_parent
             )

@@ -16,6 +16,7 @@ from ragbandit.router.jobs.queue import Jobs, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import redis_runs, redis_url
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.serving.data_dir import check_database_file
 from ragbandit.router.storage.database import Database, check_schema
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
@@ -32,7 +33,8 @@ log = logging.getLogger("ragbandit.bootstrap")
 
 
 def open_database(settings: Settings) -> Database:
-    """The database of these settings, its schema checked. Raises StoreError."""
+    """The database of these settings, its schema checked. Raises StoreError, and ConfigError for what it lies in."""
+    check_database_file(settings, make=True)
     database = Database(settings.database)
     try:
         check_schema(database)
@@ -86,6 +88,7 @@ def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learn
 @contextlib.contextmanager
 def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
     """A ledger of the store of these settings. Raises StoreError if there is no store, or of another version."""
+    check_database_file(settings, make=False)
     url = make_url(settings.database)
     if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
         # Opening would make an empty one here and call it fine.

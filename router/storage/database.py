@@ -4,6 +4,8 @@ SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEG
 two writers queue instead of failing. PostgreSQL: read committed. Driver errors are raised as StoreError.
 """
 
+import contextlib
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.errors import StoreError, missing_package
 from ragbandit.router.storage.counters import new_shard
+from ragbandit.router.storage.files import private_folder
 from ragbandit.router.storage.tables import OLDEST_REVISION, SCHEMA_REVISION
 
 __all__ = ["Database", "check_schema", "migrate"]
@@ -57,14 +60,8 @@ class Database:
             if parsed.database in (None, "", ":memory:"):
                 options["poolclass"] = StaticPool
             else:
-                try:
-                    Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
-                except OSError as error:
-                    raise StoreError(
-                        f"the folder of {parsed.database} cannot be made: {error.strerror}",
-                        field="database_url",
-                        remedy="set database_url, or data_dir which it follows, to a place that can be written",
-                    ) from error
+                if not str(parsed.database).startswith("file:"):  # a URL of SQLite's own
+                    _make_sqlite(Path(str(parsed.database)))
         try:
             self.engine: Engine = create_engine(parsed, **options)
         except ImportError as error:
@@ -107,6 +104,23 @@ class Database:
                 f"the database said: {reason}",
                 remedy="nothing was written; check that the database is reachable, then try again",
             ) from error
+
+
+def _make_sqlite(file: Path) -> None:
+    """An empty file where there is none: it holds questions and answers, and SQLite would let everybody read it.
+
+    The files that SQLite puts beside it get its mode.
+    """
+    try:
+        private_folder(file.parent)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise StoreError(
+            f"{file} cannot be made: {error.strerror}",
+            field="database_url",
+            remedy="set database_url, or data_dir which it follows, to a place that can be written",
+        ) from error
 
 
 def _connect_postgres(dialect: Dialect, _record: object, _given: object, parameters: dict[str, Any]) -> Any:

@@ -8,11 +8,20 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy.typing as npt
 
-__all__ = ["cache_root", "cached_arrays", "replace_folder", "whole_file", "whole_folder", "write_file"]
+__all__ = [
+    "append_private",
+    "cache_root",
+    "cached_arrays",
+    "private_folder",
+    "replace_folder",
+    "whole_file",
+    "whole_folder",
+    "write_file",
+]
 
 log = logging.getLogger("ragbandit.cache")
 
@@ -22,6 +31,20 @@ _PREFIX = ".new-"
 def cache_root(cache: Path | None = None) -> Path:
     """`cache`; without one `$XDG_CACHE_HOME/ragbandit`, or `~/.cache/ragbandit`."""
     return cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragbandit"
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder that only its owner may open, and what is missing above it. One that exists stays as it is.
+
+    Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def append_private(path: Path) -> BinaryIO:
+    """A file open to append to; a new one only its owner may read. Raises OSError."""
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600), "a+b")
 
 
 def write_file(path: Path, data: bytes, *, durable: bool) -> None:

@@ -91,9 +91,12 @@ def naming(path: Path, *, line: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """`whole_file` for a file that a user named: raises InvalidInput where it cannot be written."""
+    """`whole_file` for a file that a user named: raises InvalidInput where it cannot be written.
+
+    It holds questions and answers: only its owner may read it.
+    """
     try:
-        with whole_file(path, durable=True) as beside:
+        with whole_file(path, durable=True, private=True) as beside:
             yield beside
     except OSError as error:
         raise InvalidInput(

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.storage.files import append_private
 from ragbandit.router.storage.json_lines import parsed
 from ragbandit.router.types import Cost, Json, Outcome, OutcomeStatus
 from ragbandit.strategies.registry import PATHS_OF_0_1
@@ -73,7 +74,7 @@ class Answers:
     def __enter__(self) -> "Answers":
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self.file.open("a+b")
+            self._stream = append_private(self.file)
         except OSError as error:
             raise _unusable(self.file, fault=f"cannot be opened: {error.strerror}") from error
         try:

@@ -1,0 +1,157 @@
+"""data_dir: it belongs to its owner alone, and one that cannot be used is said by its name, without a traceback."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from ragbandit.router.cli.console import failing_well
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.serving.data_dir import narrow_data_dir, prepare_data_dir
+from ragbandit.router.storage.database import Database, check_schema
+from ragbandit.router.storage.json_lines import new_lines
+from tests.conftest import NOBODY
+
+ROOT = Path(__file__).parents[3]
+#: root without the right to pass over modes
+AS_A_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner,-chown", "--inh-caps", "-all"]
+
+
+def ragbandit(folder: Path, *arguments: str, before: list[str] | None = None) -> "subprocess.CompletedProcess[str]":
+    (folder / "config.yaml").write_text(
+        f"data_dir: {folder / 'data'}\nencoder: {{model: hashing}}\narms: {{a: {{run_by: caller}}}}\n"
+    )
+    command = [*(before or []), sys.executable, "-m", "ragbandit", *arguments]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+def modes(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): oct(path.stat().st_mode & 0o777) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("verb", ["up", "status"])
+def test_a_file_where_the_folder_belongs(tmp_path, verb):
+    """Where data_dir is a file the command says so, by the setting's name, and ends with exit code 2."""
+    (tmp_path / "data").touch()
+    done = ragbandit(tmp_path, verb)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"CONFIG_INVALID data_dir: {tmp_path / 'data'} is a file, not a folder")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["up", "status"])
+def test_a_folder_of_another_user(tmp_path, verb):
+    """Where this user may not enter data_dir the command says so in one line, and ends with exit code 2."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "ragbandit.db").touch()
+    if os.geteuid() != 0:
+        data.chmod(0)
+    elif shutil.which("setpriv") is None:
+        pytest.skip("root passes over modes, and there is no setpriv to take that right from it")
+    else:
+        os.chown(data, NOBODY, NOBODY)
+    done = ragbandit(tmp_path, verb, before=AS_A_USER if os.geteuid() == 0 else [])
+    data.chmod(0o700)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"CONFIG_INVALID data_dir: {data} cannot be ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_read(tmp_path, capsys):
+    """A file that fails a command in any other way is named in one line too."""
+    with pytest.raises(typer.Exit) as ended, failing_well():
+        (tmp_path / "gone").read_text()
+    assert ended.value.exit_code == 2
+    assert f"STORE_UNAVAILABLE {tmp_path / 'gone'}: No such file" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_a_copy_while_the_service_writes(tmp_path):
+    """The documented backup of SQLite is whole, private, and can be opened, while a service writes."""
+    settings = Settings(data_dir=str(tmp_path / "data"))
+    database = open_database(settings)
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"python -c '(.*?)'", page)
+    with database.write() as connection:
+        connection.exec_driver_sql("INSERT INTO leases VALUES ('x', 'y', 1.0)")
+        command = [sys.executable, "-c", script, str(tmp_path / "data" / "ragbandit.db"), str(tmp_path / "copy.db")]
+        subprocess.run(command, check=True, timeout=30)
+    database.close()
+    copy = Database(f"sqlite:///{tmp_path / 'copy.db'}")
+    check_schema(copy)
+    with copy.read() as connection:
+        assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
+    copy.close()
+
+
+def test_new_files_are_private(tmp_path):
+    """data_dir is made 0700, and the database with the files beside it, logs and exports 0600, whatever the umask."""
+    before = os.umask(0)
+    try:
+        settings = Settings(data_dir=str(tmp_path / "deep" / "data"))
+        prepare_data_dir(settings)
+        database = open_database(settings)
+        with database.read() as connection:
+            connection.exec_driver_sql("SELECT 1 FROM decisions")
+            assert modes(tmp_path / "deep") == {
+                "data": "0o700",
+                "data/ragbandit.db": "0o600",
+                "data/ragbandit.db-wal": "0o600",
+                "data/ragbandit.db-shm": "0o600",
+            }
+        database.close()
+        with new_lines(tmp_path / "export.jsonl") as out:
+            out.write(b"{}\n")
+        assert oct((tmp_path / "export.jsonl").stat().st_mode & 0o777) == "0o600"
+    finally:
+        os.umask(before)
+
+
+def test_wide_modes_are_narrowed(tmp_path, monkeypatch):
+    """What an older release left open to other users is narrowed; a data_dir that is the working directory stays."""
+    data = tmp_path / "data"
+    (data / "logs").mkdir(parents=True)
+    settings = Settings(data_dir=str(data))
+    open_database(settings).close()
+    for name in ("logs/api.log", "redis.log", "mine.txt"):
+        (data / name).touch()
+    for path in (data, *data.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    narrow_data_dir(settings)
+    open_database(settings).close()
+    wanted = {"logs": "0o700", "logs/api.log": "0o600", "redis.log": "0o600", "ragbandit.db": "0o600"}
+    assert modes(data) == wanted | {"mine.txt": "0o644"}
+    assert oct(data.stat().st_mode & 0o777) == "0o700"
+    data.chmod(0o755)
+    monkeypatch.chdir(data)
+    narrow_data_dir(Settings(data_dir="."))
+    assert oct(data.stat().st_mode & 0o777) == "0o755"
+
+
+def test_logs_of_up_are_private(tmp_path):
+    """`up` makes its logs, its lock and the log of Redis for its owner alone."""
+    (tmp_path / "config.yaml").write_text(
+        f"data_dir: {tmp_path / 'data'}\nencoder: {{model: hashing}}\narms: {{a: {{run_by: caller}}}}\n"
+        "server: {port: 18473}\n"
+    )
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "ragbandit", "up"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL) as up:
+        try:
+            give_up = time.monotonic() + 40
+            while not {"logs/api.log", "redis.log", "up.lock"} <= set(modes(tmp_path / "data")):
+                assert time.monotonic() < give_up
+                time.sleep(0.1)
+            assert {mode for name, mode in modes(tmp_path / "data").items() if name != "logs"} == {"0o600"}
+        finally:
+            up.send_signal(signal.SIGTERM)
+            up.wait(40)

@@ -72,11 +72,13 @@ def _add_asking(app: FastAPI) -> None:
             waiting = await asyncio.wait_for(asyncio.wrap_future(router.submit_request(decision)), SERVE_S)
         wait_s = router.settings.server.answer_wait_s if wait_s is None else wait_s
         try:
-            if not await all_done(request, [waiting], limit_s=wait_s):
-                return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
-            outcome = waiting.result()
+            outcome = waiting.result() if await all_done(request, [waiting], limit_s=wait_s) else None
+        except TimeoutError:  # the service is about to end
+            outcome = None
         finally:
             router.forget(decision.id, waiting)
+        if outcome is None:
+            return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
         return JsonReply(answer_json(decision, outcome, seconds=seconds), headers=headers(decision))
 
     @app.post(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ragbandit.router.offline.estimation.bandit_log import Log
+from ragbandit.router.offline.estimation.exact_sums import ExactSums, added_arms
 from ragbandit.router.offline.types import Matrix, Vector
 
 __all__ = ["ALPHA", "BIN_EDGES", "ArmTally", "WeightTally", "deviation", "ratios"]
@@ -39,26 +40,18 @@ def ratios(candidate: Matrix, *, logged: Matrix) -> Matrix:
 
 @dataclass(kw_only=True, slots=True)
 class WeightTally:
-    """The weights of one candidate."""
+    """The weights of one candidate. Its sums are exact: tallies of parts, merged, are that of the whole."""
 
     #: rows with a larger weight count as clipped
     clip: float
     rows: int = 0
-    total: float = 0.0
-    squares: float = 0.0
     largest: float = 0.0
     #: over all arms that could have been drawn
     possible: float = 0.0
-    #: `weight_powers` of all rows
-    powers: Vector = field(default_factory=lambda: np.zeros(2))
     clipped: int = 0
-    #: sum of the conditional variances of w
-    variance: float = 0.0
-    #: probability given to arms where the logger had none, summed over the rows, shape (K,)
-    unsupported: Vector = field(default_factory=lambda: np.zeros(0))
-    #: summed probabilities, shape (K,)
-    shares: Vector = field(default_factory=lambda: np.zeros(0))
     counts: Vector = field(default_factory=lambda: np.zeros(len(BIN_EDGES) - 1))
+    #: of w, w^2, both of `weight_powers`, the conditional variance, then K unsupported and K shares
+    sums: ExactSums = field(default_factory=ExactSums)
 
     def add(self, log: Log, *, candidate: Matrix, weight: Vector) -> None:
         """Take in a piece; weight is of the drawn arms, shape (n,)."""
@@ -66,24 +59,64 @@ class WeightTally:
             return
         all_ratios = ratios(candidate, logged=log.pmf)
         shifted = candidate * all_ratios  # Q^2 / P
-        squares = np.einsum("nk->n", shifted)
-        unsupported = np.zeros(len(log.arms))
-        covered: Vector | float = 1.0
-        if not log.pmf.all():
-            uncovered = np.where(log.pmf > 0.0, 0.0, candidate)
-            unsupported, covered = np.einsum("nk->k", uncovered), 1.0 - np.einsum("nk->n", uncovered)
+        squares = added_arms(shifted)
+        uncovered = np.where(log.pmf > 0.0, 0.0, candidate)
+        covered = 1.0 - added_arms(uncovered)
         self.rows += len(log)
-        self.total += float(weight.sum())
-        self.squares += float(np.einsum("n,n->", weight, weight))
         self.largest = max(self.largest, float(weight.max()))
-        self.powers = self.powers + np.array([squares.sum(), np.einsum("nk,nk->", shifted, all_ratios)])
         self.possible = max(self.possible, float(all_ratios.max()))
         self.clipped += int(np.count_nonzero(weight > self.clip))
-        self.variance += float(np.maximum(squares - covered**2, 0.0).sum())
-        self.unsupported = _plus(self.unsupported, unsupported)
-        self.shares = _plus(self.shares, np.einsum("nk->k", candidate))
+        variance = np.maximum(squares - covered**2, 0.0)
+        cubes = added_arms(shifted * all_ratios)
+        columns = (weight, weight * weight, squares, cubes, variance, *uncovered.T, *candidate.T)
+        self.sums = self.sums.merged(ExactSums.of(*columns))
         positive = np.clip(np.log10(weight[weight > 0.0]), BIN_EDGES[0], BIN_EDGES[-1])
         self.counts = self.counts + np.histogram(positive, bins=BIN_EDGES)[0]
+
+    def merged(self, other: "WeightTally") -> "WeightTally":
+        """The weights of both sets of rows."""
+        return WeightTally(
+            clip=self.clip,
+            rows=self.rows + other.rows,
+            largest=max(self.largest, other.largest),
+            possible=max(self.possible, other.possible),
+            clipped=self.clipped + other.clipped,
+            counts=self.counts + other.counts,
+            sums=self.sums.merged(other.sums),
+        )
+
+    @property
+    def total(self) -> float:
+        """Sum of w."""
+        return self._sum(0)
+
+    @property
+    def squares(self) -> float:
+        """Sum of w^2."""
+        return self._sum(1)
+
+    @property
+    def powers(self) -> Vector:
+        """`weight_powers` of all rows."""
+        return np.array([self._sum(2), self._sum(3)])
+
+    @property
+    def variance(self) -> float:
+        """Sum of the conditional variances of w."""
+        return self._sum(4)
+
+    @property
+    def unsupported(self) -> Vector:
+        """Probability given to arms where the logger had none, summed over the rows, shape (K,)."""
+        return np.split(self.sums.values[5:], 2)[0]
+
+    @property
+    def shares(self) -> Vector:
+        """Summed probabilities, shape (K,)."""
+        return np.split(self.sums.values[5:], 2)[1]
+
+    def _sum(self, place: int) -> float:
+        return float(self.sums.values[place]) if self.rows else 0.0
 
     @property
     def unsupported_mass(self) -> float:
@@ -108,31 +141,67 @@ class WeightTally:
 
 @dataclass(kw_only=True, slots=True)
 class ArmTally:
-    """Draws and rewards per arm."""
+    """Draws and rewards per arm, merged as `WeightTally` is."""
 
     rows: int = 0
-    drawn: Vector = field(default_factory=lambda: np.zeros(0))
-    expected: Vector = field(default_factory=lambda: np.zeros(0))
-    variance: Vector = field(default_factory=lambda: np.zeros(0))
-    #: logged probability of the arms that were drawn, summed: less its expectation, and the variance of that
-    surplus: float = 0.0
-    surplus_variance: float = 0.0
-    #: summed over the rows that drew the arm, columns reward, quality, cost, shape (K, 3)
-    sums: Matrix = field(default_factory=lambda: np.zeros((0, 3)))
+    #: of (surplus, its variance)
+    surplus_sums: ExactSums = field(default_factory=ExactSums)
+    #: of K expected, K variances, K drawn, then reward, quality and cost of K arms each
+    arm_sums: ExactSums = field(default_factory=ExactSums)
 
     def add(self, log: Log) -> None:
         """Take in a piece."""
-        count = len(log.arms)
-        self.rows += len(log)
-        self.drawn = _plus(self.drawn, np.bincount(log.action, minlength=count).astype(np.float64))
-        expected, powers = np.einsum("nk->k", log.pmf), log.pmf * log.pmf
-        self.expected = _plus(self.expected, expected)
-        self.variance = _plus(self.variance, np.maximum(expected - np.einsum("nk->k", powers), 0.0))
-        squares, cubes = np.einsum("nk->n", powers), np.einsum("nk,nk->n", powers, log.pmf)
-        self.surplus += float((log.propensity - squares).sum())
-        self.surplus_variance += float(np.maximum(cubes - squares**2, 0.0).sum())
-        columns = [np.bincount(log.action, weights=v, minlength=count) for v in (log.reward, log.quality, log.cost)]
-        self.sums = _plus(self.sums, np.stack(columns, axis=1))
+        powers = log.pmf * log.pmf
+        squares, cubes = added_arms(powers), added_arms(powers * log.pmf)
+        drawn = [log.action == arm for arm in range(len(log.arms))]
+        targets = [np.where(mine, v, 0.0) for v in (log.reward, log.quality, log.cost) for mine in drawn]
+        columns = (*log.pmf.T, *(log.pmf - powers).T, *(mine.astype(np.float64) for mine in drawn), *targets)
+        surplus = log.propensity - squares, np.maximum(cubes - squares**2, 0.0)
+        self._take(rows=len(log), surplus=ExactSums.of(*surplus), arms=ExactSums.of(*columns))
+
+    def merged(self, other: "ArmTally") -> "ArmTally":
+        """The draws of both sets of rows."""
+        found = ArmTally(rows=self.rows, surplus_sums=self.surplus_sums, arm_sums=self.arm_sums)
+        found._take(rows=other.rows, surplus=other.surplus_sums, arms=other.arm_sums)
+        return found
+
+    def _take(self, *, rows: int, surplus: ExactSums, arms: ExactSums) -> None:
+        self.rows += rows
+        self.surplus_sums, self.arm_sums = self.surplus_sums.merged(surplus), self.arm_sums.merged(arms)
+
+    @property
+    def expected(self) -> Vector:
+        """Summed probabilities, shape (K,)."""
+        return self._parts[0]
+
+    @property
+    def variance(self) -> Vector:
+        """Of the draws, shape (K,)."""
+        return np.maximum(self._parts[1], 0.0)
+
+    @property
+    def drawn(self) -> Vector:
+        """Rows that drew the arm, shape (K,)."""
+        return self._parts[2]
+
+    @property
+    def sums(self) -> Matrix:
+        """Summed over the rows that drew the arm, columns reward, quality, cost, shape (K, 3)."""
+        return np.stack(self._parts[3:], axis=1)
+
+    @property
+    def surplus(self) -> float:
+        """Logged probability of the arms that were drawn, summed, less its expectation."""
+        return float(self.surplus_sums.values[0]) if self.rows else 0.0
+
+    @property
+    def surplus_variance(self) -> float:
+        """The variance of the surplus."""
+        return float(self.surplus_sums.values[1]) if self.rows else 0.0
+
+    @property
+    def _parts(self) -> list[Vector]:
+        return np.split(self.arm_sums.values, 6)
 
     def likely(self, *, alpha: float = ALPHA) -> bool:
         """True if the drawn arms were about as likely as arms drawn from these pmfs are: it finds pmfs of other rows.
@@ -145,7 +214,3 @@ class ArmTally:
         """Per arm: whether it was drawn about as often as logged."""
         allowed = [deviation(float(v), largest=1.0, alpha=alpha) for v in self.variance]
         return [bool(abs(d - e) <= most) for d, e, most in zip(self.drawn, self.expected, allowed, strict=True)]
-
-
-def _plus(total: Matrix, more: Matrix) -> Matrix:
-    return more if total.size == 0 else total + more

@@ -7,13 +7,14 @@ folds by their keys, and each fold is predicted by what was learned on the other
 Targets have t columns (reward, quality, cost, say): they share what is costly.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.offline.estimation.gram_sums import GramSums, Scales, applied, row_groups, scales_of
 from ragbandit.router.offline.types import Choices, Keys, Matrix, Vector
 from ragbandit.router.plugins import import_class
 
@@ -35,8 +36,6 @@ FeatureRows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 #: Prior rows of the features' weights: what the features of a question tell of its reward is little beside the noise.
 _PENALTY = 10.0
-#: rows taken at a time: 16 Ki rows of 256 features are 32 MiB as float64
-_BLOCK = 1 << 14
 
 
 class Regressor(Protocol):
@@ -56,70 +55,40 @@ def folds_of(keys: Keys, *, folds: int) -> Choices:
     return (keys % np.uint64(folds)).astype(np.intp)
 
 
-class _Sums:
-    """All that ridge regressions per arm need of their rows, with z = (1, x): sums of v z z^T and v z y^T by arm.
+def _solved(sums: GramSums, *, penalty: float) -> Matrix:
+    """The coefficients of z = (1, x) for every arm, shape (K, d+1, t).
 
-    v: the row's weight. Sums of y and the number of rows are kept without weights, for all arms together.
+    Minimise the sum of v |y - mean - z b|^2 + |b|^2 weighted by D: D of the intercept is the mean v, of feature j
+    penalty d times the mean of v x_j^2, means over the rows of all arms. So the scale of neither features nor weights
+    matters, and an arm without rows predicts the mean of all.
     """
-
-    def __init__(self, *, arms: int, size: int, targets: int) -> None:
-        self.gram = np.zeros((arms, size, size))
-        self.moment = np.zeros((arms, size, targets))
-        self.total = np.zeros(targets)
-        self.rows = 0
-
-    def add(self, design: Matrix, *, action: Choices, targets: Matrix, weights: Vector | None) -> None:
-        """Take in rows: design (m, d+1), targets (m, t), weights (m,)."""
-        for arm in np.unique(action):
-            chosen = action == arm
-            z, y = design[chosen], targets[chosen]
-            if weights is not None:
-                # The root on both sides: BLAS halves its work for a matrix times its own transpose.
-                root = np.sqrt(weights[chosen])[:, None]
-                z, y = z * root, y * root
-            self.gram[arm] += z.T @ z
-            self.moment[arm] += z.T @ y
-        self.total += targets.sum(axis=0)
-        self.rows += len(targets)
-
-    def absorb(self, other: "_Sums") -> None:
-        """Take in all rows of another."""
-        self.gram += other.gram
-        self.moment += other.moment
-        self.total += other.total
-        self.rows += other.rows
-
-    def solved(self, *, penalty: float) -> Matrix:
-        """The coefficients of z for every arm, shape (K, d+1, t).
-
-        Minimise the sum of v |y - mean - z b|^2 + |b|^2 weighted by D: D of the intercept is the mean v, of feature j
-        penalty d times the mean of v x_j^2, means over the rows of all arms. So the scale of neither features nor
-        weights matters, and an arm without rows predicts the mean of all.
-        """
-        size, mean = self.gram.shape[1], self.total / self.rows
-        scale = np.sqrt(np.einsum("kii->i", self.gram) / self.rows)
-        scale[scale == 0.0] = 1.0  # such a feature is 0 everywhere, and so is its coefficient
-        prior = np.diag([1.0, *[penalty * (size - 1)] * (size - 1)])
-        found = np.empty_like(self.moment)
-        for arm, (gram, moment) in enumerate(zip(self.gram, self.moment, strict=True)):
-            apart = (moment - gram[:, :1] * mean) / scale[:, None]  # z's first column is 1
-            found[arm] = np.linalg.solve(gram / scale / scale[:, None] + prior, apart) / scale[:, None]
-        found[:, 0] += mean
-        return found
+    grams, moments = sums.gram, sums.moment
+    size, mean = grams.shape[1], sums.total / sums.rows
+    scale = np.sqrt(np.einsum("kii->i", grams) / sums.rows)
+    scale[scale == 0.0] = 1.0  # such a feature is 0 everywhere, and so is its coefficient
+    prior = np.diag([1.0, *[penalty * (size - 1)] * (size - 1)])
+    found = np.empty_like(moments)
+    for arm, (gram, moment) in enumerate(zip(grams, moments, strict=True)):
+        apart = (moment - gram[:, :1] * mean) / scale[:, None]  # z's first column is 1
+        found[arm] = np.linalg.solve(gram / scale / scale[:, None] + prior, apart) / scale[:, None]
+    found[:, 0] += mean
+    return found
 
 
 class Ridge:
     """Cross-fitted ridge regression per arm, closed form, of logs that are read in pieces: add all, then predict.
 
     Linear in (1, x); without features the arm's mean, shrunk by one row's worth towards the mean of all arms. penalty:
-    prior rows (> 0), in units of the features' mean squares and of 1 / d.
+    prior rows (> 0), in units of the features' mean squares and of 1 / d. scales: of the features' columns, by
+    `scales_of`; those that are merged must have the same. Default: of the first rows added.
     """
 
-    def __init__(self, *, arms: int, folds: int, penalty: float = _PENALTY) -> None:
+    def __init__(self, *, arms: int, folds: int, penalty: float = _PENALTY, scales: Scales | None = None) -> None:
         if not 0.0 < penalty < np.inf:
             raise InvalidInput(f"{penalty!r} is not a number above 0", field="penalty", remedy="for example 10.0")
-        self._arms, self._folds, self._penalty = arms, folds, penalty
-        self._sums: list[_Sums] = []
+        self._arms, self._folds, self._penalty, self._scales = arms, folds, penalty, scales
+        #: per fold
+        self.sums: list[GramSums] = []
         self._solved: dict[int, Matrix] = {}
 
     def add(
@@ -142,75 +111,77 @@ class Ridge:
                 raise InvalidInput(
                     f"{len(values)} rows, not {len(targets)}", field=name, remedy="align it with targets"
                 )
-        size, columns = 1 if features is None else features.shape[1] + 1, targets.shape[1]
-        if not self._sums:
-            self._sums = [_Sums(arms=self._arms, size=size, targets=columns) for _ in range(self._folds)]
-        if self._sums[0].moment.shape[1:] != (size, columns):
+        if not len(targets):
+            return
+        if not self.sums:
+            scales = scales_of(np.zeros((0, 0)) if features is None else features)
+            self._scales = scales if self._scales is None or features is None else self._scales
+            self.sums = [
+                GramSums(arms=self._arms, targets=targets.shape[1], scales=self._scales) for _ in range(self._folds)
+            ]
+        size, columns = 0 if features is None else features.shape[1], targets.shape[1]
+        if (self.sums[0].features, self.sums[0].targets) != (size, columns):
             raise InvalidInput(
-                f"{size - 1} features and {columns} targets, after others", field="features", remedy="keep their number"
+                f"{size} features and {columns} targets, after others", field="features", remedy="keep their number"
             )
         self._solved.clear()
-        if features is None:
-            self._add_means(action, targets=targets, folds=folds, weights=weights)
+        for cell, rows in row_groups(folds * self._arms + action):
+            self.sums[cell // self._arms].add(
+                None if features is None else features[rows].astype(np.float64),
+                arm=cell % self._arms,
+                targets=targets[rows],
+                weights=None if weights is None else weights[rows],
+            )
+
+    def merge(self, other: "Ridge") -> None:
+        """Take in all rows that another one, of the same log, was given."""
+        self._solved.clear()
+        if not self.sums:
+            self.sums, self._scales = other.sums, other.scales
             return
-        for rows in _blocks(len(targets)):
-            design = _design(features, rows=rows)
-            for fold in np.unique(folds[rows]):
-                chosen = np.flatnonzero(folds[rows] == fold)
-                self._sums[fold].add(
-                    design[chosen],
-                    action=action[rows][chosen],
-                    targets=targets[rows][chosen],
-                    weights=None if weights is None else weights[rows][chosen],
-                )
+        for mine, theirs in zip(self.sums, other.sums, strict=bool(other.sums)):
+            mine.absorb(theirs)
+
+    @property
+    def scales(self) -> Scales | None:
+        """Of the features' columns; None before there are rows."""
+        return self._scales
+
+    def solve(self) -> None:
+        """Fit, and forget the sums: what is left predicts, and is small."""
+        for fold in range(self._folds):
+            if any(sums.rows for place, sums in enumerate(self.sums) if place != fold):
+                self._coefficients(fold)
+        self.sums = []
 
     def predict(self, features: FeatureRows | None, *, folds: Choices) -> Predictions:
         """Predictions for these rows from the other folds, shape (n, K, t). Raises InvalidInput without any."""
         rows_given = len(folds) if features is None else len(features)
         _check_places("folds", folds, rows=rows_given, below=self._folds)
-        found = np.empty((len(folds), self._arms, self._sums[0].moment.shape[2] if self._sums else 0))
-        if features is None:
-            means = np.zeros((self._folds, *found.shape[1:]))
-            for fold in np.flatnonzero(np.bincount(folds, minlength=self._folds)):
-                means[fold] = self._coefficients(int(fold))[:, 0]
-            return np.asarray(means[folds], dtype=np.float64)
-        for rows in _blocks(len(folds)):
-            design = _design(features, rows=rows)
-            for fold in np.unique(folds[rows]):
-                chosen = np.flatnonzero(folds[rows] == fold)
-                found[rows.start + chosen] = _applied(self._coefficients(int(fold)), design=design[chosen])
-        return found
-
-    def _add_means(self, action: Choices, *, targets: Matrix, folds: Choices, weights: Vector | None) -> None:
-        """`add` where z = 1: nothing but counts and sums per fold and arm."""
-        cells, count = folds * self._arms + action, self._folds * self._arms
-        shape = (self._folds, self._arms)
-        gram = np.bincount(cells, weights=weights, minlength=count).reshape(shape)
-        rows = np.bincount(folds, minlength=self._folds)
-        for column, values in enumerate(targets.T):
-            heavy = values if weights is None else values * weights
-            moment = np.bincount(cells, weights=heavy, minlength=count).reshape(shape)
-            total = np.bincount(folds, weights=values, minlength=self._folds)
-            for fold, sums in enumerate(self._sums):
-                sums.moment[:, 0, column] += moment[fold]
-                sums.total[column] += total[fold]
-        for fold, sums in enumerate(self._sums):
-            sums.gram[:, 0, 0] += gram[fold]
-            sums.rows += int(rows[fold])
+        found: Matrix | None = None
+        for fold, rows in row_groups(folds):
+            learned = self._coefficients(fold)
+            if found is None:
+                found = np.empty((len(folds), self._arms, learned.shape[2]))
+            if features is None:
+                found[rows] = learned[:, 0]
+            else:
+                assert self._scales is not None
+                found[rows] = applied(learned, features=features[rows].astype(np.float64), scales=self._scales)
+        return np.empty((0, self._arms, self.sums[0].targets if self.sums else 0)) if found is None else found
 
     def _coefficients(self, fold: int) -> Matrix:
         """Learned on all folds but this, shape (K, d+1, t)."""
         if fold not in self._solved:
-            others = [sums for place, sums in enumerate(self._sums) if place != fold]
+            others = [sums for place, sums in enumerate(self.sums) if place != fold]
             if not any(sums.rows for sums in others):
                 raise InvalidInput(
                     f"no rows outside of fold {fold}", field="folds", remedy="use a longer log, or a fixed model"
                 )
-            first = others[0]
-            whole = _Sums(arms=self._arms, size=first.gram.shape[1], targets=len(first.total))
+            whole = GramSums(arms=self._arms, targets=others[0].targets, scales=others[0].scales)
             for sums in others:
                 whole.absorb(sums)
-            self._solved[fold] = whole.solved(penalty=self._penalty)
+            self._solved[fold] = _solved(whole, penalty=self._penalty)
         return self._solved[fold]
 
 
@@ -303,27 +274,6 @@ def mrdr_weights(action: Choices, *, logged: Matrix, candidate: Matrix) -> Vecto
     propensity = logged[drawn]
     weight = candidate[drawn] / propensity
     return np.asarray(weight * weight * (1.0 - propensity), dtype=np.float64)
-
-
-def _applied(coefficients: Matrix, *, design: Matrix) -> Predictions:
-    """Predictions (m, K, t) of rows z (m, d+1) by coefficients (K, d+1, t), in one product."""
-    arms, size, columns = coefficients.shape
-    flat = coefficients.transpose(1, 0, 2).reshape(size, arms * columns)
-    return np.asarray((design @ flat).reshape(len(design), arms, columns), dtype=np.float64)
-
-
-def _blocks(rows: int) -> Iterator[slice]:
-    for start in range(0, rows, _BLOCK):
-        yield slice(start, min(start + _BLOCK, rows))
-
-
-def _design(features: FeatureRows | None, *, rows: slice) -> Matrix:
-    """Rows z = (1, x), shape (m, d+1), float64."""
-    size = 1 if features is None else features.shape[1] + 1
-    z = np.ones((rows.stop - rows.start, size))
-    if features is not None:
-        z[:, 1:] = features[rows]
-    return z
 
 
 def _check_places(name: str, places: Choices, *, rows: int, below: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.diagnostics import ArmTally, WeightTally
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator, terms
+from ragbandit.router.offline.estimation.exact_sums import added_arms
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.estimation.tuning import Trials, trials
 from ragbandit.router.offline.replay.reward_model import Model
@@ -189,7 +190,7 @@ class _View:
     @cached_property
     def unsupported_mass(self) -> Vector:
         """Their total probability; added to the weight its mean is 1; shape (n,)."""
-        return np.asarray(np.where(self.unsupported, self.pmf, 0.0).sum(axis=1))
+        return added_arms(np.where(self.unsupported, self.pmf, 0.0))
 
     @cached_property
     def predicted(self) -> Matrix:

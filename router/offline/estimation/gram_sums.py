@@ -6,6 +6,7 @@ without rounding, so no processor, number of threads or cut of the rows can be s
 two digits the smallest, lowest times lowest, is left out, for every row alike.
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -35,7 +36,8 @@ def scales_of(head: Matrix) -> Scales:
     """The scales of a log's columns, from its first rows (m, d), HEAD of them; a column of zeros has the scale of 1."""
     if not np.isfinite(head).all():
         raise InvalidInput("hold a number that is not finite", field="features", remedy="encode the question again")
-    return np.frexp(np.abs(head[:HEAD].astype(np.float64)).max(axis=0, initial=0.0))[1].astype(np.intp)
+    largest = np.abs(head[:HEAD].astype(np.float64)).max(axis=0, initial=0.0)
+    return np.clip(np.frexp(largest)[1], -900, 900).astype(np.intp)
 
 
 def _digits(features: Matrix, *, scales: Scales) -> list[tuple[int, Matrix]]:
@@ -43,16 +45,19 @@ def _digits(features: Matrix, *, scales: Scales) -> list[tuple[int, Matrix]]:
 
     There are two digits, and more where a value is far above its column's scale.
     """
-    if not np.isfinite(features).all():
-        raise InvalidInput("hold a number that is not finite", field="features", remedy="encode the question again")
     exponent = _ROOM - _BITS
-    scaled = np.ldexp(features, -scales - exponent)
+    scaled = features * np.ldexp(1.0, -scales - exponent)
     rest = np.rint(scaled)
-    found = [(exponent - _BITS, np.rint((scaled - rest) * 2.0**_BITS))]
-    while np.abs(rest).max(initial=0.0) > 2.0**_BITS:
+    most = max(float(rest.max(initial=0.0)), -float(rest.min(initial=0.0)))
+    if not math.isfinite(most):
+        raise InvalidInput("hold a number that is not finite", field="features", remedy="encode the question again")
+    scaled -= rest
+    scaled *= 2.0**_BITS
+    found = [(exponent - _BITS, np.rint(scaled, out=scaled))]
+    while most > 2.0**_BITS:
         above = np.rint(rest * 2.0**-_BITS)
         found.append((exponent, rest - above * 2.0**_BITS))
-        rest, exponent = above, exponent + _BITS
+        rest, exponent, most = above, exponent + _BITS, most * 2.0**-_BITS
     return [*found, (exponent, rest)]
 
 

@@ -33,6 +33,8 @@ class RewardModelFit:
 
     plan: Plan
     _ridges: list[Ridge] = field(default_factory=list)
+    #: what was predicted last, of which piece by which ridge: candidates that share a model ask one after the other
+    _last: tuple[Log, int, Matrix] | None = None
 
     def learn(self, log: Log, candidates: Sequence[Matrix]) -> None:
         """Take in a piece; a regressor of another package is fitted to the whole log at once, by `model`."""
@@ -52,8 +54,11 @@ class RewardModelFit:
         return self._predicted if self.plan.reward_model in RIDGES else _regressed(self.plan, pieces=pieces)
 
     def _predicted(self, log: Log, index: int) -> Matrix:
-        ridge = self._ridges[index if len(self._ridges) > 1 else 0]
-        return ridge.predict(self._read(log), folds=folds_of(log.keys, folds=self.plan.folds))
+        place = index if len(self._ridges) > 1 else 0
+        if self._last is None or self._last[0] is not log or self._last[1] != place:
+            folds = folds_of(log.keys, folds=self.plan.folds)
+            self._last = log, place, self._ridges[place].predict(self._read(log), folds=folds)
+        return self._last[2]
 
     def _read(self, log: Log) -> FeatureRows | None:
         return None if self.plan.reward_model == "mean" else log.features

@@ -102,9 +102,9 @@ class ExactProducts:
         for rows in _blocks(len(columns[0])):
             parts = list(digits(np.array([column[rows] for column in columns]), bits=DIGIT))
             used = [np.flatnonzero(part.any(axis=1)) for _, part in parts]
-            stacked = np.concatenate([part[place] for (_, part), place in zip(parts, used, strict=True)] or [[]])
-            if not len(stacked):
+            if not parts:
                 continue
+            stacked = np.concatenate([part[place] for (_, part), place in zip(parts, used, strict=True)])
             gram = stacked @ stacked.T
             ends = np.cumsum([0, *map(len, used)])
             for a, (exponent, part) in enumerate(parts):

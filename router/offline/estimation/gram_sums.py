@@ -32,12 +32,12 @@ ROWS = 1 << 11
 _SLOPE, _WIDTH = 18, 1 << 13
 
 
-def scales_of(head: Matrix) -> Scales:
+def scales_of(head: Matrix | npt.NDArray[np.float32]) -> Scales:
     """The scales of a log's columns, from its first rows (m, d), HEAD of them; a column of zeros has the scale of 1."""
     if not np.isfinite(head).all():
         raise InvalidInput("hold a number that is not finite", field="features", remedy="encode the question again")
     largest = np.abs(head[:HEAD].astype(np.float64)).max(axis=0, initial=0.0)
-    return np.clip(np.frexp(largest)[1], -900, 900).astype(np.intp)
+    return np.asarray(np.clip(np.frexp(largest)[1], -900, 900), dtype=np.intp)
 
 
 def _digits(features: Matrix, *, scales: Scales) -> list[tuple[int, Matrix]]:

@@ -54,8 +54,8 @@ def _digits(features: Matrix, *, scales: Scales) -> list[tuple[int, Matrix]]:
     scaled -= rest
     scaled *= 2.0**_BITS
     found = [(exponent - _BITS, np.rint(scaled, out=scaled))]
-    while most > 2.0**_BITS:
-        above = np.rint(rest * 2.0**-_BITS)
+    while most >= 2.0**_BITS:
+        above = np.trunc(rest * 2.0**-_BITS)  # 0 where one digit does, whatever the rows beside need
         found.append((exponent, rest - above * 2.0**_BITS))
         rest, exponent, most = above, exponent + _BITS, most * 2.0**-_BITS
     return [*found, (exponent, rest)]

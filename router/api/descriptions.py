@@ -109,6 +109,7 @@ REPLY_FIELDS: Mapping[str, str] = MappingProxyType(
         "lag_s": "Age of the oldest decision that is ready to be learned, seconds.",
         "unanswered": "Decisions for our workers without an outcome.",
         "missing_outcome": "Decisions with feedback that cannot be learned before the caller reports their outcome.",
+        "rebuilding": "Whether the policy is being learned again from the ledger; another one decides meanwhile.",
         "arms": "Health of each arm.",
         "serving": "Snapshot that this router uses.",
         "algorithm": "Name of the policy (setting `policy.name`).",

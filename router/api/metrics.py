@@ -140,6 +140,10 @@ def _counters(state: RouterState) -> Iterator[Metric]:
 def _gauges(state: RouterState) -> Iterator[Metric]:
     values: dict[str, tuple[str, float]] = {
         "ragbandit_policy_last_seq": ("Last update that the policy in use has learned.", state.serving_last_seq),
+        "ragbandit_policy_rebuilding": (
+            "1 while the policy is being learned again from the ledger and another one decides; else 0.",
+            state.rebuilding,
+        ),
         "ragbandit_route_queue": ("Requests waiting for the next batch.", state.route_queue),
         "ragbandit_lag_seconds": (
             "Seconds for which the oldest feedback that can be learned has been waiting.",

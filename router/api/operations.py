@@ -49,15 +49,16 @@ def add_operations(app: FastAPI) -> None:
 
         The database is tried by a small committed write, at most one a second; a probe waits for it for 2 s at most.
         Redis that is down is named but does not make the service unready: decisions and feedback are still stored,
-        answers and learning are late.
+        answers and learning are late. While the policy is being learned again from its ledger a part `policy` says so;
+        the service is ready, another policy decides meanwhile.
         """
         readiness = router_of(request).readiness
         futures, seconds = readiness.ask()
         # Without the threads that other requests use: with a dead database all of them may be waiting for it.
         if futures:
             await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
-        parts = readiness.states()
-        broken = {name for name, state in parts.items() if state != "ok"} - {"redis"}
+        parts = router_of(request).with_policy(readiness.states())
+        broken = {name for name, state in parts.items() if state != "ok"} - {"redis", "policy"}
         reply: ReadyReply = {"status": "not ready" if broken else "ok", "parts": parts}
         return JsonReply(reply, status_code=503 if broken else 200)
 

@@ -224,6 +224,7 @@ class LedgerReply(TypedDict):
     lag_s: float
     unanswered: int
     missing_outcome: int
+    rebuilding: bool
     arms: dict[str, ArmReply]
 
 

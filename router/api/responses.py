@@ -93,7 +93,7 @@ def _without_dataclasses(value: Any) -> Any:
 def status_json(state: RouterState) -> StatusReply:
     """State of a router and of its ledger."""
     return {
-        **ledger_json(state.ledger, label=state.label, arms=state.arms),
+        **ledger_json(state.ledger, label=state.label, arms=state.arms, rebuilding=state.rebuilding),
         "serving": state.serving,
         "algorithm": state.algorithm,
         "faults": state.faults,
@@ -102,8 +102,8 @@ def status_json(state: RouterState) -> StatusReply:
     }
 
 
-def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth]) -> LedgerReply:
-    """State of a ledger, read from the database alone."""
+def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuilding: bool) -> LedgerReply:
+    """State of a ledger. rebuilding: the policy is being learned again from it."""
     return {
         "policy": label,
         "counters": status.counters,
@@ -115,6 +115,7 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth]) -> Led
         "lag_s": status.lag_s,
         "unanswered": status.unanswered,
         "missing_outcome": status.missing_outcome,
+        "rebuilding": rebuilding,
         "arms": {
             arm.arm: {"state": arm.state, "offered": arm.offered, "failures": arm.failures, "since": arm.since}
             for arm in arms

@@ -29,6 +29,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.incumbent import needs_rebuild
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
@@ -61,10 +62,13 @@ def _status(label: LabelOption = None, config: ConfigOption = None, as_json: Jso
         found = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
         poller = OutcomePoller(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
         healths = poller.read([ArmName(arm) for arm in settings.arms], now=time.time())
+        files = SnapshotFiles(settings.snapshot_root)
+        rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)
         if as_json:
-            print_json(plain(ledger_json(found, label=ledger.label, arms=healths)))
+            print_json(plain(ledger_json(found, label=ledger.label, arms=healths, rebuilding=rebuilding)))
         else:
-            facts = asdict(found) | {"balanced": found.counters.balanced, "arms": "\n".join(map(_health, healths))}
+            more = {"balanced": found.counters.balanced, "rebuilding": rebuilding}
+            facts = asdict(found) | more | {"arms": "\n".join(map(_health, healths))}
             show({"policy": ledger.label} | facts.pop("counters") | facts, as_json=False)
         if not found.counters.balanced:
             raise typer.Exit(1)

@@ -63,7 +63,8 @@ class PolicySettings(_Section):
     cold_start_floor: Annotated[float, Field(ge=0, le=0.5)] = 0.05
     #: learned outcomes of an arm after which cold_start_floor no longer holds for it
     cold_start_outcomes: Annotated[int, Field(ge=0)] = 30
-    #: arm played when the policy breaks its contract; None: single_step. The first arm where it is not offered
+    #: arm played when the policy breaks its contract, and while it is rebuilt from the ledger if nothing that has
+    #: learned can decide; None: single_step. The first arm where it is not offered
     fallback: str | None = None
 
     @model_validator(mode="before")

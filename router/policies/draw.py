@@ -21,6 +21,7 @@ __all__ = [
     "cold_start_floors",
     "draw",
     "draw_group",
+    "fallback_arm",
     "gate",
     "made_decision",
     "made_decisions",
@@ -120,6 +121,12 @@ def choose(pmf: Sequence[float], *, seed: int) -> int:
     return max(i for i, p in enumerate(pmf) if p > 0.0)
 
 
+def fallback_arm(fallback: str | None, *, arms: Sequence[ArmName]) -> ArmName:
+    """The arm that plays where no policy can: the one set, None: single_step; the first one where that is not there."""
+    wanted = ArmName(_FALLBACK if fallback is None else fallback)
+    return wanted if wanted in arms else arms[0]
+
+
 def draw(
     output: PolicyOutput | Exception,
     *,
@@ -144,9 +151,8 @@ def draw(
         pmf, scores, facts = gate(output, arms=arms), output.scores, dict(output.facts)
     except Exception as error:  # a policy must never cost a caller the answer
         fault = str(error) if isinstance(error, PolicyFault) else f"{type(error).__name__}: {error}"
-        wanted = _FALLBACK if fallback is None else fallback
-        played = wanted if wanted in arms else arms[0]
-        pmf = tuple(float(arm == played) for arm in arms)
+        wanted = fallback_arm(fallback, arms=arms)
+        pmf = tuple(float(arm == wanted) for arm in arms)
     pmf = with_floor(pmf, floor=floor, raised=raised, arms=arms)
     if raised:
         facts[COLD_START_FLOOR] = dict(raised)

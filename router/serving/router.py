@@ -92,7 +92,9 @@ class Router:
         self._fresh = policy_of(settings.policy, registered=None)
         #: a policy that uses no features may be served with any encoder
         encoder_hash = encoder.hash if "features" in self._fresh.needs else ""
-        self.snapshots = SnapshotFollower(self.ledger, files=self.files, fresh=self._fresh, encoder_hash=encoder_hash)
+        self.snapshots = SnapshotFollower(
+            self.ledger, files=self.files, settings=settings, fresh=self._fresh, encoder_hash=encoder_hash
+        )
         nothing_learned = Serving(policy=self._fresh, version="", last_seq=0)
         self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=nothing_learned)
         self._notifier = Notifier(jobs, label=label, answer_s=settings.budget.seconds)
@@ -415,6 +417,7 @@ class Router:
             algorithm=self.settings.policy.name,
             serving=serving.version,
             serving_last_seq=serving.last_seq,
+            rebuilding=serving.rebuilding,
             arms=tuple(self.service.healths()),
             faults=self.service.faults,
             fail_opens=self.service.fail_opens,
@@ -446,8 +449,16 @@ class Router:
         return {"questions": self.service.queue(), "answers": self._pending.queue(), **self._writes.queues()}
 
     def parts(self) -> dict[str, str]:
-        """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it."""
-        return self.readiness.parts()
+        """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it.
+
+        While the policy is being learned again from its ledger a part "policy" says so.
+        """
+        return self.with_policy(self.readiness.parts())
+
+    def with_policy(self, parts: dict[str, str]) -> dict[str, str]:
+        """These parts, and "policy" while it is being learned again."""
+        serving = self.service.serving
+        return parts | {"policy": f"rebuilding: {serving.version} decides meanwhile"} if serving.rebuilding else parts
 
     def end_waits(self) -> None:
         """End all waits for answers as if their time had run out; the answers are stored when they come."""

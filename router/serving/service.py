@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
@@ -18,12 +19,14 @@ from ragbandit.router.serving.micro_batching import MicroBatcher
 from ragbandit.router.serving.validation import checked_query, new_id
 from ragbandit.router.storage.decisions import DecisionStore, settle
 from ragbandit.router.storage.rows import canonical, query_hash
-from ragbandit.router.types import ArmName, Decision, Query, RunBy
+from ragbandit.router.types import ArmName, Decision, Json, Query, RunBy
 
 __all__ = ["RouteService", "Serving"]
 
 log = logging.getLogger("ragbandit.service")
 
+#: the key of a decision's facts that says that the configured policy was being rebuilt, and another one decided
+REBUILDING: Final = "rebuilding"
 #: least time between two log lines about the same problem, seconds
 QUIET_S = 10.0
 
@@ -35,6 +38,15 @@ class Serving:
     policy: Policy
     version: str
     last_seq: int
+    #: the configured policy is being learned again from the ledger; this one decides until it is there
+    rebuilding: bool = False
+    #: outcomes learned by arm, for the cold-start floor, where the policy in use has not counted them itself
+    learned: Mapping[ArmName, int] | None = None
+
+    @property
+    def seen(self) -> Mapping[ArmName, int]:
+        """Outcomes learned by arm."""
+        return self.policy.seen if self.learned is None else self.learned
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,15 +226,17 @@ class RouteService:
             arms=arms,
             features=features,
             settings=self.settings,
-            seen=serving.policy.seen,
+            seen=serving.seen,
             version=serving.version,
             encoder_hash=self.encoder.hash,
             now=now,
         )
-        return [self._remarked(decision, offer=offer) for decision, offer in zip(made, offers, strict=True)]
+        return [
+            self._remarked(decision, offer=offer, serving=serving) for decision, offer in zip(made, offers, strict=True)
+        ]
 
-    def _remarked(self, decision: Decision, *, offer: Offer) -> Decision:
-        """The decision with the excluded arms in its facts; policy faults and fail-opens are counted and logged."""
+    def _remarked(self, decision: Decision, *, offer: Offer, serving: Serving) -> Decision:
+        """The decision, excluded arms and a rebuild in its facts; faults and fail-opens are counted and logged."""
         if decision.fault is not None:
             self.faults += 1
             if self._may_log("fault"):  # a broken policy breaks for every question
@@ -233,9 +247,10 @@ class RouteService:
             if self._may_log("fail_open"):
                 facts = {"action": "fail_open", "times": self.fail_opens, "arms": ", ".join(offer.arms)}
                 log.warning("no arm of the question is healthy: all of them are offered", extra=facts)
-        if not offer.excluded_arms:
-            return decision
-        return replace(decision, facts={**decision.facts, EXCLUDED_ARMS: list(offer.excluded_arms)})
+        more: dict[str, Json] = {EXCLUDED_ARMS: list(offer.excluded_arms)} if offer.excluded_arms else {}
+        if serving.rebuilding:
+            more[REBUILDING] = True
+        return replace(decision, facts={**decision.facts, **more}) if more else decision
 
     def _may_log(self, what: str) -> bool:
         if time.monotonic() <= self._logged_at[what] + QUIET_S:

@@ -5,7 +5,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import SnapshotError
+from ragbandit.router.learning.incumbent import find_incumbent
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.service import Serving
@@ -23,12 +25,16 @@ FIRST_TRIES, REFRESH_TRIES = 5, 3
 class SnapshotFollower:
     """Finds and loads snapshots of one ledger. Its methods are called from one thread at a time.
 
+    settings: of the arms, the fallback arm and the checkpoints.
     fresh: the configured policy that has learned nothing; snapshots of another algorithm or other params are not used.
     encoder_hash: the encoder that a snapshot must have been learned with; "" where the policy uses no features.
     """
 
-    def __init__(self, ledger: Ledger, *, files: SnapshotFiles, fresh: Policy, encoder_hash: str) -> None:
+    def __init__(
+        self, ledger: Ledger, *, files: SnapshotFiles, settings: Settings, fresh: Policy, encoder_hash: str
+    ) -> None:
         self.ledger = ledger
+        self.settings = settings
         self.files = files
         self.fresh = fresh
         self.encoder_hash = encoder_hash
@@ -40,17 +46,36 @@ class SnapshotFollower:
         self.refused: set[str] = set()
 
     def first(self) -> Serving:
-        """The newest usable snapshot; on a new ledger the policy that has learned nothing, published as snapshot 0."""
+        """The newest usable snapshot; on a new ledger the policy that has learned nothing, published as snapshot 0.
+
+        Where the ledger has updates and no snapshot can be used, the incumbent until the learner has made one.
+        """
         for info in self._newest(limit=FIRST_TRIES):
             policy = self._loaded(info)
             if policy is not None:
                 return Serving(policy=policy, version=info.version, last_seq=info.last_seq)
+        if self.ledger.last_seq() > 0:
+            return self._incumbent()
         info, tensors, described = pack(
             self.fresh, label=self.ledger.label, last_seq=0, encoder_hash=self.encoder_hash, now=time.time()
         )
         self.files.write(info, tensors, described)
         self.ledger.add_snapshot(info)
         return Serving(policy=self.fresh, version=info.version, last_seq=0)
+
+    def _incumbent(self) -> Serving:
+        found = find_incumbent(
+            self.ledger, fresh=self.fresh, files=self.files, settings=self.settings, encoder_hash=self.encoder_hash
+        )
+        facts = {"action": "rebuilding", "version": found.snapshot.version}
+        log.warning("no snapshot of the policy can be used: another one decides until it is learned again", extra=facts)
+        return Serving(
+            policy=found.policy,
+            version=found.snapshot.version,
+            last_seq=found.snapshot.last_seq,
+            rebuilding=True,
+            learned=None if found.policy.seen else self.ledger.learned_lately(),
+        )
 
     def refresh(self, serving: Serving, *, swap: Callable[[Serving], None]) -> bool:
         """Call `swap` with the newest snapshot if it is newer than `serving`; True if it was called."""

@@ -33,6 +33,8 @@ class RouterState:
     #: version of the snapshot in use, and the last update that it has learned
     serving: str
     serving_last_seq: int
+    #: the configured policy is being learned again from the ledger, and another one decides meanwhile
+    rebuilding: bool
     #: of the arms on offer, as of the last poll of the outcomes
     arms: tuple[ArmHealth, ...]
     #: since the start: decisions made by the fallback because the policy broke its contract

@@ -42,6 +42,7 @@ from ragbandit.router.storage.tables import (
     waiting,
 )
 from ragbandit.router.types import (
+    ArmName,
     ClosedDecision,
     Decision,
     DecisionId,
@@ -53,6 +54,9 @@ from ragbandit.router.types import (
 )
 
 __all__ = ["Entry", "Ledger"]
+
+#: updates that say which arms are new to a ledger
+COUNTED = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,6 +194,17 @@ class Ledger:
             if isinstance(decision, StoreError):
                 raise decision
             yield update_value(row, decision=decision), decision
+
+    def learned_lately(self) -> dict[ArmName, int]:
+        """Arm -> its updates among the newest COUNTED of the ledger."""
+        with self.database.read() as connection:
+            after = self._last_seq(connection) - COUNTED
+            rows = connection.execute(
+                select(updates.c.arm, func.count())
+                .where(updates.c.policy == self.label, updates.c.seq > after)
+                .group_by(updates.c.arm)
+            )
+            return {ArmName(arm): int(count) for arm, count in rows}
 
     def registered(self) -> dict[str, Any] | None:
         """The policy's row (algorithm, params, encoder_hash), or None before the first router opened it."""

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from prometheus_client.parser import text_string_to_metric_families
 
 from ragbandit.router.jobs.queue import RedisJobs, connect
+from ragbandit.router.serving.service import Serving
 from tests.support.http_service import QUESTION, refused, routed
 
 
@@ -46,6 +47,18 @@ def test_ready(http):
     response = http.get("/ready")
     assert response.status_code == 200
     assert response.json() == {"status": "ok", "parts": {"router": "ok", "database": "ok", "redis": "ok"}}
+
+
+def test_a_rebuild_shows(serve):
+    """/ready stays 200 and names it, /v1/status and /metrics say it too."""
+    service = serve()
+    now = service.router.service.serving
+    service.router.service.swap(Serving(policy=now.policy, version=now.version, last_seq=0, rebuilding=True))
+    ready = service.http.get("/ready")
+    assert (ready.status_code, ready.json()["status"]) == (200, "ok")
+    assert ready.json()["parts"]["policy"] == f"rebuilding: {now.version} decides meanwhile"
+    assert service.http.get("/v1/status").json()["rebuilding"] is True
+    assert "ragbandit_policy_rebuilding 1.0" in service.http.get("/metrics").text
 
 
 def test_ready_without_redis(serve, tmp_path):

@@ -1,0 +1,64 @@
+"""The incumbent: what decides while the policy is being learned again from its ledger.
+
+A ledger that has updates and no usable snapshot of the configured policy must not be served by a policy that has
+learned nothing: it would explore as on its first day. In its place stands, in this order, the policy of the newest
+usable checkpoint, the policy that was served before (the configuration may have changed), or always the fallback arm;
+all with the floor, exact propensities, and a snapshot row of their own, so that `verify` makes their pmfs again.
+"""
+
+import time
+from dataclasses import dataclass
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import SnapshotError
+from ragbandit.router.learning.checkpoints import Checkpoints
+from ragbandit.router.learning.snapshots import SnapshotFiles, pack
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies.draw import fallback_arm
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.types import ArmName, SnapshotInfo
+
+__all__ = ["Incumbent", "find_incumbent", "needs_rebuild"]
+
+#: newest snapshots that are tried
+TRIES = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Incumbent:
+    """A policy that decides meanwhile, and its snapshot, which the database knows."""
+
+    policy: Policy
+    snapshot: SnapshotInfo
+
+
+def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bool:
+    """Whether the ledger has updates, and none of the policy's newest snapshots is there. Contents are not checked."""
+    newest = ledger.latest_snapshots(limit=TRIES, algorithm=policy.algorithm, params=policy.params)
+    return ledger.last_seq() > 0 and not any(files.exists(info.version) for info in newest)
+
+
+def find_incumbent(
+    ledger: Ledger, *, fresh: Policy, files: SnapshotFiles, settings: Settings, encoder_hash: str
+) -> Incumbent:
+    """What decides until the learner has learned `fresh` again. Raises StoreError, and SnapshotError if files cannot be
+    written.
+    """
+    checkpoints = Checkpoints(ledger, files=SnapshotFiles(settings.checkpoint_root))
+    kept = next(checkpoints.usable(fresh, encoder_hash=encoder_hash, upto=ledger.last_seq()), None)
+    if kept is not None:
+        ledger.add_snapshot(kept[1].snapshot)
+        return Incumbent(policy=kept[0], snapshot=kept[1].snapshot)
+    for info in ledger.latest_snapshots(limit=TRIES):
+        if info.last_seq > 0 and info.encoder_hash in ("", encoder_hash):
+            try:
+                return Incumbent(policy=files.load(info, encoder_hash=info.encoder_hash)[0], snapshot=info)
+            except SnapshotError:
+                continue
+    arm = fallback_arm(settings.policy.fallback, arms=[ArmName(name) for name in settings.arms])
+    fixed = make_policy("fixed", params={"arm": arm})
+    info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
+    files.write(info, tensors, described)
+    ledger.add_snapshot(info)
+    return Incumbent(policy=fixed, snapshot=info)

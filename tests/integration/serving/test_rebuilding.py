@@ -1,0 +1,95 @@
+"""While a policy is learned again from its ledger, routers serve an incumbent and say so."""
+
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from ragbandit.router.policies.draw import COLD_START_FLOOR
+from ragbandit.workers.cli import app
+
+CHECKPOINTS = {"learning": {"checkpoint_every": 20, "batch": 5}}
+
+
+def lost(make_world, *, rows: int, database_url: str | None = None, wreck_checkpoints: bool = False, **given):
+    """A world that was closed after learning so many rows, its snapshots gone, and opened again."""
+    world = make_world(database_url=database_url, **CHECKPOINTS)
+    world.judged(rows)
+    world.learn()
+    world.router.close()
+    shutil.rmtree(world.settings.snapshot_root)
+    if wreck_checkpoints:
+        shutil.rmtree(world.settings.checkpoint_root)
+    return make_world(**{"database_url": database_url, "data_dir": world.settings.data_dir, **CHECKPOINTS, **given})
+
+
+def test_the_newest_checkpoint_decides(make_world, database_url):
+    """With the snapshots gone the policy of the newest checkpoint decides, until the learner has made a snapshot."""
+    world = lost(make_world, rows=45, database_url=database_url)
+    serving = world.router.service.serving
+    assert (serving.rebuilding, serving.last_seq) == (True, 40)
+    decision = world.route()
+    assert decision.facts["rebuilding"] is True
+    assert world.router.state().rebuilding
+    assert world.router.parts()["policy"].startswith("rebuilding: main-40-")
+    world.learn()
+    assert not world.router.service.serving.rebuilding
+    assert world.router.service.serving.last_seq == 45
+    assert "rebuilding" not in world.route().facts
+    assert "policy" not in world.router.parts()
+    assert world.router.verify(deep=True).ok
+
+
+def test_the_fallback_arm_decides_where_nothing_is_left(make_world):
+    """Without snapshot and checkpoint the fallback arm has all but the floors, exactly as the row says."""
+    world = lost(
+        make_world, rows=100, wreck_checkpoints=True, policy={"fallback": "multi_step", "cold_start_outcomes": 5}
+    )
+    assert world.router.service.serving.rebuilding
+    floor = world.settings.policy.floor
+    for decision in (world.route() for _ in range(20)):
+        pmf = dict(zip(decision.arms, decision.pmf, strict=True))
+        assert pmf == pytest.approx(dict.fromkeys(decision.arms, floor) | {"multi_step": 1 - 2 * floor})
+        assert decision.fault is None
+        assert COLD_START_FLOOR not in decision.facts
+    world.learn()
+    assert world.router.service.serving.last_seq == 100
+    assert world.router.verify(deep=True).ok
+
+
+def test_the_policy_of_before_decides_after_a_change(make_world, tmp_path):
+    """After a change of params what was served before goes on, until the ledger is learned with the new ones."""
+    world = make_world(data_dir=str(tmp_path))
+    world.judged(6)
+    world.learn()
+    version = world.router.service.serving.version
+    world.router.close()
+    changed = make_world(data_dir=str(tmp_path), policy={"params": {"ridge": 3.0}})
+    serving = changed.router.service.serving
+    assert (serving.rebuilding, serving.version) == (True, version)
+    changed.route()
+    changed.learn()
+    assert not changed.router.service.serving.rebuilding
+    assert changed.router.service.serving.version != version
+    assert changed.router.verify(deep=True).ok
+
+
+def test_the_command_says_so(make_world, tmp_path, monkeypatch, capsys):
+    """`ragbandit status` finds out from the database and the files, without a router."""
+    world = make_world(data_dir=str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("data_dir: data\nencoder: {model: hashing}\n")
+    world.judged(3)
+    world.learn()
+    for harm, said in ((lambda: None, False), (lambda: shutil.rmtree(world.settings.snapshot_root), True)):
+        harm()
+        done = CliRunner().invoke(app, ["status", "--json"])
+        assert json.loads(done.stdout)["rebuilding"] is said
+
+
+def test_a_new_ledger_is_not_rebuilt(make_world):
+    """A ledger without updates is served by the policy as it begins."""
+    world = make_world()
+    assert not world.router.service.serving.rebuilding
+    assert "rebuilding" not in world.route().facts

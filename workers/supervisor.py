@@ -12,14 +12,10 @@ whatever the file says by then.
 
 import fcntl
 import logging
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +25,7 @@ from ragbandit.router.api.client import Client
 from ragbandit.router.config.loading import CLASS_FOLDER, Loaded, class_folder, load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, NotReady, RagBanditError
-from ragbandit.router.jobs.processes import PARENT_VARIABLE
+from ragbandit.router.jobs.child_process import Child, end, ending, last_lines
 from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.data_dir import prepare_data_dir
@@ -37,144 +33,15 @@ from ragbandit.router.serving.requirements import check_port
 from ragbandit.router.storage.files import append_private, private_folder, write_file
 from ragbandit.workers.wiring.arms import check_arms
 
-__all__ = ["Child", "Supervisor", "end"]
+__all__ = ["Supervisor"]
 
 log = logging.getLogger("ragbandit.up")
 
-#: longest pause before a child is started again, seconds
-MAX_PAUSE_S = 5.0
-#: children that are to end finish what they are at for that long, seconds
-DRAIN_S = 15.0
-#: then it is cut off, and they get that long to say so
-CUT_OFF_S = 5.0
-#: a child that lived this long starts with a clean record
-STEADY_S = 30.0
-#: deaths in a row after which the log says that a child does not stay up
-DEATHS = 3
-#: bytes at the end of a child's log that are read, and lines and characters a line that are shown of them
-TAIL_BYTES = 16_384
-SHOWN_LINES = 3
-SHOWN_CHARACTERS = 500
 #: seconds between two looks whether Redis answers, and looks in a row without an answer before it is started again
 REDIS_LOOK_S = 1.0
 REDIS_MISSES = 6
 #: the configuration that the children read, under data_dir
 ACCEPTED = "accepted.yaml"
-
-
-class Child:
-    """One process and its record."""
-
-    def __init__(
-        self, name: str, *, arguments: Sequence[str], log_folder: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self.name = name
-        self._environment = dict(environment or {})
-        self.arguments = list(arguments)
-        self.log_file = log_folder / f"{name}.log"
-        self.restarts = 0
-        #: how its process ended last; None: it never did
-        self.death: str | None = None
-        self._deaths = 0
-        #: bytes that its log had when it was started last
-        self._logged = 0
-        self._started = 0.0
-        self._due = 0.0
-        self.process: subprocess.Popen[bytes] | None = None
-        #: told to end, to be started anew
-        self.renewing = False
-
-    def start(self) -> None:
-        """Start the process."""
-        environment = os.environ | self._environment | {PARENT_VARIABLE: str(os.getpid())}
-        with append_private(self.log_file) as output:
-            self._logged = output.tell()
-            self.process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "ragbandit", *self.arguments],
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,  # ctrl-C reaches us alone, and we end the children in order
-            )
-        self._started = time.monotonic()
-
-    def tend(self) -> None:
-        """Start it again if it died and its pause is over."""
-        if self.process is None or self.process.poll() is None:
-            return
-        now = time.monotonic()
-        if self.renewing:
-            self.renewing, self._due = False, 0.0
-            self.start()
-            return
-        if self._due == 0.0:
-            self._deaths = 1 if now - self._started > STEADY_S else self._deaths + 1
-            pause = 0.0 if self._deaths == 1 else min(MAX_PAUSE_S, 0.25 * 2**self._deaths)
-            self._due = now + pause
-            self._log_death(self.process.returncode)
-        if now >= self._due:
-            self._due = 0.0
-            self.restarts += 1
-            self.start()
-
-    def _log_death(self, code: int) -> None:
-        self.death = f"{self.name} {_ending(code, log=self.last_lines())}"
-        facts = {"action": "died", "child": self.name, "code": code}
-        if self._deaths == DEATHS:
-            message = "%s; %d times in a row, so it may not come up without help; log: %s"
-            log.error(message, self.death, self._deaths, self.log_file, extra=facts)
-        else:
-            log.warning("%s; restarting; log: %s", self.death, self.log_file, extra=facts)
-
-    def last_lines(self) -> str:
-        """The last lines that it logged since it was started."""
-        return _last_lines(self.log_file, after=self._logged)
-
-    def renew(self) -> None:
-        """Have it end when it has finished what it is at; `tend` starts it anew."""
-        if self.lives() and not self.renewing:  # a second SIGTERM would cut it off
-            self.renewing = True
-            self.send(signal.SIGTERM)
-
-    def lives(self) -> bool:
-        """True while its process runs."""
-        return self.process is not None and self.process.poll() is None
-
-    def send(self, number: signal.Signals) -> None:
-        """Send its process this signal, if it runs."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(number)
-
-    def wait(self, timeout_s: float) -> None:
-        """Until its process has ended, for timeout_s at most."""
-        if self.process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout_s)
-
-
-def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float = CUT_OFF_S) -> None:
-    """SIGTERM to all at once; after drain_s a second one, which cuts off what they are at; SIGKILL after cut_off_s."""
-    for child in children:
-        if not child.renewing:  # it has had its first one
-            child.send(signal.SIGTERM)
-    _wait(children, timeout_s=drain_s)
-    for child in children:
-        child.send(signal.SIGTERM)
-    _wait(children, timeout_s=cut_off_s)
-    for child in children:
-        if child.lives():
-            log.warning(
-                "%s did not end in time and is killed", child.name, extra={"action": "kill", "child": child.name}
-            )
-            child.send(signal.SIGKILL)
-            child.wait(5)
-
-
-def _wait(children: Sequence[Child], *, timeout_s: float) -> None:
-    give_up = time.monotonic() + timeout_s
-    for child in children:
-        child.wait(max(0.0, give_up - time.monotonic()))
 
 
 class Supervisor:
@@ -340,8 +207,8 @@ class Supervisor:
         """Start Redis again if its process has ended, or has not answered REDIS_MISSES times in a row."""
         facts = {"action": "died", "child": "redis"}
         if redis.pid is None:
-            ending = _ending(redis.exit_code or 0, log=_last_lines(redis.log_file))
-            log.warning("redis %s; restarting; log: %s", ending, redis.log_file, extra=facts)
+            how = ending(redis.exit_code or 0, log=last_lines(redis.log_file))
+            log.warning("redis %s; restarting; log: %s", how, redis.log_file, extra=facts)
         else:
             if time.monotonic() < self._redis_looked_at + REDIS_LOOK_S:
                 return
@@ -355,26 +222,6 @@ class Supervisor:
             redis.stop()
         redis.start()
         self._redis_misses = 0
-
-
-def _ending(code: int, *, log: str) -> str:
-    """The end of a process in words. code: as of subprocess; log: its last lines."""
-    if code >= 0:
-        return f"exited with status {code}; {f'last lines: {log}' if log else 'it has logged nothing'}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    return f"was killed ({name}{'; out of memory?' if -code == signal.SIGKILL else ''})"
-
-
-def _last_lines(file: Path, *, after: int = 0) -> str:
-    """The last lines of a log, read from this byte on; empty if there are none."""
-    try:
-        with file.open("rb") as opened:
-            size = opened.seek(0, os.SEEK_END)
-            opened.seek(max(after, size - TAIL_BYTES))
-            lines = opened.read().decode("utf-8", "replace").strip().splitlines()
-    except FileNotFoundError:
-        lines = []
-    return " | ".join(line[:SHOWN_CHARACTERS] for line in lines[-SHOWN_LINES:] if line.strip())
 
 
 def _locked(file: Path) -> IO[bytes]:

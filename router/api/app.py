@@ -21,6 +21,7 @@ from ragbandit.router.api.feedback import FEEDBACK, add_feedback
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.middleware import LimitsMiddleware
 from ragbandit.router.api.operations import OPERATIONS, add_operations, state_of
+from ragbandit.router.api.process_metrics import ProcessMetrics
 from ragbandit.router.api.requests import complaint
 from ragbandit.router.api.responses import ERRORS, JsonReply, error_body, refusal
 from ragbandit.router.api.routing import DECISIONS
@@ -28,6 +29,7 @@ from ragbandit.router.api.threads import Reads
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.serving.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.service_process import ServiceProcess
 
 __all__ = ["create_app"]
 
@@ -58,8 +60,11 @@ class _Service(FastAPI):
         return describe(super().openapi())
 
 
-def create_app(open_router: Callable[[], Router]) -> FastAPI:
-    """The app; the Router is opened when it starts and closed when it stops."""
+def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | None = None) -> FastAPI:
+    """The app; the Router is opened when it starts and closed when it stops.
+
+    place: of this process in a service of several.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -67,9 +72,14 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
         app.state.router, app.state.metrics = router, Metrics(router)
         app.state.read_state = state_of(router)
         app.state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
+        app.state.processes = None if place is None else ProcessMetrics(place, text=app.state.metrics.own_text)
+        if app.state.processes is not None:
+            await app.state.processes.start()
         try:
             yield
         finally:
+            if app.state.processes is not None:
+                app.state.processes.close()
             app.state.read_state.close()
             app.state.reads.close()
             await asyncio.to_thread(router.close)

@@ -47,7 +47,7 @@ class Metrics:
             "Decisions, outcomes and feedback that were stored after their caller had closed the connection.",
             registry=self.registry,
         )
-        self.registry.register(_QueueCollector(router))
+        self.registry.register(_ProcessCollector(router))
 
     def decided(self, decision: Decision, *, seconds: float) -> None:
         """Count a decision. seconds: from request to committed decision."""
@@ -56,11 +56,15 @@ class Metrics:
         if decision.fault:
             self.faults.inc()
 
-    def text(self, state: RouterState | None) -> bytes:
-        """Prometheus text. state: of the router; None where it could not be read, which leaves its metrics out."""
+    def own_text(self) -> bytes:
+        """Prometheus text of what this process counts."""
+        return bytes(generate_latest(self.registry))
+
+    def state_text(self, state: RouterState | None) -> bytes:
+        """Prometheus text of the ledger and of the queues in Redis; None: it could not be read."""
         read = CollectorRegistry()
         read.register(_StateCollector(state))
-        return bytes(generate_latest(self.registry) + generate_latest(read))
+        return bytes(generate_latest(read))
 
 
 class _StateCollector(Collector):
@@ -75,18 +79,18 @@ class _StateCollector(Collector):
             value=float(self._state is not None),
         )
         if self._state is not None:
-            yield from _counters(self._state)
-            yield from _gauges(self._state)
+            yield from _shared(self._state)
 
 
-class _QueueCollector(Collector):
-    """The queues of this process; nothing outside it is asked."""
+class _ProcessCollector(Collector):
+    """What this process counts beside its requests, and its queues; nothing outside it is asked."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
 
     def collect(self) -> Iterator[Metric]:
-        """Length, expected wait, refusals and drops of each queue."""
+        """The policy in use, and length, expected wait, refusals and drops of each queue."""
+        yield from _policy(self._router)
         waiting = GaugeMetricFamily("ragbandit_queue_waiting", "Items waiting for their batch.", labels=["queue"])
         wait = GaugeMetricFamily(
             "ragbandit_queue_wait_seconds", "Expected wait of an item that came now.", labels=["queue"]
@@ -112,46 +116,50 @@ class _QueueCollector(Collector):
         yield from (waiting, wait, refused, dropped)
 
 
-def _counters(state: RouterState) -> Iterator[Metric]:
-    counts: dict[str, tuple[str, int]] = {
-        "ragbandit_policy_swaps": ("Snapshots taken over.", state.swaps),
+def _policy(router: Router) -> Iterator[Metric]:
+    counts = {
+        "ragbandit_policy_swaps": ("Snapshots taken over.", router.snapshots.swaps),
         "ragbandit_snapshots_refused": (
             "Snapshots that could not be used (missing, damaged, or of another encoder).",
-            state.snapshots_refused,
+            len(router.snapshots.refused),
         ),
         "ragbandit_failed_notifications": (
             "Notifications of workers and learner that did not reach Redis; they are repeated.",
-            state.failed_notifications,
+            router.failed_notifications,
         ),
         "ragbandit_decisions_fail_open": (
             "Questions that were offered all arms because none of theirs was healthy.",
-            state.fail_opens,
+            router.service.fail_opens,
         ),
     }
-    if state.jobs_refused is not None:
-        counts["ragbandit_jobs_refused"] = (
-            "What workers found in the queues that is none of our jobs, and removed; absent while Redis is down.",
-            state.jobs_refused,
-        )
     for name, (text, value) in counts.items():
         yield CounterMetricFamily(name, text, value=value)
-
-
-def _gauges(state: RouterState) -> Iterator[Metric]:
+    serving = router.service.serving
     values: dict[str, tuple[str, float]] = {
-        "ragbandit_policy_last_seq": ("Last update that the policy in use has learned.", state.serving_last_seq),
+        "ragbandit_policy_last_seq": ("Last update that the policy in use has learned.", serving.last_seq),
         "ragbandit_policy_rebuilding": (
             "1 while the policy is being learned again from the ledger and another one decides; else 0.",
-            state.rebuilding,
+            serving.rebuilding,
         ),
-        "ragbandit_route_queue": ("Requests waiting for the next batch.", state.route_queue),
-        "ragbandit_lag_seconds": (
-            "Seconds for which the oldest feedback that can be learned has been waiting.",
-            state.ledger.lag_s,
-        ),
+        "ragbandit_route_queue": ("Requests waiting for the next batch.", router.service.depth()),
     }
-    for name, (text, value) in values.items():
-        yield GaugeMetricFamily(name, text, value=value)
+    for name, (help_text, number) in values.items():
+        yield GaugeMetricFamily(name, help_text, value=number)
+
+
+def _shared(state: RouterState) -> Iterator[Metric]:
+    """What all processes of the store see alike."""
+    if state.jobs_refused is not None:
+        yield CounterMetricFamily(
+            "ragbandit_jobs_refused",
+            "What workers found in the queues that is none of our jobs, and removed; absent while Redis is down.",
+            value=state.jobs_refused,
+        )
+    yield GaugeMetricFamily(
+        "ragbandit_lag_seconds",
+        "Seconds for which the oldest feedback that can be learned has been waiting.",
+        value=state.ledger.lag_s,
+    )
     ledger = GaugeMetricFamily("ragbandit_ledger", "Decisions and feedback in the ledger, by state.", labels=["place"])
     for place, count in asdict(state.ledger.counters).items():
         ledger.add_metric([place], count)

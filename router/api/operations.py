@@ -7,6 +7,8 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ragbandit.router.api.dependencies import router_of
+from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.api.process_metrics import ProcessMetrics
 from ragbandit.router.api.reply_types import HealthReply, ReadyReply
 from ragbandit.router.api.responses import REPLIES, JsonReply, status_json
 from ragbandit.router.api.threads import SharedRead
@@ -76,9 +78,15 @@ def add_operations(app: FastAPI) -> None:
         responses=REPLIES["/metrics"],
     )
     async def metrics(request: Request) -> Response:
-        """Prometheus text format. What this process counts is there even if the database cannot be read."""
+        """Prometheus text format. What this process counts is there even if the database cannot be read.
+
+        In a service of several processes these are the metrics of all of them, with the label `process`.
+        """
         try:
             state = await _state(request).value()
         except (NotReady, StoreError):
             state = None
-        return Response(request.app.state.metrics.text(state), media_type=CONTENT_TYPE_LATEST)
+        found: Metrics = request.app.state.metrics
+        others: ProcessMetrics | None = request.app.state.processes
+        own = found.own_text() if others is None else await others.all_text()
+        return Response(own + found.state_text(state), media_type=CONTENT_TYPE_LATEST)

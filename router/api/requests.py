@@ -67,6 +67,9 @@ def _example(**body: Any) -> ConfigDict:
 class BudgetBody(_Body):
     """Caps on one answer, all above 0; left out or null: the service's own, which is also the most."""
 
+    # Hashable: pydantic makes a deep copy of any other default, for every request that leaves it out.
+    model_config = ConfigDict(frozen=True)
+
     rounds: Count = Field(default=None, description="retrieve-and-generate rounds")
     passages: Count = Field(default=None, description="distinct passages shown to the model")
     tokens: Count = Field(default=None, description="prompt plus completion tokens over all calls")

@@ -29,8 +29,10 @@ from ragbandit.router.errors import RagBanditError
 from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.data_dir import check_database_file, narrow_data_dir
+from ragbandit.router.serving.encoder_process import RemoteEncoder
 from ragbandit.router.serving.requirements import check_port
 from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.service_process import ServiceProcess, shared_port
 from ragbandit.router.storage.database import Database, migrate
 
 __all__ = ["add_service", "add_verbs"]
@@ -65,10 +67,22 @@ def _add_serve(app: typer.Typer, *, check: Check) -> None:
             settings = loaded.settings
             check(settings)
             check_policy(settings)
-            check_port(settings.server)
+            if ServiceProcess.of_environment() is None:  # it is held for the others
+                check_port(settings.server)
             die_with_parent()
+            place = ServiceProcess.of_environment()
+            if place is None and settings.server.processes > 1:
+                from ragbandit.router.cli.service_processes import run_processes
+
+                arguments = [] if config is None else ["--config", config]
+                raise typer.Exit(run_processes(settings, arguments=arguments))
+            if place is not None and place.kind == "encoder":
+                from ragbandit.router.cli.service_processes import run_encoder
+
+                run_encoder(settings, place=place)
+                return
             # A failure to open must end the process with our one line, not with a server's traceback.
-            router = Router.open(settings)
+            router = Router.open(settings, encoder=_shared_encoder(place))
             narrow_data_dir(settings)
             # The file that was read, so that one that has gone since is missed; in a thread, since a signal's handler
             # would hold up every request.
@@ -77,11 +91,19 @@ def _add_serve(app: typer.Typer, *, check: Check) -> None:
             from ragbandit.router.api.app import create_app
             from ragbandit.router.api.server import make_server
 
-            server = make_server(create_app(lambda: router), settings=settings.server)
+            server = make_server(create_app(lambda: router, place=place), settings=settings.server)
+            sockets = None if place is None else [shared_port(settings.server.host, place.port)]
             with contextlib.suppress(KeyboardInterrupt):
-                server.run()
+                server.run(sockets=sockets)
             if not server.started:
                 raise typer.Exit(3)
+
+
+def _shared_encoder(place: ServiceProcess | None) -> RemoteEncoder | None:
+    """The encoder of the encoder process, which is there before the routers; None: every process has its own."""
+    if place is None or not place.shared_encoder:
+        return None
+    return RemoteEncoder(place.encoder_socket, wait_s=60.0)
 
 
 def _migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:

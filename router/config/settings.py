@@ -262,6 +262,9 @@ class ServerSettings(_Section):
     host: str = "127.0.0.1"
     #: port to listen on; 0: any free one
     port: Annotated[int, Field(ge=0, le=65535)] = 8100
+    #: processes that serve HTTP on the port; with more than one, a further one encodes for all of them. Limits and
+    #: queues are those of each process. SQLite takes one commit at a time whatever their number: see docs/sizing.md
+    processes: Annotated[int, Field(ge=1, le=64)] = 1
     #: /v1/answer waits that long unless the call says otherwise, then says 202
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
     #: most questions in one POST /v1/route/batch; their text is bounded by max_batch_bytes too

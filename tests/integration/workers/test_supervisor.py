@@ -13,8 +13,10 @@ import yaml
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.errors import ConfigError
+from ragbandit.router.jobs import child_process
+from ragbandit.router.jobs.child_process import Child, end
 from ragbandit.workers import supervisor
-from ragbandit.workers.supervisor import Child, Supervisor, end
+from ragbandit.workers.supervisor import Supervisor
 
 #: notes when it is told to end, and ends when it was told so often (0: never)
 CODE = """
@@ -145,7 +147,7 @@ def test_a_child_that_does_not_stay_up_is_said_plainly(tmp_path, monkeypatch, ca
     """The third death in a row is an error with file and reason; after a long life the count begins anew."""
     child = put_up(tmp_path, monkeypatch, "echo no key; exit 2")
     die(child, caplog, until=4)
-    monkeypatch.setattr(supervisor, "STEADY_S", -1.0)
+    monkeypatch.setattr(child_process, "STEADY_S", -1.0)
     die(child, caplog, until=5)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "ERROR", "WARNING", "WARNING"]
     assert caplog.records[2].getMessage() == (

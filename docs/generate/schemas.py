@@ -42,10 +42,15 @@ def type_of(schema: Schema, definitions: Mapping[str, Schema], *, linked: bool =
     if kind == "array":
         return f"list of {type_of(schema.get('items', {}), definitions, linked=linked)}"
     if kind == "object":
-        values = schema.get("additionalProperties")
-        inner = type_of(values, definitions, linked=linked) if isinstance(values, Mapping) and values else "anything"
+        values = schema.get("additionalProperties") or {"anyOf": list(schema.get("properties", {}).values())}
+        known = isinstance(values, Mapping) and values.get("anyOf", True)
+        inner = type_of(values, definitions, linked=linked) if known else "anything"
         return f"map of {inner}"
     return _NAMES.get(kind or "", "anything")
+
+
+#: characters of a pattern that helps a reader
+READABLE = 60
 
 
 def range_of(schema: Schema) -> str:
@@ -66,9 +71,14 @@ def _bounds(schema: Schema) -> Iterator[str]:
         yield f"at most {high:,}"
     if "exclusiveMinimum" in schema:
         yield f"above {schema['exclusiveMinimum']:,}"
-    if "pattern" in schema:
-        yield f"matches `{schema['pattern']}`"
-    if schema.get("minLength"):
+    pattern = schema.get("pattern", "")
+    if len(pattern) > READABLE:  # of texts, with every kind of space
+        yield "empty or not blank" if pattern.endswith("?$") else "not blank"
+    elif pattern:
+        yield f"matches `{pattern}`"
+    if "maxLength" in schema:
+        yield f"at most {schema['maxLength']:,} characters"
+    elif schema.get("minLength"):
         yield "not empty"
 
 

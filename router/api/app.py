@@ -17,7 +17,7 @@ from swagger_ui_bundle import swagger_ui_path
 from ragbandit.router.api.decisions import add_decisions
 from ragbandit.router.api.dependencies import CallerGone
 from ragbandit.router.api.descriptions import describe
-from ragbandit.router.api.feedback import FEEDBACK, add_feedback
+from ragbandit.router.api.feedback import FEEDBACK, MAX_BATCH, add_feedback
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.middleware import LimitsMiddleware
 from ragbandit.router.api.operations import OPERATIONS, add_operations, state_of
@@ -25,6 +25,7 @@ from ragbandit.router.api.process_metrics import ProcessMetrics
 from ragbandit.router.api.requests import complaint
 from ragbandit.router.api.responses import ERRORS, JsonReply, error_body, refusal
 from ragbandit.router.api.routing import DECISIONS
+from ragbandit.router.api.schema_limits import add_limits
 from ragbandit.router.api.threads import Reads
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.serving.micro_batching import SERVE_S
@@ -56,8 +57,12 @@ CLIENT_CLOSED = 499
 
 class _Service(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """The document behind /docs, with descriptions of reply fields."""
-        return describe(super().openapi())
+        """The document behind /docs, with descriptions of reply fields, and with the limits of this service's input."""
+        api, router = describe(super().openapi()), getattr(self.state, "router", None)
+        if router is None:
+            return add_limits(api)
+        most = {"RouteBatchBody": router.settings.server.max_batch_items, "FeedbackBatchBody": MAX_BATCH}
+        return add_limits(api, arms=router.service.arms, reward=router.settings.reward, most_items=most)
 
 
 def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | None = None) -> FastAPI:
@@ -145,7 +150,8 @@ def _add_errors(app: FastAPI) -> None:
             413: ("BODY_TOO_LARGE", "the body is too large", "send less"),
         }
         code, message, remedy = codes.get(error.status_code, ("HTTP_ERROR", str(error.detail), "see /docs"))
-        return JsonReply(error_body(code, message, remedy=remedy), status_code=error.status_code)
+        reply = error_body(code, message, remedy=remedy)
+        return JsonReply(reply, status_code=error.status_code, headers=error.headers)  # with Allow, at 405
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:

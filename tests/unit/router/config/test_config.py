@@ -493,3 +493,21 @@ def test_a_wrong_value_is_told_the_default(written):
     error = refused(written("policy: mba"))
     assert error.message.startswith("must be a mapping, not 'mba'")
     assert error.remedy == 'for example policy: {name: "mba"}'
+
+
+def test_sources_of_mappings_from_the_environment(tmp_path):
+    """A mapping of the environment, given whole or by one key, is the source of its leaves, over the file's."""
+    (tmp_path / "c.yaml").write_text("generator: {openai: {headers: {X-A: b}}}\narms: {old: {run_by: caller}}\n")
+    environ = {
+        "RAGBANDIT_GENERATOR__OPENAI__HEADERS": "{X-Team: rag, a.b: c}",
+        "RAGBANDIT_GENERATOR__OPENAI__FIELDS__SEED": "7",
+        "RAGBANDIT_ARMS": "{mine: {run_by: caller}, single_step: {passages: 4}, multi_step: }",
+        "RAGBANDIT_ARMS__V2__RUN_BY": "caller",
+    }
+    rows = {key: source for key, _, source in effective(load(tmp_path / "c.yaml", environ=environ))}
+    of_headers, of_arms = "environment RAGBANDIT_GENERATOR__OPENAI__HEADERS", "environment RAGBANDIT_ARMS"
+    assert rows["generator.openai.headers.X-Team"] == rows["generator.openai.headers.a.b"] == of_headers
+    assert rows["generator.openai.fields.seed"] == "environment RAGBANDIT_GENERATOR__OPENAI__FIELDS__SEED"
+    assert rows["arms.mine.run_by"] == rows["arms.single_step.passages"] == rows["arms.multi_step"] == of_arms
+    assert rows["arms.v2.run_by"] == "environment RAGBANDIT_ARMS__V2__RUN_BY"
+    assert not {key for key in rows if key.startswith(("generator.openai.headers.X-A", "arms.old"))}

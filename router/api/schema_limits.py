@@ -1,0 +1,117 @@
+"""Limits in /openapi.json: patterns, lengths and ranges that serving/validation.py enforces, as JSON Schema says them.
+
+A request that fits the document is not refused as invalid.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.serving.validation import ID_PATTERN, MAX_ANSWERS, MAX_CAP
+from ragbandit.router.types import MAX_TEXT, Cost
+
+__all__ = ["add_limits"]
+
+#: a character that is no space (str.isspace) and can be stored
+_VISIBLE: Final = r"[^\u0000\u0009-\u000d\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+_NO_NUL: Final = r"[^\u0000]*"
+
+_ID: Final = {"pattern": f"^{ID_PATTERN.pattern}$"}
+_TEXT: Final = {"minLength": 1, "maxLength": MAX_TEXT, "pattern": f"^{_NO_NUL}{_VISIBLE}{_NO_NUL}$"}
+#: a text that may be empty, but not blank
+_ANY_TEXT: Final = {"maxLength": MAX_TEXT, "pattern": f"^({_NO_NUL}{_VISIBLE}{_NO_NUL})?$"}
+_COUNT: Final = {"minimum": 1, "maximum": int(MAX_CAP)}
+#: above 0; OpenAPI 3.0 and 3.1 write an open bound in two ways
+_AMOUNT: Final = {"minimum": 1e-9, "maximum": int(MAX_CAP)}
+_FROM_0: Final = {"minimum": 0, "maximum": int(MAX_CAP)}
+_NOT_NULL: Final = {"not": {"type": "null"}}
+
+#: body and field -> what its schema says besides its type; a keyword holds for values of its own type alone
+_FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "RouteBody.question": _TEXT,
+    "RouteBody.decision_id": _ID,
+    "RouteBody.tenant": _ID,
+    "RouteBody.context": {"propertyNames": _TEXT},
+    "BudgetBody.rounds": _COUNT,
+    "BudgetBody.passages": _COUNT,
+    "BudgetBody.tokens": _COUNT,
+    "BudgetBody.seconds": _AMOUNT,
+    "BudgetBody.dollars": _AMOUNT,
+    "FeedbackBody.decision_id": _ID,
+    "FeedbackBody.feedback_id": _ID,
+    "FeedbackBody.label": {**_TEXT, "minItems": 1, "maxItems": MAX_ANSWERS},
+    "FeedbackBody.rating": {"minimum": 0, "maximum": 5},
+    "FeedbackBody.scale": {"enum": ["0-1", "1-5"]},
+    "FeedbackBody.source": {"enum": ["human", "judge", "code"]},
+    "FeedbackBatchBody.items": {"minItems": 1},
+    "RouteBatchBody.items": {"minItems": 1},
+    "OutcomeBody.decision_id": _ID,
+    "OutcomeBody.answer": _ANY_TEXT,
+    "OutcomeBody.error": _ANY_TEXT,
+    "OutcomeBody.stop_reason": {**_ANY_TEXT, "maxLength": 64},
+    "OutcomeBody.steps": _FROM_0,
+    "OutcomeBody.cost": {
+        "properties": {
+            field.name: {"type": "integer" if isinstance(field.default, int) else "number", **_FROM_0}
+            for field in fields(Cost)
+        },
+        "additionalProperties": False,
+    },
+}
+#: body -> what holds between its fields
+_BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "FeedbackBody": {
+        "oneOf": [{"required": [name], "properties": {name: _NOT_NULL}} for name in ("label", "rating", "reward")],
+        "anyOf": [
+            {"properties": {"scale": {"enum": ["0-1"]}, "rating": {"maximum": 1}}},
+            {"required": ["scale"], "properties": {"scale": {"enum": ["1-5"]}, "rating": {"minimum": 1}}},
+        ],
+    },
+    # What a cost is charged by is a setting; with steps every cost is taken.
+    "OutcomeBody": {"anyOf": [{"required": ["steps"]}, {"properties": {"cost": {"maxProperties": 0}}}]},
+}
+_PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "decision_id": _ID,
+    "idempotency-key": _ID,
+    "wait_s": {"minimum": 0, "maximum": 600},
+}
+
+
+def add_limits(
+    api: dict[str, Any],
+    *,
+    arms: Sequence[str] = (),
+    reward: RewardSettings | None = None,
+    most_items: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """Put the limits into an OpenAPI document; the same document.
+
+    arms: on offer. reward: its bounds. most_items: body of a batch -> most items. They differ from service to service.
+    """
+    schemas = api["components"]["schemas"]
+    for name, limits in _BODIES.items():
+        schemas[name].update(limits)
+    for key, limits in _FIELDS.items():
+        body, _, field = key.partition(".")
+        schemas[body]["properties"][field].update(limits)
+    route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
+    _branch(route["context"]["additionalProperties"], "string").update(maxLength=MAX_TEXT, pattern=f"^{_NO_NUL}$")
+    _branch(feedback["label"], "array")["items"].update(_TEXT)
+    named = {"enum": list(arms)} if arms else {"pattern": "^[A-Za-z0-9_.-]{1,64}$"}
+    _branch(route["arms"], "array").update(minItems=1, uniqueItems=True, items={"type": "string", **named})
+    if reward is not None:
+        feedback["reward"].update(minimum=reward.minimum, maximum=reward.maximum)
+    for body, most in (most_items or {}).items():
+        schemas[body]["properties"]["items"]["maxItems"] = most
+    for call in (call for calls in api["paths"].values() for call in calls.values()):
+        for parameter in call.get("parameters", ()):
+            parameter["schema"].update(_PARAMETERS.get(parameter["name"], {}))
+    return api
+
+
+def _branch(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """The part of a schema of several types that is of this one."""
+    (found,) = [part for part in schema["anyOf"] if part.get("type") == kind]
+    part: dict[str, Any] = found
+    return part

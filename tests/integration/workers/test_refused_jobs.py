@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from rq import Callback, Queue
 from rq.job import Job
-from rq.serializers import JSONSerializer, PickleSerializer
+from rq.serializers import DefaultSerializer, JSONSerializer
 
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.queue import ANSWER_JOB, ANSWER_QUEUE, LEARN_JOB, LEARN_QUEUE, RedisJobs, connect
@@ -56,7 +56,7 @@ def ask_for_both(jobs):
 BOTH = {(ANSWER_JOB, "d1"), (LEARN_JOB, "main")}
 
 
-@pytest.mark.parametrize("serializer", [PickleSerializer, JSONSerializer])
+@pytest.mark.parametrize("serializer", [DefaultSerializer, JSONSerializer])
 def test_a_command_in_the_queue(jobs, redis_client, run, tmp_path, caplog, serializer):
     """`os.system` in both queues runs nothing, is removed, counted and logged, and the worker takes its own jobs."""
     file = tmp_path / "file"

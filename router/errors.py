@@ -47,11 +47,17 @@ class RagBanditError(Exception):
 
     code: ClassVar[str] = "INTERNAL"
     status: ClassVar[int] = 500
+    #: the message may repeat a setting, or what a library says of a URL: secrets are removed from it
+    repeats: ClassVar[bool] = False
 
     def __init__(self, message: str = "", *, field: str | None = None, remedy: str | None = None) -> None:
         self.message = message or (type(self).__doc__ or "").strip()
         self.field = field
         self.remedy = remedy
+        if self.repeats:
+            from ragbandit.router.redaction import without_secrets  # its patterns take a while to compile
+
+            self.message, self.field = without_secrets(self.message), field and without_secrets(field)
         super().__init__(self.message)
 
     def __str__(self) -> str:
@@ -113,12 +119,14 @@ class ConfigError(RagBanditError):
     """A setting is wrong."""
 
     code = "CONFIG_INVALID"
+    repeats = True
 
 
 class StoreError(RagBanditError):
     """The database failed."""
 
     code = "STORE_UNAVAILABLE"
+    repeats = True
     status = 503
 
 
@@ -126,6 +134,7 @@ class QueueError(RagBanditError):
     """The job queue cannot be reached."""
 
     code = "QUEUE_UNAVAILABLE"
+    repeats = True
     status = 503
 
 
@@ -133,6 +142,7 @@ class SnapshotError(RagBanditError):
     """The snapshot cannot be used."""
 
     code = "SNAPSHOT_INVALID"
+    repeats = True
 
 
 class ArmFailed(RagBanditError):

@@ -4,6 +4,7 @@ Arms (`ragbandit.strategies`) and policies (`ragbandit.policies`) come in by the
 """
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib import import_module
@@ -11,11 +12,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ragbandit.router.errors import ConfigError
+from ragbandit.router.redaction import described
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from pydantic import TypeAdapter
+
+_PATH = re.compile(r"[\w.]+:[\w.]+")
 
 __all__ = ["check_values", "import_class", "installed", "load"]
 
@@ -25,8 +29,10 @@ def import_class(path: object, *, where: str) -> Any:
 
     Raises ConfigError, with field `where`, for what is no such path, or if it cannot be imported.
     """
-    module, colon, attribute = path.partition(":") if isinstance(path, str) else ("", "", "")
-    if not (module and colon and attribute):
+    module, _, attribute = path.partition(":") if isinstance(path, str) else ("", "", "")
+    if not (
+        isinstance(path, str) and _PATH.fullmatch(path)
+    ):  # a URL is none: what Python says of one repeats half of it
         raise ConfigError(f"{path!r} is no import path", field=where, remedy='write it as "package.module:Class"')
     try:
         return getattr(import_module(module), attribute)
@@ -104,7 +110,7 @@ def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> di
             problem = error.errors(include_url=False)[0]
             inside = "".join(f".{part}" for part in problem["loc"]) if isinstance(value, Mapping | list | tuple) else ""
             raise ConfigError(
-                f"{problem['input']!r:.40} cannot be used", field=f"{where}.{name}{inside}", remedy=problem["msg"]
+                f"{described(problem['input'])} cannot be used", field=f"{where}.{name}{inside}", remedy=problem["msg"]
             ) from error
     return checked
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, runtime_checkable
 
 from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.router.redaction import without_secrets
 from ragbandit.router.types import Cost
-from ragbandit.strategies.outbound.redaction import without_secrets
 
 __all__ = [
     "ERROR_LENGTH",

@@ -8,6 +8,7 @@ from typing import Any, cast, get_args
 
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.plugins import import_class, installed, load
+from ragbandit.router.redaction import described
 from ragbandit.router.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Strategy
@@ -143,7 +144,9 @@ def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: froze
 
 def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
     if params is not None and not isinstance(params, Mapping):
-        raise ConfigError(f"{params!r} is no mapping", field=f"arms.{name}", remedy="give params by name, or {}")
+        raise ConfigError(
+            f"{described(params)} is no mapping", field=f"arms.{name}", remedy="give params by name, or {}"
+        )
     # An arm without params is written `single_step:` in YAML, which reads as None.
     given = {str(key): value for key, value in (params or {}).items()}
     factory = _class_of(name, path=given.pop("class", None))
@@ -154,7 +157,7 @@ def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
         raise
     except Exception as error:
         raise ConfigError(
-            f"{shown} cannot be made with {given!r}: {error}",
+            f"{shown} cannot be made with {', '.join(given) or 'no params'}: {error}",
             field=f"arms.{name}",
             remedy="it is called with name= and the params as keywords",
         ) from error

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.router.redaction import without_secrets
 from ragbandit.router.types import CANCELLED, MAX_TEXT, Budget, Json, Outcome, OutcomeStatus, Query, count_steps
 from ragbandit.strategies.base import Generator, OutOfBudget, QuestionTooLong, Retriever, error_text
-from ragbandit.strategies.outbound.redaction import without_secrets
 from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Answer, Run, Strategy

@@ -1,13 +1,19 @@
-"""Log set-up of the command and of worker processes."""
+"""Log set-up of the command and of worker processes: one line per record, without what looks like a secret."""
 
 import logging
 import time
+
+from ragbandit.router.redaction import without_secrets
 
 __all__ = ["set_up_log"]
 
 
 class _Plain(logging.Formatter):
     """time level logger: message, then action and the other facts as key=value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line and its traceback, without secrets: libraries repeat URLs and headers in their errors."""
+        return without_secrets(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """The line without the traceback, which comes below it."""

@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from pydantic import ValidationError
 
 from ragbandit.router.config.settings import RENAMED, Settings
 from ragbandit.router.errors import ConfigError
+from ragbandit.router.redaction import HIDDEN, described, shown_value, without_secrets
 
 __all__ = ["CLASS_FOLDER", "Loaded", "class_folder", "effective", "load", "with_arms"]
 
@@ -115,16 +117,22 @@ def with_arms(settings: Settings, arms: Mapping[str, Mapping[str, object]]) -> S
 
 
 def effective(loaded: Loaded) -> list[tuple[str, object, str]]:
-    """(dotted key, value, source) of every leaf, passwords hidden."""
+    """(dotted key, value, source) of every leaf, as they may be printed: see `shown_value`."""
     rows = []
-    for key, value in _leaves(loaded.settings.model_dump()).items():
+    for path, value in _paths(loaded.settings.model_dump()):
+        key = ".".join(path)
         source = _source_of(key, loaded.sources) or "default"
-        if key in ("database_url", "redis_url") and isinstance(value, str):
-            from sqlalchemy.engine import make_url  # a fifth of a second, and most hosts name no URL
-
-            value = make_url(value).difference_update_query(["password"]).render_as_string(hide_password=True)
-        rows.append((key, value, source))
+        is_url = key in _PLAIN_ENV.values() and isinstance(value, str)
+        rows.append((without_secrets(key), _shown_url(value) if is_url else shown_value(value, path=path), source))
     return rows
+
+
+def _shown_url(url: str) -> str:
+    """The URL of a database or of Redis, without its password and the values of its options."""
+    from sqlalchemy.engine import make_url  # a fifth of a second, and most hosts name no URL
+
+    made = make_url(url)
+    return made.set(query=dict.fromkeys(made.query, HIDDEN)).render_as_string(hide_password=True)
 
 
 def _source_of(key: str, sources: Mapping[str, str]) -> str | None:
@@ -157,10 +165,10 @@ def _read(file: Path) -> dict[str, Any]:
         tree = yaml.load(file.read_text(encoding="utf-8"), Loader=_OnceLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError, OSError, TypeError, RecursionError) as error:  # odd keys, own anchors
         raise ConfigError(
-            f"{file} cannot be read: {error}",
+            f"{file} cannot be read: {_place_of(error)}",
             field="config",
             remedy="check the indentation, and quote values that hold a colon",
-        ) from error
+        ) from None  # what YAML says repeats the line
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -199,10 +207,10 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
             keys = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
             try:
                 found.append((variable, keys, yaml.safe_load(value)))
-            except yaml.YAMLError as error:
-                raise ConfigError(
-                    f"{value!r} is not a YAML value", field=variable, remedy="put the value in quotes"
-                ) from error
+            except yaml.YAMLError:
+                # Without `from`: what YAML says repeats the value.
+                message = "the value of this variable is not a YAML value"
+                raise ConfigError(message, field=variable, remedy="put the value in quotes") from None
     return found
 
 
@@ -216,13 +224,27 @@ def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable
     tree[keys[-1]] = value
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    rows: dict[str, Any] = {}
+def _place_of(error: Exception) -> str:
+    """What is wrong with a file, and where, without the line itself: a secret may stand in it."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        return f"{error.problem or error.context or 'it is no YAML'}{where}"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else f"it is no YAML ({type(error).__name__})"
+
+
+def _leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {".".join(path): value for path, value in _paths(tree)}
+
+
+def _paths(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Every leaf with the names of its sections and its own."""
+    rows: list[tuple[tuple[str, ...], Any]] = []
     for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            rows.update(_leaves(value, f"{prefix}{key}."))
-        else:
-            rows[f"{prefix}{key}"] = value
+        path = (*above, str(key))
+        rows += _paths(value, path) if isinstance(value, dict) and value else [(path, value)]
     return rows
 
 
@@ -234,17 +256,19 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         section = Settings().model_dump()
         for part in first["loc"][:-1]:
             section = section[str(part)]
-        message = f"unknown setting, value {first['input']!r}"
-        remedy = f"known here: {', '.join(sorted(section))}"
+        message = "unknown setting"
+        alike = get_close_matches(str(first["loc"][-1]), section, n=1)
+        remedy = f"{f'did you mean {alike[0]}? ' if alike else ''}known here: {', '.join(sorted(section))}"
     elif first["type"] != "value_error":
         wanted = re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", message)
-        message = f"{wanted.replace('Input should be', 'must be', 1)}, not {first['input']!r}"
+        message = f"{wanted.replace('Input should be', 'must be', 1)}, not {described(first['input'])}"
         remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else _default_of(key) or _section_example(key)
     else:
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
             key, message = head, tail
-    source = _source_of(key, sources)
+    below = (source for each, source in sources.items() if each.startswith(f"{key}."))
+    source = _source_of(key, sources) or next(below, None)
     return ConfigError(
         f"{message}{f' [{source}]' if source else ''}",
         field=key or "config",

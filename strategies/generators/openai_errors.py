@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from ragbandit.router.http_retries import is_retryable, retry_after_s
+from ragbandit.router.redaction import without_keys
 from ragbandit.strategies.generators.openai_protocol import BrokenReply
-from ragbandit.strategies.outbound.redaction import without_keys
 
 __all__ = [
     "cause_of",

@@ -23,8 +23,8 @@ from ragbandit.strategies.generators.openai_protocol import (
     request_fields,
 )
 from ragbandit.strategies.outbound.addresses import check_address, shown_address
+from ragbandit.strategies.outbound.headers import check_header_value
 from ragbandit.strategies.outbound.rate_limits import RateLimit
-from ragbandit.strategies.outbound.redaction import check_header_value
 from ragbandit.strategies.outbound.retries import pause_before_retry
 
 if TYPE_CHECKING:

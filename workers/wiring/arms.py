@@ -4,6 +4,7 @@ import logging
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
+from ragbandit.router.redaction import described
 from ragbandit.strategies.registry import make_arms, presets_by_default, with_preset
 from ragbandit.workers.wiring.generators import offered
 from ragbandit.workers.wiring.retrievers import check_reranker
@@ -33,7 +34,9 @@ def check_arms(settings: Settings) -> None:
     for name, params in settings.arms.items():
         if params.get("run_by", "worker") not in ("worker", "caller"):
             raise ConfigError(
-                f"{params['run_by']!r} is unknown", field=f"arms.{name}.run_by", remedy="set it to worker or caller"
+                f"{described(params['run_by'])} is not who runs an arm",
+                field=f"arms.{name}.run_by",
+                remedy="set it to worker or caller",
             )
     if settings.worker_arms:
         make_arms(arm_params(settings), capabilities=offered(settings.generator))

@@ -13,11 +13,11 @@ import pytest
 
 from ragbandit.router.errors import ArmFailed
 from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.router.redaction import without_keys
 from ragbandit.router.types import Budget, CallFailed, DecisionId, Generated, Query
 from ragbandit.strategies.arms.no_retrieval import NoRetrieval
 from ragbandit.strategies.base import OutOfBudget, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.outbound.redaction import without_keys
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.strategies.runner import run_strategy

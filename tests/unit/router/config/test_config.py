@@ -140,22 +140,22 @@ def test_unknown_key_is_refused(written, text, field, named):
 @pytest.mark.parametrize(
     ("text", "field", "value"),
     [
-        ("learning: {wait_s: soon}", "learning.wait_s", "'soon'"),
+        ("learning: {wait_s: soon}", "learning.wait_s", "a text"),
         ("learning: {batch: 2.5}", "learning.batch", "2.5"),
         ("learning: {batch: true}", "learning.batch", "True"),
-        ("server: {port: '8100'}", "server.port", "'8100'"),
+        ("server: {port: '8100'}", "server.port", "a text"),
         ("snapshots: 12", "snapshots", "12"),
         ("policy: 5", "policy", "5"),
         ("policy: null", "policy", "None"),
-        ("arms: [single_step]", "arms", "single_step"),
+        ("arms: [single_step]", "arms", "a list"),
         ("arms: {single_step: 3}", "arms.single_step", "3"),
-        ("reward: {quality: bleu}", "reward.quality", "'bleu'"),
-        ("learning: {aggregate: median}", "learning.aggregate", "'median'"),
-        ("encoder: {precision: float16}", "encoder.precision", "'float16'"),
+        ("reward: {quality: bleu}", "reward.quality", "or 'containment', not a text"),
+        ("learning: {aggregate: median}", "learning.aggregate", "or 'max', not a text"),
+        ("encoder: {precision: float16}", "encoder.precision", "'float32' or 'bfloat16', not a text"),
     ],
 )
 def test_wrong_type_is_refused(written, text, field, value):
-    """A value of another type is named with its key; nothing is converted in silence."""
+    """A value of another type is named with its key, a text without its words; nothing is converted in silence."""
     error = refused(written(text))
     assert error.field == field
     assert value in error.message
@@ -489,9 +489,9 @@ def test_a_wrong_value_is_told_the_default(written):
     assert refused(written("learning: {batch: many}")).remedy == "the default is 256"
     error = refused(written("arms: [fast]"))
     assert "fast: {run_by: caller}" in error.remedy
-    assert error.message.startswith("must be a mapping, not ['fast']")
+    assert error.message.startswith("must be a mapping, not a list")
     error = refused(written("policy: mba"))
-    assert error.message.startswith("must be a mapping, not 'mba'")
+    assert error.message.startswith("must be a mapping, not a text")
     assert error.remedy == 'for example policy: {name: "mba"}'
 
 

@@ -1,4 +1,4 @@
-"""Redaction of secrets in texts that are stored, logged or sent to callers.
+"""Redaction of secrets in texts that are stored, logged, printed or sent to callers.
 
 Some servers repeat the key, or another header, that they were sent; transports name a header that they cannot send;
 drivers of databases repeat the whole connection string. `without_keys` removes secrets that are known,
@@ -6,12 +6,13 @@ drivers of databases repeat the whole connection string. `without_keys` removes 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ragbandit.router.errors import ConfigError
+__all__ = ["HIDDEN", "described", "is_secret_name", "shown_value", "without_keys", "without_secrets"]
 
-__all__ = ["check_header_value", "without_keys", "without_secrets"]
+#: what stands where a setting's value is not shown
+HIDDEN: Final = "[hidden]"
 
 #: what stands where a key stood
 _HIDDEN: Final = "[key]"
@@ -28,6 +29,11 @@ _NAME: Final = (
     r"[\w.-]*(?:password|passwd|passphrase|pwd|secret|token(?!s)|credential|signature"
     r"|(?:api|access|account|private)[_ -]?key)[\w.-]*|pass|pw|sig"
 )
+_NAME_ALONE: Final = re.compile(_NAME, re.IGNORECASE)
+#: sections that hold whatever a server wants
+_FREE: Final = frozenset({"headers", "fields"})
+#: the name of an environment variable as everybody writes it
+_VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 #: a value in quotes, in quotes of a text within a text (JSON in JSON), or in the braces of ODBC
 _QUOTED: Final = (
     r"\\\"(?:[^\"\\\n]|\\(?!\"))*\\\"|\"(?:\\.|[^\"\\\n])*\""
@@ -101,15 +107,39 @@ def _line_without_secrets(line: str) -> str:
     return line
 
 
-def check_header_value(value: str, *, what: str, field: str, remedy: str) -> None:
-    """Raises ConfigError, which does not show it, for a value that no header can carry. what: holds it, for a message.
+def is_secret_name(name: str) -> bool:
+    """Whether the name of a field speaks of a password, a key, a token or another secret."""
+    return _NAME_ALONE.fullmatch(name) is not None
 
-    Else the error of every call would be that of a header, with the value in it.
+
+def described(value: object) -> str:
+    """A value that was given wrongly, for an error: numbers as they are; a text may be a secret in the wrong place."""
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return "a text" if value else "an empty text"
+    kinds = {"a mapping": Mapping, "a list": list | tuple}
+    return next((name for name, kind in kinds.items() if isinstance(value, kind)), f"a {type(value).__name__}")
+
+
+def shown_value(value: object, *, path: Sequence[str]) -> object:
+    """The value of a setting as it may be printed: numbers and words as they are, without what may be a secret.
+
+    path: names of the sections above it, and its own. Hidden are texts below `headers` and `fields`, and those whose
+    own name speaks of a secret; of the others what `without_secrets` removes. The name of an environment variable in a
+    setting `..._env` is shown where it is written like one.
     """
-    if value != value.strip() or not (value.isascii() and value.isprintable()):
-        raise ConfigError(
-            f"{what} holds a line break, a space at an end, or what is not ASCII", field=field, remedy=remedy
-        )
+    if isinstance(value, Mapping):
+        return {without_secrets(str(key)): shown_value(each, path=(*path, str(key))) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [shown_value(each, path=path) for each in value]
+    if not isinstance(value, str):
+        return value
+    if path[-1].endswith("_env"):
+        return value if _VARIABLE.fullmatch(value) else HIDDEN
+    if _FREE & set(path[:-1]) or any(is_secret_name(name) for name in path):
+        return HIDDEN
+    return without_secrets(value)
 
 
 def without_keys(text: str, *, secrets: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.strategies.outbound.redaction import without_secrets
+from ragbandit.router.redaction import without_secrets
 
 SECRET = "hunter2"
 

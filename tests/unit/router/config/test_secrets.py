@@ -1,0 +1,252 @@
+"""Secrets planted in every setting, known or misspelt, in the file and in the environment: nothing prints one."""
+
+import dataclasses
+import json
+import logging
+import typing
+from collections.abc import Iterator
+
+import pytest
+import typer
+import yaml
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.service import add_verbs
+from ragbandit.router.config.loading import effective, load
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError, RagBanditError
+from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.serving.router import Router
+from ragbandit.workers.log_setup import set_up_log
+from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.generators import check_generator
+
+SECRET = "s3cr3tplanted9x7"
+#: forms of a secret that are one wherever a text may stand
+FORMS = (
+    f"postgresql://someone:{SECRET}@db.example/name",
+    f"redis://:{SECRET}@cache.example:6379/0",
+    f"https://{SECRET}@search.example/v1",
+    f"https://search.example/v1?token={SECRET}",
+    f"https://search.example/v1#{SECRET}",
+    f"s3://key:{SECRET}@bucket/folder",
+    f"Bearer {SECRET}",
+    f"sk-{SECRET}",
+    f'{{"password": "{SECRET}"}}',
+)
+
+
+def leaves(kind: type = Settings, above: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
+    """(dotted key, type) of every setting of the schema."""
+    if issubclass(kind, BaseModel):
+        fields = {name: field.annotation for name, field in kind.model_fields.items()}
+    else:
+        fields = typing.get_type_hints(kind)
+    for name, annotation in fields.items():
+        inner = isinstance(annotation, type) and (
+            issubclass(annotation, BaseModel) or dataclasses.is_dataclass(annotation)
+        )
+        if inner:
+            yield from leaves(annotation, (*above, name))
+        else:
+            yield ".".join((*above, name)), annotation
+
+
+KEYS = dict(leaves())
+
+
+def tree_of(key: str, value: object) -> dict:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+def variable_of(key: str) -> str:
+    return "RAGBANDIT_" + "__".join(part.upper() for part in key.split("."))
+
+
+def said(tmp_path, tree, environ) -> str:
+    """All that loading, checking and printing these settings says, as an error or as the list of settings."""
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(tree))  # which is YAML too
+    try:
+        loaded = load(file, environ=environ)
+        shown = json.dumps(effective(loaded))
+        check_arms(loaded.settings)
+        check_policy(loaded.settings)
+        check_generator(loaded.settings, fetch=False)
+    except RagBanditError as error:
+        # What an error carries behind it ends in tracebacks.
+        chained, said = error, [str(error), repr(error.args), repr(vars(error))]
+        while (chained := chained.__cause__) is not None and isinstance(chained, RagBanditError):
+            said.append(str(chained))
+        return " ".join(said)
+    return shown
+
+
+def planted(tmp_path, key: str, value: object) -> list[str]:
+    """What is said with this value in the file, and in the environment."""
+    variables = {variable_of(key): json.dumps(value)}
+    return [said(tmp_path, tree_of(key, value), {}), said(tmp_path, {}, variables)]
+
+
+def test_the_schema_is_found():
+    """The settings that are planted are those that `validate` prints."""
+    assert len(KEYS) > 80
+    assert {"database_url", "generator.openai.headers", "retriever.url", "policy.params", "arms"} <= set(KEYS)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_setting(tmp_path, key):
+    """A URL, header, token or key with a secret in it is printed without it, whatever setting it stands in."""
+    every = "; ".join(FORMS)
+    alone = FORMS if "str" in str(KEYS[key]) else ()
+    for value in (*alone, every, [every], {"x": every, "y": {"z": list(FORMS)}}, {form: form for form in FORMS}):
+        assert SECRET not in said(tmp_path, tree_of(key, value), {}), value
+    assert SECRET not in said(tmp_path, {}, {variable_of(key): json.dumps({"x": every})})
+
+
+@pytest.mark.parametrize(
+    "key", [key for key, kind in KEYS.items() if kind in (int, float, bool) or "Literal" in str(kind)]
+)
+def test_a_word_where_a_number_belongs(tmp_path, key):
+    """A secret word in a setting that takes a number or one of a few words is refused and not repeated."""
+    for output in planted(tmp_path, key, SECRET):
+        assert SECRET not in output
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_misspelt(tmp_path, key):
+    """The value of a setting that does not exist is not printed, whatever it is; the right name is."""
+    wrong = key[:-2] + key[-1] if len(key.rpartition(".")[2]) > 2 else f"{key}x"
+    for output in (*planted(tmp_path, wrong, SECRET), said(tmp_path, tree_of(wrong, {"x": [SECRET]}), {})):
+        assert SECRET not in output
+        assert "unknown setting" in output
+
+
+@pytest.mark.parametrize("name", ["API_KEY", "OPENAI__API_KEY", "GENERATOR__OPENAI__API_KEY", "RETRIEVER__API_KEY"])
+def test_unknown_variables(tmp_path, name):
+    """A variable of no setting is named, and its value is not repeated, readable as YAML or not."""
+    for value in (SECRET, f"[{SECRET}", f"'{SECRET}", f"@{SECRET}", f"{SECRET}: [", f"a: {SECRET}: b"):
+        output = said(tmp_path, {}, {f"RAGBANDIT_{name}": value})
+        assert SECRET not in output
+        assert name.lower().replace("__", ".") in output or f"RAGBANDIT_{name}" in output
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: [{0}", "a: '{0}", "database_url: {0}: x", "a: b\n {0}: c", "\t{0}", "- {0}\nb: c", "{0}", "&a [*a, {0}]"],
+)
+def test_a_file_that_is_no_yaml(tmp_path, text):
+    """Of a file that cannot be read the line and column are told, not what stands there."""
+    file = tmp_path / "config.yaml"
+    file.write_text(text.format(SECRET))
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ={})
+    assert SECRET not in f"{caught.value} {caught.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "hidden"),
+    [
+        ({"generator": {"openai": {"headers": {"X-Team": SECRET}}}}, "generator.openai.headers.X-Team"),
+        ({"generator": {"openai": {"fields": {"user": SECRET}}}}, "generator.openai.fields.user"),
+        ({"generator": {"openai": {"fields": {"deep": {"list": [SECRET]}}}}}, "generator.openai.fields.deep.list"),
+        ({"generator": {"openai": {"api_key_env": SECRET}}}, "generator.openai.api_key_env"),
+        ({"retriever": {"api_key_env": SECRET}}, "retriever.api_key_env"),
+        ({"policy": {"params": {"api_key": SECRET}}}, "policy.params.api_key"),
+        ({"arms": {"single_step": {"password": SECRET}}}, "arms.single_step.password"),
+        ({"arms": {"ask": {"class": "http", "url": "http://h/", "headers": {"X": SECRET}}}}, "arms.ask.headers.X"),
+    ],
+)
+def test_bare_words_where_secrets_stand(tmp_path, settings, hidden):
+    """A word without any sign of a secret is hidden where secrets stand: headers, fields, passwords, keys."""
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    shown = {key: value for key, value, _ in effective(load(file, environ={}))}
+    assert shown[hidden] in ("[hidden]", ["[hidden]"])
+    assert SECRET not in json.dumps(shown)
+
+
+def test_what_is_no_secret_is_shown(tmp_path):
+    """Numbers, names, paths and addresses stay as they are, and so do the names of variables."""
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "generator: {openai: {base_url: 'http://127.0.0.1:8000/v1', api_key_env: MY_KEY, fields: {temperature: 0.5}}}\n"
+        "snapshots: /var/lib/snapshots\nretriever: {url: 'http://127.0.0.1:9200'}\n"
+    )
+    environ = {"DATABASE_URL": f"postgresql+psycopg://me:{SECRET}@db:5432/name?sslmode=require&sslpassword={SECRET}"}
+    shown = {key: value for key, value, _ in effective(load(file, environ=environ))}
+    assert shown["generator.openai.base_url"] == "http://127.0.0.1:8000/v1"
+    assert shown["generator.openai.api_key_env"] == "MY_KEY"
+    assert shown["generator.openai.fields.temperature"] == 0.5
+    assert shown["snapshots"] == "/var/lib/snapshots"
+    assert shown["retriever.url"] == "http://127.0.0.1:9200"
+    assert shown["database_url"].startswith("postgresql+psycopg://me:***@db:5432/name?")
+    assert SECRET not in shown["database_url"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_validate(tmp_path, monkeypatch, as_json):
+    """`ragbandit validate` prints none of the secrets of attack 9, and neither does it for a misspelt key."""
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    add_verbs(app, check=lambda _settings: None)
+    tree = {
+        "encoder": {"model": "hashing"},
+        "generator": {"openai": {"headers": {"X": SECRET}, "base_url": f"http://u:{SECRET}@h/v1"}},
+        "retriever": {"url": f"http://u:{SECRET}@h:9200/?token={SECRET}"},
+        "arms": {"ask": {"run_by": "caller", "url": f"http://u:{SECRET}@h/?key={SECRET}"}},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    words = ["validate", *(["--json"] if as_json else [])]
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "500"})
+    assert done.exit_code == 0, done.output
+    assert SECRET not in done.output
+    assert "generator.openai.headers.X" in done.output
+    (tmp_path / "config.yaml").write_text(f"databse_url: postgresql://u:{SECRET}@h\n")
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert SECRET not in done.output
+    assert "did you mean database_url?" in " ".join(done.output.split())
+
+
+def test_a_start_that_fails(settings, capfd):
+    """A database or a Redis that cannot be reached is named in errors, status and log without its password."""
+    set_up_log("DEBUG")
+    try:
+        database = f"postgresql+psycopg://someone:{SECRET}@127.0.0.1:1/name?sslpassword={SECRET}&connect_timeout=2"
+        with pytest.raises(RagBanditError) as caught:
+            Router.open(settings(database_url=database))
+        logging.getLogger("ragbandit").error("it failed", exc_info=caught.value)
+        with Router.open(settings(redis_url=f"redis://:{SECRET}@127.0.0.1:1/0")) as router:
+            decision = router.route("Who wrote Dracula?")
+            router.request_answer(decision)
+            parts = router.parts()
+        router.jobs.close()
+    finally:
+        logging.getLogger().handlers.clear()
+    told = capfd.readouterr().err
+    assert "it failed" in told
+    assert "Redis" in told
+    for text in (told, str(caught.value), json.dumps(parts)):
+        assert SECRET not in text
+
+
+def test_log_lines(capfd):
+    """A fact or a traceback with a URL that holds a password is logged without it."""
+    set_up_log()
+    try:
+        log = logging.getLogger("ragbandit.test")
+        log.info("asked %s", FORMS[0], extra={"reason": FORMS[3], "headers": {"authorization": f"Bearer {SECRET}"}})
+        try:
+            raise RuntimeError(f"cannot connect to {FORMS[1]}")
+        except RuntimeError:
+            log.exception("failed")
+    finally:
+        logging.getLogger().handlers.clear()
+    told = capfd.readouterr().err
+    assert told.count("\n") > 4
+    assert "db.example" in told
+    assert SECRET not in told

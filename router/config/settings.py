@@ -195,7 +195,7 @@ class GeneratorSettings(_Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     #: of "local": where the model runs; "auto": the GPU if there is one
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: of "local": torch's threads; None: one per core
+    #: of "local": torch's threads; None: one per core, shared out among `workers.answer` processes
     threads: Count | None = None
     #: prompt and answer together
     context_tokens: Annotated[int, Field(ge=256)] = 2048

@@ -3,13 +3,14 @@
 import asyncio
 import importlib.util
 import multiprocessing
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from types import MappingProxyType
 
-from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.config.settings import GeneratorSettings, Settings, WorkerSettings
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.router.errors import ConfigError, RagBanditError, missing_package
 from ragbandit.router.jobs.processes import end_with_parent
@@ -28,6 +29,7 @@ __all__ = [
     "generator_version",
     "make_generator",
     "offered",
+    "threads_of_worker",
 ]
 
 
@@ -71,8 +73,18 @@ def make_generator(settings: GeneratorSettings) -> Generator:
 
 def generator_and_concurrency(settings: Settings) -> tuple[Generator, int]:
     """`make_generator`, and how many questions one worker process works on at once with it."""
-    generator = _GENERATORS[settings.generator.name](settings.generator)
-    return _behind_cache(generator, settings=settings.generator), concurrency(settings, generator=generator)
+    threads = settings.generator.threads or threads_of_worker(settings.workers, cores=os.cpu_count() or 1)
+    chosen = settings.generator.model_copy(update={"threads": threads})
+    generator = _GENERATORS[chosen.name](chosen)
+    return _behind_cache(generator, settings=chosen), concurrency(settings, generator=generator)
+
+
+def threads_of_worker(workers: WorkerSettings, *, cores: int) -> int | None:
+    """Threads of a local model in one of the answer workers of a host; None: one per core, where it is alone.
+
+    Several models that each use every core wait for each other's threads.
+    """
+    return None if workers.answer <= 1 else max(1, cores // workers.answer)
 
 
 def _behind_cache(generator: Generator, *, settings: GeneratorSettings) -> Generator:

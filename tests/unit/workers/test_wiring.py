@@ -15,7 +15,7 @@ from ragbandit.workers.active_runs import ActiveRuns
 from ragbandit.workers.consumers import Signals
 from ragbandit.workers.log_setup import _Plain
 from ragbandit.workers.wiring.arms import check_arms
-from ragbandit.workers.wiring.generators import check_generator, concurrency, make_generator, offered
+from ragbandit.workers.wiring.generators import check_generator, concurrency, make_generator, offered, threads_of_worker
 from ragbandit.workers.wiring.retrievers import make_retriever
 from tests.support.answer_jobs import decision_for
 
@@ -25,6 +25,12 @@ def test_the_scripted_generator_has_the_room_that_is_configured():
     for room in (300, 9000):
         settings = Settings(generator={"name": "scripted", "context_tokens": room}).generator
         assert make_generator(settings).context_tokens == room
+
+
+@pytest.mark.parametrize(("workers", "cores", "threads"), [(0, 8, None), (1, 8, None), (2, 8, 4), (3, 8, 2), (9, 8, 1)])
+def test_workers_share_the_cores(workers, cores, threads):
+    """The local models of several answer workers together use no more threads than there are cores, one at least."""
+    assert threads_of_worker(Settings(workers={"answer": workers}).workers, cores=cores) == threads
 
 
 def test_a_bare_arm_check_loads_no_model():

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ragbandit.router.api.read_delay import ReadDelay
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.state import RouterState
 from ragbandit.router.types import Decision
@@ -47,7 +48,8 @@ class Metrics:
             "Decisions, outcomes and feedback that were stored after their caller had closed the connection.",
             registry=self.registry,
         )
-        self.registry.register(_ProcessCollector(router))
+        self.read_delay = ReadDelay()
+        self.registry.register(_ProcessCollector(router, read_delay=self.read_delay))
 
     def decided(self, decision: Decision, *, seconds: float) -> None:
         """Count a decision. seconds: from request to committed decision."""
@@ -85,8 +87,9 @@ class _StateCollector(Collector):
 class _ProcessCollector(Collector):
     """What this process counts beside its requests, and its queues; nothing outside it is asked."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, *, read_delay: ReadDelay) -> None:
         self._router = router
+        self._read_delay = read_delay
 
     def collect(self) -> Iterator[Metric]:
         """The policy in use, and length, expected wait, refusals and drops of each queue."""
@@ -113,6 +116,9 @@ class _ProcessCollector(Collector):
                 refused.add_metric([queue, reason], count)
             for reason, count in state.dropped.items():
                 dropped.add_metric([queue, reason], count)
+        # What waits to be read is in no queue of ours.
+        wait.add_metric(["http"], self._read_delay.last_s)
+        refused.add_metric(["http", "wait"], self._read_delay.refused)
         yield from (waiting, wait, refused, dropped)
 
 

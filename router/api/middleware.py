@@ -7,6 +7,7 @@ from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ragbandit.router.api.read_delay import WAITED_S
 from ragbandit.router.api.responses import JsonReply, error_body, refusal
 from ragbandit.router.errors import Overloaded
 from ragbandit.router.serving.router import Queue, Router
@@ -61,6 +62,9 @@ class LimitsMiddleware:
         refused_path = None
         queues = _QUEUES.get(scope["path"], ()) if scope["method"] == "POST" else ()
         try:
+            if queues:
+                delay_s = scope.get(WAITED_S, 0.0)
+                self.state.metrics.read_delay.check(delay_s, max_wait_s=server.max_wait_s)
             for queue in queues:
                 router.check_admission(queue)
         except Overloaded as error:

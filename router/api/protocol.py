@@ -17,6 +17,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from ragbandit.router.api.read_delay import WAITED_S, waited_s
 from ragbandit.router.api.responses import error_body, error_json, refusal
 from ragbandit.router.errors import Overloaded
 
@@ -131,6 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._offered:
             return
         super().on_headers_complete()
+        self.scope[WAITED_S] = waited_s(self.transport)  # type: ignore[typeddict-unknown-key] # a key of ours
         if self._over:
             self.cycle.keep_alive = False
 

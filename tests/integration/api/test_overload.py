@@ -1,6 +1,7 @@
 """HTTP under more load than it can serve: callers that leave, probes, tenants, and questions that wait for workers."""
 
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ragbandit.router.api.read_delay import LATE
 from tests.support.http_service import QUESTION, refused, routed, worker_answers
 
 
@@ -47,6 +49,30 @@ def measured(service, name, **labels):
     families = text_string_to_metric_families(service.http.get("/metrics").text)
     samples = [sample for family in families for sample in family.samples if sample.name == name]
     return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+
+
+def test_what_is_accepted_is_answered_soon_and_nothing_else_is_stored(serve):
+    """Of 300 questions at once to a service that decides 80 in a second, those that would wait over 0.5 s are 503 with
+    Retry-After; the accepted ones are answered within 2 s, and stored is exactly what was answered.
+    """
+    service = serve(encoder={"max_batch": 4}, server={"max_wait_s": 0.5})
+    encode = service.router.encoder.encode
+    service.router.encoder.encode = lambda texts: time.sleep(0.05) or encode(texts)
+    for number in range(6):
+        routed(service.http, question=f"warm {number}")
+    began = time.monotonic()
+    links = [asked(service, f"question {number}") for number in range(300)]
+    replies = [link.recv(65536) for link in links]
+    assert time.monotonic() - began < 5.0
+    for link in links:
+        link.close()
+    answered = [reply for reply in replies if reply.startswith(b"HTTP/1.1 200")]
+    refusals = [reply for reply in replies if reply.startswith(b"HTTP/1.1 503")]
+    assert len(answered) + len(refusals) == 300
+    assert 8 <= len(answered) <= 150
+    assert all(b"\r\nretry-after: 1\r\n" in reply and b'"OVERLOADED"' in reply for reply in refusals)
+    assert service.router.status().counters.decided == len(answered) + 6
+    assert measured(service, "ragbandit_route_seconds_bucket", le="2.0") == len(answered) + 6
 
 
 def test_callers_that_leave_are_dropped(serve):
@@ -189,3 +215,23 @@ def test_a_tenant_has_a_rate_of_bytes(serve):
     assert int(replies[-1].headers["retry-after"]) >= 1
     routed(service.http, tenant="small")
     assert service.router.queues()["questions"].refused["bytes"] >= 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone says how long a request waited in its socket")
+def test_requests_that_waited_to_be_read_are_refused(serve):
+    """Requests that lay in their sockets for longer than max_wait_s, while the event loop was busy, are 503 but for the
+    first few; later ones are served, and the refusals are counted.
+    """
+    service = serve(server={"max_wait_s": 0.3})
+    loop = service._server.servers[0].get_loop()
+    stopped = threading.Event()
+    loop.call_soon_threadsafe(lambda: (stopped.set(), time.sleep(0.6)))
+    assert stopped.wait(10)
+    links = [asked(service, f"late {number}") for number in range(LATE + 10)]
+    replies = [link.recv(65536).split(b" ")[1] for link in links]
+    for link in links:
+        link.close()
+    assert (replies.count(b"200"), replies.count(b"503")) == (LATE, 10)
+    assert measured(service, "ragbandit_requests_refused_total", queue="http") == 10
+    assert service.router.status().counters.decided == LATE
+    routed(service.http)

@@ -153,10 +153,7 @@ def test_all_fail(world, caplog):
     assert {one.arms for one in made} == {ARMS}
     assert all(EXCLUDED_ARMS not in one.facts for one in made)
     assert status_json(world.router.state())["forced"] == 5
-    assert (
-        "ragbandit_decisions_fail_open_total 5.0"
-        in Metrics(world.router).text(world.router.state()).decode().splitlines()
-    )
+    assert "ragbandit_decisions_fail_open_total 5.0" in Metrics(world.router).own_text().decode().splitlines()
     (said,) = [record for record in caplog.records if record.name == "ragbandit.service"]
     assert (said.action, said.arms) == ("fail_open", ", ".join(ARMS))
     assert world.router.verify(deep=True).ok
@@ -364,11 +361,11 @@ def test_status(world):
     }
     json.dumps(shown)
     metrics = Metrics(world.router)
-    lines = metrics.text(world.router.state()).decode().splitlines()
+    lines = metrics.state_text(world.router.state()).decode().splitlines()
     assert 'ragbandit_arm_offered{arm="multi_step"} 0.0' in lines
     assert 'ragbandit_arm_offered{arm="single_step"} 1.0' in lines
     world.router.offer({"single_step": {}})
-    lines = metrics.text(world.router.state()).decode().splitlines()
+    lines = metrics.state_text(world.router.state()).decode().splitlines()
     assert [line for line in lines if line.startswith("ragbandit_arm_offered{")] == [
         'ragbandit_arm_offered{arm="single_step"} 1.0'
     ]

@@ -42,7 +42,8 @@ def test_counts_that_only_grow_are_counters(make_world):
     world = make_world()
     world.judged(1)
     world.learn()
-    lines = Metrics(world.router).text(world.router.state()).decode().splitlines()
+    metrics = Metrics(world.router)
+    lines = (metrics.own_text() + metrics.state_text(world.router.state())).decode().splitlines()
     for name in ("policy_swaps", "snapshots_refused", "failed_notifications", "decisions_fail_open"):
         assert f"# TYPE ragbandit_{name}_total counter" in lines
     assert "ragbandit_policy_swaps_total 1.0" in lines

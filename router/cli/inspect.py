@@ -28,6 +28,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify
+from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.incumbent import needs_rebuild
 from ragbandit.router.learning.lessons import policy_of
@@ -77,10 +78,14 @@ def _status(label: LabelOption = None, config: ConfigOption = None, as_json: Jso
 def _verify(
     label: LabelOption = None,
     config: ConfigOption = None,
-    deep: Annotated[bool, typer.Option(help="also compute the probabilities of every decision again")] = False,
+    deep: Annotated[bool, typer.Option(help="the whole, and the probabilities of every decision again")] = False,
+    whole: Annotated[bool, typer.Option(help="also what an earlier verify has passed")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw every decision again and learn the ledger again from nothing; exit code 1 on any difference."""
+    """Draw decisions again and learn the ledger again; exit code 1 on any difference.
+
+    It goes on from the newest checkpoint that a verify without differences has passed, and says what it leaves out.
+    """
     with failing_well(), _ledger(config, label=label) as (settings, ledger):
         files = SnapshotFiles(settings.snapshot_root)
         with bars(errors) as progress:
@@ -88,6 +93,8 @@ def _verify(
                 ledger,
                 files=files,
                 serving=_serving(ledger, settings=settings),
+                checkpoints=Checkpoints(ledger, files=SnapshotFiles(settings.checkpoint_root)),
+                whole=whole,
                 deep=deep,
                 progress=lambda done, total: progress("rows", done, total or 0),
             )

@@ -1,88 +1,50 @@
-"""Audit of a store by replay: every draw is made again, and the whole ledger is learned again (promises 2 and 4).
+"""Audit of a store by replay: every draw is made again, and the ledger is learned again (promises 2 and 4).
 
 Nothing of the running system is trusted: seeds come from the ids, arms from pmf and seed, the policy from the ledger
-alone.
+alone. What an earlier audit has found right, up to a checkpoint, is not looked at again unless the whole is asked for:
+it begins at that checkpoint, whose sha256 and chain the database has.
 
 Policies are compared by sha256. One that says a `tolerance` (it runs on torch) is rounded by the processor that learned
 it: where only its sha256 differs, its arrays are compared.
 """
 
-import json
-import math
-from collections import defaultdict
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
 
-from sqlalchemy import func, select
-
-from ragbandit.router.errors import RagBanditError, SnapshotError, StoreError
-from ragbandit.router.learning.rounding import largest_difference
+from ragbandit.router.errors import SnapshotError, StoreError
+from ragbandit.router.learning.checkpoints import Checkpoints
+from ragbandit.router.learning.comparison import apart_from, told
+from ragbandit.router.learning.deep_check import check_deep
+from ragbandit.router.learning.draw_check import check_draws, decided_before
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
+from ragbandit.router.learning.verdict import Verdict
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
-from ragbandit.router.policies.draw import Drawn, choose, draw, raised_floors, seed_of
+from ragbandit.router.policies.base import Policy, apply, tolerance_of
+from ragbandit.router.storage.chain import START, link
 from ragbandit.router.storage.counters import counted, kept
 from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.storage.rows import decision_value, snapshot_value
-from ragbandit.router.storage.tables import decisions, outcomes, snapshots
-from ragbandit.router.types import IMPORTED, Decision, SnapshotInfo, Update
+from ragbandit.router.types import IMPORTED, Checkpoint, Decision, SnapshotInfo, Update
 
-__all__ = ["Verdict", "draw_fault", "verify"]
+__all__ = ["verify"]
 
-#: mismatches that are described; all are counted
-MOST_NAMED = 20
-PAGE = 500
+#: A decision counts as one that was there when an audit began if it was made that long before: clocks of hosts differ,
+#: and a commit takes its time. Seconds.
+SETTLED_S: Final = 300.0
 
 
-@dataclass(kw_only=True, slots=True)
-class Verdict:
-    """Counts of what was checked and of what did not agree. `ok` is the exit code's question."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Base:
+    """Where an audit begins: a verified checkpoint, and the policy that its files hold."""
 
-    decisions: int = 0
-    #: of these, the ones that were not drawn by us: their draws cannot be made again
-    made_elsewhere: int = 0
-    #: seed, drawn arm, logged propensity, sum or floor of the pmf
-    propensity_mismatches: int = 0
-    updates: int = 0
-    #: gaps in seq, rewards that do not follow from their parts
-    ledger_mismatches: int = 0
-    #: updates that the policy refuses, live as in replay
-    refused: int = 0
-    replay_sha256: str = ""
-    live_sha256: str = ""
-    live_version: str = ""
-    #: where the two sha256 differ by no more than rounding: the largest relative difference of the policies' arrays
-    within_rounding: float | None = None
-    #: with deep: decisions whose pmf was made again by the policy version that made it
-    deep_decisions: int = 0
-    deep_mismatches: int = 0
-    #: with deep: decisions of ours that were imported, by versions whose snapshots are in another store
-    not_checkable: int = 0
-    #: with deep: versions of a rounded policy with another sha256, whose files are pruned, so that nothing can be
-    #: compared but their decisions' pmfs
-    not_compared: int = 0
-    #: counters that differ from what is in the tables
-    counter_mismatches: int = 0
-    notes: list[str] = field(default_factory=list)
+    policy: Policy
+    checkpoint: Checkpoint
 
     @property
-    def ok(self) -> bool:
-        """No difference anywhere, but for rounding."""
-        differences = self.propensity_mismatches + self.ledger_mismatches + self.deep_mismatches
-        differences += self.counter_mismatches
-        same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
-        return differences == 0 and same and not self.broken
-
-    @property
-    def broken(self) -> bool:
-        """A snapshot that is needed could not be read."""
-        return self.live_version != "" and self.live_sha256 == ""
-
-    def note(self, text: str) -> None:
-        """Name a mismatch, up to a number that a person reads."""
-        if len(self.notes) < MOST_NAMED:
-            self.notes.append(text)
+    def seq(self) -> int:
+        return self.checkpoint.snapshot.last_seq
 
 
 def verify(
@@ -90,53 +52,79 @@ def verify(
     *,
     files: SnapshotFiles,
     serving: Policy | None,
+    checkpoints: Checkpoints | None = None,
+    whole: bool = False,
     deep: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Verdict:
-    """Check every decision and replay the ledger; deep also makes every pmf again. Reads only.
+    """Check the decisions and replay the ledger, from the newest checkpoint that an audit has passed before.
 
     serving: any instance of the ledger's policy, whose newest snapshot is what the routers run; None where it has
     none. A ledger that was imported and that no router has opened has nothing to replay: its rows alone are checked.
+    checkpoints: of the ledger; without them, or where none has been passed, the whole is checked. whole: all of it in
+    any case. deep: the whole, and every pmf made again. Reads only, but for a note at a checkpoint that it was passed.
     """
-    verdict = Verdict()
+    verdict, settled = Verdict(), time.time() - SETTLED_S
+    there = decided_before(ledger, at=settled)
     _check_counters(ledger, verdict=verdict)
-    _check_draws(ledger, verdict=verdict, progress=progress)
     live = _live(ledger, files=files, serving=serving, verdict=verdict)
+    base = None
+    if checkpoints is not None and live is not None and not (whole or deep):
+        base = _base(checkpoints, live=live)
+    check_draws(ledger, since=_since(ledger, base=base, verdict=verdict), verdict=verdict, progress=progress)
     registered = ledger.registered()
+    passed: Checkpoint | None = None
     if live is not None or (registered is not None and registered["algorithm"] == IMPORTED):
-        _replay(ledger, files=files, live=live, verdict=verdict)
+        passed = _replay(ledger, files=files, live=live, base=base, checkpoints=checkpoints, verdict=verdict)
     elif ledger.last_seq() > 0:
         verdict.ledger_mismatches += 1
         verdict.note("the ledger has updates, but no snapshot is known of any policy that learned them")
     else:
         verdict.note("there is no snapshot yet")
+    if checkpoints is not None:
+        _check_chain(checkpoints, base=base, verdict=verdict)
     if deep:
-        _check_deep(ledger, files=files, verdict=verdict)
+        check_deep(ledger, files=files, verdict=verdict)
+    if checkpoints is not None and passed is not None and verdict.ok:
+        _remember(checkpoints, passed=passed, settled=settled, there=there, verdict=verdict)
     return verdict
 
 
-def _pages(ledger: Ledger, *where: Any, unreadable: Callable[[str], None] = lambda _: None) -> Iterator[Decision]:
-    """The decisions, in the order of ids; what cannot be read is handed to `unreadable` instead."""
-    after = ""
-    while True:
-        with ledger.database.read() as connection:
-            rows = (
-                connection.execute(
-                    select(decisions).where(decisions.c.id > after, *where).order_by(decisions.c.id).limit(PAGE)
-                )
-                .mappings()
-                .all()
-            )
-        if not rows:
-            return
-        for row in rows:
-            try:
-                decision = decision_value(row)
-            except (ValueError, TypeError, KeyError) as error:
-                unreadable(f"decision {row['id']}: cannot be read: {error}")
-                continue
-            yield decision
-        after = rows[-1]["id"]
+def _base(checkpoints: Checkpoints, *, live: SnapshotInfo) -> _Base | None:
+    fresh = make_policy(live.algorithm, params=live.params)
+    usable = checkpoints.usable(fresh, encoder_hash=live.encoder_hash, upto=live.last_seq, verified=True)
+    return next((_Base(policy=policy, checkpoint=checkpoint) for policy, checkpoint in usable), None)
+
+
+def _since(ledger: Ledger, *, base: _Base | None, verdict: Verdict) -> float | None:
+    """The time from which decisions are checked; None: all. Says what is left out."""
+    if base is None:
+        return None
+    known = base.checkpoint
+    assert known.verified_at is not None
+    at = datetime.fromtimestamp(known.verified_at, UTC).isoformat(sep=" ", timespec="seconds")
+    verdict.from_checkpoint, verdict.verified_at = known.snapshot.version, known.verified_at
+    verdict.skipped_updates = base.seq
+    found = 0 if known.decided_before is None else decided_before(ledger, at=known.decided_before)
+    if known.decided_before is None or found != known.decisions:
+        verdict.note(
+            f"not checked again: updates 1 to {base.seq}, which the verify of {at} passed; every decision is, since "
+            f"{known.decisions} of that time have become {found} (an import, an archive or a deletion)"
+        )
+        return None
+    verdict.skipped_decisions = found
+    verdict.note(
+        f"not checked again: {found} decisions and updates 1 to {base.seq}, which the verify of {at} passed; "
+        "`ragbandit verify --whole` checks them too"
+    )
+    return known.decided_before
+
+
+def _remember(checkpoints: Checkpoints, *, passed: Checkpoint, settled: float, there: int, verdict: Verdict) -> None:
+    try:
+        checkpoints.rows.mark_verified(passed.snapshot.version, at=time.time(), decided_before=settled, decisions=there)
+    except StoreError as error:  # a database that may only be read
+        verdict.note(f"the next verify cannot go on from here: {error.message}")
 
 
 def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
@@ -148,44 +136,25 @@ def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
             verdict.note(f"the counter {name} is {found[name]}, the tables have {count}: run `ragbandit recount`")
 
 
-def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
-    with ledger.database.read() as connection:
-        total = int(connection.execute(select(func.count()).select_from(decisions)).scalar_one())
-
-    def unreadable(text: str) -> None:
-        verdict.decisions += 1
-        verdict.propensity_mismatches += 1
-        verdict.note(text)
-
-    for decision in _pages(ledger, unreadable=unreadable):
-        verdict.decisions += 1
-        elsewhere = IMPORTED in decision.facts
-        verdict.made_elsewhere += elsewhere
-        wrong = None if elsewhere else draw_fault(decision)
-        if wrong:
-            verdict.propensity_mismatches += 1
-            verdict.note(f"decision {decision.id}: {wrong}")
-        if verdict.decisions % PAGE == 0 or verdict.decisions == total:
-            progress(verdict.decisions, total)
-
-
-def draw_fault(decision: Decision) -> str | None:
-    """The first disagreement in one row, or None."""
-    pmf = decision.pmf
-    if len(pmf) != len(decision.arms) or decision.arm not in decision.arms:
-        return "arms and pmf do not fit together"
-    if not all(math.isfinite(p) and 0.0 <= p <= 1.0 for p in pmf) or abs(math.fsum(pmf) - 1.0) > 1e-9:
-        return f"pmf is no distribution: {pmf}"
-    if min(pmf) < min(decision.floor, 1.0 / len(pmf)) - 1e-12:
-        return f"pmf falls below the floor {decision.floor}"
-    if decision.seed != seed_of(decision.id):
-        return "the seed does not follow from the id"
-    index = choose(pmf, seed=decision.seed)
-    if decision.arms[index] != decision.arm:
-        return f"the draw gives {decision.arms[index]}, the row says {decision.arm}"
-    if pmf[index] != decision.propensity:
-        return f"propensity {decision.propensity} is not the pmf's {pmf[index]}"
-    return None
+def _check_chain(checkpoints: Checkpoints, *, base: _Base | None, verdict: Verdict) -> None:
+    """Make the sha256 chain again from the rows, and compare it at every checkpoint and at its end."""
+    seq, last = START if base is None else (base.seq, base.checkpoint.chain)
+    end, kept_last = checkpoints.chain.end()
+    right = {known.snapshot.last_seq: known.chain for known in checkpoints.rows.newest()} | {end: kept_last}
+    try:
+        for row in checkpoints.chain.rows(after=seq, upto=end):
+            seq, last = row["seq"], link(last, row)
+            if right.get(seq, last) != last:
+                verdict.chain_mismatches += 1
+                verdict.note(f"an update up to {seq} is not the one that was learned: the chain differs there")
+                return
+    except (StoreError, ValueError, TypeError, KeyError) as error:
+        verdict.chain_mismatches += 1
+        verdict.note(f"the chain cannot be made again after update {seq}: {error}")
+        return
+    if seq < end:
+        verdict.chain_mismatches += 1
+        verdict.note(f"the ledger ends at {seq}, its chain at {end}")
 
 
 def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: Verdict) -> SnapshotInfo | None:
@@ -210,58 +179,110 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
     return info
 
 
-def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict) -> None:
-    """Check every update, and learn those of the live policy again, if there is one."""
-    policy = None if live is None else make_policy(live.algorithm, params=live.params)
+def _replay(
+    ledger: Ledger,
+    *,
+    files: SnapshotFiles,
+    live: SnapshotInfo | None,
+    base: _Base | None,
+    checkpoints: Checkpoints | None,
+    verdict: Verdict,
+) -> Checkpoint | None:
+    """Check the updates, and learn those of the live policy again, if there is one; the last checkpoint passed."""
+    policy = None if live is None else make_policy(live.algorithm, params=live.params) if base is None else base.policy
+    replay = _Replay(ledger, policy=policy, live=live, base=base, checkpoints=checkpoints, verdict=verdict)
     try:
-        _learn_again(ledger, policy=policy, upto=0 if live is None else live.last_seq, verdict=verdict)
+        replay.run()
     except (StoreError, ValueError, TypeError, KeyError) as error:
         verdict.ledger_mismatches += 1
-        verdict.note(f"the ledger cannot be read after update {verdict.updates}: {error}")
-        return
+        verdict.note(f"the ledger cannot be read after update {replay.place}: {error}")
+        return None
     if live is None or policy is None:
         verdict.note("the ledger was imported and no policy has learned it: there is nothing to replay")
-        return
-    if verdict.updates < live.last_seq:
+        return None
+    if replay.place < live.last_seq:
         verdict.ledger_mismatches += 1
-        verdict.note(f"the ledger ends at {verdict.updates}, the live policy has {live.last_seq}")
+        verdict.note(f"the ledger ends at {replay.place}, the live policy has {live.last_seq}")
     verdict.replay_sha256 = policy_sha256(
         policy, label=live.policy, last_seq=live.last_seq, encoder_hash=live.encoder_hash
     )
     if not verdict.live_sha256 or verdict.live_sha256 == verdict.replay_sha256:
-        return
+        return replay.passed
     if verdict.live_sha256 == live.sha256 and tolerance_of(policy) > 0.0:
-        apart = _apart(policy, files=files, info=live)
+        apart = apart_from(policy, files=files, info=live)
         if apart <= tolerance_of(policy):
             verdict.within_rounding = apart
-            verdict.note(f"{live.version}: {_told(policy, apart=apart)}: rounding by another processor explains it")
-            return
-        verdict.note(f"{live.version}: {_told(policy, apart=apart)}: more than rounding")
+            verdict.note(f"{live.version}: {told(policy, apart=apart)}: rounding by another processor explains it")
+            return replay.passed
+        verdict.note(f"{live.version}: {told(policy, apart=apart)}: more than rounding")
     verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
+    return None
 
 
-def _apart(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float:
-    """The largest relative difference between a replayed policy and its snapshot. Raises SnapshotError."""
-    stored, _ = files.load(info)
-    return largest_difference(policy.state(), stored.state())
+class _Replay:
+    """The updates from a place on, each checked, and learned as far as the live policy has learned."""
 
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        policy: Policy | None,
+        live: SnapshotInfo | None,
+        base: _Base | None,
+        checkpoints: Checkpoints | None,
+        verdict: Verdict,
+    ) -> None:
+        self.ledger, self.policy, self.verdict = ledger, policy, verdict
+        self.upto = 0 if live is None else live.last_seq
+        #: the last seq that was read; the last checkpoint that the replay has given again
+        self.place = 0 if base is None else base.seq
+        self.passed = None if base is None else base.checkpoint
+        self._files = None if checkpoints is None else checkpoints.files
+        self._due: dict[int, Checkpoint] = {}
+        if checkpoints is not None and live is not None:
+            known = checkpoints.rows.newest(
+                algorithm=live.algorithm, params=live.params, encoder_hash=live.encoder_hash
+            )
+            self._due = {one.snapshot.last_seq: one for one in known}
 
-def _told(policy: Policy, *, apart: float) -> str:
-    return f"the replay differs by {apart:.2g} of an array, {tolerance_of(policy):.2g} is allowed"
+    def run(self) -> None:
+        """Read to the ledger's end. Raises StoreError and others for a row that cannot be read."""
+        verdict = self.verdict
+        for update, decision in self.ledger.read_with_decisions(after=self.place):
+            verdict.updates += 1
+            self.place += 1
+            if update.seq != self.place:
+                verdict.ledger_mismatches += 1
+                verdict.note(f"the ledger has seq {update.seq} where {self.place} belongs")
+                self.place = update.seq
+            for wrong in _update_faults(update, decision=decision):
+                verdict.ledger_mismatches += 1
+                verdict.note(f"update {update.seq}: {wrong}")
+            if self.policy is not None and update.seq <= self.upto:
+                verdict.refused += not apply(self.policy, update)
+                if update.seq in self._due:
+                    self._compare(self._due[update.seq], policy=self.policy)
 
-
-def _learn_again(ledger: Ledger, *, policy: Policy | None, upto: int, verdict: Verdict) -> None:
-    for update, decision in ledger.read_with_decisions(after=0):
-        verdict.updates += 1
-        if update.seq != verdict.updates:
-            verdict.ledger_mismatches += 1
-            verdict.note(f"the ledger has seq {update.seq} where {verdict.updates} belongs")
-            verdict.updates = update.seq
-        for wrong in _update_faults(update, decision=decision):
-            verdict.ledger_mismatches += 1
-            verdict.note(f"update {update.seq}: {wrong}")
-        if policy is not None and update.seq <= upto:
-            verdict.refused += not apply(policy, update)
+    def _compare(self, checkpoint: Checkpoint, *, policy: Policy) -> None:
+        """Whether the replay gives the checkpoint; of a rounded policy its arrays are compared."""
+        info = checkpoint.snapshot
+        sha256 = policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
+        if sha256 == info.sha256:
+            self.passed = checkpoint
+        elif tolerance_of(policy) == 0.0:
+            self.verdict.ledger_mismatches += 1
+            self.verdict.note(f"the replay of the ledger does not give the checkpoint {info.version}")
+        elif self._files is not None and self._files.exists(info.version):
+            try:
+                apart = apart_from(policy, files=self._files, info=info)
+            except SnapshotError as error:
+                self.verdict.note(str(error))
+                return
+            if apart <= tolerance_of(policy):
+                self.passed = checkpoint
+            else:
+                self.verdict.ledger_mismatches += 1
+                self.verdict.note(f"{info.version}: {told(policy, apart=apart)}: more than rounding")
 
 
 def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
@@ -273,126 +294,3 @@ def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
     reward = update.reward
     if reward.value != min(max(reward.quality - reward.weight * reward.cost, reward.minimum), reward.maximum):
         yield "the reward is not quality - weight * cost within its bounds"
-
-
-def _check_deep(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
-    """Walk the ledger once per (algorithm, params), and at every version make its decisions' pmfs again."""
-    with ledger.database.read() as connection:
-        made = connection.execute(select(snapshots).where(snapshots.c.policy == ledger.label)).mappings().all()
-        versions = connection.execute(
-            select(decisions.c.version).where(decisions.c.policy == ledger.label).distinct()
-        ).scalars()
-        used = set(versions)
-    known = {row["version"]: snapshot_value(row) for row in made}
-    for version in sorted(used - set(known)):
-        _check_unknown(ledger, version=version, verdict=verdict)
-    walks: dict[tuple[str, str], list[SnapshotInfo]] = defaultdict(list)
-    for version in used & set(known):
-        info = known[version]
-        walks[info.algorithm, json.dumps(dict(info.params), sort_keys=True)].append(info)
-    for (algorithm, params), infos in walks.items():
-        try:
-            policy, position = make_policy(algorithm, params=json.loads(params)), 0
-        except RagBanditError as error:  # a table, a package or a param of a former policy that is gone
-            verdict.deep_mismatches += 1
-            verdict.note(f"{algorithm} cannot be made again: {error}")
-            continue
-        if not policy.deterministic:
-            verdict.note(f"{algorithm} does not give the same pmf twice: its decisions are not made again")
-            continue
-        for info in sorted(infos, key=lambda one: (one.last_seq, one.version)):
-            try:
-                for update in ledger.read(after=position, upto=info.last_seq):
-                    apply(policy, update)
-            except (StoreError, ValueError, TypeError, KeyError) as error:
-                verdict.deep_mismatches += 1
-                verdict.note(f"the ledger cannot be read up to {info.last_seq}: {error}")
-                break
-            position = max(position, info.last_seq)
-            _check_version(ledger, files=files, info=info, policy=policy, verdict=verdict)
-
-
-def _check_unknown(ledger: Ledger, *, version: str, verdict: Verdict) -> None:
-    """A version that this store has no snapshot of is a mismatch, unless all that it decided was imported.
-
-    What was imported tells its outcome: that row came in with the decision, in one transaction, and callers cannot
-    write `made_by`. A decision that was here already, and was imported into one more ledger, has its own outcome.
-    """
-    mine = decisions.c.version == version, decisions.c.policy == ledger.label
-    query = select(outcomes.c.decision_id, outcomes.c.made_by).join(decisions, decisions.c.id == outcomes.c.decision_id)
-    with ledger.database.read() as connection:
-        marks = connection.execute(query.where(outcomes.c.stop_reason == IMPORTED, *mine))
-        came_in = {mark.decision_id for mark in marks if IMPORTED in json.loads(mark.made_by)}
-    ours = [decision.id for decision in _pages(ledger, *mine) if IMPORTED not in decision.facts]
-    verdict.not_checkable += len(came_in.intersection(ours))
-    if not came_in.issuperset(ours):
-        verdict.deep_mismatches += 1
-        verdict.note(f"decisions were made by {version}, which no snapshot row describes")
-
-
-def _check_version(
-    ledger: Ledger, *, files: SnapshotFiles, info: SnapshotInfo, policy: Policy, verdict: Verdict
-) -> None:
-    _check_state(files=files, info=info, policy=policy, verdict=verdict)
-    tolerance = tolerance_of(policy)
-    for decision in _pages(ledger, decisions.c.version == info.version, decisions.c.policy == ledger.label):
-        if IMPORTED in decision.facts:
-            continue
-        verdict.deep_decisions += 1
-        if decision.fault is not None:
-            continue  # the pmf was the fallback's: the draw check has covered it
-        made = _made_again(decision, policy=policy)
-        if made.fault is not None:
-            verdict.note(f"decision {decision.id}: {made.fault}")
-        if made.fault is not None or not _agrees(made, decision=decision, tolerance=tolerance):
-            verdict.deep_mismatches += 1
-            verdict.note(f"decision {decision.id}: {info.version} gives another pmf")
-
-
-def _check_state(*, files: SnapshotFiles, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:
-    """The sha256 of a version, or for a policy that is rounded by the processor its arrays, while they are kept."""
-    sha256 = policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
-    if sha256 == info.sha256:
-        return
-    why = ""
-    if tolerance_of(policy) > 0.0:
-        if not files.exists(info.version):
-            verdict.not_compared += 1
-            return
-        try:
-            apart = _apart(policy, files=files, info=info)
-        except SnapshotError as error:
-            why = f": {error}"
-        else:
-            if apart <= tolerance_of(policy):
-                return
-            why = f": {_told(policy, apart=apart)}"
-    verdict.deep_mismatches += 1
-    verdict.note(f"replaying to {info.last_seq} does not give {info.version}{why}")
-
-
-def _agrees(made: Drawn, *, decision: Decision, tolerance: float) -> bool:
-    """Whether a pmf is the logged one; of a rounded policy, arms whose scores are a tie within rounding may trade."""
-    if made.pmf == decision.pmf:
-        return True
-    if tolerance == 0.0 or made.scores is None:
-        return False
-    moved = [score for score, p, q in zip(made.scores, made.pmf, decision.pmf, strict=True) if p != q]
-    return max(moved) - min(moved) <= 2.0 * tolerance * max(map(abs, made.scores))
-
-
-def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
-    """The draw of this policy for the decision's question, over the arms and with the floor that were in force."""
-    output: PolicyOutput | Exception
-    try:
-        output = pmf_of_one(policy, decision.query, features=decision.features, arms=decision.arms)
-    except RagBanditError as error:
-        output = error
-    return draw(
-        output,
-        arms=decision.arms,
-        floor=decision.floor,
-        fallback=decision.arm,
-        seed=decision.seed,
-        raised=raised_floors(decision.facts),
-    )

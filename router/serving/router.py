@@ -21,10 +21,12 @@ from ragbandit.router.errors import InvalidInput, NotReady, QueueError, RagBandi
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, Subscription
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.audit import Verdict, verify
+from ragbandit.router.learning.audit import verify
+from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.learning.verdict import Verdict
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.admission import QueueLimits, QueueState
@@ -387,9 +389,15 @@ class Router:
             self.ledger, serving=self._fresh, rule=closing_rule(self.settings.learning), now=time.time()
         )
 
-    def verify(self, *, deep: bool = False) -> Verdict:
-        """Draw every decision again and learn the ledger again from nothing; deep: also compute every pmf again."""
-        return verify(self.ledger, files=self.files, serving=self._fresh, deep=deep)
+    def verify(self, *, whole: bool = False, deep: bool = False) -> Verdict:
+        """Draw the decisions again and learn the ledger again, from the newest checkpoint that a verify has passed.
+
+        whole: from the beginning in any case. deep: that, and every pmf computed again.
+        """
+        checkpoints = Checkpoints(self.ledger, files=SnapshotFiles(self.settings.checkpoint_root))
+        return verify(
+            self.ledger, files=self.files, serving=self._fresh, checkpoints=checkpoints, whole=whole, deep=deep
+        )
 
     def learn(self) -> int:
         """Learn in this process what is ready (for notebooks and tests; a service has a learner process).

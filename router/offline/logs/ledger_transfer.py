@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, and_, delete, insert, select
 
 from ragbandit.router.errors import Conflict, NotReady
-from ragbandit.router.learning.audit import draw_fault
+from ragbandit.router.learning.draw_check import draw_fault
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.storage.bulk_insert import insert_new
 from ragbandit.router.storage.counters import Moves

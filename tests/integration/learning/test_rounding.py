@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from ragbandit.router.learning.audit import _agrees
+from ragbandit.router.learning.deep_check import _agrees
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.policies.base import tolerance_of
 from ragbandit.router.policies.draw import Drawn

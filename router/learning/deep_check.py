@@ -1,0 +1,153 @@
+"""Pmfs made again: every policy version is learned again from the ledger, and decides its decisions once more."""
+
+import json
+from collections import defaultdict
+from typing import Final
+
+from sqlalchemy import select
+
+from ragbandit.router.errors import RagBanditError, SnapshotError, StoreError
+from ragbandit.router.learning.comparison import apart_from, told
+from ragbandit.router.learning.draw_check import pages
+from ragbandit.router.learning.lessons import lessons
+from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
+from ragbandit.router.learning.verdict import Verdict
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
+from ragbandit.router.policies.draw import Drawn, draw, raised_floors
+from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.rows import snapshot_value
+from ragbandit.router.storage.tables import decisions, outcomes, snapshots
+from ragbandit.router.types import IMPORTED, Decision, SnapshotInfo
+
+__all__ = ["check_deep"]
+
+#: Releases add up a pmf in other orders (widths of many arms, the integral of lints): a pmf that was logged and one
+#: that is made again may differ by this much. The draw is from the logged one, which is checked to the last bit.
+PMF_ROUNDING: Final = 1e-9
+
+
+def check_deep(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
+    """Walk the ledger once per (algorithm, params), and at every version make its decisions' pmfs again."""
+    with ledger.database.read() as connection:
+        made = connection.execute(select(snapshots).where(snapshots.c.policy == ledger.label)).mappings().all()
+        versions = connection.execute(
+            select(decisions.c.version).where(decisions.c.policy == ledger.label).distinct()
+        ).scalars()
+        used = set(versions)
+    known = {row["version"]: snapshot_value(row) for row in made}
+    for version in sorted(used - set(known)):
+        _check_unknown(ledger, version=version, verdict=verdict)
+    walks: dict[tuple[str, str], list[SnapshotInfo]] = defaultdict(list)
+    for version in used & set(known):
+        info = known[version]
+        walks[info.algorithm, json.dumps(dict(info.params), sort_keys=True)].append(info)
+    for (algorithm, params), infos in walks.items():
+        try:
+            policy, position = make_policy(algorithm, params=json.loads(params)), 0
+        except RagBanditError as error:  # a table, a package or a param of a former policy that is gone
+            verdict.deep_mismatches += 1
+            verdict.note(f"{algorithm} cannot be made again: {error}")
+            continue
+        if not policy.deterministic:
+            verdict.note(f"{algorithm} does not give the same pmf twice: its decisions are not made again")
+            continue
+        for info in sorted(infos, key=lambda one: (one.last_seq, one.version)):
+            try:
+                for update in lessons(ledger, policy=policy, after=position, upto=info.last_seq):
+                    apply(policy, update)
+            except (StoreError, ValueError, TypeError, KeyError) as error:
+                verdict.deep_mismatches += 1
+                verdict.note(f"the ledger cannot be read up to {info.last_seq}: {error}")
+                break
+            position = max(position, info.last_seq)
+            _check_version(ledger, files=files, info=info, policy=policy, verdict=verdict)
+
+
+def _check_unknown(ledger: Ledger, *, version: str, verdict: Verdict) -> None:
+    """A version that this store has no snapshot of is a mismatch, unless all that it decided was imported.
+
+    What was imported tells its outcome: that row came in with the decision, in one transaction, and callers cannot
+    write `made_by`. A decision that was here already, and was imported into one more ledger, has its own outcome.
+    """
+    mine = decisions.c.version == version, decisions.c.policy == ledger.label
+    query = select(outcomes.c.decision_id, outcomes.c.made_by).join(decisions, decisions.c.id == outcomes.c.decision_id)
+    with ledger.database.read() as connection:
+        marks = connection.execute(query.where(outcomes.c.stop_reason == IMPORTED, *mine))
+        came_in = {mark.decision_id for mark in marks if IMPORTED in json.loads(mark.made_by)}
+    ours = [decision.id for decision in pages(ledger, *mine) if IMPORTED not in decision.facts]
+    verdict.not_checkable += len(came_in.intersection(ours))
+    if not came_in.issuperset(ours):
+        verdict.deep_mismatches += 1
+        verdict.note(f"decisions were made by {version}, which no snapshot row describes")
+
+
+def _check_version(
+    ledger: Ledger, *, files: SnapshotFiles, info: SnapshotInfo, policy: Policy, verdict: Verdict
+) -> None:
+    _check_state(files=files, info=info, policy=policy, verdict=verdict)
+    tolerance = tolerance_of(policy)
+    for decision in pages(ledger, decisions.c.version == info.version, decisions.c.policy == ledger.label):
+        if IMPORTED in decision.facts:
+            continue
+        verdict.deep_decisions += 1
+        if decision.fault is not None:
+            continue  # the pmf was the fallback's: the draw check has covered it
+        made = _made_again(decision, policy=policy)
+        if made.fault is not None:
+            verdict.note(f"decision {decision.id}: {made.fault}")
+        if made.fault is not None or not _agrees(made, decision=decision, tolerance=tolerance):
+            verdict.deep_mismatches += 1
+            verdict.note(f"decision {decision.id}: {info.version} gives another pmf")
+
+
+def _check_state(*, files: SnapshotFiles, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:
+    """The sha256 of a version, or for a policy that is rounded by the processor its arrays, while they are kept."""
+    sha256 = policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
+    if sha256 == info.sha256:
+        return
+    why = ""
+    if tolerance_of(policy) > 0.0:
+        if not files.exists(info.version):
+            verdict.not_compared += 1
+            return
+        try:
+            apart = apart_from(policy, files=files, info=info)
+        except SnapshotError as error:
+            why = f": {error}"
+        else:
+            if apart <= tolerance_of(policy):
+                return
+            why = f": {told(policy, apart=apart)}"
+    verdict.deep_mismatches += 1
+    verdict.note(f"replaying to {info.last_seq} does not give {info.version}{why}")
+
+
+def _agrees(made: Drawn, *, decision: Decision, tolerance: float) -> bool:
+    """Whether a pmf is the logged one but for PMF_ROUNDING.
+
+    Of a rounded policy, arms whose scores are a tie within rounding may trade.
+    """
+    if all(abs(p - q) <= PMF_ROUNDING for p, q in zip(made.pmf, decision.pmf, strict=True)):
+        return True
+    if tolerance == 0.0 or made.scores is None:
+        return False
+    moved = [score for score, p, q in zip(made.scores, made.pmf, decision.pmf, strict=True) if p != q]
+    return max(moved) - min(moved) <= 2.0 * tolerance * max(map(abs, made.scores))
+
+
+def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
+    """The draw of this policy for the decision's question, over the arms and with the floor that were in force."""
+    output: PolicyOutput | Exception
+    try:
+        output = pmf_of_one(policy, decision.query, features=decision.features, arms=decision.arms)
+    except RagBanditError as error:
+        output = error
+    return draw(
+        output,
+        arms=decision.arms,
+        floor=decision.floor,
+        fallback=decision.arm,
+        seed=decision.seed,
+        raised=raised_floors(decision.facts),
+    )

@@ -1,0 +1,66 @@
+"""The verdict of an audit: what was checked, and what did not agree."""
+
+from dataclasses import dataclass, field
+
+__all__ = ["Verdict"]
+
+#: mismatches that are described; all are counted
+MOST_NAMED = 20
+
+
+@dataclass(kw_only=True, slots=True)
+class Verdict:
+    """Counts of what was checked and of what did not agree. `ok` is the exit code's question."""
+
+    decisions: int = 0
+    #: of these, the ones that were not drawn by us: their draws cannot be made again
+    made_elsewhere: int = 0
+    #: seed, drawn arm, logged propensity, sum or floor of the pmf
+    propensity_mismatches: int = 0
+    updates: int = 0
+    #: gaps in seq, rewards that do not follow from their parts
+    ledger_mismatches: int = 0
+    #: updates that the policy refuses, live as in replay
+    refused: int = 0
+    replay_sha256: str = ""
+    live_sha256: str = ""
+    live_version: str = ""
+    #: where the two sha256 differ by no more than rounding: the largest relative difference of the policies' arrays
+    within_rounding: float | None = None
+    #: with deep: decisions whose pmf was made again by the policy version that made it
+    deep_decisions: int = 0
+    deep_mismatches: int = 0
+    #: with deep: decisions of ours that were imported, by versions whose snapshots are in another store
+    not_checkable: int = 0
+    #: with deep: versions of a rounded policy with another sha256, whose files are pruned, so that nothing can be
+    #: compared but their decisions' pmfs
+    not_compared: int = 0
+    #: places where the sha256 chain over the updates is not the one that the learner made
+    chain_mismatches: int = 0
+    #: the verified checkpoint that this one began at, and when it was verified; "" and None: at the beginning
+    from_checkpoint: str = ""
+    verified_at: float | None = None
+    #: decisions made before that, and updates up to there: not checked again
+    skipped_decisions: int = 0
+    skipped_updates: int = 0
+    #: counters that differ from what is in the tables
+    counter_mismatches: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """No difference anywhere, but for rounding."""
+        differences = self.propensity_mismatches + self.ledger_mismatches + self.deep_mismatches
+        differences += self.counter_mismatches + self.chain_mismatches
+        same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
+        return differences == 0 and same and not self.broken
+
+    @property
+    def broken(self) -> bool:
+        """A snapshot that is needed could not be read."""
+        return self.live_version != "" and self.live_sha256 == ""
+
+    def note(self, text: str) -> None:
+        """Name a mismatch, up to a number that a person reads."""
+        if len(self.notes) < MOST_NAMED:
+            self.notes.append(text)

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, Double, Select, bindparam, func, or_, select, union_all
 
 from ragbandit.router.errors import NotFound
 from ragbandit.router.policies.base import Policy
@@ -18,6 +19,9 @@ __all__ = ["Status", "check_registered", "counters", "quarantined", "status"]
 
 #: decisions whose feedback is looked at for the lag: they come first in the order of learning
 LEARNED_NEXT: Final = 100
+_INCOMPLETE: Final = select(policies.c.label).where(
+    policies.c.label == bindparam("label"), or_(policies.c.inheriting.is_not(None), policies.c.retired_at.is_not(None))
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,33 +64,33 @@ def counters(ledger: Ledger) -> Counters:
 
 def _counters(connection: Connection, found: Mapping[str, int], *, label: str) -> Counters:
     read = Counters(**{field.name: found[field.name] for field in fields(Counters) if field.name in found})
-    incomplete = select(policies.c.label).where(
-        policies.c.label == label, or_(policies.c.inheriting.is_not(None), policies.c.retired_at.is_not(None))
-    )
-    if connection.execute(incomplete).first() is None:
+    if connection.execute(_INCOMPLETE, {"label": label}).first() is None:
         return read
     return replace(read, unseen=read.decided - read.placed)
 
 
 def _lag_s(connection: Connection, *, label: str, rule: ClosingRule, now: float) -> float:
     """Seconds for which the first feedback of the decisions that are learned next could have been learned."""
+    rows = connection.execute(_learned_next(rule), {"label": label, "now": now}).all()
+    return max((now - max(row.received_at, row.decided_at + rule.wait_s) for row in rows), default=0.0)
+
+
+@cache
+def _learned_next(rule: ClosingRule) -> Select[Any]:
+    """The statement, made once: (when its first feedback came, when it was made) of the decisions learned next."""
+    now: Any = bindparam("now", type_=Double)
     firsts = [
         select(waiting.c.decision_id, waiting.c.decided_at)
-        .where(waiting.c.policy == label, waiting.c.has_feedback, *flags, rule.learnable_rows(now=now))
+        .where(waiting.c.policy == bindparam("label"), part)
         .order_by(waiting.c.decided_at)
         .limit(LEARNED_NEXT)
-        for flags in ([waiting.c.has_outcome], [~waiting.c.has_outcome, waiting.c.has_reward])
+        .subquery()
+        for part in rule.learnable_ranges(now=now)
     ]
-    lags: list[float] = []
-    for first in firsts:  # each one is a range of the index waiting_ready
-        found = first.subquery()
-        rows = connection.execute(
-            select(func.min(feedback.c.received_at), found.c.decided_at)
-            .join(feedback, feedback.c.decision_id == found.c.decision_id)
-            .group_by(found.c.decision_id, found.c.decided_at)
-        )
-        lags += [now - max(received_at, decided_at + rule.wait_s) for received_at, decided_at in rows]
-    return max(0.0, *lags) if lags else 0.0
+    found = union_all(*(select(first.c.decision_id, first.c.decided_at) for first in firsts)).subquery()
+    received = func.min(feedback.c.received_at).label("received_at")
+    joined = select(received, found.c.decided_at).join(feedback, feedback.c.decision_id == found.c.decision_id)
+    return joined.group_by(found.c.decision_id, found.c.decided_at)
 
 
 def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:
@@ -116,7 +120,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         snapshot=None if newest is None else newest.version,
         snapshot_last_seq=0 if newest is None else newest.last_seq,
         behind=0 if serving is None else last_seq - (0 if newest is None else newest.last_seq),
-        lag_s=lag_s,
+        lag_s=max(0.0, lag_s),
         unanswered=found["unanswered"],
         missing_outcome=found["missing_outcome"],
     )

@@ -58,13 +58,24 @@ class ClosingRule:
         fed = waiting.c.has_feedback if self.wait_s == 0 else waiting.c.decided_at <= now - self.wait_s
         return and_(fed, or_(waiting.c.has_outcome, self._rewarded(), silent))
 
+    def complete_ranges(self, *, now: float) -> list[ColumnElement[bool]]:
+        """`complete_rows` in parts, each a range of an index: waiting_ready, or waiting_age where wait_s > 0."""
+        if self.wait_s > 0:
+            return [self.complete_rows(now=now)]
+        flags = [
+            (waiting.c.has_outcome, waiting.c.has_reward),
+            (waiting.c.has_outcome, ~waiting.c.has_reward),
+            (~waiting.c.has_outcome, waiting.c.has_reward),
+        ]
+        return [and_(*both, self.complete_rows(now=now)) for both in flags]
+
     def expired_rows(self, *, now: float) -> ColumnElement[bool]:
         """Rows that are closed whatever they have."""
         return waiting.c.decided_at <= now - self.wait_s - self.expire_s
 
-    def learnable_rows(self, *, now: float) -> ColumnElement[bool]:
-        """Rows that have feedback to learn from and are complete: the learner is late for the oldest of them."""
-        return and_(waiting.c.has_feedback, self.complete_rows(now=now))
+    def learnable_ranges(self, *, now: float) -> list[ColumnElement[bool]]:
+        """Rows that have feedback to learn from and are complete, in parts: the learner is late for the oldest."""
+        return [and_(waiting.c.has_feedback, part) for part in self.complete_ranges(now=now)]
 
     def _rewarded(self) -> ColumnElement[bool]:
         """Rows that need no outcome: the caller ran the arm, and a raw reward came in time."""

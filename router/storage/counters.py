@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, get_args
 
-from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, select, text
+from sqlalchemy import Connection, RowMapping, and_, bindparam, delete, func, insert, or_, select, text
 
 from ragbandit.router.storage.closing import MISSING_OUTCOME, UNANSWERED, is_missing_outcome, is_unanswered
 from ragbandit.router.storage.tables import closures, counters, decisions, feedback, policies, updates, waiting
@@ -51,6 +51,13 @@ _MOVE_POSTGRESQL = (
     "INSERT INTO counters (label, name, shard, value) "
     "SELECT label, name, %s, value FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS moved (label, name, value) "
     "ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.value + excluded.value"
+)
+
+
+_KEPT: Final = (
+    select(counters.c.name, func.sum(counters.c.value))
+    .where(or_(counters.c.label == ALL, counters.c.label == bindparam("label")))
+    .group_by(counters.c.name)
 )
 
 
@@ -129,10 +136,7 @@ def moving(connection: Connection, *, shard: int) -> Iterator[Moves]:
 
 def kept(connection: Connection, *, label: str) -> dict[str, int]:
     """Every counter of the store and of this label, as it is kept."""
-    rows = connection.execute(
-        select(counters.c.name, func.sum(counters.c.value)).where(counters.c.label.in_([ALL, label])).group_by("name")
-    )
-    found = {name: int(value) for name, value in rows}
+    found = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
     return {name: found.get(name, 0) for name in get_args(CounterName)}
 
 

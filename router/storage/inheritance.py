@@ -25,7 +25,7 @@ from ragbandit.router.storage.tables import closures, decisions, feedback, outco
 __all__ = ["BATCH", "BEGUN", "Step", "inherit", "is_inheriting", "retire"]
 
 #: decisions of one transaction: some milliseconds on SQLite, whose other writers wait meanwhile
-BATCH: Final = 500
+BATCH: Final = 200
 
 #: what a call has done: a batch; nothing, since transactions of others have to end first; nothing, since all is done
 Step = Literal["batch", "wait", "done"]

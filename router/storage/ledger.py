@@ -87,7 +87,7 @@ class Ledger:
         place = tuple_(waiting.c.decided_at, waiting.c.decision_id)
         found: set[tuple[float, str]] = set()
         with self.database.read() as connection:
-            for condition in (rule.complete_rows(now=now), rule.expired_rows(now=now)):  # together no index serves them
+            for condition in (*rule.complete_ranges(now=now), rule.expired_rows(now=now)):  # no index serves them all
                 rows = connection.execute(
                     select(waiting.c.decided_at, waiting.c.decision_id)
                     .where(waiting.c.policy == self.label, condition, place > tuple_(*after))

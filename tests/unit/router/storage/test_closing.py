@@ -117,7 +117,10 @@ def holds(joined: JoinedDecision, *conditions) -> list[bool]:
 def test_rows_and_values_agree(joined, wait_s, expire_s, now):
     """SQL finds a decision exactly where the test of its value lets it be closed."""
     rule = ClosingRule(wait_s=wait_s, expire_s=expire_s)
-    complete, expired = holds(joined, rule.complete_rows(now=now), rule.expired_rows(now=now))
+    complete, expired, *ranges = holds(
+        joined, rule.complete_rows(now=now), rule.expired_rows(now=now), *rule.complete_ranges(now=now)
+    )
+    assert sum(ranges) == complete  # in one of the ranges
     assert expired == rule.is_expired(joined, now=now)
     assert (complete or expired) == rule.is_closable(joined, now=now)
 
@@ -140,3 +143,18 @@ def test_times_do_not_round_apart(wait_s):
     for now in (1.7e9 + 0.6, 1.7e9 + 0.3 + wait_s + 0.1 + 0.2, 1.7e9 + 0.3 + (wait_s + 0.1 + 0.2)):
         (expired,) = holds(joined, rule.expired_rows(now=now))
         assert expired == rule.is_expired(joined, now=now)
+
+
+def test_the_next_decisions_are_ranges_of_an_index():
+    """What is learned next is found by the four flags in the index, not by walking over all that waits."""
+    with engine().connect() as connection:
+        for part in ClosingRule(wait_s=0.0, expire_s=1.0).complete_ranges(now=9.0):
+            query = select(waiting.c.decision_id).where(waiting.c.policy == "main", part)
+            asked = (
+                query.order_by(waiting.c.decided_at)
+                .limit(9)
+                .compile(connection, compile_kwargs={"literal_binds": True})
+            )
+            (plan, *more) = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked}").all()
+            assert more == []  # nothing is sorted
+            assert "waiting_ready (policy=? AND has_feedback=? AND has_outcome=? AND has_reward=?)" in plan.detail

@@ -12,6 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import Connection, RowMapping, and_, bindparam, delete, func, insert, or_, select, text
@@ -97,9 +98,12 @@ class Moves:
 
     def waiting(self, rows: Iterable[Row], *, sign: Sign = 1) -> None:
         """Rows that come into `waiting`, or with sign -1 leave it."""
-        for row in rows:
-            self.add("waiting", sign, label=row["policy"])
-            self._flags(row, sign)
+        # Rows of one group are mostly alike: they are counted first, and each kind is moved once.
+        names = ("policy", "run_by", "has_outcome", "has_feedback", "has_reward")
+        for kind, count in Counter(map(itemgetter(*names), rows)).items():
+            row = dict(zip(names, kind, strict=True))
+            self.add("waiting", sign * count, label=row["policy"])
+            self._flags(row, sign * count)
 
     def flagged(self, rows: Iterable[Row], **flags: bool) -> None:
         """Rows of `waiting`, as they were, whose flags change to these."""
@@ -107,11 +111,11 @@ class Moves:
             self._flags(row, -1)
             self._flags({**row, **flags}, 1)
 
-    def _flags(self, row: Row, sign: Sign) -> None:
+    def _flags(self, row: Row, count: int) -> None:
         if is_unanswered(row):
-            self.add("unanswered", sign, label=row["policy"])
+            self.add("unanswered", count, label=row["policy"])
         if is_missing_outcome(row):
-            self.add("missing_outcome", sign, label=row["policy"])
+            self.add("missing_outcome", count, label=row["policy"])
 
     def write(self, connection: Connection, *, shard: int) -> None:
         """Move the rows of `counters`: the last statement of the transaction."""

@@ -112,6 +112,10 @@ def _answer_claimed(context: Context, key: DecisionId) -> None:
         outcome = unrun_outcome(key, now=time.time(), stop_reason="unreadable", error=str(task.decision))
         context.store.add_outcome(outcome)
         return
+    if task.decision.run_by != "worker":
+        facts = {"action": "answer", "decision": key}
+        log.error("a decision was queued that its caller runs; it is left to the caller", extra=facts)
+        return
     if task.cancelled and context.notifier.attempt(lambda: context.jobs.is_running(key)):
         return  # another worker runs it, which alone knows what it has cost
     AnswerJob(context, decision=task.decision).run(cancelled=task.cancelled)

@@ -141,6 +141,17 @@ def test_questions_that_were_tried_before_run_one_at_a_time(work, together, trie
     assert (generator.most, len(context.store.outcomes_by_id(keys))) == (most, 3)
 
 
+def test_what_a_caller_runs_is_left_to_it(work, caplog):
+    """A job for a decision that its caller runs, which nobody of ours queues, runs nothing and leaves no outcome."""
+    context = work()
+    theirs = replace(decision_for("single_step"), id=DecisionId("theirs"), run_by="caller")
+    context.store.add_decisions([theirs])
+    tasks.answer(context, theirs.id)
+    assert context.store.outcomes_by_id([theirs.id]) == {}
+    assert context.generator.requests == []
+    assert "its caller runs" in caplog.records[-1].getMessage()
+
+
 def test_what_another_worker_runs_is_left_to_it(work):
     """A cancelled decision that another worker runs is not failed by whoever is brought it: its cost is not known."""
     context = work()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 
 from ragbandit.router import errors
-from ragbandit.router.errors import InvalidInput, NotReady, RagBanditError
+from ragbandit.router.errors import InvalidInput, NotReady, Overloaded, RagBanditError
 
 __all__ = ["Client"]
 
@@ -136,7 +136,10 @@ class Client:
         if response.is_error:
             reply = body.get("error", {}) if isinstance(body, dict) else {}
             kind = _BY_CODE.get(reply.get("code", ""), RagBanditError)
-            raise kind(reply.get("message", str(body)), field=reply.get("field"), remedy=reply.get("remedy"))
+            told = kind(reply.get("message", str(body)), field=reply.get("field"), remedy=reply.get("remedy"))
+            if isinstance(told, Overloaded) and response.headers.get("retry-after", "").isdigit():
+                told.retry_after_s = float(response.headers["retry-after"])
+            raise told
         return dict(body)
 
 

@@ -159,7 +159,9 @@ class Admission:
     def expected_wait_s(self, ahead: int | None = None) -> float:
         """Seconds until the batch of an item begins. ahead: items before it; None: all that wait."""
         batch_s = self._time.average_s
-        running = 0.0 if self._began is None else max(0.0, batch_s - (self._clock() - self._began))
+        # One that is late is expected to be late as long again, by one batch at most: a stall of the database is waited
+        # for, as long as the queue has room.
+        running = 0.0 if self._began is None else min(batch_s, abs(batch_s - (self._clock() - self._began)))
         return running + (self._waiting if ahead is None else ahead) // self._limit * batch_s
 
     def state(self) -> QueueState:

@@ -67,6 +67,16 @@ def test_client_of_nothing():
     assert caught.value.remedy
 
 
+def test_client_says_when_to_try_again(serve):
+    """A refusal under overload comes back as its class, with the seconds after which it is worth another try."""
+    service = serve(server={"tenant_unanswered": 1, "answer_wait_s": 0})
+    with Client(service.url) as client:
+        client.answer(QUESTION, tenant="acme")
+        with pytest.raises(errors.TooManyRequests) as caught:
+            client.answer(QUESTION, tenant="acme")
+    assert (caught.value.field, caught.value.retry_after_s) == ("tenant", 5.0)
+
+
 def test_client_store_error(serve, postgres, postgres_url):
     """A database that is gone comes back to the client as StoreError."""
     service = serve(database_url=postgres_url)

@@ -26,7 +26,7 @@ from ragbandit.router.cli.retire import add_retire
 from ragbandit.router.cli.validate import Check, add_validate
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import RagBanditError
-from ragbandit.router.jobs.processes import die_with_parent
+from ragbandit.router.jobs.processes import die_with_parent, keep_what_is_loaded
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.data_dir import check_database_file, narrow_data_dir
 from ragbandit.router.serving.encoder_process import RemoteEncoder
@@ -93,6 +93,7 @@ def _add_serve(app: typer.Typer, *, check: Check) -> None:
 
             server = make_server(create_app(lambda: router, place=place), settings=settings.server)
             sockets = None if place is None else [shared_port(settings.server.host, place.port)]
+            keep_what_is_loaded()
             with contextlib.suppress(KeyboardInterrupt):
                 server.run(sockets=sockets)
             if not server.started:

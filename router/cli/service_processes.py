@@ -15,6 +15,7 @@ from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.child_process import Child, end
+from ragbandit.router.jobs.processes import keep_what_is_loaded
 from ragbandit.router.serving.bootstrap import make_encoder
 from ragbandit.router.serving.encoder_process import EncoderServer
 from ragbandit.router.serving.service_process import ServiceProcess, shared_port
@@ -77,6 +78,7 @@ def run_encoder(settings: Settings, *, place: ServiceProcess) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: threading.Thread(target=server.close, daemon=True).start())
     log.info("the encoder process encodes for %d routers", place.processes, extra={"action": "encode"})
+    keep_what_is_loaded()
     server.run()
 
 

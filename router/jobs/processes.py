@@ -1,11 +1,12 @@
-"""Child processes: how a process ends together with the one that started it."""
+"""Processes: how a child ends together with the one that started it, and how a service spares its garbage collector."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
 
-__all__ = ["PARENT_VARIABLE", "die_with_parent", "end_with_parent"]
+__all__ = ["PARENT_VARIABLE", "die_with_parent", "end_with_parent", "keep_what_is_loaded"]
 
 
 #: set by `ragbandit up` for its children; outside the prefix, since it is no setting
@@ -27,3 +28,12 @@ def end_with_parent() -> None:
     if sys.platform.startswith("linux"):
         parent_death_signal = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+
+
+def keep_what_is_loaded() -> None:
+    """Have the garbage collector leave alone what is there now: packages, models, the application.
+
+    Nothing of it is ever garbage, and with a model loaded a full collection holds up every request for 80 ms.
+    """
+    gc.collect()
+    gc.freeze()

@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 
-__all__ = ["measure"]
+__all__ = ["await_ready", "cpu_s", "drive", "measure"]
 
 SECONDS = 4.0
 BATCH = 100
@@ -38,8 +38,8 @@ def measure() -> dict[str, float]:
         command = "from ragbandit.workers.cli import main; main()"
         server = subprocess.Popen([sys.executable, "-c", command, "serve"], env=environ, stdout=subprocess.DEVNULL)
         try:
-            _await_ready(port, server)
-            asyncio.run(_drive(port, callers=4, seconds=1.0))
+            await_ready(port, server)
+            asyncio.run(drive(port, callers=4, seconds=1.0))
             found = {}
             for callers in (1, 16, 64):
                 found[f"one question a request, {callers} callers, per question [ms of CPU]"] = _cost(
@@ -54,7 +54,8 @@ def measure() -> dict[str, float]:
     return found
 
 
-def _await_ready(port: int, server: "subprocess.Popen[bytes]") -> None:
+def await_ready(port: int, server: "subprocess.Popen[bytes]") -> None:
+    """Until the service answers. Raises RuntimeError."""
     give_up = time.monotonic() + 60
     while server.poll() is None and time.monotonic() < give_up:
         try:
@@ -75,7 +76,8 @@ def _has_batch(port: int) -> bool:
     return True
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has used, seconds."""
     with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
         fields = stat.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
@@ -83,12 +85,12 @@ def _cpu_s(pid: int) -> float:
 
 def _cost(port: int, pid: int, *, callers: int, batch: int | None = None) -> float:
     """Milliseconds of the server's processor time per request."""
-    began = _cpu_s(pid)
-    done = asyncio.run(_drive(port, callers=callers, seconds=SECONDS, batch=batch))
-    return (_cpu_s(pid) - began) / done * 1000
+    began = cpu_s(pid)
+    done = asyncio.run(drive(port, callers=callers, seconds=SECONDS, batch=batch))
+    return (cpu_s(pid) - began) / done * 1000
 
 
-async def _drive(port: int, *, callers: int, seconds: float, batch: int | None = None) -> int:
+async def drive(port: int, *, callers: int, seconds: float, batch: int | None = None) -> int:
     """Requests that were answered with 200 in that time."""
     stop = time.perf_counter() + seconds
     return sum(await asyncio.gather(*(_caller(port, at, stop=stop, batch=batch) for at in range(callers))))

@@ -42,6 +42,7 @@ from ragbandit.router.types import ArmName, Features, Json, Matrix, Update, Vect
 __all__ = [
     "LATEST",
     "LEAST_MEMORY",
+    "MANY_ARMS",
     "Prediction",
     "RidgeHeads",
     "add_row",

@@ -1,0 +1,115 @@
+"""Rebuild of a policy from its ledger, `verify` of a store that was verified before, and pmfs over many arms."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ragbandit import Router
+from ragbandit.router.config.settings import LearningSettings, Settings
+from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.examples import made_features, made_query, made_updates
+from ragbandit.router.serving.bootstrap import make_learner
+from ragbandit.router.serving.validation import made_feedback
+from ragbandit.router.types import ArmName, DecisionId, Query
+
+#: decisions of the store, each of them learned
+ROWS = int(os.environ.get("LEARNER_ROWS", "10000"))
+DIMENSION = 256
+#: The earlier revision has no checkpoints. Ten in a ledger this short, so that there is one to go on from; the default
+#: is one in 10,000 updates.
+CHECKPOINTS = {"checkpoint_every": ROWS * 9 // 91} if "checkpoint_every" in LearningSettings.model_fields else {}
+
+
+def measure() -> dict[str, float]:
+    """CPU time of this process; SQLite, hashing encoder, 256 features."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _store(folder) | _pmfs()
+
+
+def _store(folder: str) -> dict[str, float]:
+    settings = Settings.model_validate(
+        {
+            "data_dir": folder,
+            "encoder": {"model": "hashing", "dimension": DIMENSION, "max_batch": 512},
+            "learning": {"batch": 1000, **CHECKPOINTS},
+            "server": {"max_waiting": 10**6},
+        }
+    )
+    with Router.open(settings, jobs=MemoryJobs()) as router:
+        _fill(router)
+        found: dict[str, float] = {}
+        found[f"verify of {ROWS:,} decisions, the first [s CPU]"] = _cpu(lambda: _verified(router))
+        found[f"verify of {ROWS:,} decisions, again [s CPU]"] = _cpu(lambda: _verified(router))
+        shutil.rmtree(Path(folder) / "snapshots")
+        found["rebuild, snapshots lost [s CPU]"] = _cpu(lambda: _rebuilt(router))
+        shutil.rmtree(Path(folder) / "checkpoints", ignore_errors=True)
+        found["rebuild from nothing [us CPU a row]"] = 1e6 * _cpu(lambda: _rebuilt(router)) / ROWS
+    return found
+
+
+def _fill(router: Router) -> None:
+    rng = np.random.default_rng(0)
+    for start in range(0, ROWS, 500):
+        # Ids of an hour ago: what was decided in the last minutes is always checked.
+        long_ago = int((time.time() - 3600) * 1000)
+        router.service.clock = lambda long_ago=long_ago: long_ago / 1000
+        asked = [
+            router.submit(Query(text=f"who wrote the book number {n}?", id=DecisionId(f"d{n:08}")))
+            for n in range(start, min(start + 500, ROWS))
+        ]
+        notes = [
+            router.submit_feedback(
+                made_feedback(
+                    decision_id=future.result(60).id,
+                    reward=float(rng.uniform()),
+                    settings=router.settings,
+                    now=time.time(),
+                )
+            )
+            for future in asked
+        ]
+        for note in notes:
+            note.result(60)
+        while router.learn():
+            pass
+
+
+def _verified(router: Router) -> None:
+    assert router.verify().ok
+
+
+def _rebuilt(router: Router) -> None:
+    learner = make_learner(router.settings, database=router.database, jobs=router.jobs)
+    learner.catch_up()
+    assert learner.last_seq == ROWS
+
+
+def _pmfs() -> dict[str, float]:
+    found = {}
+    for name in ("linucb", "lints", "mba"):
+        for count in (3, 20, 100):
+            arms = tuple(ArmName(f"arm_{number:03}") for number in range(count))
+            policy = make_policy(name, params={})
+            for update in made_updates(5 * count, arms=arms, size=DIMENSION):
+                policy.learn(update)
+            query, features = made_query(1), made_features(1, size=DIMENSION)
+            pmf_of_one(policy, query, features=features, arms=arms)
+            times = 20 if count < 100 or name != "lints" else 5
+            seconds = _cpu(
+                lambda: [pmf_of_one(policy, query, features=features, arms=arms) for _ in range(times)]  # noqa: B023
+            )
+            found[f"pmf of {name}, {count} arms [ms CPU]"] = 1e3 * seconds / times
+    return found
+
+
+def _cpu(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began

@@ -50,16 +50,15 @@ def _store(folder: str) -> dict[str, float]:
         shutil.rmtree(Path(folder) / "snapshots")
         found["rebuild, snapshots lost [s CPU]"] = _cpu(lambda: _rebuilt(router))
         shutil.rmtree(Path(folder) / "checkpoints", ignore_errors=True)
+        router.settings = settings.model_copy(update={"learning": LearningSettings(batch=1000)})
         found["rebuild from nothing [us CPU a row]"] = 1e6 * _cpu(lambda: _rebuilt(router)) / ROWS
     return found
 
 
 def _fill(router: Router) -> None:
-    rng = np.random.default_rng(0)
+    rng, then = np.random.default_rng(0), time.time() - 3600.0
+    router.service.clock = lambda: then  # what was decided in the last minutes is always checked
     for start in range(0, ROWS, 500):
-        # Ids of an hour ago: what was decided in the last minutes is always checked.
-        long_ago = int((time.time() - 3600) * 1000)
-        router.service.clock = lambda long_ago=long_ago: long_ago / 1000
         asked = [
             router.submit(Query(text=f"who wrote the book number {n}?", id=DecisionId(f"d{n:08}")))
             for n in range(start, min(start + 500, ROWS))

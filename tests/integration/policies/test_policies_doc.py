@@ -263,7 +263,7 @@ def test_the_policy_of_your_own_serves(way, my_policies, install, make_world):  
 
 
 def test_a_changed_policy_is_replayed_before_the_start(make_world, monkeypatch, tmp_path):
-    """With other params a router begins untaught; after the replay shown, with all that the ledger has, and so back."""
+    """With other params a router begins with the policy of before; after the replay shown with its own, and so back."""
     world = make_world()
     world.judged(12)
     world.learn()
@@ -274,13 +274,15 @@ def test_a_changed_policy_is_replayed_before_the_start(make_world, monkeypatch, 
 
     def begins_with():
         with Router.open(load(environ={}).settings, jobs=MemoryJobs()) as router:
-            return router.service.serving.last_seq, sum(router.service.serving.policy.seen.values())
+            serving = router.service.serving
+            assert (serving.last_seq, sum(serving.policy.seen.values())) == (12, 12)
+            return serving.rebuilding, serving.policy.params["ridge"]
 
-    assert begins_with() == (0, 0)
+    assert begins_with() == (True, 5.0)
     exec(compile(PYTHON[0], FILE.name, "exec"), {})
-    assert begins_with() == (12, 12)
+    assert begins_with() == (False, 2.0)
     Path("config.yaml").write_text(yaml.safe_dump(world.settings.model_dump()))
-    assert begins_with() == (12, 12)
+    assert begins_with() == (False, 5.0)
 
 
 def test_what_is_linked_is_there():

@@ -6,7 +6,7 @@ columns of a Log are the arms of the whole file, in the first row's order, then 
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ragbandit.router.offline.types import Flags, Keys, Matrix, Strings, Vector
 from ragbandit.router.storage.rows import canonical
 from ragbandit.router.types import ArmName
 
-__all__ = ["read_log", "read_log_with"]
+__all__ = ["LogOverview", "overview_of", "read_keys", "read_log", "read_log_with"]
 
 #: rows at a time
 BATCH = 1 << 16
@@ -29,16 +29,24 @@ Codes = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Overview:
-    """Facts about all rows of a file."""
+class LogOverview:
+    """Facts about all rows of a file, or of all files of a log."""
 
     path: Path
+    rows: int
     arms: tuple[ArmName, ...]
     minimum: float
     maximum: float
     #: the reward is a struct of its parts, not one number
     parts: bool
     columns: tuple[str, ...]
+
+    def within(self, others: Sequence["LogOverview"]) -> "LogOverview":
+        """This file's, with arms and bounds of all files of the log, in their order."""
+        names = dict.fromkeys(others[0].arms)
+        arms = (*names, *sorted({arm for other in others for arm in other.arms}.difference(names)))
+        minimum, maximum = min(other.minimum for other in others), max(other.maximum for other in others)
+        return replace(self, arms=arms, minimum=minimum, maximum=maximum)
 
 
 def read_log(
@@ -67,13 +75,15 @@ def read_log_with(
     columns: Sequence[str] = (),
     batch_rows: int = BATCH,
     defaults: Defaults | None = None,
+    overview: LogOverview | None = None,
 ) -> Iterator[tuple[Log, dict[str, Matrix]]]:
     """`read_log`, each with the candidates' pmfs beside it: column -> shape (n, K), in the order of the Log's arms.
 
-    candidates: list columns of numbers aligned with `arms`. They are not checked beyond their lengths.
+    candidates: list columns of numbers aligned with `arms`. They are not checked beyond their lengths. overview: of a
+    file that is one of several; by default of this file alone.
     """
     said = defaults or Defaults()
-    overview = _overview(Path(path), defaults=said)
+    overview = overview or overview_of(path, defaults=said)
     fields = [name for name in columns if name != "features"]
     wanted = ["id", "arms", "pmf", "arm", *candidates, *(["features"] if "features" in columns else [])]
     for name in [*wanted, *(name for name in fields if _column_of(name) not in OURS)]:
@@ -100,7 +110,7 @@ def _column_of(name: str) -> str:
     return "context" if name.startswith("context.") else name
 
 
-def _known(overview: _Overview) -> str:
+def _known(overview: LogOverview) -> str:
     return f"the file has {', '.join(overview.columns)}"
 
 
@@ -116,9 +126,11 @@ def _text_columns(path: Path) -> list[str]:
         ]
 
 
-def _overview(path: Path, *, defaults: Defaults) -> _Overview:
+def overview_of(path: str | Path, *, defaults: Defaults) -> LogOverview:
+    """The overview of a file. Raises InvalidInput for one that lacks a column, or names no arm."""
+    path = Path(path)
     with opened(path, read_dictionary=_text_columns(path)) as file:
-        columns = tuple(file.schema_arrow.names)
+        columns, rows = tuple(file.schema_arrow.names), int(file.metadata.num_rows)
         for name in ("id", "arms", "pmf", "arm", "reward"):
             if name not in columns:
                 remedy = "log id, arms, pmf, arm and reward"
@@ -138,8 +150,9 @@ def _overview(path: Path, *, defaults: Defaults) -> _Overview:
     every = tuple(ArmName(name) for name in (*names, *sorted(others.difference(names, {None}))) if name is not None)
     if not every:
         raise InvalidInput("names no arm", field=f"{path} arms", remedy="log all arms that were offered")
-    return _Overview(
+    return LogOverview(
         path=path,
+        rows=rows,
         arms=every,
         minimum=float(min(minimum)) if parts else defaults.minimum,
         maximum=float(max(maximum)) if parts else defaults.maximum,
@@ -148,12 +161,19 @@ def _overview(path: Path, *, defaults: Defaults) -> _Overview:
     )
 
 
+def read_keys(path: str | Path) -> Iterator[Keys]:
+    """`keys_of` the ids of a file, a batch at a time."""
+    with opened(Path(path)) as file:
+        for batch in _batches(file, rows=BATCH, columns=["id"]):
+            yield _keys(batch.column("id"))
+
+
 @dataclass(kw_only=True)
 class _Piece:
     """A batch of n rows, with T entries in all rows' lists of arms together."""
 
     batch: Any
-    overview: _Overview
+    overview: LogOverview
     #: number of its first row in the file, from 1
     first: int
 

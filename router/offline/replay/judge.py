@@ -16,7 +16,19 @@ from ragbandit.router.offline.replay.sources import Piece, Pieces
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.types import ArmName
 
-__all__ = ["Plan", "judge"]
+__all__ = [
+    "ALPHA",
+    "CLIP",
+    "Plan",
+    "alpha_of",
+    "baseline_of",
+    "check_summary",
+    "judge",
+    "middles_of",
+    "notes_on",
+    "other_estimators",
+    "result_of",
+]
 
 #: beside the estimator that was asked for, where it is not one of them
 OTHERS = ("ips", "snips", "dm", "dr", "sndr")
@@ -46,18 +58,18 @@ def judge(
     rows decided before this time are not in the pieces, seconds since the epoch.
     Raises InvalidInput for a row that cannot be true, an empty log, a baseline that is no candidate.
     """
-    baseline = _baseline(plan, candidates)
+    baseline = baseline_of(plan, candidates)
     checked, model_fit = _Checked(pieces), RewardModelFit(plan=plan)
     summary = summarize(checked, candidates=len(candidates), clip=CLIP, learn=model_fit.learn, progress=progress)
-    _check(summary, plan=plan, since=since)
+    check_summary(summary, plan=plan, since=since)
     model = model_fit.model(checked)
-    return _result(
+    return result_of(
         _assembler(checked, summary=summary, model=model, plan=plan, baseline=baseline, progress=progress),
         candidates=candidates,
         candidate_pmfs=candidate_pmfs,
         log=log,
         since=since,
-        notes=(*notes, *_notes(summary, plan=plan, featureless=checked.featureless)),
+        notes=(*notes, *notes_on(summary, plan=plan, featureless=checked.featureless)),
         skipped=skipped,
     )
 
@@ -66,11 +78,10 @@ def _assembler(
     pieces: "_Checked", *, summary: LogSummary, model: Model, plan: Plan, baseline: int | None, progress: Progress
 ) -> ResultAssembler:
     """The later passes."""
-    ranges = [summary.bounds(target) for target in range(3)]
-    views = Views(pieces=pieces, model=model, middles=[(low + high) / 2.0 for low, high in ranges])
+    views = Views(pieces=pieces, model=model, middles=middles_of(summary))
     estimation = EstimationPlan(
         estimators=_estimators(plan, views=views, summary=summary, progress=progress),
-        others=_others(plan, modelled=summary.rows >= FEWEST_ROWS * plan.folds),
+        others=other_estimators(plan, modelled=summary.rows >= FEWEST_ROWS * plan.folds),
         baseline=baseline,
     )
     return ResultAssembler(
@@ -80,12 +91,22 @@ def _assembler(
         accumulators=measure(views, summary=summary, estimation=estimation, fields=plan.segments, progress=progress),
         arms=pieces.arms,
         baseline=baseline,
-        alpha=ALPHA / (1 + len(pieces.arms) + len(summary.weights)),
+        alpha=alpha_of(summary, arms=pieces.arms),
         sequences=sequences(pieces, summary=summary, plan=plan, baseline=baseline, progress=progress),
     )
 
 
-def _result(
+def middles_of(summary: LogSummary) -> list[float]:
+    """Middles of the ranges of reward, quality and cost."""
+    return [(low + high) / 2.0 for low, high in (summary.bounds(target) for target in range(3))]
+
+
+def alpha_of(summary: LogSummary, *, arms: Sequence[ArmName]) -> float:
+    """The chance that one of the checks of a log calls a right one wrong."""
+    return ALPHA / (1 + len(arms) + len(summary.weights))
+
+
+def result_of(
     assembler: ResultAssembler,
     *,
     candidates: Sequence[CandidateSpec],
@@ -95,6 +116,7 @@ def _result(
     notes: Sequence[str],
     skipped: Sequence[Skipped],
 ) -> ReplayResult:
+    """The result of accumulated sums."""
     plan, summary = assembler.plan, assembler.summary
     reward, quality, cost = assembler.baseline_values()
     timed = summary.begin <= summary.end
@@ -125,7 +147,8 @@ def _result(
     )
 
 
-def _check(summary: LogSummary, *, plan: Plan, since: float | None) -> None:
+def check_summary(summary: LogSummary, *, plan: Plan, since: float | None) -> None:
+    """Raises InvalidInput for a log without rows, and for a segment that no row has."""
     if not summary.rows:
         raise InvalidInput(
             "has no rows" if since is None else f"has no rows decided since {instant(since)}",
@@ -142,11 +165,12 @@ def _check(summary: LogSummary, *, plan: Plan, since: float | None) -> None:
 def _estimators(plan: Plan, *, views: Views, summary: LogSummary, progress: Progress) -> Sequence[Estimator]:
     """The estimator of each candidate."""
     if plan.tuned:
-        return tuned(views, name=plan.estimator, rows=summary.rows, progress=progress)
+        tries = tuned(views, name=plan.estimator, rows=summary.rows, progress=progress)
+        return [one.chosen("mse") for one in tries]
     return [Estimator.parse(plan.estimator)] * len(summary.weights)
 
 
-def _others(plan: Plan, *, modelled: bool) -> list[Estimator]:
+def other_estimators(plan: Plan, *, modelled: bool) -> list[Estimator]:
     """The estimators beside; without a model where the folds are too small to fit one."""
     names = [name for name in OTHERS if name != plan.estimator]
     return [Estimator(name=name) for name in names if modelled or not ESTIMATORS[name].needs_model]
@@ -178,7 +202,7 @@ class _Checked:
         self._known = True
 
 
-def _baseline(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
+def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
     """The place of the candidate that is the baseline. Raises InvalidInput where it, or what is asked, cannot be."""
     if plan.anytime and not plan.learn and any(spec.learns for spec in candidates):
         raise InvalidInput(
@@ -228,7 +252,8 @@ def _sources(summary: LogSummary) -> Mapping[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _notes(summary: LogSummary, *, plan: Plan, featureless: bool) -> list[str]:
+def notes_on(summary: LogSummary, *, plan: Plan, featureless: bool) -> list[str]:
+    """What the reader must know of the log."""
     notes = []
     if featureless and plan.reward_model != "mean":
         notes.append("the rows have no features: the reward model knows the arms' means only")

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -80,6 +81,27 @@ class LogSummary:
         for name, values in log.fields.items():
             self.fields.setdefault(name, Counter()).update(values.tolist())
 
+    def merged(self, other: "LogSummary") -> "LogSummary":
+        """The summary of both sets of rows."""
+        low, high = np.minimum(self.ranges, other.ranges)[:, 0], np.maximum(self.ranges, other.ranges)[:, 1]
+        return LogSummary(
+            rows=self.rows + other.rows,
+            begin=min(self.begin, other.begin),
+            end=max(self.end, other.end),
+            minimum=min(self.minimum, other.minimum),
+            maximum=max(self.maximum, other.maximum),
+            ranges=np.stack([low, high], axis=1),
+            arms=self.arms.merged(other.arms),
+            weights=[mine.merged(theirs) for mine, theirs in zip(self.weights, other.weights, strict=True)],
+            defaulted=self.defaulted + other.defaulted,
+            late=self.late + other.late,
+            raw=self.raw + other.raw,
+            fields={
+                name: self.fields.get(name, Counter()) + other.fields.get(name, Counter())
+                for name in dict.fromkeys([*self.fields, *other.fields])
+            },
+        )
+
     def bounds(self, target: int) -> tuple[float, float]:
         """Range of the reward (as declared), the quality ([0, 1] and what was seen) or cost (0 to what was seen)."""
         low, high = self.ranges[target]
@@ -140,6 +162,14 @@ class RowGroup:
         standing = self.columns[index]
         self.columns[index] = more if standing is None else standing.merged(more)
 
+    def merged(self, other: "RowGroup") -> "RowGroup":
+        """The rows of both."""
+        found = RowGroup(columns=[*self.columns], begin=min(self.begin, other.begin), end=max(self.end, other.end))
+        for index, more in enumerate(other.columns):
+            if more is not None:
+                found.add(index, more)
+        return found
+
 
 @dataclass(kw_only=True)
 class Accumulators:
@@ -153,6 +183,18 @@ class Accumulators:
     #: (first, second) candidate -> six columns for the reward
     pairs: dict[tuple[int, int], Moments]
 
+    def merged(self, other: "Accumulators") -> "Accumulators":
+        """The sums over both sets of rows of one log."""
+        return Accumulators(
+            stretches=[mine.merged(theirs) for mine, theirs in zip(self.stretches, other.stretches, strict=True)],
+            segments={
+                name: {value: group.merged(other.segments[name][value]) for value, group in groups.items()}
+                for name, groups in self.segments.items()
+            },
+            others=[_merged(mine, theirs) for mine, theirs in zip(self.others, other.others, strict=True)],
+            pairs=_merged(self.pairs, other.pairs),
+        )
+
     def whole(self, index: int) -> Columns:
         """All rows of a candidate."""
         found: Columns | None = None
@@ -162,6 +204,14 @@ class Accumulators:
                 found = columns if found is None else found.merged(columns)
         assert found is not None
         return found
+
+
+Name = TypeVar("Name")
+
+
+def _merged(mine: Mapping[Name, Moments], theirs: Mapping[Name, Moments]) -> dict[Name, Moments]:
+    both = mine.keys() & theirs.keys()
+    return {**mine, **theirs, **{name: mine[name].merged(theirs[name]) for name in both}}
 
 
 Side = tuple[Vector, Vector, Vector]
@@ -249,8 +299,8 @@ class Views:
         return _View(log=log, pmf=piece.candidates[index], model=lambda: self.model(log, index), middles=self.middles)
 
 
-def tuned(views: Views, *, name: str, rows: int, progress: Progress) -> list[Estimator]:
-    """For each candidate the estimator of this name with the parameter of the least estimated squared error."""
+def tuned(views: Views, *, name: str, rows: int, progress: Progress) -> list[Trials]:
+    """For each candidate the trials of every parameter of this estimator."""
     found: list[Trials] = []
     done = 0
     for piece, here in views:
@@ -258,7 +308,7 @@ def tuned(views: Views, *, name: str, rows: int, progress: Progress) -> list[Est
         found = [one.merged(other) for one, other in zip(found, more, strict=True)] if found else more
         done += len(piece.log)
         progress("parameters tried", done, rows)
-    return [one.chosen("mse") for one in found]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -279,9 +329,15 @@ def logged_side(log: Log) -> list[Side]:
 
 
 def measure(
-    views: Views, *, summary: LogSummary, estimation: EstimationPlan, fields: Sequence[str], progress: Progress
+    views: Views,
+    *,
+    summary: LogSummary,
+    estimation: EstimationPlan,
+    fields: Sequence[str],
+    progress: Progress,
+    first_row: int = 0,
 ) -> Accumulators:
-    """The second pass."""
+    """The second pass, over all rows or those of a part. summary: of all rows. first_row: rows before the part."""
     count = len(summary.weights)
     shown = {name: _shown(summary.fields[name]) for name in fields}
     accumulators = Accumulators(
@@ -292,7 +348,7 @@ def measure(
         others=[{} for _ in range(count)],
         pairs={},
     )
-    row = 0
+    row = first_row
     for piece, here in views:
         sides = [
             [view.side(estimator, target=target) for target in range(3)]
@@ -312,7 +368,8 @@ def measure(
 
 def _shown(counts: Counter[str]) -> list[str]:
     """The values that get a segment of their own; the rest share one."""
-    common = [value for value, _ in counts.most_common(MOST_SEGMENTS)]
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    common = [value for value, _ in ranked[:MOST_SEGMENTS]]
     return common if len(counts) <= MOST_SEGMENTS else [*common[:-1], OTHERS]
 
 

@@ -1,5 +1,6 @@
 """Opening a log for replay: a file, or a ledger of the configured store; read when it is replayed."""
 
+import glob
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ def open_log(
 ) -> "OpenLog":
     """A log for `replay`. Nothing but the configuration is read here.
 
-    path: a file (JSONL, Parquet, dsjson, npz); None: the ledger `label` of the configured store.
+    path: a file (JSONL, Parquet, dsjson, npz); a folder of Parquet files, or a pattern with * for several; None: the
+    ledger `label` of the configured store.
     format: of a file whose name does not tell it.
     config: a file, ready Settings, or None for ./config.yaml and the environment.
     label: default policy.label.
@@ -57,7 +59,7 @@ def open_log(
     settings = config if isinstance(config, Settings) else load_settings(config).settings
     return OpenLog(
         path=None if path is None else Path(path),
-        format=None if path is None else format_of(path, format=format),
+        format=None if path is None else _format(Path(path), format=format),
         settings=settings,
         label=label or settings.policy.label,
         defaults=reward_defaults(settings.reward, minimum=minimum, maximum=maximum),
@@ -80,6 +82,21 @@ class OpenLog:
     since: float | None = None
     mixed_arms: bool = False
     skip_bad: bool = False
+
+    def parts(self) -> list[Path] | None:
+        """The files of a folder or a pattern, by name; None for one file and for the store. Raises InvalidInput."""
+        if self.path is None or not _several(self.path):
+            return None
+        found = sorted(self.path.rglob("*.parquet") if self.path.is_dir() else map(Path, _matching(self.path)))
+        if not found:
+            raise InvalidInput(
+                "has no Parquet files", field=str(self.path), remedy="name a folder with *.parquet in it"
+            )
+        if self.skip_bad:
+            raise InvalidInput(
+                "a log of several files is judged whole", field="skip_bad", remedy="remove the rows, or name one file"
+            )
+        return found
 
     def parquet(self, candidates: Sequence[CandidateSpec]) -> Path | None:
         """The file, if these candidates can be judged on it in pieces: a Parquet file that has what they need."""
@@ -181,6 +198,23 @@ class OpenLog:
             described=self.described,
             since=self.since,
         )
+
+
+def _several(path: Path) -> bool:
+    return path.is_dir() or "*" in str(path)
+
+
+def _matching(pattern: Path) -> list[str]:
+    return glob.glob(str(pattern), recursive=True)
+
+
+def _format(path: Path, *, format: str | None) -> str:  # noqa: A002 - as in read_rows
+    """The format of a file; several files are Parquet."""
+    if not _several(path):
+        return format_of(path, format=format)
+    if format not in (None, "parquet"):
+        raise InvalidInput("several files can be read as Parquet only", field="format", remedy="name one file")
+    return "parquet"
 
 
 def _unusable(path: Path, *, bad: Sequence[BadRow], good: int) -> InvalidInput:

@@ -1,7 +1,8 @@
 """A Parquet log that need not fit in memory, read anew for every pass, for candidates that are arithmetic on arrays."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
@@ -11,14 +12,15 @@ import numpy as np
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs.parquet import opened
-from ragbandit.router.offline.logs.parquet_arrays import read_log_with
+from ragbandit.router.offline.logs.parquet_arrays import LogOverview, read_log_with
 from ragbandit.router.offline.logs.records import Defaults
 from ragbandit.router.offline.replay.candidates import CandidateSpec, array_pmf
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.sources import PIECE, UNMIXED, Piece, check_choice
 from ragbandit.router.offline.types import Keys
+from ragbandit.router.types import FeatureRows
 
-__all__ = ["ParquetPieces", "can_stream"]
+__all__ = ["ParquetPieces", "can_stream", "check_once", "encoders_of"]
 
 Item = TypeVar("Item")
 
@@ -38,21 +40,47 @@ class ParquetPieces:
     mixed_arms: bool = False
     #: rows decided before are left out, seconds since the epoch
     since: float | None = None
+    #: of a file that is one of several; None: it is the whole log
+    overview: LogOverview | None = None
+    #: read the features; None: where the file has them in every row, by one encoder
+    features: bool | None = None
+    #: of the ids, after the first pass
+    keys: list[Keys] = field(default_factory=list, init=False)
     _checked: bool = field(default=False, init=False)
 
     def __iter__(self) -> Iterator[Piece]:
         # Reading and arithmetic take about as long, and both leave the interpreter: a thread reads one piece ahead.
         return ahead(self._pieces())
 
-    def _pieces(self) -> Iterator[Piece]:
+    def head(self, rows: int) -> list[FeatureRows]:
+        """The features of the first rows, in pieces."""
+        found: list[FeatureRows] = []
+        with closing(self._pieces()) as pieces:
+            for piece in pieces:
+                if piece.log.features is not None:
+                    found.append(piece.log.features[:rows])
+                if sum(map(len, found)) >= rows:
+                    break
+        return found
+
+    def _pieces(self) -> Generator[Piece, None, None]:
         names = {name if name in _COLUMNS else f"context.{name}": name for name in self.plan.segments}
         if "version" in _columns(self.path):
             names |= {"version": "version"}
-        featured = self.plan.reward_model != "mean" and _featured(self.path)
+        featured = self.features
+        if featured is None:
+            featured = self.plan.reward_model != "mean" and bool(encoders_of(self.path))
         wanted = [*names, "features"] if featured else list(names)
         own = [spec.what for spec in self.candidates if spec.kind == "column"]
-        first, keys = 1, []
-        pieces = read_log_with(self.path, candidates=own, columns=wanted, batch_rows=PIECE, defaults=self.defaults)
+        first, keys = 1, list[Keys]()
+        pieces = read_log_with(
+            self.path,
+            candidates=own,
+            columns=wanted,
+            batch_rows=PIECE,
+            defaults=self.defaults,
+            overview=self.overview,
+        )
         for log, columns in pieces:
             fields = {names[column]: values for column, values in log.fields.items()}
             log = replace(log, fields=fields)
@@ -65,12 +93,16 @@ class ParquetPieces:
             pmfs = [array_pmf(spec, log=log, columns=columns, first=first) for spec in self.candidates]
             first += len(log)
             if self.since is not None:
+                if not log.made_at.all():
+                    remedy = "log the times, or leave out --since"
+                    raise InvalidInput("has rows without made_at", field=f"{self.path} since", remedy=remedy)
                 kept = log.made_at >= self.since
                 log, pmfs = log.part(kept), [pmf[kept] for pmf in pmfs]
             if len(log):
                 yield Piece(log=log, candidates=pmfs)
         if not self._checked and keys:
-            _check_once(np.concatenate(keys), path=self.path)
+            check_once(np.concatenate(keys), path=self.path)
+            self.keys = keys
         self._checked = True
 
     def _check_arms(self, log: Log, *, first: int) -> None:
@@ -87,7 +119,7 @@ class ParquetPieces:
             )
 
 
-def _check_once(keys: Keys, *, path: Path) -> None:
+def check_once(keys: Keys, *, path: Path) -> None:
     """Raises InvalidInput for an id that stands in two rows: its decision would count twice."""
     ordered = np.sort(keys)
     again = np.flatnonzero(ordered[1:] == ordered[:-1])
@@ -121,14 +153,19 @@ def _columns(path: Path) -> tuple[str, ...]:
         return tuple(file.schema_arrow.names)
 
 
-def _featured(path: Path) -> bool:
-    """True if every row has features, and all of one encoder, by the file's own statistics."""
+def encoders_of(path: Path) -> tuple[str, ...]:
+    """The encoder of all rows' features, by the file's own statistics; () where rows have none, or of several.
+
+    ("",) of a file that does not name encoders.
+    """
     with opened(path) as file:
         if "features" not in file.schema_arrow.names:
-            return False
+            return ()
         schema, groups = file.schema, [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
         places = {schema.column(i).path.split(".")[0]: i for i in range(len(schema))}
         numbers = [group.column(places["features"]).statistics for group in groups]
         hashes = [group.column(places["encoder_hash"]).statistics for group in groups if "encoder_hash" in places]
         found = {end for each in hashes if each and each.has_min_max for end in (each.min, each.max)}
-        return all(each and each.null_count == 0 for each in numbers) and len(found) <= 1
+        if len(found) > 1 or not all(each and each.null_count == 0 for each in numbers):
+            return ()
+        return tuple(found) or ("",)

@@ -35,6 +35,7 @@ from ragbandit.router.offline.replay.candidates import (
 )
 from ragbandit.router.offline.replay.judge import judge
 from ragbandit.router.offline.replay.ledger_source import LedgerPieces
+from ragbandit.router.offline.replay.map_reduce import Engine, SerialEngine, replay_parts
 from ragbandit.router.offline.replay.open_log import OpenLog
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
@@ -60,6 +61,7 @@ def replay(
     plan: Plan | None = None,
     settings: Settings | None = None,
     encoder: MakeEncoder | None = None,
+    engine: Engine | None = None,
     notes: Sequence[str] = (),
     progress: Progress = no_progress,
 ) -> ReplayResult:
@@ -69,7 +71,8 @@ def replay(
     questions, so that it need not fit in memory. candidates: names as of `ragbandit replay --policy`, or specs; None:
     each arm of the log, and uniform. settings: floor, fallback and bounds, folders of snapshots and of cached features;
     default those of the opened log. encoder: makes the encoder, for rows without features or with another encoder's;
-    default the configured one for an opened log. notes: for the report.
+    default the configured one for an opened log. engine: judges the files of a folder or a pattern, for example by
+    `DaskEngine`; default one after the other, in this process. notes: for the report.
     Raises InvalidInput, ConfigError, StoreError or SnapshotError for what cannot be judged.
     """
     if isinstance(log, OpenLog):
@@ -79,6 +82,20 @@ def replay(
     plan = replace(plan, floor=settings.policy.floor if plan.floor is None else plan.floor)
     specs = None if candidates is None else _specs(candidates)
     if isinstance(log, OpenLog):
+        parts = log.parts()
+        if parts is not None:
+            return replay_parts(
+                parts,
+                candidates=specs,
+                plan=plan,
+                defaults=log.defaults,
+                mixed_arms=log.mixed_arms,
+                since=log.since,
+                log=log.described,
+                engine=engine or SerialEngine(),
+                notes=notes,
+                progress=progress,
+            )
         path = log.parquet(specs or ())
         if path is not None:
             return _replay_pieces(log, path, specs=specs, plan=plan, notes=notes, progress=progress)

@@ -1,6 +1,7 @@
 """The reward model of a replay: fitted in the first pass over a log, asked in the second."""
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.offline.estimation.bandit_log import Log
+from ragbandit.router.offline.estimation.gram_sums import HEAD, Scales, scales_of
 from ragbandit.router.offline.estimation.reward_models import (
     Regressor,
     Ridge,
@@ -32,7 +34,11 @@ class RewardModelFit:
     """The cross-fitted reward model of a plan."""
 
     plan: Plan
-    _ridges: list[Ridge] = field(default_factory=list)
+    #: of the features' columns; None: of the first rows that are learned
+    scales: Scales | None = None
+    ridges: list[Ridge] = field(default_factory=list)
+    #: the first pieces, until there are rows enough for the scales
+    _head: list[tuple[Log, Sequence[Matrix]]] = field(default_factory=list)
     #: what was predicted last, of which piece by which ridge: candidates that share a model ask one after the other
     _last: tuple[Log, int, Matrix] | None = None
 
@@ -40,24 +46,60 @@ class RewardModelFit:
         """Take in a piece; a regressor of another package is fitted to the whole log at once, by `model`."""
         if self.plan.reward_model not in RIDGES:
             return
+        if self.scales is None:
+            self._head.append((log, candidates))
+            if sum(len(piece) for piece, _ in self._head) >= HEAD:
+                self._learn_head()
+            return
+        self._learn(log, candidates)
+
+    def _learn_head(self) -> None:
+        """What was put aside until the columns' scales were known."""
+        head, self._head = self._head, []
+        if head and self.scales is None:
+            features = [self._read(log) for log, _ in head]
+            self.scales = scales_of(
+                np.concatenate([np.zeros((len(head[0][0]), 0)) if x is None else x for x in features])
+            )
+        for log, candidates in head:
+            self._learn(log, candidates)
+
+    def _learn(self, log: Log, candidates: Sequence[Matrix]) -> None:
         apart = self.plan.reward_model == "mrdr"
-        if not self._ridges:
+        if not self.ridges:
             count = len(candidates) if apart else 1
-            self._ridges = [Ridge(arms=len(log.arms), folds=self.plan.folds) for _ in range(count)]
+            self.ridges = [Ridge(arms=len(log.arms), folds=self.plan.folds, scales=self.scales) for _ in range(count)]
         features, targets, folds = self._read(log), _targets(log), folds_of(log.keys, folds=self.plan.folds)
-        for index, ridge in enumerate(self._ridges):
+        for index, ridge in enumerate(self.ridges):
             weights = mrdr_weights(log.action, logged=log.pmf, candidate=candidates[index]) if apart else None
             ridge.add(features, action=log.action, targets=targets, folds=folds, weights=weights)
 
+    def merged(self, other: "RewardModelFit") -> "RewardModelFit":
+        """What both have learned; neither is changed."""
+        if not (self.ridges and other.ridges):
+            return self if self.ridges else other
+        ridges = [deepcopy(ridge) for ridge in self.ridges]
+        for mine, theirs in zip(ridges, other.ridges, strict=True):
+            mine.merge(theirs)
+        return RewardModelFit(plan=self.plan, scales=self.scales, ridges=ridges)
+
+    def solve(self) -> None:
+        """Fit; what is left is small, and predicts."""
+        self._learn_head()
+        for ridge in self.ridges:
+            ridge.solve()
+
     def model(self, pieces: Pieces) -> Model:
         """The fitted model, after all pieces were learned. Raises ConfigError for a regressor that cannot be used."""
-        return self._predicted if self.plan.reward_model in RIDGES else _regressed(self.plan, pieces=pieces)
+        self._learn_head()
+        return self.predicted if self.plan.reward_model in RIDGES else _regressed(self.plan, pieces=pieces)
 
-    def _predicted(self, log: Log, index: int) -> Matrix:
-        place = index if len(self._ridges) > 1 else 0
+    def predicted(self, log: Log, index: int) -> Matrix:
+        """A `Model`."""
+        place = index if len(self.ridges) > 1 else 0
         if self._last is None or self._last[0] is not log or self._last[1] != place:
             folds = folds_of(log.keys, folds=self.plan.folds)
-            self._last = log, place, self._ridges[place].predict(self._read(log), folds=folds)
+            self._last = log, place, self.ridges[place].predict(self._read(log), folds=folds)
         return self._last[2]
 
     def _read(self, log: Log) -> FeatureRows | None:

@@ -1,0 +1,138 @@
+"""A log in parts is the log: every bit of the result, whatever the cut; and what is no sum is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.logs import write_rows
+from ragbandit.router.offline.replay import Plan, map_reduce, open_log, replay
+from ragbandit.router.offline.replay.candidates import CandidateSpec
+from tests.support.replay_logs import close, lived_rows
+
+CANDIDATES = ["fixed:deep", "uniform", "column:better"]
+ROWS = 400
+
+
+def rows_with_candidate(count=ROWS):
+    """Rows with a candidate's pmf, and a cost that no two rows share."""
+    draw = np.random.default_rng(5)
+    rows = []
+    for row in lived_rows(count):
+        cost = float(draw.exponential())
+        reward = replace(row.reward, cost=cost, value=row.reward.quality - row.reward.weight * cost)
+        rows.append(replace(row, reward=reward, extra={"better": draw.dirichlet(np.ones(3)).tolist()}))
+    return rows
+
+
+@pytest.fixture
+def whole(tmp_path):
+    """The log in one file."""
+    write_rows(tmp_path / "whole.parquet", rows_with_candidate())
+    return open_log(tmp_path / "whole.parquet", config=Settings())
+
+
+def cut(folder, *edges, rows=None):
+    """The log cut at these rows, one file each."""
+    rows = rows_with_candidate() if rows is None else rows
+    folder.mkdir()
+    for number, (start, stop) in enumerate(zip((0, *edges), (*edges, len(rows)), strict=True)):
+        write_rows(folder / f"part-{number}.parquet", rows[start:stop])
+    return open_log(folder, config=Settings())
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        {"estimator": "snips", "segments": ("device", "tenant"), "baseline": "uniform"},
+        {"estimator": "switch_dr", "weight": 0.3},
+        {"reward_model": "mrdr", "estimator": "dros"},
+        {"reward_model": "mean", "folds": 3},
+    ],
+)
+def test_eight_parts_are_the_whole(whole, tmp_path, plan, monkeypatch):
+    """Eight parts in small pieces give every bit of the one file, by any estimator, model, baseline and segment."""
+    expected = replay(whole, candidates=CANDIDATES, plan=Plan(**plan))
+    monkeypatch.setattr("ragbandit.router.offline.replay.parquet_source.PIECE", 29)
+    parts = cut(tmp_path / "parts", 1, 3, 100, 150, 151, 300, 390)
+    close(replace(replay(parts, candidates=CANDIDATES, plan=Plan(**plan)), log=expected.log), expected, within=0.0)
+
+
+def test_since_and_a_pattern(whole, tmp_path):
+    """A pattern names the same parts as their folder; rows before `since` are left out, whole parts too."""
+    since = 1.7e9 + 160
+    expected = replay(replace(whole, since=since), candidates=CANDIDATES)
+    parts = replace(cut(tmp_path / "parts", 100, 150, 300), since=since)
+    for log in (parts, replace(parts, path=tmp_path / "parts" / "part-*.parquet")):
+        close(replace(replay(log, candidates=CANDIDATES), log=expected.log), expected, within=0.0)
+
+
+def test_arms_of_one_part_only(tmp_path):
+    """An arm that one file alone offers is an arm of the log, where arms may be mixed."""
+    rows = rows_with_candidate(60)
+    few = {"arms": ("slow", "fast"), "pmf": (0.5, 0.5), "arm": "slow", "propensity": 0.5, "scores": None}
+    rows[:20] = [replace(row, decision=replace(row.decision, **few), extra={"better": [0.5, 0.5]}) for row in rows[:20]]
+    write_rows(tmp_path / "whole.parquet", rows)
+    one = open_log(tmp_path / "whole.parquet", config=Settings(), mixed_arms=True)
+    expected = replay(one, candidates=CANDIDATES)
+    parts = replace(cut(tmp_path / "parts", 20, rows=rows), mixed_arms=True)
+    close(replace(replay(parts, candidates=CANDIDATES), log=expected.log), expected, within=0.0)
+    with pytest.raises(InvalidInput, match="offers slow, fast") as caught:
+        replay(replace(parts, mixed_arms=False))
+    assert "part-0.parquet" in str(caught.value.field)
+
+
+@pytest.mark.parametrize("most", [1 << 27, 100])
+def test_an_id_in_two_parts(tmp_path, most, monkeypatch):
+    """A row that is in two files is refused with their names, also where ids are compared in several rounds."""
+    monkeypatch.setattr(map_reduce, "MOST_KEYS", most)
+    rows = rows_with_candidate()
+    parts = cut(tmp_path / "parts", 100, 200, 300, rows=[*rows, rows[150]])
+    with pytest.raises(InvalidInput, match=r"1 ids stand in two parts.*part-1.parquet and .*part-3.parquet"):
+        replay(parts, candidates=CANDIDATES)
+
+
+@pytest.mark.parametrize("most", [1 << 27, 100])
+def test_ids_that_stand_once(tmp_path, most, monkeypatch):
+    """A log without repeated ids is judged in any number of rounds."""
+    monkeypatch.setattr(map_reduce, "MOST_KEYS", most)
+    assert replay(cut(tmp_path / "parts", 100, 200, 300), candidates=CANDIDATES).rows == ROWS
+
+
+@pytest.mark.parametrize(
+    ("plan", "candidates", "said"),
+    [
+        ({"anytime": True}, CANDIDATES, "all rows in their order"),
+        ({"learn": True}, CANDIDATES, "all rows in order"),
+        ({"reward_model": "sklearn.linear_model:Ridge"}, CANDIDATES, "cannot be merged"),
+        ({}, ["linucb"], "learns from all rows in order"),
+        ({}, [CandidateSpec(name="v", kind="snapshot", what="v")], "asked about questions"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(tmp_path, plan, candidates, said):
+    """What is no sum over the rows is refused with the reason, before anything is read."""
+    with pytest.raises(InvalidInput, match=said):
+        replay(cut(tmp_path / "parts", 100), candidates=candidates, plan=Plan(**plan))
+
+
+def test_a_folder_without_files(tmp_path):
+    """An empty folder, a pattern that matches nothing, another format and --skip-bad are refused."""
+    for path in (tmp_path, tmp_path / "*.parquet"):
+        with pytest.raises(InvalidInput, match="has no Parquet files"):
+            replay(open_log(path, config=Settings()))
+    with pytest.raises(InvalidInput, match="as Parquet only"):
+        open_log(tmp_path, format="jsonl", config=Settings())
+    parts = cut(tmp_path / "parts", 100)
+    with pytest.raises(InvalidInput, match="judged whole"):
+        replay(replace(parts, skip_bad=True))
+
+
+def test_parts_without_features_everywhere(tmp_path):
+    """Where one file has no features no model reads those of the others."""
+    rows = rows_with_candidate()
+    bare = [replace(row, decision=replace(row.decision, features=None)) for row in rows[300:]]
+    result = replay(cut(tmp_path / "parts", 300, rows=[*rows[:300], *bare]), candidates=CANDIDATES)
+    assert any("no features" in note for note in result.notes)

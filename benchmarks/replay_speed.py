@@ -108,16 +108,16 @@ def milliseconds(run: Callable[[], object]) -> float:
     return median(found)
 
 
-def write_log(path: Path, *, rows: int, piece: int = 500_000) -> None:
-    """A Parquet log in our own columns, with a candidate's pmf in `better`."""
+def write_log(path: Path, *, rows: int, piece: int = 500_000, first: int = 0) -> None:
+    """A Parquet log in our own columns, with a candidate's pmf in `better`; first: number of its first id."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
     names = arrow.array(["no_retrieval", "single_step", "multi_step"])
     listed = arrow.array([names.to_pylist()], arrow.list_(arrow.string()))
     writer: parquet.ParquetWriter | None = None
-    for start in range(0, rows, piece):
-        count = min(piece, rows - start)
+    for start in range(first, first + rows, piece):
+        count = min(piece, first + rows - start)
         sample = Sample(count, seed=start)
         offsets = arrow.array(np.arange(0, (count + 1) * ARMS, ARMS, dtype=np.int32))
         table = arrow.table(

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import typer
@@ -15,7 +16,17 @@ from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.replay import CandidateSpec, Plan, ReplayResult, open_log, parse_candidates, replay
+from ragbandit.router.offline.replay import (
+    CandidateSpec,
+    OpenLog,
+    Plan,
+    ReplayResult,
+    open_log,
+    parse_candidates,
+    replay,
+)
+from ragbandit.router.offline.replay.dask_engine import DaskEngine
+from ragbandit.router.offline.replay.map_reduce import SerialEngine
 from ragbandit.router.offline.reports.page import check_page, write_page
 from ragbandit.router.offline.reports.phrases import headline
 from ragbandit.router.offline.reports.terminal import print_replay
@@ -45,6 +56,8 @@ def add_replay_verb(app: typer.Typer) -> None:
         since: options.Since = None,
         mixed_arms: options.MixedArms = False,
         skip_bad: options.SkipBad = False,
+        workers: options.Workers = None,
+        cluster: options.Cluster = None,
         estimator: options.Estimator = "dr",
         reward_model: options.RewardModel = "ridge",
         folds: options.Folds = 5,
@@ -99,9 +112,25 @@ def add_replay_verb(app: typer.Typer) -> None:
             )
             candidates = _candidates(policy, params=param or [], settings=settings)
             _check_gate(fail_below, candidates=candidates, baseline=baseline)
-            with bars(errors) as progress:
-                result = replay(opened, candidates=candidates, plan=plan, progress=progress)
+            with _engine(opened, workers=workers, cluster=cluster) as engine, bars(errors) as progress:
+                result = replay(opened, candidates=candidates, plan=plan, engine=engine, progress=progress)
             _show(result, report=report, as_json=as_json, fail_below=fail_below)
+
+
+def _engine(
+    log: OpenLog, *, workers: int | None, cluster: str | None
+) -> AbstractContextManager[DaskEngine | SerialEngine]:
+    """What judges the parts of a log. Raises InvalidInput for one that has none, and for two engines at once."""
+    if workers is None and cluster is None:
+        return nullcontext(SerialEngine())
+    field = "workers" if cluster is None else "cluster"
+    if workers is not None and cluster is not None:
+        raise InvalidInput("a cluster has its own", field="workers", remedy="give --workers or --cluster")
+    if log.parts() is None:
+        raise InvalidInput(
+            "one log in one place is judged by one process", field=field, remedy="give --log FOLDER of Parquet files"
+        )
+    return DaskEngine.local(workers=workers or 1) if cluster is None else DaskEngine.cluster(cluster)
 
 
 def _settings(config: str | None, *, database: str | None) -> Settings:

@@ -35,7 +35,10 @@ InSample = Annotated[
 ]
 Log = Annotated[
     Path | None,
-    typer.Option(help="a file (jsonl, parquet, dsjson, npz); default the store", rich_help_panel=_LOG),
+    typer.Option(
+        help="a file (jsonl, parquet, dsjson, npz), or a folder of Parquet files; default the store",
+        rich_help_panel=_LOG,
+    ),
 ]
 Format = Annotated[
     str | None,
@@ -79,6 +82,14 @@ Anytime = Annotated[
 Segment = Annotated[
     list[str] | None,
     typer.Option(help="tenant, version or fields of the context [,...]; may be repeated", rich_help_panel=_ESTIMATE),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="processes that judge the files of a folder; default this one", min=1, rich_help_panel=_LOG),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(help="tcp://HOST:PORT of a Dask scheduler, whose workers judge the files", rich_help_panel=_LOG),
 ]
 Report = Annotated[Path | None, typer.Option(help="write the page as FILE.html", rich_help_panel=_OUTPUT)]
 FailBelow = Annotated[

@@ -1,5 +1,6 @@
 """Replay in parts by Dask: worker processes of this machine, or a cluster. Needs the extra `cluster`."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -22,11 +23,20 @@ class DaskEngine:
     @classmethod
     @contextmanager
     def local(cls, *, workers: int) -> Iterator["DaskEngine"]:
-        """So many processes on this machine, one thread each, which end with the block."""
+        """So many processes on this machine, one thread each, which end with the block.
+
+        They import the script that starts them: call it under `if __name__ == "__main__":`.
+        """
         distributed = _distributed()
+        logging.getLogger("distributed").setLevel(logging.ERROR)  # it tells of every worker that comes and goes
         with (
             distributed.LocalCluster(
-                n_workers=workers, threads_per_worker=1, dashboard_address=None, memory_limit=0, silence_logs=40
+                n_workers=workers,
+                threads_per_worker=1,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",
+                memory_limit=0,
+                silence_logs=40,
             ) as cluster,
             distributed.Client(cluster) as client,
         ):

@@ -596,3 +596,18 @@ def test_an_age_moves(run, tmp_path):
     done = run("--log", str(file), "--policy", "uniform", "--since", "7d", "--anytime")
     assert done.exit_code == 2
     assert "give a date with --anytime" in done.stderr
+
+
+def test_a_folder_of_files(run, tmp_path):
+    """A folder of Parquet files, or a pattern, is judged as one log; one file has no parts to share among workers."""
+    (tmp_path / "logs").mkdir()
+    rows = plain_rows(60)
+    for part in range(3):
+        write_rows(tmp_path / "logs" / f"{part}.parquet", rows[20 * part : 20 * part + 20])
+    write_rows(tmp_path / "log.parquet", rows)
+    words = ("--policy", "uniform", "--json", "--mixed-arms")
+    said = parts_of(found(run("--log", "log.parquet", *words)))
+    assert parts_of(found(run("--log", "logs", *words))) == said
+    assert parts_of(found(run("--log", "logs/*.parquet", *words))) == said
+    refused(run("--log", "log.parquet", "--workers", "2", *words), "give --log FOLDER")
+    refused(run("--log", "logs", "--workers", "2", "--cluster", "tcp://a:1", *words), "--workers or --cluster")

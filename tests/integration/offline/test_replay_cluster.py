@@ -1,5 +1,6 @@
 """A log in parts is judged by real worker processes of Dask; one that is killed in the middle changes nothing."""
 
+import json
 import os
 import signal
 import threading
@@ -7,7 +8,10 @@ import time
 from dataclasses import replace
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from ragbandit.router.cli.replay import add_replay_verb
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.logs import write_rows
@@ -86,7 +90,24 @@ def test_an_error_of_a_part_is_raised_as_it_is(engine, log):
     assert caught.value.field == f"{log.path / 'bad.parquet'} row 4 pmf"
 
 
+def test_the_command_asks_a_cluster(engine, log, tmp_path, monkeypatch):
+    """`ragbandit replay --cluster` has the workers of a scheduler judge the files of a folder."""
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    add_replay_verb(app)
+    address = engine.client.scheduler.address
+    words = ["replay", "--log", str(log.path), "--policy", "fixed:deep", "--cluster", address, "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    (candidate,) = json.loads(done.stdout)["candidates"]
+    assert candidate["reward"]["value"] == replay(log, candidates=["fixed:deep"]).candidates[0].reward.value
+
+
 def test_a_cluster_that_is_not_there():
     """An address where nobody answers is refused with the address."""
-    with pytest.raises(ConfigError, match="tcp://127.0.0.1:9"), DaskEngine.cluster("tcp://127.0.0.1:9", patience_s=0.5):
+    with (
+        pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:9"),
+        DaskEngine.cluster("tcp://127.0.0.1:9", patience_s=0.5),
+    ):
         pass

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-__all__ = ["HIDDEN", "described", "is_secret_name", "shown_value", "without_keys", "without_secrets"]
+__all__ = ["HIDDEN", "described", "is_secret_name", "shown_value", "shown_variable", "without_keys", "without_secrets"]
 
 #: what stands where a setting's value is not shown
 HIDDEN: Final = "[hidden]"
@@ -122,6 +122,11 @@ def described(value: object) -> str:
     return next((name for name, kind in kinds.items() if isinstance(value, kind)), f"a {type(value).__name__}")
 
 
+def shown_variable(name: str) -> str:
+    """The name of an environment variable for a message; hidden where it may be the key itself, put in its place."""
+    return name if _VARIABLE.fullmatch(name) else HIDDEN
+
+
 def shown_value(value: object, *, path: Sequence[str]) -> object:
     """The value of a setting as it may be printed: numbers and words as they are, without what may be a secret.
 
@@ -136,7 +141,7 @@ def shown_value(value: object, *, path: Sequence[str]) -> object:
     if not isinstance(value, str):
         return value
     if path[-1].endswith("_env"):
-        return value if _VARIABLE.fullmatch(value) else HIDDEN
+        return shown_variable(value)
     if _FREE & set(path[:-1]) or any(is_secret_name(name) for name in path):
         return HIDDEN
     return without_secrets(value)

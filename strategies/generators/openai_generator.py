@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from ragbandit.router.errors import ArmFailed, ConfigError, required_module
 from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.router.plugins import check_values
+from ragbandit.router.redaction import shown_variable
 from ragbandit.router.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.openai_errors import cause_of, is_passing, is_too_long, is_unreachable, pause_asked
@@ -266,10 +267,11 @@ class OpenAiGenerator(Generator):
             return "set generator.context_tokens to what the server takes, or less"
         if is_unreachable(error):
             return "start the server, or correct generator.openai.base_url"
+        variable = shown_variable(self._options.api_key_env)
         return {
             400: "the server does not take the request: see generator.openai.fields and max_tokens_field",
-            401: f"put a valid key into the environment variable {self._options.api_key_env}",
-            403: f"put a key that may do this into the environment variable {self._options.api_key_env}",
+            401: f"put a valid key into the environment variable {variable}",
+            403: f"put a key that may do this into the environment variable {variable}",
             404: "check generator.model and generator.openai.base_url",
         }.get(getattr(error, "status_code", None) or 0)
 
@@ -324,14 +326,14 @@ def _key(options: OpenAiOptions) -> str | None:
     key = os.environ.get(options.api_key_env) or None
     if key is None and options.base_url is None and not os.environ.get(_BASE_URL):
         raise ConfigError(
-            f"OpenAI wants a key, and {options.api_key_env} is not set",
+            f"OpenAI wants a key, and {shown_variable(options.api_key_env)} is not set",
             field="generator.openai.api_key_env",
             remedy="set that variable, or generator.openai.base_url for a server of your own",
         )
     if key is not None:
         check_header_value(
             key,
-            what=options.api_key_env,
+            what=shown_variable(options.api_key_env),
             field="generator.openai.api_key_env",
             remedy="set that variable to the key alone",
         )
@@ -348,7 +350,7 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
         raise ConfigError(
             "the key does not belong here",
             field="generator.openai.headers",
-            remedy=f"put it into the environment variable {options.api_key_env}",
+            remedy=f"put it into the environment variable {shown_variable(options.api_key_env)}",
         )
     for name, value in options.headers.items():
         check_header_value(
@@ -362,7 +364,7 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
 
 def _check_address(options: OpenAiOptions) -> None:
     """Check the address of the options, or else that of the environment."""
-    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {options.api_key_env}"
+    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
     if options.base_url is None:
         if (found := os.environ.get(_BASE_URL)) is not None:
             check_address(found, field=_BASE_URL, remedy="for example http://127.0.0.1:8000/v1")

@@ -125,6 +125,17 @@ def test_misspelt(tmp_path, key):
         assert "unknown setting" in output
 
 
+def test_a_key_in_the_place_of_its_variable(tmp_path):
+    """Whoever puts the key where the name of its variable belongs reads of that setting, and not the key."""
+    openai = {"generator": {"name": "openai", "model": "m", "openai": {"api_key_env": SECRET}}}
+    output = said(tmp_path, openai, {})
+    assert "generator.openai.api_key_env" in output
+    assert SECRET not in output
+    wrong = {"base_url": "ftp://h", "headers": {"Authorization": "x"}}
+    openai["generator"]["openai"] |= wrong
+    assert SECRET not in said(tmp_path, openai, {})
+
+
 @pytest.mark.parametrize("name", ["API_KEY", "OPENAI__API_KEY", "GENERATOR__OPENAI__API_KEY", "RETRIEVER__API_KEY"])
 def test_unknown_variables(tmp_path, name):
     """A variable of no setting is named, and its value is not repeated, readable as YAML or not."""

@@ -28,7 +28,7 @@ from ragbandit.router.offline.simulation import report, simulate
 from ragbandit.router.offline.simulation.frontier import SWEEP, Point, line_of
 from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, decision_id, split_of
 from ragbandit.router.offline.simulation.table import read_table
-from ragbandit.router.policies import POLICIES
+from ragbandit.router.policies import POLICIES, with_new_ledger
 from ragbandit.router.policies.fixed import Uniform
 from ragbandit.router.serving.validation import made_outcome
 
@@ -87,6 +87,7 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
     """A Router and a Learner on SQLite, fed the same questions and ratings, decide alike and end at the same sha256."""
     table = read_table(write_table(tmp_path / "table.jsonl", made_rows(45)))
     live = make_world(policy={"name": name, "params": params}, reward={"weight": 0.04})
+    params = with_new_ledger(name, params=params)
     encoder = live.router.service.encoder
     world = SimulationData(
         table=table,
@@ -196,7 +197,7 @@ def test_params_of_config_and_command(run, tmp_path):
     done = run("--policy", "mba,fixed", "--param", "fixed.arm=multi_step", "--param", "mba.ridge=7", "--json")
     assert done.exit_code == 0, done.output
     params = {row["policy"]: row["params"] for row in json.loads(done.stdout)}
-    assert params["mba"] == {"ridge": 7, "epsilon_min": 0.1}
+    assert params["mba"] == {"block": 256, "ridge": 7, "epsilon_min": 0.1}
     assert params["fixed"] == {"arm": "multi_step"}
 
 

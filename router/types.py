@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CANCELLED",
     "COST_TERMS",
+    "ERASED",
     "IMPORTED",
     "MAX_TEXT",
     "Aggregate",
@@ -94,6 +95,8 @@ CANCELLED: Final = "cancelled"
 #: stop reason of an outcome that came with a log; facts of a decision and made_by of an outcome have the log's format
 #: under this key where they were made elsewhere: such a draw cannot be made again
 IMPORTED: Final = "imported"
+#: in the facts of a decision whose texts were erased: "texts", or "texts and features"
+ERASED: Final = "erased"
 
 #: longest question, answer or error that is kept, in characters
 MAX_TEXT: Final = 100_000

@@ -55,6 +55,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "retire",
         "Let no decision wait for a ledger any more, and remove those that do; what it has learned stays readable.",
     ),
+    "erase": (
+        "erase",
+        "Blank the texts of decisions, in the database and in the archive: questions, answers, traces, labels.",
+    ),
     "simulate": (
         "offline",
         "Learn from a full-information table as live traffic would, then judge on rows not learned.",

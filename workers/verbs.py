@@ -60,6 +60,12 @@ def _add_retire(app: typer.Typer) -> None:
     add_retire(app)
 
 
+def _add_erase(app: typer.Typer) -> None:
+    from ragbandit.router.cli.erase import add_erase
+
+    add_erase(app)
+
+
 def _add_offline(app: typer.Typer) -> None:
     from ragbandit.router.cli.simulate import add_offline_verbs
 
@@ -104,6 +110,7 @@ SECTIONS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "facts": _add_facts,
     "archive": _add_archive,
     "retire": _add_retire,
+    "erase": _add_erase,
     "offline": _add_offline,
     "logs": _add_logs,
     "replay": _add_replay,

@@ -22,7 +22,7 @@ from ragbandit.router.storage.archive.moving import archivable, archive
 from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.leases import Lease
 
-__all__ = ["add_archive"]
+__all__ = ["add_archive", "alone"]
 
 #: A process that died while it archived lets another one begin after that long. No transaction of it takes longer.
 LEASE_S = 300.0
@@ -52,7 +52,7 @@ def _archive(
             facts = {"before": datetime.fromtimestamp(limit, UTC).isoformat(timespec="seconds"), "archivable": count}
             if not dry_run:
                 root = to or settings.archive_root
-                with _alone(ledger.database) as prolong, bars(errors) as progress:
+                with alone(ledger.database) as prolong, bars(errors) as progress:
 
                     def report(done: int) -> None:
                         prolong()
@@ -64,7 +64,7 @@ def _archive(
 
 
 @contextlib.contextmanager
-def _alone(database: Database) -> Iterator[Callable[[], None]]:
+def alone(database: Database) -> Iterator[Callable[[], None]]:
     """Hold the lease of the archive; the block calls what it is given now and then, which prolongs it.
 
     Raises NotReady where another process archives.

@@ -20,6 +20,7 @@ from ragbandit.router.cli.console import (
     listen_on,
     print_json,
 )
+from ragbandit.router.cli.erase import add_erase
 from ragbandit.router.cli.inspect import add_facts
 from ragbandit.router.cli.remote import add_calls
 from ragbandit.router.cli.retire import add_retire
@@ -48,6 +49,7 @@ def add_verbs(app: typer.Typer, *, check: Check, check_more: Check = lambda _: N
     add_facts(app)
     add_archive(app)
     add_retire(app)
+    add_erase(app)
 
 
 def add_service(app: typer.Typer, *, check: Check) -> None:

@@ -19,6 +19,7 @@ from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.comparison import apart_from, told
 from ragbandit.router.learning.deep_check import check_deep
 from ragbandit.router.learning.draw_check import check_draws, decided_before
+from ragbandit.router.learning.lessons import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.learning.verdict import Verdict
 from ragbandit.router.policies import make_policy
@@ -208,6 +209,10 @@ def _replay(
     )
     if not verdict.live_sha256 or verdict.live_sha256 == verdict.replay_sha256:
         return replay.passed
+    if verdict.not_relearnable:
+        lost = f"{verdict.not_relearnable} updates cannot be learned again, since what they learned from was erased"
+        verdict.note(f"{lost}: the policy is not compared with its ledger; snapshots and checkpoints go on")
+        return None
     if verdict.live_sha256 == live.sha256 and tolerance_of(policy) > 0.0:
         apart = apart_from(policy, files=files, info=live)
         if apart <= tolerance_of(policy):
@@ -259,8 +264,11 @@ class _Replay:
                 verdict.ledger_mismatches += 1
                 verdict.note(f"update {update.seq}: {wrong}")
             if self.policy is not None and update.seq <= self.upto:
+                if is_erased_for(self.policy, decision):
+                    verdict.not_relearnable += 1
+                    continue
                 verdict.refused += not apply(self.policy, update)
-                if update.seq in self._due:
+                if update.seq in self._due and not verdict.not_relearnable:
                     self._compare(self._due[update.seq], policy=self.policy)
 
     def _compare(self, checkpoint: Checkpoint, *, policy: Policy) -> None:

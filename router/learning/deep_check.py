@@ -9,7 +9,7 @@ from sqlalchemy import select
 from ragbandit.router.errors import RagBanditError, SnapshotError, StoreError
 from ragbandit.router.learning.comparison import apart_from, told
 from ragbandit.router.learning.draw_check import pages
-from ragbandit.router.learning.lessons import lessons
+from ragbandit.router.learning.lessons import is_erased_for, lessons
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.learning.verdict import Verdict
 from ragbandit.router.policies import make_policy
@@ -52,7 +52,13 @@ def check_deep(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> Non
         if not policy.deterministic:
             verdict.note(f"{algorithm} does not give the same pmf twice: its decisions are not made again")
             continue
+        erased = _first_erased(ledger, policy=policy) if verdict.erased else None
         for info in sorted(infos, key=lambda one: (one.last_seq, one.version)):
+            if erased is not None and info.last_seq >= erased:
+                verdict.note(
+                    f"update {erased} was erased for {algorithm}: pmfs of its versions from there on stay as logged"
+                )
+                break
             try:
                 for update in lessons(ledger, policy=policy, after=position, upto=info.last_seq):
                     apply(policy, update)
@@ -62,6 +68,12 @@ def check_deep(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> Non
                 break
             position = max(position, info.last_seq)
             _check_version(ledger, files=files, info=info, policy=policy, verdict=verdict)
+
+
+def _first_erased(ledger: Ledger, *, policy: Policy) -> int | None:
+    """The first update that this policy cannot learn again; None if there is none."""
+    pairs = ledger.read_with_decisions(after=0)
+    return next((update.seq for update, decision in pairs if is_erased_for(policy, decision)), None)
 
 
 def _check_unknown(ledger: Ledger, *, version: str, verdict: Verdict) -> None:
@@ -91,6 +103,9 @@ def _check_version(
         if IMPORTED in decision.facts:
             continue
         verdict.deep_decisions += 1
+        if is_erased_for(policy, decision):
+            verdict.not_checkable += 1
+            continue
         if decision.fault is not None:
             continue  # the pmf was the fallback's: the draw check has covered it
         made = _made_again(decision, policy=policy)

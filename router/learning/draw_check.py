@@ -11,7 +11,7 @@ from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.rows import decision_value
 from ragbandit.router.storage.tables import decisions
-from ragbandit.router.types import IMPORTED, Decision
+from ragbandit.router.types import ERASED, IMPORTED, Decision
 
 __all__ = ["check_draws", "decided_before", "draw_fault", "pages"]
 
@@ -33,6 +33,7 @@ def check_draws(ledger: Ledger, *, since: float | None, verdict: Verdict, progre
         verdict.decisions += 1
         elsewhere = IMPORTED in decision.facts
         verdict.made_elsewhere += elsewhere
+        verdict.erased += ERASED in decision.facts
         wrong = None if elsewhere else draw_fault(decision)
         if wrong:
             verdict.propensity_mismatches += 1

@@ -9,9 +9,9 @@ from ragbandit.router.policies import configured_policy
 from ragbandit.router.policies.base import Policy, is_lean
 from ragbandit.router.storage.lean_updates import lean_updates
 from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.types import Update
+from ragbandit.router.types import ERASED, Decision, Update
 
-__all__ = ["lessons", "policy_of"]
+__all__ = ["is_erased_for", "lessons", "policy_of"]
 
 
 def policy_of(settings: PolicySettings, *, registered: Mapping[str, Any] | None) -> Policy:
@@ -27,3 +27,10 @@ def policy_of(settings: PolicySettings, *, registered: Mapping[str, Any] | None)
 def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = None) -> Iterator[Update]:
     """The updates with seq > after (and <= upto), in order, with as much of each as this policy learns from."""
     return lean_updates(ledger, after=after, upto=upto) if is_lean(policy) else ledger.read(after=after, upto=upto)
+
+
+def is_erased_for(policy: Policy, decision: Decision) -> bool:
+    """Whether what this policy needs of the decision was erased."""
+    erased = decision.facts.get(ERASED)
+    features_gone = erased == "texts and features" and "features" in policy.needs
+    return features_gone or (erased is not None and "text" in policy.needs)

@@ -43,16 +43,20 @@ class Verdict:
     #: decisions made before that, and updates up to there: not checked again
     skipped_decisions: int = 0
     skipped_updates: int = 0
+    #: decisions whose texts, or texts and features, were erased on request
+    erased: int = 0
+    #: updates of the live policy that cannot be learned again, since what they were learned from was erased
+    not_relearnable: int = 0
     #: counters that differ from what is in the tables
     counter_mismatches: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """No difference anywhere, but for rounding."""
+        """No difference anywhere, but for rounding and for what was erased."""
         differences = self.propensity_mismatches + self.ledger_mismatches + self.deep_mismatches
         differences += self.counter_mismatches + self.chain_mismatches
-        same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
+        same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None or self.not_relearnable > 0
         return differences == 0 and same and not self.broken
 
     @property

@@ -31,6 +31,7 @@ __all__ = [
     "closures",
     "counters",
     "decisions",
+    "erasures",
     "feedback",
     "leases",
     "metadata",
@@ -42,9 +43,9 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0006"
+SCHEMA_REVISION = "0007"
 #: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
-OLDEST_REVISION = "0006"
+OLDEST_REVISION = "0007"
 
 metadata = MetaData()
 
@@ -256,4 +257,18 @@ counters = Table(
     Column("name", String(24), primary_key=True),
     Column("shard", Integer, primary_key=True, autoincrement=False, comment="summed when read"),
     Column("value", LONG, nullable=False),
+)
+
+erasures = Table(
+    "erasures",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("selection", Text, nullable=False, comment="JSON object: decision, tenant, before"),
+    Column("features", Boolean, nullable=False, comment="features too"),
+    Column("asked_at", Double, nullable=False),
+    Column("finished_at", Double, comment="NULL: it was interrupted, or goes on"),
+    Column("erased_to", ID, nullable=False, comment="id of the last decision that was looked at"),
+    Column("decisions", LONG, nullable=False, comment="erased in the database"),
+    Column("waiting", LONG, nullable=False, comment="of these, closed by it"),
+    Column("archived", LONG, nullable=False, comment="erased in the archive"),
 )

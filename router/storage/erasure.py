@@ -1,0 +1,304 @@
+"""Erasure: texts about decisions become blank, in the database and in the archive; what was learned stays.
+
+Blank are the question, its context, the answer, the trace, messages of errors, labels, and texts among the policy's
+facts; features too where that is asked. Probabilities, the arm, rewards, costs, ratings and the order of the ledger
+stay. A decision that still waits is closed: nothing can be learned of it any more, and no worker answers it.
+
+An erasure is a row of `erasures`, written before anything is erased, with how far it has come. The same request again
+goes on with one that was interrupted; an erased decision says so in its facts (`types.ERASED`), so that `verify` tells
+it from a damaged one.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.storage.archive.moving import change_segment
+from ragbandit.router.storage.archive.reading import segments
+from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment
+from ragbandit.router.storage.bulk_insert import insert_new
+from ragbandit.router.storage.counters import Moves, moving
+from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.rows import Row, canonical
+from ragbandit.router.storage.tables import (
+    cancellations,
+    closures,
+    decisions,
+    erasures,
+    feedback,
+    outcomes,
+    waiting,
+)
+from ragbandit.router.types import ERASED, IMPORTED
+
+__all__ = ["Erased", "Selection", "erasable", "erase"]
+
+#: decisions that one transaction looks at
+BATCH: Final = 500
+_REASON: Final = "erased before it was learned"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """The decisions that are meant: all of what is given must hold. Raises InvalidInput where nothing is given."""
+
+    decision: str | None = None
+    tenant: str | None = None
+    #: made before that time, seconds since 1970
+    before: float | None = None
+
+    def __post_init__(self) -> None:
+        if all(value is None for value in asdict(self).values()):
+            raise InvalidInput("nothing says what to erase", remedy="give --decision, --tenant or --before")
+
+    def rows(self) -> ColumnElement[bool]:
+        """As a condition on `decisions`."""
+        found = []
+        if self.decision is not None:
+            found.append(decisions.c.id == self.decision)
+        if self.tenant is not None:
+            found.append(decisions.c.tenant == self.tenant)
+        if self.before is not None:
+            found.append(decisions.c.made_at < self.before)
+        return and_(*found)
+
+    def has(self, row: Mapping[str, Any]) -> bool:
+        """As a test of one row."""
+        return (
+            self.decision in (None, row["id"])
+            and self.tenant in (None, row["tenant"])
+            and (self.before is None or row["made_at"] < self.before)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Erased:
+    """What an erasure has blanked, or would blank."""
+
+    #: in the database
+    decisions: int
+    #: of these, the ones that a ledger still waited for: they are closed
+    waiting: int
+    #: in the archive
+    archived: int
+
+
+def erasable(database: Database, selection: Selection) -> Erased:
+    """What `erase` would blank now; nothing is changed."""
+    waits = select(waiting.c.decision_id).distinct().join(decisions, decisions.c.id == waiting.c.decision_id)
+    with database.read() as connection:
+        here = connection.execute(select(func.count()).select_from(decisions).where(selection.rows())).scalar_one()
+        subquery = waits.where(selection.rows()).subquery()
+        unfinished = connection.execute(select(func.count()).select_from(subquery)).scalar_one()
+        sealed = segments(connection)
+    archived = sum(selection.has(row) for one in sealed for row in read_segment(one, tables=[decisions])["decisions"])
+    return Erased(decisions=int(here), waiting=int(unfinished), archived=archived)
+
+
+def erase(
+    database: Database,
+    selection: Selection,
+    *,
+    features: bool,
+    now: float,
+    progress: Callable[[int], None] = lambda _erased: None,
+) -> Erased:
+    """Blank what is selected; one process at a time may call it, and none may archive meanwhile.
+
+    features: also the vectors that policies learned from. They cannot learn those updates again then; snapshots and
+    checkpoints go on. progress: told after every batch how many decisions are blank. Raises StoreError.
+    """
+    number, after, done = _begun(database, selection, features=features, now=now)
+    while True:
+        step = _erase_batch(database, number, selection, after=after, features=features, now=now)
+        if step is None:
+            break
+        after, done = step[0], replace(done, decisions=done.decisions + step[1], waiting=done.waiting + step[2])
+        progress(done.decisions)
+    archived = 0
+    with database.read() as connection:
+        sealed = segments(connection)
+    for segment in sealed:
+        archived += _erase_segment(database, segment, selection, features=features)
+        progress(done.decisions + archived)
+    done = replace(done, archived=archived)
+    with database.write() as connection:
+        ended = {"finished_at": now, "archived": archived}
+        connection.execute(update(erasures).where(erasures.c.number == number).values(**ended))
+    if database.is_sqlite:
+        _fold_log(database)
+    return done
+
+
+def _fold_log(database: Database) -> None:
+    """SQLite's log of changes has the texts until it is folded into the file. What is read meanwhile keeps it."""
+    raw = database.engine.raw_connection()
+    try:
+        cursor = raw.cursor()
+        cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        cursor.close()
+    finally:
+        raw.close()
+
+
+def _begun(database: Database, selection: Selection, *, features: bool, now: float) -> tuple[int, str, Erased]:
+    """The number of the erasure, the last decision that it has looked at, and what it has erased so far."""
+    asked = canonical(asdict(selection))
+    with database.write() as connection:
+        same = erasures.c.finished_at.is_(None), erasures.c.selection == asked, erasures.c.features == features
+        row = connection.execute(select(erasures).where(*same)).mappings().first()
+        if row is not None:
+            done = Erased(decisions=row["decisions"], waiting=row["waiting"], archived=0)
+            return row["number"], row["erased_to"], done
+        number = 1 + int(connection.execute(select(func.coalesce(func.max(erasures.c.number), 0))).scalar_one())
+        new = {
+            "number": number,
+            "selection": asked,
+            "features": features,
+            "asked_at": now,
+            "erased_to": "",
+            "decisions": 0,
+            "waiting": 0,
+            "archived": 0,
+        }
+        connection.execute(insert(erasures), [new])
+    return number, "", Erased(decisions=0, waiting=0, archived=0)
+
+
+def _erase_batch(
+    database: Database, number: int, selection: Selection, *, after: str, features: bool, now: float
+) -> tuple[str, int, int] | None:
+    """The last id that was looked at, how many were erased and how many of these waited; None after the last."""
+    with database.write() as connection, moving(connection, shard=database.shard) as moves:
+        if database.is_sqlite:
+            connection.exec_driver_sql("PRAGMA secure_delete=ON")  # what is overwritten is not left in free pages
+        window = select(decisions.c.id).where(decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
+        if selection.decision is not None:
+            window = window.where(decisions.c.id == selection.decision)
+        ids = connection.execute(window).scalars().all()
+        if not ids:
+            return None
+        columns = decisions.c["id", "policy", "run_by", "facts", "fault"]
+        chosen = select(*columns).where(decisions.c.id > after, decisions.c.id <= ids[-1], selection.rows())
+        rows = connection.execute(chosen.order_by(decisions.c.id).with_for_update()).mappings().all()
+        waited = _close(connection, rows, moves=moves, now=now) if rows else 0
+        if rows:
+            _blank_rows(connection, rows, features=features)
+        counted = {"decisions": erasures.c.decisions + len(rows), "waiting": erasures.c.waiting + waited}
+        place = update(erasures).where(erasures.c.number == number)
+        connection.execute(place.values(erased_to=ids[-1], **counted))
+    return ids[-1], len(rows), waited
+
+
+def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> int:
+    """Close what any ledger still waits for, and cancel what no worker has answered; how many decisions waited."""
+    made = {row["id"]: row for row in rows}
+    here = waiting.c.decision_id.in_(made)
+    # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
+    locked = connection.execute(
+        select(waiting).where(here).order_by(waiting.c.decision_id, waiting.c.policy).with_for_update()
+    )
+    waits = locked.mappings().all()
+    if not waits:
+        return 0
+    connection.execute(delete(waiting).where(here))
+    moves.waiting(waits, sign=-1)
+    common = {"state": "closed", "field": None, "reason": _REASON, "made_at": now}
+    closed = [{"policy": one["policy"], "decision_id": one["decision_id"], **common} for one in waits]
+    connection.execute(insert(closures), closed)
+    moves.closures(closed)
+    unanswered = {w["decision_id"] for w in waits if w["run_by"] == "worker" and not w["has_outcome"]}
+    asked = [{"decision_id": key, "asked_at": now} for key in sorted(unanswered)]
+    insert_new(connection, cancellations, asked, key="decision_id")
+    own = [w["decision_id"] for w in waits if made[w["decision_id"]]["policy"] == w["policy"]]
+    late = update(feedback).where(feedback.c.decision_id.in_(own), ~feedback.c.late).values(late=True)
+    moves.add("late_feedback", connection.execute(late).rowcount)
+    return len({one["decision_id"] for one in waits})
+
+
+def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
+    ids = [row["id"] for row in rows]
+    blank = [
+        {"key": row["id"], **{f"new_{name}": value for name, value in _blank_decision(row, features=features).items()}}
+        for row in rows
+    ]
+    names = [name.removeprefix("new_") for name in blank[0] if name != "key"]
+    changed: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
+    connection.execute(update(decisions).where(decisions.c.id == bindparam("key")).values(changed), blank)
+    error = case((outcomes.c.error.is_(None), None), else_=ERASED)
+    texts = {"answer": None, "trace": "[]", "error": error}
+    connection.execute(update(outcomes).where(outcomes.c.decision_id.in_(ids)).values(texts))
+    labels = feedback.c.decision_id.in_(ids), feedback.c.kind == "label"
+    connection.execute(update(feedback).where(*labels).values(value="[]"))
+    named = closures.c.decision_id.in_(ids), closures.c.state == "quarantined"
+    connection.execute(update(closures).where(*named).values(reason=ERASED))
+
+
+def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
+    """The columns of a row of `decisions` that change."""
+    try:
+        facts = json.loads(row["facts"])
+    except ValueError:  # a damaged row has the same right to be forgotten
+        facts = {}
+    gone = features or facts.get(ERASED) == "texts and features"
+    kept = {name: facts[name] for name in (IMPORTED,) if name in facts}
+    known = {**_without_texts(facts), **kept, ERASED: "texts and features" if gone else "texts"}
+    blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(known)}
+    blank["fault"] = None if row["fault"] is None else ERASED
+    return blank | ({"features": None} if features else {})
+
+
+def _without_texts(value: Any) -> Any:
+    """JSON without its texts: a policy may log what a model wrote."""
+    if isinstance(value, dict):
+        return {name: _without_texts(item) for name, item in value.items() if not isinstance(item, str)}
+    if isinstance(value, list):
+        return [_without_texts(item) for item in value if not isinstance(item, str)]
+    return value
+
+
+def _erase_segment(database: Database, segment: Segment, selection: Selection, *, features: bool) -> int:
+    """Write a segment anew without the texts that are selected; how many of its decisions they were about."""
+    whole = replace(segment, kept=frozenset())  # the file has the texts also of what stayed in the database
+    rows = read_segment(whole, tables=[decisions])["decisions"]
+    chosen = {row["id"] for row in rows if selection.has(row)}
+    if not chosen:
+        return 0
+    tables = {"decisions": rows, **read_segment(whole, tables=[t for t in ARCHIVED if t is not decisions])}
+    blank: dict[str, list[dict[str, Any]]] = {}
+    for table in ARCHIVED:
+        key = decision_key(table)
+        blank[table.name] = [
+            {**row, **_blank_archived(table.name, row, features=features)} if row[key] in chosen else row
+            for row in tables[table.name]
+        ]
+    change_segment(database, segment, blank)
+    return len(chosen - segment.kept)
+
+
+def _blank_archived(table: str, row: Mapping[str, Any], *, features: bool) -> dict[str, Any]:
+    if table == "decisions":
+        return _blank_decision(row, features=features)
+    if table == "outcomes":
+        return {"answer": None, "trace": "[]", "error": None if row["error"] is None else ERASED}
+    if table == "feedback" and row["kind"] == "label":
+        return {"value": "[]"}
+    if table == "closures" and row["state"] == "quarantined":
+        return {"reason": ERASED}
+    return {}

@@ -1,0 +1,197 @@
+"""Erasure: texts are gone from database, file and archive; what was learned stays, and verify says what was erased."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.storage import erasure
+from ragbandit.router.storage.archive.moving import archive
+from ragbandit.router.storage.counters import counted, kept
+from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
+from ragbandit.router.storage.tables import closures, decisions, erasures, feedback, outcomes
+from ragbandit.router.types import ERASED, CallFailed, Query, Retrieved
+
+SECRET = "Zygmunt-Przybylski"
+TABLES = (decisions, outcomes, feedback, closures)
+
+
+@pytest.fixture
+def world(make_world, database_url):
+    return make_world(database_url=database_url)
+
+
+def told(world, *, tenant: str = "default", learned: bool = True, ours: bool = False):
+    """A decision with the secret in every text of it."""
+    query = Query(text=f"who is {SECRET}?", context={"user": SECRET}, tenant=tenant)
+    decision = world.router.submit(query, run_by="worker" if ours else "caller").result(30)
+    if learned:
+        trace = (
+            Retrieved(query=SECRET, ids=("a",), scores=(1.0,), seconds=0.5),
+            CallFailed(purpose="x", error=SECRET, seconds=1.0),
+        )
+        made = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer=SECRET, steps=1.0)
+        world.store.add_outcome(replace(made, trace=trace, run_by=decision.run_by))
+        world.feedback(decision, label=[SECRET])
+        world.learn()
+    return decision
+
+
+def texts(world) -> str:
+    """Everything that the tables have."""
+    with world.database.read() as connection:
+        return "\n".join(str(row) for table in TABLES for row in connection.execute(select(table)))
+
+
+def assert_counters(world) -> None:
+    with world.database.read() as connection:
+        assert kept(connection, label="main") == counted(connection, label="main")
+    assert world.counters().balanced
+
+
+def test_texts_are_gone_and_the_ledger_stays(world):
+    """Of one decision every text is blank; reward, propensity, rating and seq stay, and verify counts it as erased."""
+    gone, stays = told(world), told(world, tenant="other")
+    before = [dict(row) for row in world.updates()]
+    assert erase(world.database, Selection(decision=gone.id), features=False, now=9.0) == Erased(
+        decisions=1, waiting=0, archived=0
+    )
+    record = world.router.decision(gone.id)
+    assert (record.decision.query.text, record.decision.query.context) == ("", {})
+    assert (record.outcome.answer, record.outcome.trace) == (None, ())
+    assert [note.value for note in record.feedback] == [()]
+    assert (record.decision.pmf, record.decision.arm, record.reward) == (gone.pmf, gone.arm, record.reward)
+    assert record.decision.features is not None
+    assert [dict(row) for row in world.updates()] == before
+    assert SECRET in world.router.decision(stays.id).decision.query.text
+    verdict = world.router.verify(deep=True)
+    assert (verdict.ok, verdict.erased, verdict.replay_sha256) == (True, 1, verdict.live_sha256)
+    assert_counters(world)
+
+
+def test_nothing_is_left_in_the_file(make_world):
+    """Neither the SQLite file nor its log has a byte of the text any more."""
+    world = make_world()
+    told(world)
+    folder = Path(world.settings.data_dir)
+    assert any(SECRET.encode() in file.read_bytes() for file in folder.glob("ragbandit.db*"))
+    world.router.close()
+    erase(world.database, Selection(tenant="default"), features=False, now=9.0)
+    world.database.close()
+    assert not any(SECRET.encode() in file.read_bytes() for file in folder.glob("ragbandit.db*"))
+
+
+def test_by_tenant_and_by_time(world, monkeypatch):
+    """A tenant's decisions before a time are erased in batches, and nobody else's; a dry run counts the same."""
+    monkeypatch.setattr(erasure, "BATCH", 2)
+    told(world, tenant="a")
+    told(world, tenant="b")
+    world.now += 100
+    told(world, tenant="a")
+    selection = Selection(tenant="a", before=world.now)
+    assert erasable(world.database, selection) == Erased(decisions=1, waiting=0, archived=0)
+    assert erase(world.database, selection, features=False, now=9.0).decisions == 1
+    with world.database.read() as connection:
+        rows = connection.execute(
+            select(decisions.c.tenant, decisions.c.text).order_by(decisions.c.made_at, decisions.c.tenant)
+        ).all()
+        erased = connection.execute(select(erasures)).mappings().all()
+    assert [(row.tenant, row.text == "") for row in rows] == [("a", True), ("b", False), ("a", False)]
+    assert [(json.loads(row["selection"])["tenant"], row["decisions"], row["finished_at"]) for row in erased] == [
+        ("a", 1, 9.0)
+    ]
+
+
+def test_nothing_given_erases_nothing():
+    """A selection of everything is refused."""
+    with pytest.raises(InvalidInput, match="what to erase"):
+        Selection()
+
+
+def test_what_waits_is_closed(world):
+    """A decision that waits is closed and never learned, and the worker that takes it is told that it is cancelled."""
+    judged, asked = told(world, learned=False), told(world, learned=False, ours=True)
+    world.feedback(judged, label=[SECRET])
+    found = erase(world.database, Selection(tenant="default"), features=False, now=9.0)
+    assert (found.decisions, found.waiting) == (2, 2)
+    assert {world.router.decision(one.id).state for one in (judged, asked)} == {"closed"}
+    assert world.store.answer_task(asked.id).cancelled
+    assert world.learn() == 0
+    assert SECRET not in texts(world)
+    assert world.router.decision(judged.id).late == {note.id for note in world.router.decision(judged.id).feedback}
+    assert_counters(world)
+
+
+def test_it_goes_on_after_it_was_cut_off(world, monkeypatch):
+    """The same request again goes on after the last batch, as the same erasure, and counts all of it."""
+    monkeypatch.setattr(erasure, "BATCH", 2)
+    for _ in range(5):
+        told(world)
+    selection = Selection(before=world.now + 1)
+
+    def dies(_done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        erase(world.database, selection, features=False, now=9.0, progress=dies)
+    assert SECRET in texts(world)
+    assert erase(world.database, selection, features=False, now=10.0).decisions == 5
+    assert SECRET not in texts(world)
+    with world.database.read() as connection:
+        assert [row.decisions for row in connection.execute(select(erasures.c.decisions))] == [5]
+
+
+def test_without_features_the_policy_goes_on(world):
+    """Where features are erased verify says how many updates cannot be learned again, and learning goes on."""
+    gone = told(world)
+    told(world, tenant="other")
+    erase(world.database, Selection(decision=gone.id), features=True, now=9.0)
+    assert world.router.decision(gone.id).decision.features is None
+    verdict = world.router.verify(deep=True)
+    assert (verdict.ok, verdict.erased, verdict.not_relearnable) == (True, 1, 1)
+    assert any("cannot be learned again" in note for note in verdict.notes)
+    told(world)
+    assert world.counters().learned == 3
+    assert world.router.verify().ok
+
+
+def test_damage_is_not_taken_for_erasure(world):
+    """Features that are missing without an erasure are a fault."""
+    gone = told(world)
+    world.write(update(decisions).where(decisions.c.id == gone.id).values(features=None))
+    verdict = world.router.verify()
+    assert (verdict.ok, verdict.erased, verdict.not_relearnable) == (False, 0, 0)
+
+
+def test_the_archive_is_erased(world, tmp_path):
+    """Texts of archived decisions are gone from the files, and the segments' seals still fit."""
+    pytest.importorskip("pyarrow")
+    for _ in range(4):
+        told(world)
+    folder = tmp_path / "archive"
+    archive(world.database, root=str(folder), before=world.now + 1, now=world.now)
+    selection = Selection(tenant="default")
+    assert erasable(world.database, selection) == Erased(decisions=1, waiting=0, archived=3)
+    found = erase(world.database, selection, features=False, now=9.0)
+    assert (found.decisions, found.archived) == (1, 3)
+    read = [update for update, _ in world.ledger.read_with_decisions(after=0)]
+    assert [one.query.text for one in read] == [""] * 4
+    assert all(one.features is not None for one in read)
+    assert world.router.verify().ok
+
+
+def test_facts_keep_numbers_and_lose_texts():
+    """What a policy logged keeps its numbers; what a model wrote goes."""
+    facts = {"reply": SECRET, "price": 0.5, "heads": [1, SECRET, {"note": SECRET, "n": 2}], "imported": "jsonl"}
+    blank = erasure._blank_decision({"facts": json.dumps(facts), "fault": f"no {SECRET}"}, features=False)
+    assert json.loads(blank["facts"]) == {
+        "price": 0.5,
+        "heads": [1, {"n": 2}],
+        "imported": "jsonl",
+        ERASED: "texts",
+    }
+    assert SECRET not in blank["fault"]

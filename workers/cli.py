@@ -40,7 +40,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "verify": (
         "facts",
-        "Draw every decision again and learn the ledger again from nothing; exit code 1 on any difference.",
+        "Draw decisions again and learn the ledger again; exit code 1 on any difference.",
     ),
     "quarantine": ("facts", "Decisions that could not be learned, and why."),
     "recount": (

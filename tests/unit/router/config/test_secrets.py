@@ -223,21 +223,27 @@ def test_validate(tmp_path, monkeypatch, as_json):
     assert "did you mean database_url?" in " ".join(done.output.split())
 
 
-def test_a_start_that_fails(settings, capfd):
+@pytest.fixture
+def restored_log():
+    """Logging is after the test as it was before."""
+    root, ours = logging.getLogger(), logging.getLogger("ragbandit")
+    before = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:], root.level, ours.level = before
+
+
+def test_a_start_that_fails(settings, capfd, restored_log):
     """A database or a Redis that cannot be reached is named in errors, status and log without its password."""
     set_up_log("DEBUG")
-    try:
-        database = f"postgresql+psycopg://someone:{SECRET}@127.0.0.1:1/name?sslpassword={SECRET}&connect_timeout=2"
-        with pytest.raises(RagBanditError) as caught:
-            Router.open(settings(database_url=database))
-        logging.getLogger("ragbandit").error("it failed", exc_info=caught.value)
-        with Router.open(settings(redis_url=f"redis://:{SECRET}@127.0.0.1:1/0")) as router:
-            decision = router.route("Who wrote Dracula?")
-            router.request_answer(decision)
-            parts = router.parts()
-        router.jobs.close()
-    finally:
-        logging.getLogger().handlers.clear()
+    database = f"postgresql+psycopg://someone:{SECRET}@127.0.0.1:1/name?sslpassword={SECRET}&connect_timeout=2"
+    with pytest.raises(RagBanditError) as caught:
+        Router.open(settings(database_url=database))
+    logging.getLogger("ragbandit").error("it failed", exc_info=caught.value)
+    with Router.open(settings(redis_url=f"redis://:{SECRET}@127.0.0.1:1/0")) as router:
+        decision = router.route("Who wrote Dracula?")
+        router.request_answer(decision)
+        parts = router.parts()
+    router.jobs.close()
     told = capfd.readouterr().err
     assert "it failed" in told
     assert "Redis" in told
@@ -245,18 +251,15 @@ def test_a_start_that_fails(settings, capfd):
         assert SECRET not in text
 
 
-def test_log_lines(capfd):
+def test_log_lines(capfd, restored_log):
     """A fact or a traceback with a URL that holds a password is logged without it."""
     set_up_log()
+    log = logging.getLogger("ragbandit.test")
+    log.info("asked %s", FORMS[0], extra={"reason": FORMS[3], "headers": {"authorization": f"Bearer {SECRET}"}})
     try:
-        log = logging.getLogger("ragbandit.test")
-        log.info("asked %s", FORMS[0], extra={"reason": FORMS[3], "headers": {"authorization": f"Bearer {SECRET}"}})
-        try:
-            raise RuntimeError(f"cannot connect to {FORMS[1]}")
-        except RuntimeError:
-            log.exception("failed")
-    finally:
-        logging.getLogger().handlers.clear()
+        raise RuntimeError(f"cannot connect to {FORMS[1]}")
+    except RuntimeError:
+        log.exception("failed")
     told = capfd.readouterr().err
     assert told.count("\n") > 4
     assert "db.example" in told

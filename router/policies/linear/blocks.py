@@ -51,6 +51,9 @@ _MOST_UNITS: Final = 2.0**22
 #: a block has at most this share of the memory's rows: within a block rows count alike
 _SHARE_OF_MEMORY: Final = 16
 
+#: rows and columns of a product that OpenBLAS does not spread over threads: up to 2^18 multiplications
+_TILE: Final = 64
+
 Units = npt.NDArray[np.float32]
 
 
@@ -333,5 +336,21 @@ def _gram(block: _Block) -> Matrix:
     units[:, 1:] = block.units[: block.rows]
     scale = np.full(units.shape[1], _UNIT / math.sqrt(units.shape[1] - 1))
     scale[0] = 1.0
-    gram: Matrix = (units.T @ units) * (scale[:, None] * scale[None, :])
+    gram: Matrix = _exact_gram(units) * (scale[:, None] * scale[None, :])
+    return gram
+
+
+def _exact_gram(units: Matrix) -> Matrix:
+    """X^T X of whole numbers (rows, n), in tiles so small that BLAS uses the calling thread alone.
+
+    Its other threads would spin for milliseconds after every call, on cores that routers and workers need.
+    """
+    across, gram = np.ascontiguousarray(units.T), np.zeros((units.shape[1], units.shape[1]))
+    places = [slice(start, start + _TILE) for start in range(0, len(gram), _TILE)]
+    for at, rows in enumerate(places):
+        for columns in places[at:]:
+            tile = gram[rows, columns]
+            for some in range(0, len(units), _TILE):
+                tile += across[rows, some : some + _TILE] @ units[some : some + _TILE, columns]
+            gram[columns, rows] = tile.T
     return gram

@@ -1,15 +1,17 @@
 """Middleware: requests over a limit are refused before their body is read, and every reply is counted."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.read_delay import WAITED_S
 from ragbandit.router.api.responses import JsonReply, error_body, refusal
-from ragbandit.router.errors import Overloaded
+from ragbandit.router.errors import NotReady, Overloaded
 from ragbandit.router.serving.router import Queue, Router
 
 __all__ = ["LimitsMiddleware"]
@@ -23,6 +25,9 @@ _QUEUES: Final[Mapping[str, tuple[Queue, ...]]] = {
     "/v1/feedback": ("feedback",),
     "/v1/feedback/batch": ("feedback",),
 }
+
+
+_ENDING: Final = NotReady("the service ends before this is done", remedy="try again with the same id")
 
 
 class LimitsMiddleware:
@@ -43,7 +48,7 @@ class LimitsMiddleware:
         router: Router = self.state.router
         server = router.settings.server
         limit = server.max_batch_bytes if scope["path"].endswith("/batch") else server.max_body_bytes
-        seen = 0
+        seen, started = 0, False
 
         async def bounded() -> Message:
             nonlocal seen
@@ -54,26 +59,39 @@ class LimitsMiddleware:
             return message
 
         async def counted(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
-                path = getattr(scope.get("route"), "path", None) or refused_path or "unknown"
+                started = True
+                path = getattr(scope.get("route"), "path", None) or overloaded or "unknown"
                 self.state.metrics.requests.labels(path, message["status"]).inc()
             await send(message)
 
-        refused_path = None
+        overloaded, refused = "", self._refusal(scope, limit=limit)
+        if refused is not None:
+            overloaded = scope["path"] if refused.status_code != 413 else ""
+            await refused(scope, receive, counted)
+            return
+        try:
+            await self.app(scope, bounded, counted)
+        except asyncio.CancelledError:  # by the server, which ends and has given its requests their time
+            if started:
+                raise
+            await refusal(_ENDING)(scope, receive, counted)
+
+    def _refusal(self, scope: Scope, *, limit: int) -> Response | None:
+        """The reply to a request that is refused before its body is read; None for one that is taken in."""
+        router: Router = self.state.router
         queues = _QUEUES.get(scope["path"], ()) if scope["method"] == "POST" else ()
         try:
             if queues:
                 delay_s = scope.get(WAITED_S, 0.0)
-                self.state.metrics.read_delay.check(delay_s, max_wait_s=server.max_wait_s)
+                self.state.metrics.read_delay.check(delay_s, max_wait_s=router.settings.server.max_wait_s)
             for queue in queues:
                 router.check_admission(queue)
         except Overloaded as error:
-            refused_path = scope["path"]
-            await refusal(error)(scope, receive, counted)
-            return
+            return refusal(error)
         announced = dict(scope["headers"]).get(b"content-length", b"")
         if announced.isdigit() and int(announced) > limit:
             too_large = error_body("BODY_TOO_LARGE", f"the body is larger than {limit} bytes", remedy="send less")
-            await JsonReply(too_large, status_code=413)(scope, receive, counted)
-            return
-        await self.app(scope, bounded, counted)
+            return JsonReply(too_large, status_code=413)
+        return None

@@ -6,6 +6,7 @@ knows: after SILENT_S without a byte of the reply we ask it over a second connec
 session that works, or waits for a lock, is waited for; one that has nothing to do, or is gone, has been cut off.
 """
 
+import math
 import time
 from typing import Any
 
@@ -16,7 +17,9 @@ __all__ = ["WatchedConnection", "connect", "with_defaults"]
 
 #: silence of the server in the middle of a statement after which it is asked what it is doing, seconds
 SILENT_S = 3.0
-#: longest wait while the server cannot be asked either, seconds
+#: longest silence while no second connection comes about, seconds
+UNREACHABLE_S = 8.0
+#: longest silence while the server can be reached, and does not tell what the session is doing, seconds
 UNKNOWN_S = 30.0
 #: seconds for the question and its answer, each
 ASK_S = 2
@@ -104,33 +107,32 @@ class WatchedConnection(_Timed):
         if seconds < self._ask_at:
             return
         began = time.monotonic()
-        lost = self._lost()
-        if lost or (lost is None and seconds > UNKNOWN_S):
+        if seconds >= self._patience():
             self._give_up(f"the connection was lost on the way: no reply for {seconds:.0f} s, and none is on its way")
         self._ask_at = seconds + (time.monotonic() - began) + SILENT_S
 
-    def _lost(self) -> bool | None:
-        """True if no reply will come, False if the server works on it, None if that cannot be found out."""
-        pid = self.info.backend_pid
+    def _patience(self) -> float:
+        """How long a silence may last, by what the server says that the session is doing, seconds."""
         try:
             with _Asking.connect(**self.parameters | {"connect_timeout": ASK_S}, autocommit=True) as asking:
-                asked = {"pid": pid, "on_its_way": ON_ITS_WAY_S}
+                asked = {"pid": self.info.backend_pid, "on_its_way": ON_ITS_WAY_S}
                 (*ours, (_, _, session, _)) = asking.execute(_ASK, asked).fetchall()
                 if session != asking.info.backend_pid:
-                    return None  # a pooler stands between: its process ids are not the server's
-        except psycopg.Error:
-            return None
+                    return UNKNOWN_S  # a pooler stands between: its process ids are not the server's
+        except psycopg.Error as error:
+            # With a code it is the server that refuses, for example since it has too many connections.
+            return UNREACHABLE_S if error.sqlstate is None else UNKNOWN_S
         if not ours:
-            return True
+            return 0.0
         ((state, waits_for, _, ended),) = ours
         if state is None:
-            return None  # of another role, which may not be seen
+            return UNKNOWN_S  # of another role, which may not be seen
         if waits_for == "Client" and not state.startswith("idle"):
             # In the middle of a message from us or to us. Seen twice in a row, the two wait for each other.
             ended, self._suspected = self._suspected, True
         else:
             self._suspected = False
-        return bool(ended)
+        return 0.0 if ended else math.inf
 
 
 def connect(parameters: dict[str, Any]) -> WatchedConnection:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import resource
 import socket
+import threading
 import time
 
 import pytest
@@ -212,3 +213,19 @@ def test_a_client_that_leaves_is_not_taken_for_half_closed(serve_on):
     while service.router.awaits(key):
         assert time.monotonic() < give_up
         time.sleep(0.01)
+
+
+def test_what_is_not_done_in_time_is_refused(serve_on):
+    """A request that the service cannot finish before it ends is 503 with Retry-After, not a 500."""
+    service = serve_on(shutdown_s=1)
+    held, encode = threading.Event(), service.router.encoder.encode
+    service.router.encoder.encode = lambda texts: held.wait(20) and encode(texts)
+    link = connected(service, post())
+    time.sleep(0.2)
+    service._server.should_exit = True
+    reply = link.recv(65536)
+    link.close()
+    held.set()
+    assert reply.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 1" in reply.lower()
+    assert b"try again with the same id" in reply

@@ -59,6 +59,7 @@ def test_times_heal_within_ten_seconds():
     """With the defaults each way to notice a lost connection, and to make a new one, ends within 10 s."""
     ours = connections.DEFAULTS
     assert 2 * (connections.SILENT_S + connections.ASK_S) <= HEALED_S  # asked twice in the middle of a message
+    assert connections.UNREACHABLE_S + connections.ASK_S <= HEALED_S
     assert ours["tcp_user_timeout"] / 1000 + ours["connect_timeout"] <= HEALED_S
     assert ours["keepalives_idle"] + ours["keepalives_interval"] * ours["keepalives_count"] <= HEALED_S
 
@@ -117,8 +118,8 @@ def test_swallowed_in_the_middle_of_a_message(proxied, proxy, quick):
 
 
 def test_a_server_that_cannot_be_asked(proxied, proxy, quick, monkeypatch):
-    """Where the server cannot be asked either, the wait ends after UNKNOWN_S."""
-    monkeypatch.setattr(connections, "UNKNOWN_S", 0.5)
+    """Where the server cannot be reached to be asked, the wait ends after UNREACHABLE_S."""
+    monkeypatch.setattr(connections, "UNREACHABLE_S", 0.5)
     with lost(), proxied.read() as connection:
         proxy.swallow()
         proxy.refuse()

@@ -1,6 +1,7 @@
 """Pending answers: decisions that workers have been asked to answer, and the callers that wait for the outcomes."""
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
@@ -20,6 +21,9 @@ __all__ = ["PendingAnswers"]
 MAX_BATCH = 64
 #: decisions that are looked up in one poll, beside those that a caller waits for
 POLLED = 500
+#: a decision without an outcome holds its place for that long, seconds: by then its arm, its worker and the recovery
+#: loop have had their time many times over
+KEEP_S = 86_400.0
 #: Retry-After where too many are unanswered, seconds
 RETRY_S = 5.0
 
@@ -46,8 +50,9 @@ class PendingAnswers:
         self._tenant_unanswered = tenant_unanswered
         self._lock = threading.Lock()
         self._futures: dict[str, list[Future[Outcome]]] = {}
-        #: decision id -> tenant, of those without an outcome, the one that was looked up longest ago first
-        self._unanswered: dict[str, str] = {}
+        #: decision id -> tenant and the end of its place (time.monotonic), of those without an outcome; the one that
+        #: was looked up longest ago first
+        self._unanswered: dict[str, tuple[str, float]] = {}
         #: tenant -> its decisions among those, and its questions that are being decided
         self._by_tenant: dict[str, int] = {}
         self._refused = {"count": 0, "tenant": 0}
@@ -133,6 +138,9 @@ class PendingAnswers:
             others = [key for key in islice(self._unanswered, POLLED) if key not in self._futures]
             for key in others:  # to the end of the row
                 self._unanswered[key] = self._unanswered.pop(key)
+            now = time.monotonic()
+            ended = [key for key in others if self._unanswered[key][1] <= now]
+        self.answered(ended)
         if awaited:
             self.deliver(self._store.outcomes_by_id(awaited))
         if others:
@@ -152,9 +160,9 @@ class PendingAnswers:
         """These decisions have an outcome."""
         with self._lock:
             for key in ids:
-                tenant = self._unanswered.pop(key, None)
-                if tenant is not None:
-                    self._leave(tenant)
+                place = self._unanswered.pop(key, None)
+                if place is not None:
+                    self._leave(place[0])
 
     def _request_batch(self, decisions: Sequence[Decision]) -> "list[Future[Outcome]]":
         futures = [self._add(decision) for decision in decisions]
@@ -185,7 +193,7 @@ class PendingAnswers:
                 self._futures.setdefault(decision.id, []).append(future)
             if decision.id not in self._unanswered:
                 tenant = decision.query.tenant
-                self._unanswered[decision.id] = tenant
+                self._unanswered[decision.id] = (tenant, time.monotonic() + KEEP_S)
                 self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
         return future
 

@@ -199,6 +199,15 @@ def test_unanswered_questions_are_bounded(serve, limit):
     assert service.router.queues()["answers"].refused["tenant" if limit == "tenant_unanswered" else "count"] >= 2
 
 
+def test_a_place_without_an_answer_ends(serve, monkeypatch):
+    """A question that is never answered does not hold its tenant's place for ever."""
+    monkeypatch.setattr("ragbandit.router.serving.pending_answers.KEEP_S", 0.0)
+    service = serve(server={"tenant_unanswered": 1, "answer_wait_s": 0})
+    body = {"question": QUESTION, "tenant": "acme"}
+    assert service.http.post("/v1/answer", json=body).status_code == 202
+    until(lambda: service.http.post("/v1/answer", json=body).status_code == 202)
+
+
 def test_bodies_and_contexts_are_small_by_default(http):
     """A body above 64 KiB is 413 and a context above 8 KiB is 422; a batch may have 1 MiB."""
     refused(http.post("/v1/route", json={"question": "x" * 66_000}), 413, "BODY_TOO_LARGE")

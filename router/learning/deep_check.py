@@ -4,7 +4,7 @@ import json
 from collections import defaultdict
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, select
 
 from ragbandit.router.errors import RagBanditError, SnapshotError, StoreError
 from ragbandit.router.learning.comparison import apart_from, told
@@ -31,15 +31,15 @@ def check_deep(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> Non
     """Walk the ledger once per (algorithm, params), and at every version make its decisions' pmfs again."""
     with ledger.database.read() as connection:
         made = connection.execute(select(snapshots).where(snapshots.c.policy == ledger.label)).mappings().all()
-        versions = connection.execute(
-            select(decisions.c.version).where(decisions.c.policy == ledger.label).distinct()
-        ).scalars()
-        used = set(versions)
+        at = decisions.c.made_at
+        spans = select(decisions.c.version, func.min(at).label("first"), func.max(at).label("last"))
+        spans = spans.where(decisions.c.policy == ledger.label).group_by(decisions.c.version)
+        used = {row.version: (row.first, row.last) for row in connection.execute(spans)}
     known = {row["version"]: snapshot_value(row) for row in made}
-    for version in sorted(used - set(known)):
-        _check_unknown(ledger, version=version, verdict=verdict)
+    for version in sorted(used.keys() - known.keys()):
+        _check_unknown(ledger, version=version, made=used[version], verdict=verdict)
     walks: dict[tuple[str, str], list[SnapshotInfo]] = defaultdict(list)
-    for version in used & set(known):
+    for version in used.keys() & known.keys():
         info = known[version]
         walks[info.algorithm, json.dumps(dict(info.params), sort_keys=True)].append(info)
     for (algorithm, params), infos in walks.items():
@@ -67,7 +67,7 @@ def check_deep(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> Non
                 verdict.note(f"the ledger cannot be read up to {info.last_seq}: {error}")
                 break
             position = max(position, info.last_seq)
-            _check_version(ledger, files=files, info=info, policy=policy, verdict=verdict)
+            _check_version(ledger, files=files, info=info, made=used[info.version], policy=policy, verdict=verdict)
 
 
 def _first_erased(ledger: Ledger, *, policy: Policy) -> int | None:
@@ -76,18 +76,27 @@ def _first_erased(ledger: Ledger, *, policy: Policy) -> int | None:
     return next((update.seq for update, decision in pairs if is_erased_for(policy, decision)), None)
 
 
-def _check_unknown(ledger: Ledger, *, version: str, verdict: Verdict) -> None:
+def _of_version(ledger: Ledger, version: str, *, made: tuple[float, float]) -> list[ColumnElement[bool]]:
+    """The decisions of a version. made: when the first and the last were, which is a range of an index."""
+    return [
+        decisions.c.made_at.between(*made),
+        decisions.c.version == version,
+        decisions.c.policy == ledger.label,
+    ]
+
+
+def _check_unknown(ledger: Ledger, *, version: str, made: tuple[float, float], verdict: Verdict) -> None:
     """A version that this store has no snapshot of is a mismatch, unless all that it decided was imported.
 
     What was imported tells its outcome: that row came in with the decision, in one transaction, and callers cannot
     write `made_by`. A decision that was here already, and was imported into one more ledger, has its own outcome.
     """
-    mine = decisions.c.version == version, decisions.c.policy == ledger.label
+    mine = _of_version(ledger, version, made=made)
     query = select(outcomes.c.decision_id, outcomes.c.made_by).join(decisions, decisions.c.id == outcomes.c.decision_id)
     with ledger.database.read() as connection:
         marks = connection.execute(query.where(outcomes.c.stop_reason == IMPORTED, *mine))
         came_in = {mark.decision_id for mark in marks if IMPORTED in json.loads(mark.made_by)}
-    ours = [decision.id for decision in pages(ledger, *mine) if IMPORTED not in decision.facts]
+    ours = [decision.id for decision in pages(ledger, *mine, by_time=True) if IMPORTED not in decision.facts]
     verdict.not_checkable += len(came_in.intersection(ours))
     if not came_in.issuperset(ours):
         verdict.deep_mismatches += 1
@@ -95,11 +104,18 @@ def _check_unknown(ledger: Ledger, *, version: str, verdict: Verdict) -> None:
 
 
 def _check_version(
-    ledger: Ledger, *, files: SnapshotFiles, info: SnapshotInfo, policy: Policy, verdict: Verdict
+    ledger: Ledger,
+    *,
+    files: SnapshotFiles,
+    info: SnapshotInfo,
+    made: tuple[float, float],
+    policy: Policy,
+    verdict: Verdict,
 ) -> None:
+    """made: when the first and the last decision of this version were."""
     _check_state(files=files, info=info, policy=policy, verdict=verdict)
     tolerance = tolerance_of(policy)
-    for decision in pages(ledger, decisions.c.version == info.version, decisions.c.policy == ledger.label):
+    for decision in pages(ledger, *_of_version(ledger, info.version, made=made), by_time=True):
         if IMPORTED in decision.facts:
             continue
         verdict.deep_decisions += 1
@@ -108,10 +124,10 @@ def _check_version(
             continue
         if decision.fault is not None:
             continue  # the pmf was the fallback's: the draw check has covered it
-        made = _made_again(decision, policy=policy)
-        if made.fault is not None:
-            verdict.note(f"decision {decision.id}: {made.fault}")
-        if made.fault is not None or not _agrees(made, decision=decision, tolerance=tolerance):
+        again = _made_again(decision, policy=policy)
+        if again.fault is not None:
+            verdict.note(f"decision {decision.id}: {again.fault}")
+        if again.fault is not None or not _agrees(again, decision=decision, tolerance=tolerance):
             verdict.deep_mismatches += 1
             verdict.note(f"decision {decision.id}: {info.version} gives another pmf")
 

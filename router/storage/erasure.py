@@ -242,7 +242,7 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     changed: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
     connection.execute(update(decisions).where(decisions.c.id == bindparam("key")).values(changed), blank)
     error = case((outcomes.c.error.is_(None), None), else_=ERASED)
-    texts = {"answer": None, "trace": "[]", "error": error}
+    texts = {"answer": None, "trace": "[]", "packed_trace": None, "error": error}
     connection.execute(update(outcomes).where(outcomes.c.decision_id.in_(ids)).values(texts))
     labels = feedback.c.decision_id.in_(ids), feedback.c.kind == "label"
     connection.execute(update(feedback).where(*labels).values(value="[]"))
@@ -296,7 +296,8 @@ def _blank_archived(table: str, row: Mapping[str, Any], *, features: bool) -> di
     if table == "decisions":
         return _blank_decision(row, features=features)
     if table == "outcomes":
-        return {"answer": None, "trace": "[]", "error": None if row["error"] is None else ERASED}
+        error = None if row["error"] is None else ERASED
+        return {"answer": None, "trace": "[]", "packed_trace": None, "error": error}
     if table == "feedback" and row["kind"] == "label":
         return {"value": "[]"}
     if table == "closures" and row["state"] == "quarantined":

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import RowMapping
 
+from ragbandit.router.storage.packing import packed, unpacked
 from ragbandit.router.types import (
     ArmName,
     Branch,
@@ -282,7 +283,8 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
         "answer": storable(outcome.answer),
         "error": storable(outcome.error),
         "stop_reason": (storable(outcome.stop_reason) or "")[:64],
-        "trace": storable(canonical(body["trace"])),
+        "trace": "",
+        "packed_trace": packed(storable(canonical(body["trace"])) or ""),
         "cost": canonical(asdict(outcome.cost)),
         "made_by": canonical(body["made_by"]),
         "made_at": outcome.made_at,
@@ -295,7 +297,8 @@ def outcome_value(row: Row) -> Outcome:
         decision_id=DecisionId(row["decision_id"]),
         status=row["status"],
         answer=row["answer"],
-        trace=trace_value(json.loads(row["trace"])),
+        # A row of before has it as text.
+        trace=trace_value(json.loads(row["trace"] if row["packed_trace"] is None else unpacked(row["packed_trace"]))),
         cost=Cost(**_known(Cost, row["cost"])),
         steps=row["steps"],
         stop_reason=row["stop_reason"],

@@ -43,9 +43,9 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0007"
+SCHEMA_REVISION = "0008"
 #: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
-OLDEST_REVISION = "0007"
+OLDEST_REVISION = "0008"
 
 metadata = MetaData()
 
@@ -81,7 +81,6 @@ decisions = Table(
     Column("features", LargeBinary, comment="float32, little endian"),
     Column("made_at", Double, nullable=False),
     Index("decisions_made_at", "made_at"),
-    Index("decisions_version", "version", "id"),
 )
 
 outcomes = Table(
@@ -91,7 +90,8 @@ outcomes = Table(
     Column("body_hash", String(64), nullable=False),
     Column("status", String(16), nullable=False),
     Column("answer", Text),
-    Column("trace", Text, nullable=False, comment="JSON list of events"),
+    Column("trace", Text, nullable=False, comment="JSON list of events; empty where packed_trace has it"),
+    Column("packed_trace", LargeBinary, comment="the same, compressed: storage/packing.py"),
     Column("cost", Text, nullable=False, comment="JSON object"),
     Column("steps", Double, nullable=False),
     Column("stop_reason", String(64), nullable=False),

@@ -41,7 +41,7 @@ ARCHIVED: Final[tuple[Table, ...]] = (decisions, outcomes, feedback, updates, cl
 #: columns that erasure may make blank; the seal covers all others
 ERASABLE: Final[Mapping[str, frozenset[str]]] = {
     "decisions": frozenset({"text", "context", "features", "scores", "facts", "fault"}),
-    "outcomes": frozenset({"answer", "trace", "error", "made_by"}),
+    "outcomes": frozenset({"answer", "trace", "packed_trace", "error", "made_by"}),
     "feedback": frozenset({"value"}),
     "closures": frozenset({"reason"}),
 }

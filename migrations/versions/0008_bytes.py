@@ -14,7 +14,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.drop_index("decisions_version", table_name="decisions")
-    comment = "the same, compressed: storage/packing.py"
+    comment = "the same, compressed (storage/packing.py); then trace is empty"
     op.add_column("outcomes", sa.Column("packed_trace", sa.LargeBinary(), nullable=True, comment=comment))
 
 

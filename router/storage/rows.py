@@ -285,7 +285,7 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
         "stop_reason": (storable(outcome.stop_reason) or "")[:64],
         "trace": "",
         "packed_trace": packed(storable(canonical(body["trace"])) or ""),
-        "cost": canonical(asdict(outcome.cost)),
+        "cost": canonical(_given(outcome.cost)),
         "made_by": canonical(body["made_by"]),
         "made_at": outcome.made_at,
     }

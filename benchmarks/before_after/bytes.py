@@ -1,0 +1,163 @@
+"""Bytes of the SQLite file per decision that was answered by a worker, judged and learned, after VACUUM.
+
+ROWS decisions with 256 features, a pmf of three arms, a trace of two to four calls as the embedded model leaves it, and
+a label. The id and version have the lengths of real ones.
+"""
+
+import random
+import sqlite3
+import tempfile
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import delete, insert
+
+from ragbandit.router.policies.draw import choose, seed_of
+from ragbandit.router.storage.database import Database, migrate
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.registration import register_policy
+from ragbandit.router.storage.rows import update_row
+from ragbandit.router.storage.tables import updates, waiting
+from ragbandit.router.types import (
+    ArmName,
+    Cost,
+    Decision,
+    DecisionId,
+    Feedback,
+    FeedbackId,
+    Generated,
+    Outcome,
+    PolicyLabel,
+    Query,
+    Retrieved,
+    Reward,
+    Round,
+    TraceEvent,
+    Update,
+)
+
+__all__ = ["measure"]
+
+ROWS = 2000
+MAIN = PolicyLabel("main")
+ARMS = tuple(map(ArmName, ("no_retrieval", "single_step", "multi_step")))
+WORDS = ("who", "wrote", "the", "first", "novel", "about", "a", "vampire", "that", "was", "set", "in", "Ireland")
+
+
+def measure() -> dict[str, float]:
+    """Bytes."""
+    chance, numbers = random.Random(7), np.random.default_rng(7)
+    with tempfile.TemporaryDirectory(prefix="ragbandit-bytes-") as folder:
+        database = Database(f"sqlite:///{folder}/ragbandit.db")
+        migrate(database)
+        register_policy(database, label=MAIN, algorithm="mba", params="{}", encoder_hash="e" * 64, now=1.7e9)
+        store = DecisionStore(database, label=MAIN)
+        made = [_decision(number, chance=chance, numbers=numbers) for number in range(ROWS)]
+        for start in range(0, ROWS, 100):
+            group = made[start : start + 100]
+            store.add_decisions(group)
+            store.add_outcomes([_outcome(one, chance=chance) for one in group])
+            notes = [_note(one) for one in group]
+            store.add_feedback(notes)
+            rows = [
+                update_row(_update(start + i + 1, one, note), feedback_at=1.7e9)
+                for i, (one, note) in enumerate(zip(group, notes, strict=True))
+            ]
+            with database.write() as connection:
+                connection.execute(insert(updates), rows)
+                connection.execute(delete(waiting))
+        database.close()
+        file = Path(folder) / "ragbandit.db"
+
+        raw = sqlite3.connect(file)
+        raw.execute("VACUUM")
+        raw.close()
+        return {"SQLite file per decision [B]": file.stat().st_size / ROWS}
+
+
+def _decision(number: int, *, chance: random.Random, numbers: np.random.Generator) -> Decision:
+    key = DecisionId(str(uuid.UUID(int=chance.getrandbits(128), version=4)))
+    pmf = numbers.dirichlet((1.5, 1.5, 1.5)) * 0.94 + 0.02
+    shares = tuple(float(one) for one in pmf / pmf.sum())
+    drawn = choose(shares, seed=seed_of(key))
+    return Decision(
+        id=key,
+        query=Query(id=key, text=_text(chance, 12)),
+        arm=ARMS[drawn],
+        arms=ARMS,
+        pmf=shares,
+        propensity=shares[drawn],
+        scores=tuple(float(one) for one in numbers.standard_normal(3)),
+        policy=MAIN,
+        version=f"main-{number // 20 * 20}-0123456789ab",
+        encoder_hash="e" * 64,
+        seed=seed_of(key),
+        floor=0.02,
+        explored=bool(shares[drawn] < max(shares)),
+        fault=None,
+        facts={},
+        run_by="worker",
+        features=numbers.standard_normal(256).astype(np.float32),
+        made_at=1.7e9 + number,
+    )
+
+
+def _outcome(decision: Decision, *, chance: random.Random) -> Outcome:
+    trace: list[TraceEvent] = []
+    for number in range(ARMS.index(decision.arm)):
+        ids = tuple(f"wiki-{chance.randrange(10**7)}" for _ in range(5))
+        scores = tuple(chance.random() * 20 for _ in ids)
+        trace += [
+            Round(number=number + 1),
+            Retrieved(query=_text(chance, 10), ids=ids, scores=scores, seconds=chance.random() / 100),
+        ]
+    written = Generated(
+        purpose="answer", text=_text(chance, 30), prompt_tokens=412, completion_tokens=38, seconds=chance.random()
+    )
+    return Outcome(
+        decision_id=decision.id,
+        status="answered",
+        answer=written.text,
+        trace=(*trace, written),
+        cost=Cost(retriever_calls=1, passages=5, llm_calls=1, prompt_tokens=412, completion_tokens=38),
+        steps=1.0,
+        stop_reason="answer",
+        error=None,
+        run_by="worker",
+        made_by={"arm": {"name": decision.arm, "params": {"k": 5}}, "generator": "smollm2", "retriever": "bm25"},
+        made_at=decision.made_at + 2.0,
+    )
+
+
+def _note(decision: Decision) -> Feedback:
+    key = FeedbackId(decision.id[::-1])
+    label = ("Bram Stoker",)
+    return Feedback(id=key, decision_id=decision.id, kind="label", value=label, source="human", received_at=1.7e9)
+
+
+def _update(seq: int, decision: Decision, note: Feedback) -> Update:
+    reward = Reward(
+        value=0.95, quality=1.0, cost=1.0, weight=0.05, minimum=-1.0, maximum=1.0, terms={"steps": 1.0}, preset="f1",
+        source="explicit",
+    )  # fmt: skip
+    return Update(
+        policy=MAIN,
+        seq=seq,
+        decision_id=decision.id,
+        query=replace(decision.query),
+        arm=decision.arm,
+        arms=decision.arms,
+        pmf=decision.pmf,
+        scores=decision.scores,
+        propensity=decision.propensity,
+        reward=reward,
+        feedback_ids=(note.id,),
+        features=decision.features,
+        made_at=1.7e9,
+    )
+
+
+def _text(chance: random.Random, words: int) -> str:
+    return " ".join(chance.choice(WORDS) for _ in range(words))

@@ -1,0 +1,55 @@
+"""Packed traces: what goes in comes out, smaller; what is damaged is refused."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbandit.router.storage.packing import packed, unpacked
+from ragbandit.router.storage.rows import canonical, outcome_row, outcome_value, trace_json
+from ragbandit.router.types import Cost, Generated, Outcome, Retrieved, Round
+
+OUTCOME = Outcome(
+    decision_id="d",
+    status="answered",
+    answer="Bram Stoker",
+    trace=(
+        Round(number=1),
+        Retrieved(query="who wrote Dracula?", ids=("wiki-1", "wiki-22"), scores=(2.5, 0.1 + 0.2), seconds=0.5),
+        Generated(purpose="answer", text="Bram \U0001f9db Stoker", prompt_tokens=9, completion_tokens=2, seconds=1e-9),
+    ),
+    cost=Cost(),
+    steps=1.0,
+    stop_reason="answer",
+    error=None,
+    run_by="worker",
+    made_by={},
+    made_at=1.0,
+)
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_round_trip(text):
+    """Any text comes back as it was."""
+    assert unpacked(packed(text)) == text
+
+
+def test_an_outcome_comes_back_and_is_smaller():
+    """An outcome is the same after its row, and its trace takes less than half of its JSON."""
+    row = outcome_row(OUTCOME)
+    assert outcome_value(row) == OUTCOME
+    assert (row["trace"], 2 * len(row["packed_trace"]) < len(canonical(trace_json(OUTCOME.trace)))) == ("", True)
+
+
+def test_a_row_of_before_is_read():
+    """A row whose trace is JSON text is read as ever."""
+    row = outcome_row(OUTCOME) | {"trace": json.dumps(trace_json(OUTCOME.trace)), "packed_trace": None}
+    assert outcome_value(row) == OUTCOME
+
+
+@pytest.mark.parametrize("data", [b"", b"\x63abc", packed("abc" * 99)[:-3], b"\x01\xff\xff\xff"])
+def test_damage_is_a_value_error(data):
+    """Data that was not packed, is cut off or is of a newer version is refused: its decision is quarantined."""
+    with pytest.raises(ValueError, match=r"unpacked|newer"):
+        unpacked(data)

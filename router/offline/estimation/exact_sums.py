@@ -21,7 +21,7 @@ from ragbandit.router.offline.types import Matrix, Vector
 __all__ = ["BLOCK", "DIGIT", "ExactProducts", "ExactSums", "WholeSums", "added_arms", "digits"]
 
 #: rows at a time, and bits of a digit: BLOCK products of two digits stay below 2^53
-BLOCK, DIGIT = 1 << 14, 19
+BLOCK, DIGIT = 1 << 13, 19
 #: bits of a digit that is only added
 _LONG = 38
 #: columns that are added at a time
@@ -46,12 +46,13 @@ def digits(values: Matrix, *, bits: int, aligned: bool = False) -> Iterator[tupl
     exponent = math.frexp(most)[1] - bits
     if aligned:
         exponent = -(-exponent // bits) * bits
-    rest = values
+    rest = values.copy()
     while most and exponent >= -_LEAST:
-        found = np.trunc(rest * 2.0**-exponent)
-        rest = rest - found * 2.0**exponent
+        found = rest * 2.0**-exponent
+        np.trunc(found, out=found)
+        rest -= found * 2.0**exponent
         yield exponent, found
-        most, exponent = float(np.abs(rest).max(initial=0.0)), exponent - bits
+        most, exponent = float(rest.any()), exponent - bits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -41,6 +41,8 @@ STRETCHES = 12
 #: segments of a field that are shown, the largest ones
 MOST_SEGMENTS = 12
 OTHERS = "others"
+#: self-normalised estimators, made of the terms of another one
+_SAME_TERMS = {"snips": "ips", "sndr": "dr"}
 
 
 @dataclass(kw_only=True)
@@ -407,8 +409,12 @@ def _add_segments(
 
 def _add_others(accumulators: Accumulators, views: Sequence[_View], *, others: Sequence[Estimator]) -> None:
     for found, view in zip(accumulators.others, views, strict=True):
+        made: dict[str, Moments] = {}
         for estimator in others:
-            more = Moments.of(*view.side(estimator, target=0))
+            terms_of = _SAME_TERMS.get(estimator.name, estimator.name)
+            if terms_of not in made:
+                made[terms_of] = Moments.of(*view.side(estimator, target=0))
+            more = made[terms_of]
             standing = found.get(estimator.name)
             found[estimator.name] = more if standing is None else standing.merged(more)
 

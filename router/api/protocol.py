@@ -34,6 +34,8 @@ MAX_HEAD_BYTES: Final = 65_536
 RESERVED_FILES: Final = 64
 #: connections over the limit that may still ask what operators ask, so that a full service is not taken for a dead one
 OPERATORS: Final = 16
+#: they must ask within that long, seconds: slow clients must not fill these places
+OPERATOR_S: Final = 1.0
 OPERATOR_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
 #: a client that has closed its sending side is looked at so often, seconds, and so many times
 LOOK_S, LOOKS = 0.1, 50
@@ -190,7 +192,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def look(self, now: float) -> None:
         """Cut off a client that has not sent its request, or not taken its reply, within the time for a request."""
-        if self._since is not None and now > self._since + self.limits.request_s and not self.transport.is_closing():
+        limit_s = min(OPERATOR_S, self.limits.request_s) if self._over else self.limits.request_s
+        if self._since is not None and now > self._since + limit_s and not self.transport.is_closing():
             self.limits.cut_off += 1
             self._refuse(408, _LATE)
         if not self.transport.is_closing() and not self.flow.write_paused:

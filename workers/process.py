@@ -45,7 +45,10 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     reach = partial(connect, redis_url(settings), timeout_s=float(LOOK_S + REPLY_S))
     jobs = RedisJobs(reach(), max_queued=settings.workers.max_queued)
     context = tasks.Context(
-        settings=settings, store=DecisionStore(database, label=label), ledger=Ledger(database, label=label), jobs=jobs
+        settings=settings,
+        store=DecisionStore(database, label=label, text=settings.log.text),
+        ledger=Ledger(database, label=label),
+        jobs=jobs,
     )
     threads = _load_arms(context) if "answer" in queues and settings.worker_arms else 1
     chores = [housekeeping.keep_house, housekeeping.keep_marked]

@@ -255,6 +255,14 @@ class HealthSettings(_Section):
         return cool_down_s
 
 
+class LogSettings(_Section):
+    """What decisions and outcomes keep of texts."""
+
+    #: full: questions, contexts, answers, traces and messages of errors; hash: the question's sha256 alone; none: none.
+    #: Without texts labels cannot be learned from, workers cannot run arms, and policies cannot read questions
+    text: Literal["full", "hash", "none"] = "full"
+
+
 class ServerSettings(_Section):
     """The HTTP surface."""
 
@@ -344,6 +352,7 @@ class Settings(_Section):
     judge: JudgeSettings = JudgeSettings()
     budget: BudgetSettings = BudgetSettings()
     health: HealthSettings = HealthSettings()
+    log: LogSettings = LogSettings()
     server: ServerSettings = ServerSettings()
     workers: WorkerSettings = WorkerSettings()
 

@@ -24,6 +24,24 @@ def check_policy(settings: Settings) -> None:
     check_fallback(settings)
     policy = make_policy(settings.policy.name, params=settings.policy.params)
     check_arms(policy, arms=sorted(settings.arms), where=WHERE)
+    _check_texts(policy, settings=settings)
+
+
+def _check_texts(policy: Policy, *, settings: Settings) -> None:
+    """Refuse what cannot work where no texts are kept: learning from them again, and answering from the database."""
+    if settings.log.text == "full":
+        return
+    if "text" in policy.needs:
+        fault = f"{policy.algorithm} learns from questions, and log.text: {settings.log.text} keeps none"
+        raise ConfigError(
+            fault, field="log.text", remedy="set it to full, or choose a policy that needs features alone"
+        )
+    if settings.worker_arms:
+        arm = sorted(settings.worker_arms)[0]
+        fault = (
+            f"workers run the arm {arm} and read the question in the database, log.text: {settings.log.text} keeps none"
+        )
+        raise ConfigError(fault, field="log.text", remedy="set it to full, or set run_by: caller for every arm")
 
 
 def check_fallback(settings: Settings) -> None:

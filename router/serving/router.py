@@ -87,7 +87,7 @@ class Router:
         self.database = database
         self.jobs = jobs
         label = PolicyLabel(settings.policy.label)
-        self.store = DecisionStore(database, label=label)
+        self.store = DecisionStore(database, label=label, text=settings.log.text)
         self.ledger = Ledger(database, label=label)
         self.files = SnapshotFiles(settings.snapshot_root)
         check_policy(settings)

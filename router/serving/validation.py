@@ -222,6 +222,9 @@ def made_feedback(
     if source not in ("human", "judge", "code"):
         raise InvalidInput(f"unknown source {source!r}", field="source", remedy="use human, judge or code")
     value: float | tuple[str, ...]
+    if label is not None and settings.log.text != "full":
+        fault = f"a label is compared with the answer, and log.text: {settings.log.text} keeps none"
+        raise InvalidInput(fault, field="label", remedy="compare them yourself, and send a rating or a reward")
     if label is not None:
         value = _label(label)
     elif rating is not None:

@@ -7,7 +7,8 @@ keys: the same body again is a duplicate, another body a conflict, and neither c
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from hashlib import sha256
+from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, Table, exists, select, update
 
@@ -78,11 +79,24 @@ class AnswerTask:
     cancelled: bool
 
 
+#: values of the setting log.text
+KeptText = Literal["full", "hash", "none"]
+#: columns of an outcome where no texts are kept; whether a repetition is the same is known by its hash
+KEPT_OF_OUTCOME: Final[dict[str, Any]] = {"answer": None, "trace": "[]", "packed_trace": None, "error": None}
+
+
+def kept_of_decision(row: Mapping[str, Any], *, text: KeptText) -> dict[str, Any]:
+    """Columns of a decision where no texts are kept: the same question has the same sha256."""
+    return {"text": sha256(row["text"].encode()).hexdigest() if text == "hash" else "", "context": "{}"}
+
+
 class DecisionStore:
     """Reads and writes decisions, outcomes and feedback. One per process; safe to use from several threads."""
 
-    def __init__(self, database: Database, *, label: PolicyLabel) -> None:
+    def __init__(self, database: Database, *, label: PolicyLabel, text: KeptText = "full") -> None:
+        """text: the setting log.text, what is kept of texts."""
         self.database = database
+        self.text = text
         #: the ledger that decisions made here are to be learned in
         self.label = label
 
@@ -92,6 +106,8 @@ class DecisionStore:
         When this returns, every decision in the result is durable.
         """
         rows = [decision_row(decision) for decision in group]
+        if self.text != "full":
+            rows = [row | kept_of_decision(row, text=self.text) for row in rows]
         with self._writing() as (connection, moves):
             new = insert_new(connection, decisions, rows, key="id")
             moves.add("decided", len(new))
@@ -144,6 +160,8 @@ class DecisionStore:
         something else than before, or reports on a decision that our workers run. Durable when this returns.
         """
         rows = [outcome_row(outcome) for outcome in group]
+        if self.text != "full":
+            rows = [row | KEPT_OF_OUTCOME for row in rows]
         with self._writing() as (connection, moves):
             asked = {row["decision_id"] for row in rows}
             known = {key: row["run_by"] for key, row in _by_id(connection, asked, columns=("id", "run_by")).items()}

@@ -8,6 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ragbandit.router.api.read_delay import ReadDelay
+from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.state import RouterState
 from ragbandit.router.types import Decision
@@ -92,8 +94,9 @@ class _ProcessCollector(Collector):
         self._read_delay = read_delay
 
     def collect(self) -> Iterator[Metric]:
-        """The policy in use, and length, expected wait, refusals and drops of each queue."""
+        """The policy in use, the features in memory, and length, expected wait, refusals and drops of each queue."""
         yield from _policy(self._router)
+        yield from _feature_cache(self._router.encoder)
         waiting = GaugeMetricFamily("ragbandit_queue_waiting", "Items waiting for their batch.", labels=["queue"])
         wait = GaugeMetricFamily(
             "ragbandit_queue_wait_seconds", "Expected wait of an item that came now.", labels=["queue"]
@@ -120,6 +123,22 @@ class _ProcessCollector(Collector):
         wait.add_metric(["http"], self._read_delay.last_s)
         refused.add_metric(["http", "wait"], self._read_delay.refused)
         yield from (waiting, wait, refused, dropped)
+
+
+def _feature_cache(encoder: Encoder) -> Iterator[Metric]:
+    """The features that the encoder of this process remembers; nothing where it remembers none."""
+    if not isinstance(encoder, CachingEncoder):
+        return
+    counts = encoder.counts()
+    yield CounterMetricFamily(
+        "ragbandit_feature_cache_hits", "Questions whose features were in memory.", value=counts.hits
+    )
+    yield CounterMetricFamily(
+        "ragbandit_feature_cache_misses", "Questions whose features were computed.", value=counts.misses
+    )
+    yield GaugeMetricFamily(
+        "ragbandit_feature_cache_entries", "Questions whose features are in memory.", value=counts.entries
+    )
 
 
 def _policy(router: Router) -> Iterator[Metric]:

@@ -1,12 +1,15 @@
-"""The questions of a table as features, made once and kept on disk.
+"""Features that are made once: of questions that are asked again, in memory, and of a table's questions, on disk.
 
-One safetensors file per encoder, named by the encoder's hash: sha256 of a text -> its features. It is a cache: a file
+Both know a text by its sha256. On disk there is one safetensors file per encoder, named by the encoder's hash: a file
 that is damaged, or cannot be written, costs time and nothing else.
 """
 
 import hashlib
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +17,81 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.encoders.hashing import refuse_string
 from ragbandit.router.storage.files import write_file
 from ragbandit.router.types import FeatureRows
 
-__all__ = ["embedded"]
+__all__ = ["CacheCounts", "CachingEncoder", "embedded"]
 
 log = logging.getLogger("ragbandit.simulation")
 
 #: texts encoded between two reports of progress
 BATCH = 32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheCounts:
+    """What a cache of features did since the start, and what it holds now."""
+
+    #: questions whose features were there
+    hits: int
+    #: questions whose features were computed; one that stands in a batch twice is computed once and hit once
+    misses: int
+    entries: int
+
+
+class CachingEncoder:
+    """An encoder that remembers the features of the last questions that were asked. Safe to call from several threads.
+
+    entries: most questions that are remembered; the one that was not asked for the longest time is given up first.
+    A question takes 4 bytes for each feature, and about 250 more.
+    """
+
+    def __init__(self, encoder: Encoder, *, entries: int) -> None:
+        self.encoder = encoder
+        self.dimension = encoder.dimension
+        self.hash = encoder.hash
+        self.source = encoder.source
+        self._most = entries
+        self._known: OrderedDict[bytes, FeatureRows] = OrderedDict()
+        self._lock = threading.Lock()
+        self._hits = self._misses = 0
+
+    def encode(self, texts: Sequence[str]) -> FeatureRows:
+        """Shape (n, d). Threads that ask for the same new question at one time each have it computed."""
+        refuse_string(texts)
+        found = np.empty((len(texts), self.dimension), dtype=np.float32)
+        new: dict[bytes, list[int]] = {}
+        with self._lock:
+            for place, key in enumerate(map(_key, texts)):
+                row = self._known.get(key)
+                if row is None:
+                    new.setdefault(key, []).append(place)
+                else:
+                    self._known.move_to_end(key)
+                    found[place] = row
+            self._misses += len(new)
+            self._hits += len(texts) - len(new)
+        if new:
+            made = self.encoder.encode([texts[places[0]] for places in new.values()])
+            for row, places in zip(made, new.values(), strict=True):
+                found[places] = row
+            self._remember(list(new), made)
+        return found
+
+    def counts(self) -> CacheCounts:
+        """Counts since the start."""
+        with self._lock:
+            return CacheCounts(hits=self._hits, misses=self._misses, entries=len(self._known))
+
+    def _remember(self, keys: Sequence[bytes], rows: FeatureRows) -> None:
+        first = max(0, len(keys) - self._most)
+        with self._lock:
+            for key, row in zip(keys[first:], rows[first:], strict=True):
+                self._known[key] = row.copy()  # a view would keep its whole batch
+                self._known.move_to_end(key)
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
 
 
 def embedded(

@@ -10,6 +10,8 @@ from sqlalchemy.engine import make_url
 from ragbandit.router.config.settings import EncoderSettings, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
+from ragbandit.router.encoders.feature_cache import CachingEncoder
+from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import QueueError, StoreError
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, connect
@@ -22,6 +24,7 @@ from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 
 __all__ = [
+    "encoder_hash_of",
     "ledger_of",
     "make_encoder",
     "make_jobs",
@@ -44,8 +47,31 @@ def open_database(settings: Settings) -> Database:
     return database
 
 
-def make_encoder(settings: EncoderSettings) -> Encoder:
-    """The configured encoder, loaded. Raises ConfigError if its weights cannot be had."""
+def make_encoder(settings: EncoderSettings, *, known_hash: str | None = None) -> Encoder:
+    """The configured encoder, loaded. Raises ConfigError if its weights cannot be had.
+
+    known_hash: of the encoder that made the features that this one continues (see `encoder_hash_of`), for
+    `encoder.features: auto`.
+    """
+    made = _make_full_encoder(settings)
+    wanted = settings.features
+    if wanted == "auto":
+        wanted = "float32" if known_hash == made.hash else "float16"
+    encoder = made if wanted == "float32" else HalfPrecisionEncoder(made)
+    log.info("features are %s", wanted, extra={"action": "encoder", "hash": encoder.hash[:12]})
+    return CachingEncoder(encoder, entries=settings.cache_entries) if settings.cache_entries else encoder
+
+
+def encoder_hash_of(ledger: Ledger) -> str | None:
+    """The encoder of what this ledger learns from: as registered, else of the newest decision; None in a new store.
+
+    Raises StoreError.
+    """
+    registered = ledger.registered()
+    return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
+
+
+def _make_full_encoder(settings: EncoderSettings) -> Encoder:
     if settings.model == "hashing":
         return HashingEncoder(dimension=settings.dimension)
     return DistilBertEncoder(

@@ -31,7 +31,7 @@ from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batched_writes import BatchedWrites
-from ragbandit.router.serving.bootstrap import make_encoder, make_jobs, make_learner, open_database
+from ragbandit.router.serving.bootstrap import encoder_hash_of, make_encoder, make_jobs, make_learner, open_database
 from ragbandit.router.serving.micro_batching import SERVE_S
 from ragbandit.router.serving.pending_answers import PendingAnswers
 from ragbandit.router.serving.polling import PollingThread
@@ -133,9 +133,12 @@ class Router:
         settings = config if isinstance(config, Settings) else load(config).settings
         database = open_database(settings)
         try:
+            if encoder is None:
+                ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
+                encoder = make_encoder(settings.encoder, known_hash=encoder_hash_of(ledger))
             router = cls(
                 settings,
-                encoder=encoder or make_encoder(settings.encoder),
+                encoder=encoder,
                 database=database,
                 jobs=jobs or make_jobs(settings),
             )

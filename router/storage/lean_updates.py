@@ -5,10 +5,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from sqlalchemy import select
 
 from ragbandit.router.storage.archive.reading import archived_spans
+from ragbandit.router.storage.feature_bytes import features_value
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.tables import decisions, updates
 from ragbandit.router.types import PolicyLabel, Query, Reward, Update
@@ -95,6 +95,6 @@ def _update(row: Any, *, label: PolicyLabel, terms: Callable[[str], dict[str, fl
             source=source,
         ),
         feedback_ids=(),
-        features=None if features is None else np.frombuffer(features, dtype="<f4"),
+        features=features_value(features),
         made_at=made_at,
     )

@@ -212,6 +212,13 @@ class Ledger:
             row = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().first()
         return None if row is None else dict(row)
 
+    def newest_encoder_hash(self) -> str | None:
+        """The encoder of the newest decision in the store, whatever its ledger; None while there is none."""
+        query = select(decisions.c.encoder_hash).order_by(decisions.c.made_at.desc()).limit(1)
+        with self.database.read() as connection:
+            found: str | None = connection.execute(query).scalar()
+        return found
+
     def add_snapshot(self, info: SnapshotInfo) -> None:
         """Make a snapshot known; known already is fine (the same ledger gives the same snapshot)."""
         with self.database.write() as connection:

@@ -1,16 +1,15 @@
-"""Values to rows and back, in one place. JSON keeps float64 exactly (shortest repr), features are raw float32."""
+"""Values to rows and back, in one place. JSON keeps float64 exactly (shortest repr), features see feature_bytes."""
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any, Final, cast
 
-import numpy as np
-import numpy.typing as npt
 from sqlalchemy import RowMapping
 
+from ragbandit.router.storage.feature_bytes import features_bytes, features_value
 from ragbandit.router.storage.packing import packed, unpacked
 from ragbandit.router.types import (
     ArmName,
@@ -20,7 +19,6 @@ from ragbandit.router.types import (
     Cost,
     Decision,
     DecisionId,
-    Features,
     Feedback,
     FeedbackId,
     Generated,
@@ -42,7 +40,6 @@ __all__ = [
     "canonical",
     "decision_row",
     "decision_value",
-    "feature_rows",
     "feedback_row",
     "feedback_value",
     "outcome_row",
@@ -163,9 +160,6 @@ def _budget(budget: Budget) -> tuple[str, str]:
     return canonical(caps), canonical({name: cap for name, cap in caps.items() if cap})
 
 
-_FLOAT32: Final = np.dtype("<f4")
-
-
 def decision_row(decision: Decision) -> dict[str, Any]:
     """A row of `decisions`."""
     query = decision.query
@@ -192,7 +186,7 @@ def decision_row(decision: Decision) -> dict[str, Any]:
         "fault": decision.fault,
         "facts": canonical(decision.facts if type(decision.facts) is dict else dict(decision.facts)),
         "run_by": decision.run_by,
-        "features": None if decision.features is None else np.asarray(decision.features, dtype=_FLOAT32).tobytes(),
+        "features": features_bytes(decision.features),
         "made_at": decision.made_at,
     }
 
@@ -238,20 +232,6 @@ def unreadable_field(row: Row) -> str | None:
         except (ValueError, TypeError):
             return name
     return None
-
-
-def features_value(raw: bytes | None) -> Features | None:
-    """float32 vector of shape (d,) from its bytes."""
-    return None if raw is None else np.frombuffer(raw, dtype="<f4").astype(np.float32)
-
-
-def feature_rows(raws: Sequence[bytes | None]) -> npt.NDArray[np.float32] | None:
-    """Features of n rows at once, shape (n, d); None where a row has none, or they differ in width."""
-    widths = {None if raw is None else len(raw) for raw in raws}
-    if len(widths) != 1 or None in widths or 0 in widths:
-        return None
-    joined = np.frombuffer(b"".join(raw for raw in raws if raw is not None), dtype="<f4")
-    return joined.astype(np.float32, copy=False).reshape(len(raws), -1)
 
 
 def storable(text: str | None) -> str | None:

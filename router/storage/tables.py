@@ -78,7 +78,7 @@ decisions = Table(
     Column("fault", Text, comment="why the policy's pmf was not used"),
     Column("facts", Text, nullable=False, comment="JSON object, what else the policy wants in the log"),
     Column("run_by", String(16), nullable=False, comment="worker or caller"),
-    Column("features", LargeBinary, comment="float32, little endian"),
+    Column("features", LargeBinary, comment="see storage/feature_bytes.py"),
     Column("made_at", Double, nullable=False),
     Index("decisions_made_at", "made_at"),
 )

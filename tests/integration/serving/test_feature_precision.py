@@ -1,0 +1,129 @@
+"""Features in half precision through the whole service: which ledger has them, and what is stored."""
+
+import json
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from ragbandit import Router
+from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.encoders.half_precision import half_hash, rounded
+from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.errors import Conflict
+from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.offline.logs import read_rows, write_rows
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.storage.tables import decisions
+
+FULL = HashingEncoder(dimension=24)
+HALF = half_hash(FULL.hash)
+TEXTS = [f"Which red boat of {n} reached the northern harbour first?" for n in range(12)]
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens routers on one store, with these encoder settings and this label."""
+
+    def call(label="main", **encoder):
+        from ragbandit.router.config.loading import load
+
+        tree = {
+            "data_dir": str(tmp_path / "data"),
+            "arms": {name: {"run_by": "caller"} for name in ("cheap", "dear")},
+            "policy": {"name": "linucb", "label": label},
+            "encoder": {"model": "hashing", "dimension": 24} | encoder,
+        }
+        (tmp_path / "config.yaml").write_text(json.dumps(tree))
+        return Router.open(load(tmp_path / "config.yaml").settings, jobs=MemoryJobs())
+
+    return call
+
+
+def decide(router, texts):
+    """Decisions with reward, learned."""
+    made = [router.route(text) for text in texts]
+    for decision in made:
+        router.outcome(decision.id, answer="a", steps=1)
+        router.feedback(decision.id, rating=len(decision.query.text) % 2 == 0)
+    router.learn()
+    return made
+
+
+def stored(router):
+    """(encoder hash, bytes of the features) of every decision."""
+    with router.database.read() as connection:
+        rows = connection.execute(select(decisions.c.encoder_hash, decisions.c.features).order_by(decisions.c.made_at))
+        return [tuple(row) for row in rows]
+
+
+def test_a_new_ledger_decides_with_what_it_stores_in_half_the_bytes(opened):
+    """In an empty store features are float16: two bytes a number, and the same numbers decide and are learned."""
+    with opened() as router:
+        made = decide(router, TEXTS)
+        assert router.encoder.hash == HALF
+        assert [(kept, len(raw)) for kept, raw in stored(router)] == [(HALF, 2 * 24 + 1)] * 12
+        for decision in made:
+            assert np.array_equal(decision.features, rounded(FULL.encode([decision.query.text]))[0])
+            assert np.array_equal(router.decision(decision.id).decision.features, decision.features)
+        assert router.verify(deep=True).ok
+
+
+def test_a_ledger_of_float32_goes_on_as_it_is(opened):
+    """A ledger that was learned from float32 features is followed, and a new label of its store inherits them."""
+    with opened(features="float32") as router:
+        decide(router, TEXTS)
+        assert router.encoder.hash == FULL.hash
+    with opened() as router:
+        made = decide(router, ["one more question"])
+        assert np.array_equal(made[0].features, FULL.encode(["one more question"])[0])
+        assert router.status().counters.learned == 13
+        assert router.verify(deep=True).ok
+        assert [kept for kept, _ in stored(router)] == [FULL.hash] * 13
+    with opened(label="other") as router:
+        router.learn()
+        assert router.encoder.hash == FULL.hash
+        assert router.status().counters.learned == 13
+
+
+def test_another_precision_than_the_ledgers_is_refused(opened):
+    """float16 asked for where the ledger has float32, or the other way round: a Conflict that names the encoder."""
+    with opened(features="float32") as router:
+        decide(router, TEXTS[:1])
+    with pytest.raises(Conflict) as caught:
+        opened(features="float16")
+    assert caught.value.field == "encoder"
+    with opened(label="new", features="float16") as router:  # a new ledger may; it closes what others made
+        router.learn()
+        assert router.status().counters.learned == 0
+        decide(router, TEXTS[1:3])
+        assert router.status().counters.learned == 2
+    with pytest.raises(Conflict):
+        opened(label="new", features="float32")
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_exports_have_the_features(opened, tmp_path, precision, ending):
+    """A log of a ledger of either precision gives back the very features, and the encoder that made them."""
+    with opened(features=precision) as router:
+        made = decide(router, TEXTS)
+        write_rows(tmp_path / f"log.{ending}", ledger_rows(router.ledger))
+    found = {row.decision.id: row.decision for row in read_rows(tmp_path / f"log.{ending}")}
+    assert len(found) == 12
+    for decision in made:
+        assert np.array_equal(found[decision.id].features, decision.features)
+        assert found[decision.id].encoder_hash == decision.encoder_hash
+
+
+def test_questions_that_come_again_are_encoded_once(opened):
+    """The router's encoder remembers questions, /metrics counts them, and `encoder.cache_entries: 0` turns it off."""
+    with opened() as router:
+        for _ in range(3):
+            router.route("The same question?")
+        text = Metrics(router).own_text().decode()
+    assert "ragbandit_feature_cache_hits_total 2.0" in text
+    assert "ragbandit_feature_cache_misses_total 1.0" in text
+    assert "ragbandit_feature_cache_entries 1.0" in text
+    with opened(cache_entries=0) as router:
+        assert "feature_cache" not in Metrics(router).own_text().decode()

@@ -1,0 +1,53 @@
+"""Features rounded to float16 when they are made."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder, half_hash, rounded
+from ragbandit.router.encoders.hashing import HashingEncoder
+from tests.support.examples import steady
+
+any_rows = arrays(
+    np.float32,
+    st.tuples(st.integers(0, 3), st.integers(1, 5)),
+    elements=st.floats(width=32, allow_nan=False)
+    | st.floats(-40, 40, width=32)
+    | st.floats(-(2.0**-7), 2.0**-7, width=32),
+)
+
+
+@steady
+@given(rows=any_rows)
+def test_rounded_numbers_are_float16_and_multiples(rows):
+    """Each is a float16, a multiple of 1/1024, within 32 of zero, no -0.0, near what it was, and rounds to itself."""
+    found = rounded(rows)
+    assert found.dtype == np.float32
+    assert np.array_equal(found.astype(np.float16).astype(np.float32), found)
+    assert np.array_equal(np.rint(found * 1024), found * 1024)
+    assert not np.signbit(found[found == 0]).any()
+    assert np.array_equal(rounded(found), found)
+    near = np.clip(rows, -32, 32)
+    assert (np.abs(found - near) <= np.maximum(2.0**-11, np.abs(near) * 2.0**-11) * 1.5).all()
+
+
+def test_sums_of_products_do_not_depend_on_their_order():
+    """Products of such features, added up in float64 in any order, give the same bits."""
+    rows = rounded(np.random.default_rng(0).standard_normal((5000, 8)).astype(np.float32) * 9).astype(np.float64)
+    whole = rows.T @ rows
+    turned = np.zeros((8, 8))
+    for row in rows[::-1]:
+        turned += np.outer(row, row)
+    assert np.array_equal(whole, turned)
+
+
+def test_it_is_another_encoder():
+    """Same size and source, features near those of the encoder, another hash that follows from the encoder's."""
+    full = HashingEncoder(24)
+    half = HalfPrecisionEncoder(full)
+    texts = ["a red boat", "who?", ""]
+    assert (half.dimension, half.source) == (24, full.source)
+    assert half.hash == half_hash(full.hash) not in (full.hash, half_hash(HashingEncoder(25).hash))
+    assert np.abs(half.encode(texts) - full.encode(texts)).max() < 2e-3
+    assert half.encode([]).shape == (0, 24)

@@ -1,0 +1,73 @@
+"""Features to bytes and back: the very numbers, in half the bytes where float16 has them all."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ragbandit.router.encoders.half_precision import rounded
+from ragbandit.router.storage.feature_bytes import feature_rows, features_bytes, features_value
+from tests.support.examples import steady
+
+any_features = arrays(np.float32, st.integers(0, 9), elements=st.floats(width=32, allow_nan=True, allow_infinity=True))
+half_features = arrays(np.float32, st.integers(0, 9), elements=st.floats(width=16, allow_nan=False))
+
+
+@steady
+@given(features=any_features | half_features)
+def test_what_is_read_is_what_was_written(features):
+    """Every vector comes back bit by bit, those with NaN, infinities, zeros of both signs and tiny numbers too."""
+    found = features_value(features_bytes(features))
+    assert found.dtype == np.float32
+    assert found.tobytes() == features.tobytes()
+
+
+@steady
+@given(features=half_features)
+def test_half_precision_takes_half_the_bytes(features):
+    """A vector that float16 has exactly takes two bytes a number and one more."""
+    assert len(features_bytes(features)) == 2 * features.size + 1
+
+
+@pytest.mark.parametrize("number", [0.1, 1e-9, 70_000.0, 2.0**-25, float("nan"), 1.0009765625 + 2.0**-20])
+def test_one_number_that_half_precision_lacks_keeps_the_row_whole(number):
+    """Such a row is stored as it always was: the float32 numbers, little endian."""
+    features = np.array([1.0, number, 2.0], dtype=np.float32)
+    assert features_bytes(features) == features.astype("<f4").tobytes()
+
+
+def test_rows_of_earlier_releases_are_read():
+    """Bytes that an earlier release wrote are float32 numbers, those that float16 has too."""
+    features = np.array([1.0, 0.5, 2.0, 0.0], dtype=np.float32)
+    old = features.astype("<f4").tobytes()
+    assert np.array_equal(features_value(old), features)
+    assert features_value(memoryview(features_bytes(features))).tolist() == features.tolist()
+    assert features_value(None) is features_bytes(None) is None
+
+
+@steady
+@given(rows=st.lists(arrays(np.float32, 5, elements=st.floats(-3, 3, width=32)), max_size=5), data=st.data())
+def test_rows_at_once_are_the_rows_one_by_one(rows, data):
+    """A page of the ledger has rows of both widths while it lasts: together they are what each is alone."""
+    rows = [rounded(row) if data.draw(st.booleans()) else row for row in rows]
+    found = feature_rows([features_bytes(row) for row in rows])
+    if not rows:
+        assert found is None
+        return
+    assert found.dtype == np.float32
+    assert found.tobytes() == np.array(rows).tobytes()
+
+
+def test_rows_without_or_of_other_sizes_are_none_at_once():
+    """A row without features, an empty one, and two sizes beside each other."""
+    one, two = features_bytes(np.ones(3, dtype=np.float32)), features_bytes(np.ones(4, dtype=np.float32))
+    assert feature_rows([one, None]) is feature_rows([one, two]) is feature_rows([b""]) is feature_rows([None]) is None
+    assert feature_rows([one, one]).shape == (2, 3)
+
+
+@pytest.mark.parametrize("raw", [b"\x02abcd", b"xyz", b"ab"])
+def test_bytes_that_are_no_features_are_an_error(raw):
+    """A wrong mark, and numbers cut in two."""
+    with pytest.raises(ValueError):  # noqa: PT011 - numpy's own for some of them
+        features_value(raw)

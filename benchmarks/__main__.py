@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the service's own processes
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from benchmarks import replay_speed

@@ -6,9 +6,14 @@ tokens long.
 """
 
 import argparse
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+
+# As the command has them; before numpy and torch are loaded.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from rich.console import Console
 from rich.table import Table

@@ -5,11 +5,16 @@ card `python -m benchmarks.gpu` measures that.
 """
 
 import json
+import os
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+# As the command of the measured revision has it; before numpy is loaded.
+if "OPENBLAS_NUM_THREADS" in Path("workers/cli.py").read_text(encoding="utf-8"):
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.lexical import lexical_counts
@@ -44,6 +49,7 @@ def _features(encoder: Any, states: Any, *, texts: list[str]) -> object:
     """Lexical counts, readings, kernel and sketch, in either revision."""
     import torch
 
+    torch.set_num_threads(1)
     projection = encoder._projection  # noqa: SLF001
     if not hasattr(projection, "from_product"):
         return projection.apply(states, texts=texts, dimension=encoder.dimension)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from ragbandit.router.cli.console import failing_well
 from ragbandit.router.config.settings import Settings
@@ -18,6 +19,7 @@ from ragbandit.router.serving.bootstrap import open_database
 from ragbandit.router.serving.data_dir import narrow_data_dir, prepare_data_dir
 from ragbandit.router.storage.database import Database, check_schema
 from ragbandit.router.storage.json_lines import new_lines
+from ragbandit.workers.cli import app
 from tests.conftest import NOBODY
 
 ROOT = Path(__file__).parents[3]
@@ -25,31 +27,29 @@ ROOT = Path(__file__).parents[3]
 AS_A_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search,-fowner,-chown", "--inh-caps", "-all"]
 
 
-def ragbandit(folder: Path, *arguments: str, before: list[str] | None = None) -> "subprocess.CompletedProcess[str]":
-    (folder / "config.yaml").write_text(
-        f"data_dir: {folder / 'data'}\nencoder: {{model: hashing}}\narms: {{a: {{run_by: caller}}}}\n"
-    )
-    command = [*(before or []), sys.executable, "-m", "ragbandit", *arguments]
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False)
+def configured(folder: Path) -> Path:
+    """A configuration whose data_dir is "data" in this folder."""
+    file = folder / "config.yaml"
+    arms = "arms: {a: {run_by: caller}}"
+    file.write_text(f"data_dir: {folder / 'data'}\nencoder: {{model: hashing}}\n{arms}\nserver: {{port: 18473}}\n")
+    return file
 
 
 def modes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): oct(path.stat().st_mode & 0o777) for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("verb", ["up", "status"])
+@pytest.mark.parametrize("verb", ["up", "serve", "status", "verify", "migrate"])
 def test_a_file_where_the_folder_belongs(tmp_path, verb):
     """Where data_dir is a file the command says so, by the setting's name, and ends with exit code 2."""
     (tmp_path / "data").touch()
-    done = ragbandit(tmp_path, verb)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = CliRunner().invoke(app, [verb, "--config", str(configured(tmp_path))])
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith(f"CONFIG_INVALID data_dir: {tmp_path / 'data'} is a file, not a folder")
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", ["up", "status"])
-def test_a_folder_of_another_user(tmp_path, verb):
+def test_a_folder_of_another_user(tmp_path):
     """Where this user may not enter data_dir the command says so in one line, and ends with exit code 2."""
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
@@ -60,7 +60,10 @@ def test_a_folder_of_another_user(tmp_path, verb):
         pytest.skip("root passes over modes, and there is no setpriv to take that right from it")
     else:
         os.chown(data, NOBODY, NOBODY)
-    done = ragbandit(tmp_path, verb, before=AS_A_USER if os.geteuid() == 0 else [])
+    command = [sys.executable, "-m", "ragbandit", "status", "--config", str(configured(tmp_path))]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    before = AS_A_USER if os.geteuid() == 0 else []
+    done = subprocess.run([*before, *command], env=environ, capture_output=True, text=True, timeout=60, check=False)
     data.chmod(0o700)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"CONFIG_INVALID data_dir: {data} cannot be ")
@@ -139,10 +142,7 @@ def test_wide_modes_are_narrowed(tmp_path, monkeypatch):
 
 def test_logs_of_up_are_private(tmp_path):
     """`up` makes its logs, its lock and the log of Redis for its owner alone."""
-    (tmp_path / "config.yaml").write_text(
-        f"data_dir: {tmp_path / 'data'}\nencoder: {{model: hashing}}\narms: {{a: {{run_by: caller}}}}\n"
-        "server: {port: 18473}\n"
-    )
+    configured(tmp_path)
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "ragbandit", "up"]
     with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL) as up:

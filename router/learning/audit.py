@@ -18,7 +18,7 @@ from ragbandit.router.errors import SnapshotError, StoreError
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.comparison import apart_from, told
 from ragbandit.router.learning.deep_check import check_deep
-from ragbandit.router.learning.draw_check import check_draws, decided_before
+from ragbandit.router.learning.draw_check import check_archive, check_draws, decided_before
 from ragbandit.router.learning.lessons import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.learning.verdict import Verdict
@@ -72,7 +72,10 @@ def verify(
     base = None
     if checkpoints is not None and live is not None and not (whole or deep):
         base = _base(checkpoints, live=live)
-    check_draws(ledger, since=_since(ledger, base=base, verdict=verdict), verdict=verdict, progress=progress)
+    since = _since(ledger, base=base, verdict=verdict)
+    check_draws(ledger, since=since, verdict=verdict, progress=progress)
+    if since is None:
+        check_archive(ledger, verdict=verdict, progress=progress)
     registered = ledger.registered()
     passed: Checkpoint | None = None
     if live is not None or (registered is not None and registered["algorithm"] == IMPORTED):

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import ColumnElement, func, select
@@ -15,6 +16,8 @@ from ragbandit.router.learning.verdict import Verdict
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
 from ragbandit.router.policies.draw import Drawn, draw, raised_floors
+from ragbandit.router.storage.archive.segments import Segment
+from ragbandit.router.storage.decisions import readable
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.rows import snapshot_value
 from ragbandit.router.storage.tables import decisions, outcomes, snapshots
@@ -27,24 +30,25 @@ __all__ = ["check_deep"]
 PMF_ROUNDING: Final = 1e-9
 
 
+#: when the first and the last decision of a version were made
+_Span = tuple[float, float]
+
+
 def check_deep(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
     """Walk the ledger once per (algorithm, params), and at every version make its decisions' pmfs again."""
-    with ledger.database.read() as connection:
-        made = connection.execute(select(snapshots).where(snapshots.c.policy == ledger.label)).mappings().all()
-        at = decisions.c.made_at
-        spans = select(decisions.c.version, func.min(at).label("first"), func.max(at).label("last"))
-        spans = spans.where(decisions.c.policy == ledger.label).group_by(decisions.c.version)
-        used = {row.version: (row.first, row.last) for row in connection.execute(spans)}
-    known = {row["version"]: snapshot_value(row) for row in made}
+    archived = ledger.archived.versions()
+    known, used = _versions(ledger)
     for version in sorted(used.keys() - known.keys()):
         _check_unknown(ledger, version=version, made=used[version], verdict=verdict)
+    for version in sorted(archived.keys() - known.keys()):
+        _check_unknown_archived(ledger, version=version, among=archived[version], verdict=verdict)
     walks: dict[tuple[str, str], list[SnapshotInfo]] = defaultdict(list)
-    for version in used.keys() & known.keys():
+    for version in (used.keys() | archived.keys()) & known.keys():
         info = known[version]
         walks[info.algorithm, json.dumps(dict(info.params), sort_keys=True)].append(info)
     for (algorithm, params), infos in walks.items():
         try:
-            policy, position = make_policy(algorithm, params=json.loads(params)), 0
+            policy = make_policy(algorithm, params=json.loads(params))
         except RagBanditError as error:  # a table, a package or a param of a former policy that is gone
             verdict.deep_mismatches += 1
             verdict.note(f"{algorithm} cannot be made again: {error}")
@@ -52,22 +56,60 @@ def check_deep(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> Non
         if not policy.deterministic:
             verdict.note(f"{algorithm} does not give the same pmf twice: its decisions are not made again")
             continue
-        erased = _first_erased(ledger, policy=policy) if verdict.erased else None
-        for info in sorted(infos, key=lambda one: (one.last_seq, one.version)):
-            if erased is not None and info.last_seq >= erased:
-                verdict.note(
-                    f"update {erased} was erased for {algorithm}: pmfs of its versions from there on stay as logged"
-                )
-                break
-            try:
-                for update in lessons(ledger, policy=policy, after=position, upto=info.last_seq):
-                    apply(policy, update)
-            except (StoreError, ValueError, TypeError, KeyError) as error:
-                verdict.deep_mismatches += 1
-                verdict.note(f"the ledger cannot be read up to {info.last_seq}: {error}")
-                break
-            position = max(position, info.last_seq)
-            _check_version(ledger, files=files, info=info, made=used[info.version], policy=policy, verdict=verdict)
+        _walk(ledger, files=files, policy=policy, infos=infos, used=used, archived=archived, verdict=verdict)
+
+
+def _walk(
+    ledger: Ledger,
+    *,
+    files: SnapshotFiles,
+    policy: Policy,
+    infos: Sequence[SnapshotInfo],
+    used: Mapping[str, _Span],
+    archived: Mapping[str, Sequence[Segment]],
+    verdict: Verdict,
+) -> None:
+    """Let a fresh policy learn the ledger, and compare it with each of these versions when it gets there."""
+    position = 0
+    erased = _first_erased(ledger, policy=policy) if verdict.erased else None
+    for info in sorted(infos, key=lambda one: (one.last_seq, one.version)):
+        if erased is not None and info.last_seq >= erased:
+            verdict.note(
+                f"update {erased} was erased for {policy.algorithm}: pmfs of its versions from there on stay as logged"
+            )
+            return
+        try:
+            for update in lessons(ledger, policy=policy, after=position, upto=info.last_seq):
+                apply(policy, update)
+        except (StoreError, ValueError, TypeError, KeyError) as error:
+            verdict.deep_mismatches += 1
+            verdict.note(f"the ledger cannot be read up to {info.last_seq}: {error}")
+            return
+        position = max(position, info.last_seq)
+        _check_state(files=files, info=info, policy=policy, verdict=verdict)
+        here, there = used.get(info.version), archived.get(info.version, ())
+        for decision in _decided_by(ledger, version=info.version, made=here, archived=there):
+            _check_pmf(decision, info=info, policy=policy, verdict=verdict)
+
+
+def _versions(ledger: Ledger) -> tuple[dict[str, SnapshotInfo], dict[str, _Span]]:
+    """The versions that a snapshot row describes; those of decisions in the database, and when they were made."""
+    with ledger.database.read() as connection:
+        made = connection.execute(select(snapshots).where(snapshots.c.policy == ledger.label)).mappings().all()
+        at = decisions.c.made_at
+        spans = select(decisions.c.version, func.min(at).label("first"), func.max(at).label("last"))
+        spans = spans.where(decisions.c.policy == ledger.label).group_by(decisions.c.version)
+        used = {row.version: (row.first, row.last) for row in connection.execute(spans)}
+    return {row["version"]: snapshot_value(row) for row in made}, used
+
+
+def _check_unknown_archived(ledger: Ledger, *, version: str, among: Sequence[Segment], verdict: Verdict) -> None:
+    """The seal has shown that these are the rows that were moved; who made them cannot be checked any more."""
+    rows = ledger.archived.decided_by(version, among=among)
+    ours = sum(IMPORTED not in json.loads(row["facts"]) for row in rows)
+    verdict.not_checkable += ours
+    if ours:
+        verdict.note(f"{ours} decisions in the archive were made by {version}, which no snapshot row describes")
 
 
 def _first_erased(ledger: Ledger, *, policy: Policy) -> int | None:
@@ -103,33 +145,31 @@ def _check_unknown(ledger: Ledger, *, version: str, made: tuple[float, float], v
         verdict.note(f"decisions were made by {version}, which no snapshot row describes")
 
 
-def _check_version(
-    ledger: Ledger,
-    *,
-    files: SnapshotFiles,
-    info: SnapshotInfo,
-    made: tuple[float, float],
-    policy: Policy,
-    verdict: Verdict,
-) -> None:
-    """made: when the first and the last decision of this version were."""
-    _check_state(files=files, info=info, policy=policy, verdict=verdict)
-    tolerance = tolerance_of(policy)
-    for decision in pages(ledger, *_of_version(ledger, info.version, made=made), by_time=True):
-        if IMPORTED in decision.facts:
-            continue
-        verdict.deep_decisions += 1
-        if is_erased_for(policy, decision):
-            verdict.not_checkable += 1
-            continue
-        if decision.fault is not None:
-            continue  # the pmf was the fallback's: the draw check has covered it
-        again = _made_again(decision, policy=policy)
-        if again.fault is not None:
-            verdict.note(f"decision {decision.id}: {again.fault}")
-        if again.fault is not None or not _agrees(again, decision=decision, tolerance=tolerance):
-            verdict.deep_mismatches += 1
-            verdict.note(f"decision {decision.id}: {info.version} gives another pmf")
+def _decided_by(ledger: Ledger, *, version: str, made: _Span | None, archived: Sequence[Segment]) -> Iterator[Decision]:
+    """The decisions that a policy version made, archived or not."""
+    if made is not None:
+        yield from pages(ledger, *_of_version(ledger, version, made=made), by_time=True)
+    for row in ledger.archived.decided_by(version, among=archived):
+        decision = readable(row)
+        if isinstance(decision, Decision):  # the check of the draws has named what cannot be read
+            yield decision
+
+
+def _check_pmf(decision: Decision, *, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:
+    if IMPORTED in decision.facts:
+        return
+    verdict.deep_decisions += 1
+    if is_erased_for(policy, decision):
+        verdict.not_checkable += 1
+        return
+    if decision.fault is not None:
+        return  # the pmf was the fallback's: the draw check has covered it
+    made = _made_again(decision, policy=policy)
+    if made.fault is not None:
+        verdict.note(f"decision {decision.id}: {made.fault}")
+    if made.fault is not None or not _agrees(made, decision=decision, tolerance=tolerance_of(policy)):
+        verdict.deep_mismatches += 1
+        verdict.note(f"decision {decision.id}: {info.version} gives another pmf")
 
 
 def _check_state(*, files: SnapshotFiles, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:

@@ -6,14 +6,17 @@ from typing import Any
 
 from sqlalchemy import func, select, tuple_
 
+from ragbandit.router.errors import StoreError
 from ragbandit.router.learning.verdict import Verdict
 from ragbandit.router.policies.draw import choose, seed_of
+from ragbandit.router.storage.archive.reading import archived_decisions, broken_seals
+from ragbandit.router.storage.decisions import readable
 from ragbandit.router.storage.ledger import Ledger
 from ragbandit.router.storage.rows import decision_value
 from ragbandit.router.storage.tables import decisions
 from ragbandit.router.types import ERASED, IMPORTED, Decision
 
-__all__ = ["check_draws", "decided_before", "draw_fault", "pages"]
+__all__ = ["check_archive", "check_draws", "decided_before", "draw_fault", "pages"]
 
 PAGE = 500
 
@@ -30,16 +33,40 @@ def check_draws(ledger: Ledger, *, since: float | None, verdict: Verdict, progre
         verdict.note(text)
 
     for decision in pages(ledger, *where, by_time=since is not None, unreadable=unreadable):
-        verdict.decisions += 1
-        elsewhere = IMPORTED in decision.facts
-        verdict.made_elsewhere += elsewhere
-        verdict.erased += ERASED in decision.facts
-        wrong = None if elsewhere else draw_fault(decision)
-        if wrong:
-            verdict.propensity_mismatches += 1
-            verdict.note(f"decision {decision.id}: {wrong}")
+        _check(decision, verdict=verdict)
         if verdict.decisions % PAGE == 0 or verdict.decisions == total:
             progress(verdict.decisions, total)
+
+
+def check_archive(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
+    """Check the seals of the archive's segments, and draw every decision in them again."""
+    for broken in broken_seals(ledger.database):
+        verdict.archive_mismatches += 1
+        verdict.note(broken)
+    if verdict.archive_mismatches:
+        return  # what a changed file says of its decisions means nothing
+    for segment, rows in archived_decisions(ledger.database):
+        verdict.archived += len(rows)
+        for row in rows:
+            decision = readable(row)
+            if isinstance(decision, StoreError):
+                verdict.decisions += 1
+                verdict.propensity_mismatches += 1
+                verdict.note(f"{segment.name}: {decision.message}")
+            else:
+                _check(decision, verdict=verdict)
+        progress(verdict.decisions, 0)
+
+
+def _check(decision: Decision, *, verdict: Verdict) -> None:
+    verdict.decisions += 1
+    elsewhere = IMPORTED in decision.facts
+    verdict.made_elsewhere += elsewhere
+    verdict.erased += ERASED in decision.facts
+    wrong = None if elsewhere else draw_fault(decision)
+    if wrong:
+        verdict.propensity_mismatches += 1
+        verdict.note(f"decision {decision.id}: {wrong}")
 
 
 def decided_before(ledger: Ledger, *, at: float) -> int:

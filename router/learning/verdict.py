@@ -13,7 +13,9 @@ class Verdict:
     """Counts of what was checked and of what did not agree. `ok` is the exit code's question."""
 
     decisions: int = 0
-    #: of these, the ones that were not drawn by us: their draws cannot be made again
+    #: of these, the ones that are in the archive
+    archived: int = 0
+    #: of all, the ones that were not drawn by us: their draws cannot be made again
     made_elsewhere: int = 0
     #: seed, drawn arm, logged propensity, sum or floor of the pmf
     propensity_mismatches: int = 0
@@ -47,6 +49,8 @@ class Verdict:
     erased: int = 0
     #: updates of the live policy that cannot be learned again, since what they were learned from was erased
     not_relearnable: int = 0
+    #: segments of the archive that are missing, or were changed
+    archive_mismatches: int = 0
     #: counters that differ from what is in the tables
     counter_mismatches: int = 0
     notes: list[str] = field(default_factory=list)
@@ -55,7 +59,7 @@ class Verdict:
     def ok(self) -> bool:
         """No difference anywhere, but for rounding and for what was erased."""
         differences = self.propensity_mismatches + self.ledger_mismatches + self.deep_mismatches
-        differences += self.counter_mismatches + self.chain_mismatches
+        differences += self.counter_mismatches + self.chain_mismatches + self.archive_mismatches
         same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None or self.not_relearnable > 0
         return differences == 0 and same and not self.broken
 

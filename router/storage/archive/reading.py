@@ -3,7 +3,7 @@
 import heapq
 import json
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -90,6 +90,24 @@ class ArchivedRows:
             }
             found += [row for row in self._rows(segment, table) if row[decision_key(table)] in wanted]
         return found
+
+    def versions(self) -> dict[str, list[Segment]]:
+        """Policy version -> segments with decisions that it made for this ledger."""
+        with self.database.read() as connection:
+            found = segments(connection)
+        made: dict[str, list[Segment]] = {}
+        for segment in found:
+            rows = read_segment(segment, tables=[decisions])["decisions"]
+            for version in {row["version"] for row in rows if row["policy"] == self.label}:
+                made.setdefault(version, []).append(segment)
+        return made
+
+    def decided_by(self, version: str, *, among: Sequence[Segment]) -> Iterator[Row]:
+        """The decisions of this ledger that a policy version made, in these segments."""
+        for segment in among:
+            for row in self._rows(segment, decisions):
+                if row["policy"] == self.label and row["version"] == version:
+                    yield row
 
     def _segments(self, first: int, last: int) -> list[Segment]:
         with self.database.read() as connection:

@@ -16,7 +16,8 @@ from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.examples import ARMS, made_features, made_query, made_updates
 from ragbandit.router.policies.finetuned.adaptive_rag import AdaptiveRag
 from ragbandit.router.policies.finetuned.multi_label import MultiLabel
-from ragbandit.router.policies.testing import sha_of
+from ragbandit.router.policies.testing import pmf_of, sha_of, taught
+from ragbandit.router.types import ArmName
 from tests.support.policy_examples import EXAMPLES
 
 ROOT = Path(__file__).parents[3]
@@ -26,6 +27,9 @@ ROUNDED = {
     *("sin", "cos", "tan", "arcsin", "arccos", "arctan", "arctan2"),
     *("sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh"),
 }
+TWENTY = tuple(ArmName(f"arm_{number:02}") for number in range(20))
+#: lessons that fill blocks, of a width that BLAS has loops of its own for; lessons of many arms
+WIDE, MANY = made_updates(250, size=150), made_updates(60, arms=TWENTY)
 
 
 def fingerprints():
@@ -39,6 +43,8 @@ def fingerprints():
             said.append(pmf_of_one(policy, made_query(lesson.seq), features=made_features(lesson.seq), arms=ARMS))
             policy.learn(lesson)
         found[case] = digest(said) + sha_of(policy)
+    found["mba in blocks"] = sha_of(taught(lambda: make_policy("mba", params={"block": 64}), WIDE))
+    found["lints over many arms"] = digest(pmf_of(taught(lambda: make_policy("lints", params={}), MANY), arms=TWENTY))
     outputs = np.random.default_rng(3).normal(0.0, 4.0, (300, 3))
     for kind in (AdaptiveRag, MultiLabel):
         found[kind.algorithm] = digest([kind._probabilities(None, row).tolist() for row in outputs])
@@ -66,6 +72,17 @@ def test_policies_are_the_same_without_wide_vectors():
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120
     )
     assert json.loads(run.stdout) == fingerprints()
+
+
+def test_blocks_are_the_same_with_other_loops_of_blas():
+    """With the loops that OpenBLAS has for an old processor blocks are learned to the same last bit."""
+    code = "from tests.integration.policies.test_cpu_types import fingerprints\n"
+    code += "print(fingerprints()['mba in blocks'])"
+    environment = os.environ | {"OPENBLAS_CORETYPE": "Nehalem", "OPENBLAS_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert run.stdout.strip() == fingerprints()["mba in blocks"]
 
 
 def test_no_policy_calls_what_numpy_rounds_by_cpu():

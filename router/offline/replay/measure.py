@@ -378,7 +378,8 @@ def _shown(counts: Counter[str]) -> list[str]:
 def _columns(side: list[Side], base: list[Side], rows: slice | Choices) -> Columns:
     return Columns(
         targets=tuple(
-            Moments.of(*(column[rows] for column in (*mine, *theirs))) for mine, theirs in zip(side, base, strict=True)
+            Moments.exactly(*(column[rows] for column in (*mine, *theirs)))
+            for mine, theirs in zip(side, base, strict=True)
         )
     )
 
@@ -413,7 +414,7 @@ def _add_others(accumulators: Accumulators, views: Sequence[_View], *, others: S
         for estimator in others:
             terms_of = _SAME_TERMS.get(estimator.name, estimator.name)
             if terms_of not in made:
-                made[terms_of] = Moments.of(*view.side(estimator, target=0))
+                made[terms_of] = Moments.exactly(*view.side(estimator, target=0))
             more = made[terms_of]
             standing = found.get(estimator.name)
             found[estimator.name] = more if standing is None else standing.merged(more)
@@ -422,6 +423,6 @@ def _add_others(accumulators: Accumulators, views: Sequence[_View], *, others: S
 def _add_pairs(accumulators: Accumulators, sides: list[list[Side]]) -> None:
     for first in range(len(sides)):
         for second in range(first):
-            more = Moments.of(*sides[second][0], *sides[first][0])
+            more = Moments.exactly(*sides[second][0], *sides[first][0])
             standing = accumulators.pairs.get((second, first))
             accumulators.pairs[second, first] = more if standing is None else standing.merged(more)

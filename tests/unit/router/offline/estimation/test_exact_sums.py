@@ -45,7 +45,7 @@ def test_cut_and_order_do_not_matter(columns, random, cut):
     order = list(range(columns.shape[1]))
     random.shuffle(order)
     first, second = columns[:, order[:cut]], columns[:, order[cut:]]
-    merged, whole = Moments.of(*second).merged(Moments.of(*first)), Moments.of(*columns)
+    merged, whole = Moments.exactly(*second).merged(Moments.exactly(*first)), Moments.exactly(*columns)
     assert merged.rows == whole.rows
     assert np.array_equal(merged.mean, whole.mean)
     assert np.array_equal(merged.scatter, whole.scatter)
@@ -53,7 +53,7 @@ def test_cut_and_order_do_not_matter(columns, random, cut):
 
 def test_a_constant_column_has_no_scatter():
     """The scatter of equal numbers is 0, not what rounding leaves of it."""
-    assert Moments.of(np.full(1000, 0.1), np.full(1000, 7e7)).scatter.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert Moments.exactly(np.full(1000, 0.1), np.full(1000, 7e7)).scatter.tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
 @given(arrays(np.float64, 20, elements=NUMBERS))
@@ -73,7 +73,7 @@ def test_what_is_not_finite_is_refused_or_nan():
     """Infinite terms raise in sums, and are NaN in moments, also after a merge."""
     with pytest.raises(ValueError, match="not finite"):
         ExactSums.of(np.array([1.0, np.inf]))
-    assert np.isnan(Moments.of(np.array([np.nan])).merged(Moments.of(np.ones(3))).mean).all()
+    assert np.isnan(Moments.exactly(np.array([np.nan])).merged(Moments.exactly(np.ones(3))).mean).all()
 
 
 def test_carries_change_nothing(monkeypatch):

@@ -23,7 +23,7 @@ from ragbandit.router.api.middleware import LimitsMiddleware
 from ragbandit.router.api.operations import OPERATIONS, add_operations, state_of
 from ragbandit.router.api.process_metrics import ProcessMetrics
 from ragbandit.router.api.requests import complaint
-from ragbandit.router.api.responses import ERRORS, JsonReply, error_body, refusal
+from ragbandit.router.api.responses import ERRORS, JsonReply, error_body, gone, refusal
 from ragbandit.router.api.routing import DECISIONS
 from ragbandit.router.api.schema_limits import add_limits
 from ragbandit.router.api.threads import Reads
@@ -51,8 +51,6 @@ log = logging.getLogger("ragbandit.api")
 
 #: threads for the blocking reads of requests, and reads that may run or wait
 READ_THREADS, MAX_READS = 8, 256
-#: status of a request whose caller left before the reply, as nginx counts it
-CLIENT_CLOSED = 499
 
 
 class _Service(FastAPI):
@@ -130,8 +128,8 @@ def _add_errors(app: FastAPI) -> None:
         return refusal(error)
 
     @app.exception_handler(CallerGone)
-    async def gone(_request: Request, _error: CallerGone) -> Response:
-        return Response(status_code=CLIENT_CLOSED)  # counted, and read by nobody
+    async def caller_gone(_request: Request, _error: CallerGone) -> Response:
+        return gone()
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

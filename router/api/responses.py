@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, Final
 
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from ragbandit.router.api.reply_types import (
     AnswerReply,
@@ -52,6 +52,7 @@ __all__ = [
     "decision_json",
     "error_body",
     "error_json",
+    "gone",
     "headers",
     "ledger_json",
     "outcome_json",
@@ -61,6 +62,9 @@ __all__ = [
     "status_json",
 ]
 
+
+#: status of a request whose caller closed the connection before the reply, as nginx counts it
+CLIENT_CLOSED: Final = 499
 
 # Made once: `json.dumps` would make one for every reply.
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -251,6 +255,11 @@ def refusal(error: RagBanditError) -> JsonReply:
     after_s = error.retry_after_s if isinstance(error, Overloaded) else 1.0 if error.status == 503 else None
     headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
     return JsonReply(error_json(error), status_code=error.status, headers=headers)
+
+
+def gone() -> Response:
+    """The reply to a caller that has closed its connection: counted, and read by nobody."""
+    return Response(status_code=CLIENT_CLOSED)
 
 
 def error_json(error: RagBanditError) -> ErrorReply:

@@ -14,13 +14,14 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, router_of
+from ragbandit.router.api.dependencies import CallerGone, IdempotencyKey, awaited, awaited_all, router_of
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.reply_types import ErrorReply, RouteBatchReply, RouteReply
 from ragbandit.router.api.requests import RouteBatchBody, RouteBody, complaint, identity
-from ragbandit.router.api.responses import REPLIES, JsonReply, error_json, headers, route_json
+from ragbandit.router.api.responses import REPLIES, JsonReply, error_json, gone, headers, refusal, route_json
 from ragbandit.router.errors import InvalidInput, RagBanditError
 from ragbandit.router.types import ArmName, Budget, Decision, DecisionId, Query, RunBy
 
@@ -46,9 +47,9 @@ def add_routing(app: FastAPI) -> None:
         decision, seconds = await decide(request, query_of(body, key=idempotency_key), run_by="caller")
         return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
 
-    documented = next(each for each in app.routes if isinstance(each, APIRoute) and each.path == _ROUTE)
-    documented.app = _ShortWay(documented.app)
     _add_batch(app)
+    documented = next(each for each in app.routes if isinstance(each, APIRoute) and each.path == _ROUTE)
+    app.add_middleware(ShortWay, route=documented)
 
 
 def _add_batch(app: FastAPI) -> None:
@@ -101,30 +102,49 @@ def _item_query(item: Mapping[str, Any]) -> Query | RagBanditError:
     return query_of(body, key=None)
 
 
-class _ShortWay:
-    """ASGI app of POST /v1/route. documented: FastAPI's app of the same endpoint, for all that is not plain."""
+class ShortWay:
+    """Middleware: answers plain requests to POST /v1/route; all others go on to FastAPI, as if nobody had read them."""
 
-    def __init__(self, documented: ASGIApp) -> None:
-        self._documented = documented
+    def __init__(self, app: ASGIApp, *, route: APIRoute) -> None:
+        self.app = app
+        self.route = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
+        if scope["type"] != "http" or scope["path"] != _ROUTE or scope["method"] != "POST":
+            await self.app(scope, receive, send)
+            return
         read: list[Message] = []
-        body = _plain_body(scope, await _read(receive, into=read))
+        refused: list[Exception] = []
+        try:
+            body = _plain_body(scope, await _read(receive, into=read))
+        except HTTPException as error:  # the body is too large
+            body, refused = None, [error]
         if body is None:
             messages = iter(read)
 
             async def again() -> Message:
                 for message in messages:
                     return message
+                for error in refused:
+                    raise error
                 return await receive()
 
-            await self._documented(scope, again, send)
+            await self.app(scope, again, send)
             return
-        request = Request(scope, receive)
+        scope["route"] = self.route  # under which it is counted
+        await (await _answered(Request(scope, receive), body))(scope, receive, send)
+
+
+async def _answered(request: Request, body: RouteBody) -> Response:
+    try:
         query = query_of(body, key=request.headers.get("idempotency-key"))
         decision, seconds = await decide(request, query, run_by="caller")
-        await JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))(scope, receive, send)
+    except CallerGone:
+        return gone()
+    except RagBanditError as error:
+        return refusal(error)
+    return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
 
 
 async def _read(receive: Receive, *, into: list[Message]) -> bytes | None:

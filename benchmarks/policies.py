@@ -19,7 +19,7 @@ from ragbandit.router.offline.simulation.process_pool import cores
 from ragbandit.router.offline.simulation.report import print_training
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies import POLICIES
-from ragbandit.router.serving.bootstrap import make_encoder
+from ragbandit.router.serving.setup.bootstrap import make_encoder
 
 TABLE = Path(__file__).parents[2] / "shared" / "data" / "routing" / "flan_t5_xl_dev.jsonl"
 #: questions that the table was made from; those that no arm answered are not in it

@@ -29,8 +29,8 @@ from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.forward import default_threads
 from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
 from ragbandit.router.jobs.queue import MemoryJobs
-from ragbandit.router.serving.bootstrap import make_encoder
 from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.bootstrap import make_encoder
 
 CALLERS = 16
 COUNT = 1500

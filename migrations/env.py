@@ -1,8 +1,8 @@
-"""Alembic's entry: runs the migrations on the connection that `router.storage.database.migrate` hands over."""
+"""Alembic's entry: runs the migrations on the connection that `router.storage.sql.database.migrate` hands over."""
 
 from alembic import context
 
-from ragbandit.router.storage.tables import metadata
+from ragbandit.router.storage.sql.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:

@@ -35,8 +35,8 @@ from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback, made_outcome, new_id
-from ragbandit.router.storage.database import Database, migrate
-from ragbandit.router.storage.tables import leases, updates
+from ragbandit.router.storage.sql.database import Database, migrate
+from ragbandit.router.storage.sql.tables import leases, updates
 from ragbandit.router.types import Counters, Decision, DecisionId, Query, Receipt
 from tests.support.tcp_proxy import TcpProxy
 

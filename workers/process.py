@@ -10,9 +10,9 @@ from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.jobs.queue import ANSWER_JOB, ANSWER_QUEUE, LEARN_JOB, LEARN_QUEUE, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.bootstrap import make_learner, open_database
+from ragbandit.router.serving.setup.bootstrap import make_learner, open_database
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import housekeeping, tasks

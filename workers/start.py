@@ -10,7 +10,7 @@ from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, c
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.workers.process import QUEUES, run_worker
 from ragbandit.workers.supervisor import Supervisor
 from ragbandit.workers.wiring.arms import check_arms

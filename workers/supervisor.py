@@ -28,9 +28,9 @@ from ragbandit.router.errors import ConfigError, NotReady, RagBanditError
 from ragbandit.router.jobs.child_process import Child, end, ending, last_lines
 from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.data_dir import prepare_data_dir
-from ragbandit.router.serving.requirements import check_port
-from ragbandit.router.storage.files import append_private, private_folder, write_file
+from ragbandit.router.serving.setup.data_dir import prepare_data_dir
+from ragbandit.router.serving.setup.requirements import check_port
+from ragbandit.router.storage.files.atomic import append_private, private_folder, write_file
 from ragbandit.workers.wiring.arms import check_arms
 
 __all__ = ["Supervisor"]

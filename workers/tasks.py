@@ -19,7 +19,7 @@ from ragbandit.router.jobs.queue import RedisJobs
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.serving.validation import capped, unrun_outcome
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import CANCELLED, ArmName, Budget, Decision, DecisionId, Json, Outcome, PolicyLabel
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.run import Strategy

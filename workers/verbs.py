@@ -67,19 +67,19 @@ def _add_erase(app: typer.Typer) -> None:
 
 
 def _add_offline(app: typer.Typer) -> None:
-    from ragbandit.router.cli.simulate import add_offline_verbs
+    from ragbandit.router.cli.offline.simulate import add_offline_verbs
 
     add_offline_verbs(app)
 
 
 def _add_logs(app: typer.Typer) -> None:
-    from ragbandit.router.cli.logs import add_log_verbs
+    from ragbandit.router.cli.offline.logs import add_log_verbs
 
     add_log_verbs(app)
 
 
 def _add_replay(app: typer.Typer) -> None:
-    from ragbandit.router.cli.replay import add_replay_verb
+    from ragbandit.router.cli.offline.replay import add_replay_verb
 
     add_replay_verb(app)
 

@@ -15,11 +15,11 @@ import numpy as np
 from sqlalchemy import delete, insert
 
 from ragbandit.router.policies.draw import choose, seed_of
-from ragbandit.router.storage.database import Database, migrate
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.registration import register_policy
-from ragbandit.router.storage.rows import update_row
-from ragbandit.router.storage.tables import updates, waiting
+from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.rows.conversion import update_row
+from ragbandit.router.storage.sql.database import Database, migrate
+from ragbandit.router.storage.sql.tables import updates, waiting
 from ragbandit.router.types import (
     ArmName,
     Cost,

@@ -100,7 +100,7 @@ def _swallowed(folder: Path) -> float:
 
     from ragbandit.router.errors import RagBanditError
     from ragbandit.router.serving.router import Router
-    from ragbandit.router.storage.database import Database, migrate
+    from ragbandit.router.storage.sql.database import Database, migrate
 
     PostgresServer = importlib.import_module("tests.conftest").PostgresServer  # noqa: N806 - a class, without types
     # Of this tree: the earlier one has no proxy.
@@ -129,8 +129,8 @@ def _swallowed(folder: Path) -> float:
 
 
 def _lease(folder: Path) -> float:
-    from ragbandit.router.serving.bootstrap import open_database
-    from ragbandit.router.storage.ledger import Ledger
+    from ragbandit.router.serving.setup.bootstrap import open_database
+    from ragbandit.router.storage.ledgers.ledger import Ledger
     from ragbandit.router.types import PolicyLabel
 
     database = open_database(_settings(folder))

@@ -18,9 +18,9 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.serving.service import RouteService, Serving
-from ragbandit.router.storage.database import Database, migrate
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.registration import register_policy
+from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.types import ArmName, DecisionId, PolicyLabel, Query, Reward, Update
 
 __all__ = ["measure"]

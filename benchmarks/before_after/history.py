@@ -19,13 +19,13 @@ from sqlalchemy import Table
 
 from ragbandit.router.learning.status import status
 from ragbandit.router.policies.draw import choose, seed_of
-from ragbandit.router.storage import tables
-from ragbandit.router.storage.closing import ClosingRule
-from ragbandit.router.storage.database import Database, migrate
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.storage.registration import register_policy
-from ragbandit.router.storage.rows import decision_row, feedback_row, outcome_row
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, outcome_row
+from ragbandit.router.storage.sql import tables
+from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.types import (
     ArmName,
     Cost,
@@ -134,7 +134,7 @@ def _fill(database: Database) -> None:
                     [tuple(row.values()) for row in rows],
                 )
     try:
-        from ragbandit.router.storage.counters import recount
+        from ragbandit.router.storage.sql.counters import recount
     except ImportError:  # before there were counters
         pass
     else:
@@ -219,7 +219,7 @@ def _inherit(database: Database, *, label: PolicyLabel) -> None:
     """What the learner of a new label does, with its pauses. Before, registering did it in one statement."""
     try:
         from ragbandit.router.learning.learner import INHERIT_PAUSE_S
-        from ragbandit.router.storage.inheritance import inherit
+        from ragbandit.router.storage.ledgers.inheritance import inherit
     except ImportError:
         return
     ledger = Ledger(database, label=label)

@@ -15,7 +15,7 @@ from ragbandit.router.jobs.queue import MemoryJobs
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.examples import made_features, made_query, made_updates
-from ragbandit.router.serving.bootstrap import make_learner
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.types import ArmName, DecisionId, Query
 

@@ -39,8 +39,8 @@ def fill(url: str, *, rows: int) -> None:
     """A store with this many learned decisions. Nothing but `decisions` and `updates` is written."""
     from sqlalchemy import insert
 
-    from ragbandit.router.storage.database import Database, migrate
-    from ragbandit.router.storage.tables import decisions, policies, updates
+    from ragbandit.router.storage.sql.database import Database, migrate
+    from ragbandit.router.storage.sql.tables import decisions, policies, updates
 
     database = Database(url)
     migrate(database)

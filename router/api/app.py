@@ -16,21 +16,21 @@ from swagger_ui_bundle import swagger_ui_path
 
 from ragbandit.router.api.decisions import add_decisions
 from ragbandit.router.api.dependencies import CallerGone
-from ragbandit.router.api.descriptions import describe
 from ragbandit.router.api.feedback import FEEDBACK, MAX_BATCH, add_feedback
+from ragbandit.router.api.http_server.middleware import LimitsMiddleware
+from ragbandit.router.api.http_server.threads import Reads
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.middleware import LimitsMiddleware
 from ragbandit.router.api.operations import OPERATIONS, add_operations, state_of
 from ragbandit.router.api.process_metrics import ProcessMetrics
-from ragbandit.router.api.requests import complaint
-from ragbandit.router.api.responses import ERRORS, JsonReply, error_body, gone, refusal
 from ragbandit.router.api.routing import DECISIONS
-from ragbandit.router.api.schema_limits import add_limits
-from ragbandit.router.api.threads import Reads
+from ragbandit.router.api.schemas.descriptions import describe
+from ragbandit.router.api.schemas.limits import add_limits
+from ragbandit.router.api.schemas.requests import complaint
+from ragbandit.router.api.schemas.responses import ERRORS, JsonReply, error_body, gone, refusal
 from ragbandit.router.errors import RagBanditError
-from ragbandit.router.serving.micro_batching import SERVE_S
+from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.processes.service_process import ServiceProcess
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.service_process import ServiceProcess
 
 __all__ = ["create_app"]
 

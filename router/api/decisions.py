@@ -10,9 +10,10 @@ from fastapi import Query as QueryParameter
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import IdempotencyKey, all_done, awaited, reads_of, router_of
-from ragbandit.router.api.reply_types import OutcomeReply
-from ragbandit.router.api.requests import OutcomeBody, RouteBody
-from ragbandit.router.api.responses import (
+from ragbandit.router.api.routing import DECISIONS, add_routing, decide, query_of
+from ragbandit.router.api.schemas.reply_types import OutcomeReply
+from ragbandit.router.api.schemas.requests import OutcomeBody, RouteBody
+from ragbandit.router.api.schemas.responses import (
     REPLIES,
     JsonReply,
     answer_json,
@@ -21,9 +22,8 @@ from ragbandit.router.api.responses import (
     pending_json,
     record_json,
 )
-from ragbandit.router.api.routing import DECISIONS, add_routing, decide, query_of
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.serving.micro_batching import SERVE_S
+from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.validation import made_outcome
 
 __all__ = ["add_decisions"]

@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Header, Request
 
-from ragbandit.router.api.threads import Reads
+from ragbandit.router.api.http_server.threads import Reads
 from ragbandit.router.errors import NotReady
-from ragbandit.router.serving.micro_batching import SERVE_S
+from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
 
 __all__ = ["CallerGone", "IdempotencyKey", "all_done", "awaited", "awaited_all", "reads_of", "router_of"]

@@ -8,9 +8,9 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 
 from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, router_of
-from ragbandit.router.api.reply_types import BatchReply, ErrorReply
-from ragbandit.router.api.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
-from ragbandit.router.api.responses import REPLIES, JsonReply, error_json
+from ragbandit.router.api.schemas.reply_types import BatchReply, ErrorReply
+from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
+from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, error_json
 from ragbandit.router.errors import InvalidInput, RagBanditError
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback

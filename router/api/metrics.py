@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ragbandit.router.api.read_delay import ReadDelay
+from ragbandit.router.api.http_server.read_delay import ReadDelay
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.serving.router import Router

@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from ragbandit.router.serving.service_process import ServiceProcess
+from ragbandit.router.serving.processes.service_process import ServiceProcess
 
 __all__ = ["ProcessMetrics"]
 

@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone, IdempotencyKey, awaited, awaited_all, router_of
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.reply_types import ErrorReply, RouteBatchReply, RouteReply
-from ragbandit.router.api.requests import RouteBatchBody, RouteBody, complaint, identity
-from ragbandit.router.api.responses import REPLIES, JsonReply, error_json, gone, headers, refusal, route_json
+from ragbandit.router.api.schemas.reply_types import ErrorReply, RouteBatchReply, RouteReply
+from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
+from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, error_json, gone, headers, refusal, route_json
 from ragbandit.router.errors import InvalidInput, RagBanditError
 from ragbandit.router.types import ArmName, Budget, Decision, DecisionId, Query, RunBy
 

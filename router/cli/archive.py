@@ -17,10 +17,10 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, faili
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import NotReady
-from ragbandit.router.serving.bootstrap import ledger_of
+from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.archive.moving import archivable, archive
-from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.leases import Lease
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.leases import Lease
 
 __all__ = ["add_archive", "alone"]
 

@@ -12,7 +12,7 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, faili
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.serving.bootstrap import ledger_of
+from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.erasure import Selection, erasable, erase
 
 __all__ = ["add_erase"]

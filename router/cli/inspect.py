@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ragbandit.router.api.responses import ledger_json, plain
+from ragbandit.router.api.schemas.responses import ledger_json, plain
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,
@@ -27,7 +27,7 @@ from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.audit import verify
+from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.incumbent import needs_rebuild
@@ -35,11 +35,11 @@ from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.serving.arm_health import OutcomePoller
-from ragbandit.router.serving.bootstrap import ledger_of
-from ragbandit.router.serving.circuit_breaker import ArmHealth
-from ragbandit.router.storage.counters import recount
-from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.serving.health.arm_health import OutcomePoller
+from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+from ragbandit.router.serving.setup.bootstrap import ledger_of
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.counters import recount
 from ragbandit.router.types import IMPORTED, ArmName
 
 __all__ = ["add_facts"]

@@ -14,9 +14,9 @@ from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.status import check_registered
-from ragbandit.router.serving.bootstrap import ledger_of
-from ragbandit.router.storage.inheritance import retire
-from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.serving.setup.bootstrap import ledger_of
+from ragbandit.router.storage.ledgers.inheritance import retire
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 
 __all__ = ["add_retire"]

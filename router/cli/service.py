@@ -29,12 +29,12 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.jobs.processes import die_with_parent, keep_what_is_loaded
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.data_dir import check_database_file, narrow_data_dir
-from ragbandit.router.serving.encoder_process import RemoteEncoder
-from ragbandit.router.serving.requirements import check_port
+from ragbandit.router.serving.processes.encoder_process import RemoteEncoder
+from ragbandit.router.serving.processes.service_process import ServiceProcess, shared_port
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.service_process import ServiceProcess, shared_port
-from ragbandit.router.storage.database import Database, migrate
+from ragbandit.router.serving.setup.data_dir import check_database_file, narrow_data_dir
+from ragbandit.router.serving.setup.requirements import check_port
+from ragbandit.router.storage.sql.database import Database, migrate
 
 __all__ = ["add_service", "add_verbs"]
 
@@ -91,7 +91,7 @@ def _add_serve(app: typer.Typer, *, check: Check) -> None:
             take_over = partial(_take_over_arms, router, config=loaded.file, check=check)
             signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=take_over, daemon=True).start())
             from ragbandit.router.api.app import create_app
-            from ragbandit.router.api.server import make_server
+            from ragbandit.router.api.http_server.server import make_server
 
             server = make_server(create_app(lambda: router, place=place), settings=settings.server)
             sockets = None if place is None else [shared_port(settings.server.host, place.port)]

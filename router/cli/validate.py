@@ -11,7 +11,7 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, console, fail
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.requirements import check_packages, check_weights
+from ragbandit.router.serving.setup.requirements import check_packages, check_weights
 
 __all__ = ["Check", "add_validate"]
 

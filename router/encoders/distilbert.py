@@ -24,7 +24,7 @@ from ragbandit.router.encoders.token_batches import TokenBatch, token_batches
 from ragbandit.router.encoders.tokenizer import TruncatingTokenizer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.router.errors import ConfigError
-from ragbandit.router.storage.files import cached_arrays
+from ragbandit.router.storage.files.atomic import cached_arrays
 
 __all__ = ["DistilBertEncoder"]
 

@@ -18,7 +18,7 @@ from safetensors.numpy import save as save_tensors
 
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.hashing import refuse_string
-from ragbandit.router.storage.files import write_file
+from ragbandit.router.storage.files.atomic import write_file
 from ragbandit.router.types import FeatureRows
 
 __all__ = ["CacheCounts", "CachingEncoder", "embedded"]

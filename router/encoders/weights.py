@@ -21,7 +21,7 @@ from typing import Final
 
 from ragbandit.router.encoders.conversion import SENTENCE_FILES, gguf, gguf_wheel, onnx_encoder, sentence_wheel
 from ragbandit.router.errors import ConfigError, required_module
-from ragbandit.router.storage.files import cache_root, whole_folder, write_file
+from ragbandit.router.storage.files.atomic import cache_root, whole_folder, write_file
 
 __all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "DEFAULT_SENTENCES", "Weights", "at_hand", "resolve"]
 

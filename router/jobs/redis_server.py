@@ -15,7 +15,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, QueueError
 from ragbandit.router.jobs.processes import end_with_parent
 from ragbandit.router.jobs.queue import connect
-from ragbandit.router.storage.files import append_private, private_folder
+from ragbandit.router.storage.files.atomic import append_private, private_folder
 
 __all__ = ["RedisServer", "redis_runs", "redis_url"]
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from ragbandit.router.errors import SnapshotError
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.storage.chain import START, Chain
-from ragbandit.router.storage.checkpoints import CheckpointRows
-from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.ledgers.chain import START, Chain
+from ragbandit.router.storage.ledgers.checkpoints import CheckpointRows
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import Checkpoint
 
 __all__ = ["Checkpoints"]

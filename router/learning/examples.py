@@ -8,7 +8,7 @@ import numpy as np
 from ragbandit.router.config.settings import LearningSettings, Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.reward import default_reward, explicit_reward
-from ragbandit.router.storage.closing import ClosingRule
+from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.types import (
     ClosedDecision,
     Decision,

@@ -16,7 +16,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import fallback_arm
-from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import ArmName, SnapshotInfo
 
 __all__ = ["Incumbent", "find_incumbent", "needs_rebuild"]

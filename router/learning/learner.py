@@ -21,9 +21,9 @@ from ragbandit.router.learning.examples import Example, closing_rule, join, made
 from ragbandit.router.learning.lessons import lessons, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.storage.inheritance import inherit
-from ragbandit.router.storage.ledger import Entry, Ledger
-from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.ledgers.inheritance import inherit
+from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
 
 __all__ = ["Learner"]

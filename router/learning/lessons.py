@@ -7,8 +7,8 @@ from typing import Any
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.policies import configured_policy
 from ragbandit.router.policies.base import Policy, is_lean
-from ragbandit.router.storage.lean_updates import lean_updates
-from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.ledgers.lean_updates import lean_updates
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import ERASED, Decision, Update
 
 __all__ = ["is_erased_for", "lessons", "policy_of"]

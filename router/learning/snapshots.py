@@ -18,8 +18,8 @@ from safetensors.numpy import save as save_tensors
 from ragbandit.router.errors import ConfigError, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.storage.files import write_file
-from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.files.atomic import write_file
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import PolicyLabel, SnapshotInfo
 
 __all__ = ["SnapshotFiles", "pack", "policy_sha256"]

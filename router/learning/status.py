@@ -9,10 +9,10 @@ from sqlalchemy import Connection, Double, Select, bindparam, func, or_, select,
 
 from ragbandit.router.errors import NotFound
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.storage.closing import ClosingRule
-from ragbandit.router.storage.counters import kept
-from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.storage.tables import closures, feedback, policies, waiting
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.router.storage.sql.counters import kept
+from ragbandit.router.storage.sql.tables import closures, feedback, policies, waiting
 from ragbandit.router.types import Counters
 
 __all__ = ["Status", "check_registered", "counters", "quarantined", "status"]

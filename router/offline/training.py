@@ -13,7 +13,7 @@ from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.finetuned.checkpoint import free_folder
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
-from ragbandit.router.storage.json_lines import lines, naming, parsed
+from ragbandit.router.storage.files.json_lines import lines, naming, parsed
 from ragbandit.router.types import Json, TableRow
 
 __all__ = ["read_questions", "train", "trainable"]

@@ -139,7 +139,7 @@ class Rounded(Protocol):
 
     @property
     def tolerance(self) -> float:
-        """Most that rounding may explain, as `ragbandit.router.learning.rounding` measures it; may grow with updates.
+        """Most that rounding may explain, as `learning.audit.rounding` measures it; may grow with updates.
 
         The same share of the largest score is a tie, between whose arms the pmf may differ.
         """

@@ -34,7 +34,7 @@ from ragbandit.router.policies.examples import (
     made_query,
     made_updates,
 )
-from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import ArmName, DecisionId, Json, Query, Update
 
 __all__ = ["POLICY_CHECKS", "Make", "pmf_of", "sha_of", "taught", "through_files"]

@@ -12,10 +12,10 @@ from sqlalchemy import select
 
 from ragbandit.router.errors import Conflict, NotFound
 from ragbandit.router.serving.validation import unrun_outcome
-from ragbandit.router.storage.bulk_insert import insert_new
-from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.tables import cancellations, decisions, outcomes, waiting
+from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes, waiting
 from ragbandit.router.types import CANCELLED, DecisionId, OutcomeStatus, PolicyLabel
 
 __all__ = ["Cancellation", "request", "requested"]

@@ -10,8 +10,8 @@ from itertools import islice
 
 from ragbandit.router.errors import Overloaded, StoreError, TooManyRequests
 from ragbandit.router.jobs.notifier import Notifier
-from ragbandit.router.serving.admission import QueueLimits, QueueState
-from ragbandit.router.serving.micro_batching import MicroBatcher
+from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
+from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.types import Decision, DecisionId, Outcome
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.queue import Jobs
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.storage.inheritance import is_inheriting
-from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.ledgers.inheritance import is_inheriting
+from ragbandit.router.storage.ledgers.ledger import Ledger
 
 __all__ = ["Recovered", "recover"]
 

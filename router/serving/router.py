@@ -21,22 +21,28 @@ from ragbandit.router.errors import InvalidInput, NotReady, QueueError, RagBandi
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, Subscription
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.audit import verify
+from ragbandit.router.learning.audit.verdict import Verdict
+from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.learning.verdict import Verdict
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving import cancellation as cancellations
-from ragbandit.router.serving.admission import QueueLimits, QueueState
-from ragbandit.router.serving.batched_writes import BatchedWrites
-from ragbandit.router.serving.bootstrap import encoder_hash_of, make_encoder, make_jobs, make_learner, open_database
-from ragbandit.router.serving.micro_batching import SERVE_S
+from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
+from ragbandit.router.serving.batching.batched_writes import BatchedWrites
+from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.health.readiness import Readiness, TrialWrites
 from ragbandit.router.serving.pending_answers import PendingAnswers
 from ragbandit.router.serving.polling import PollingThread
-from ragbandit.router.serving.readiness import Readiness, TrialWrites
 from ragbandit.router.serving.service import RouteService, Serving
+from ragbandit.router.serving.setup.bootstrap import (
+    encoder_hash_of,
+    make_encoder,
+    make_jobs,
+    make_learner,
+    open_database,
+)
 from ragbandit.router.serving.snapshot_follower import SnapshotFollower
 from ragbandit.router.serving.state import RouterState, percentiles
 from ragbandit.router.serving.validation import (
@@ -47,11 +53,11 @@ from ragbandit.router.serving.validation import (
     made_feedback,
     made_outcome,
 )
-from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import DecisionRecord, DecisionStore
-from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.storage.registration import register_policy
-from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.types import (
     Decision,
     DecisionId,

@@ -12,13 +12,13 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.errors import InvalidInput, TooManyRequests
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import made_decisions, outputs_of
-from ragbandit.router.serving.admission import QueueLimits, QueueState, TenantBytes
-from ragbandit.router.serving.arm_health import OutcomePoller
-from ragbandit.router.serving.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
-from ragbandit.router.serving.micro_batching import MicroBatcher
+from ragbandit.router.serving.batching.admission import QueueLimits, QueueState, TenantBytes
+from ragbandit.router.serving.batching.micro_batching import MicroBatcher
+from ragbandit.router.serving.health.arm_health import OutcomePoller
+from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
 from ragbandit.router.serving.validation import checked_query, new_id
 from ragbandit.router.storage.decisions import DecisionStore, settle
-from ragbandit.router.storage.rows import canonical, query_hash
+from ragbandit.router.storage.rows.conversion import canonical, query_hash
 from ragbandit.router.types import ArmName, Decision, Json, Query, RunBy
 
 __all__ = ["RouteService", "Serving"]

@@ -11,7 +11,7 @@ from ragbandit.router.learning.incumbent import find_incumbent
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.service import Serving
-from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import SnapshotInfo
 
 __all__ = ["SnapshotFollower"]

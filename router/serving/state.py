@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragbandit.router.learning.status import Status
-from ragbandit.router.serving.circuit_breaker import ArmHealth
+from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 
 __all__ = ["LagPercentiles", "RouterState", "percentiles"]
 

@@ -13,11 +13,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, RowMapping, Table, exists, select, update
 
 from ragbandit.router.errors import Conflict, NotFound, RagBanditError, StoreError
-from ragbandit.router.storage.bulk_insert import insert_new, insert_rows
-from ragbandit.router.storage.closing import is_missing_outcome
-from ragbandit.router.storage.counters import Moves, moving
-from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.rows import (
+from ragbandit.router.storage.rows.conversion import (
     Row,
     decision_row,
     decision_value,
@@ -27,7 +23,11 @@ from ragbandit.router.storage.rows import (
     outcome_value,
     reward_value,
 )
-from ragbandit.router.storage.tables import (
+from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
+from ragbandit.router.storage.sql.closing import is_missing_outcome
+from ragbandit.router.storage.sql.counters import Moves, moving
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import (
     cancellations,
     closures,
     decisions,

@@ -32,11 +32,11 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.storage.archive.moving import change_segment
 from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment
-from ragbandit.router.storage.bulk_insert import insert_new
-from ragbandit.router.storage.counters import Moves, moving
-from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.rows import Row, canonical
-from ragbandit.router.storage.tables import (
+from ragbandit.router.storage.rows.conversion import Row, canonical
+from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.counters import Moves, moving
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import (
     cancellations,
     closures,
     decisions,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.router.errors import ConfigError
-from ragbandit.router.storage.files import whole_file
+from ragbandit.router.storage.files.atomic import whole_file
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.token_details import Token
 

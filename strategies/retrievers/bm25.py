@@ -27,7 +27,7 @@ import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
-from ragbandit.router.storage.files import replace_folder
+from ragbandit.router.storage.files.atomic import replace_folder
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import (

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import ConfigError, InvalidInput, required_module
-from ragbandit.router.storage.json_lines import lines, parsed
+from ragbandit.router.storage.files.json_lines import lines, parsed
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Passage
 

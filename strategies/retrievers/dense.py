@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
-from ragbandit.router.storage.files import replace_folder
+from ragbandit.router.storage.files.atomic import replace_folder
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import (

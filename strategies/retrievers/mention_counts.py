@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.storage.files import whole_file
+from ragbandit.router.storage.files.atomic import whole_file
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Passage
 

@@ -21,8 +21,8 @@ from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.status import status
-from ragbandit.router.serving.bootstrap import open_database
-from ragbandit.router.storage.ledger import Ledger
+from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index

@@ -7,7 +7,7 @@ import pytest
 from rq import Queue, Worker
 
 from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs, connect
-from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.decisions import DecisionStore
 
 

@@ -7,9 +7,9 @@ import time
 import pytest
 from sqlalchemy import func, select
 
-from ragbandit.router.serving.bootstrap import open_database
-from ragbandit.router.storage.counters import counted, kept
-from ragbandit.router.storage.tables import decisions, feedback, updates
+from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.tables import decisions, feedback, updates
 
 from .conftest import Load, System
 

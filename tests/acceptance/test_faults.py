@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.storage.database import Database, migrate
+from ragbandit.router.storage.sql.database import Database, migrate
 from tests.conftest import PostgresServer
 from tests.support.tcp_proxy import TcpProxy
 

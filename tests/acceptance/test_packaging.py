@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ragbandit
-from ragbandit.router.storage.tables import SCHEMA_REVISION
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 
 from .conftest import ROOT, free_port
 

@@ -7,7 +7,7 @@ from rich.progress import Progress
 from benchmarks.replay_truth import OTHERS, judged, lived, made_table
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.storage.database import Database, migrate
+from ragbandit.router.storage.sql.database import Database, migrate
 
 TABLE = made_table()
 

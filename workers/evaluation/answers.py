@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.storage.files import append_private
-from ragbandit.router.storage.json_lines import parsed
+from ragbandit.router.storage.files.atomic import append_private
+from ragbandit.router.storage.files.json_lines import parsed
 from ragbandit.router.types import Cost, Json, Outcome, OutcomeStatus
 from ragbandit.strategies.registry import PATHS_OF_0_1
 

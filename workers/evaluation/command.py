@@ -21,9 +21,9 @@ from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.logs.jsonl import line_of
-from ragbandit.router.serving.bootstrap import make_encoder
+from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.serving.validation import capped
-from ragbandit.router.storage.json_lines import new_lines
+from ragbandit.router.storage.files.json_lines import new_lines
 from ragbandit.router.types import Budget, DecisionId, Query
 from ragbandit.strategies.base import Generator, Need, Retriever
 from ragbandit.strategies.registry import known_arms, make_arms

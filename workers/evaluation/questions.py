@@ -7,7 +7,7 @@ from typing import Any
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.answer_metrics import judged
 from ragbandit.router.serving.validation import checked_text
-from ragbandit.router.storage.json_lines import lines, naming, parsed
+from ragbandit.router.storage.files.json_lines import lines, naming, parsed
 from ragbandit.workers.evaluation.judging import CRUD, LabelledQuestion
 from ragbandit.workers.evaluation.ragquesteval import Quiz
 

@@ -25,7 +25,7 @@ from ragbandit.router.offline.estimation.bandit_log import SUM_TOLERANCE
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row, number
-from ragbandit.router.storage.json_lines import lines, new_lines, parsed
+from ragbandit.router.storage.files.json_lines import lines, new_lines, parsed
 from ragbandit.router.types import Decision
 
 __all__ = ["event_of", "read", "write"]

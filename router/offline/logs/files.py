@@ -4,7 +4,7 @@ import zlib
 from pathlib import Path
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.storage.json_lines import open_binary, parsed
+from ragbandit.router.storage.files.json_lines import open_binary, parsed
 
 __all__ = ["check_format"]
 

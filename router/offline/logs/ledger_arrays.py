@@ -19,10 +19,10 @@ from ragbandit.router.offline.estimation.bandit_log import Log, keys_of
 from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings
 from ragbandit.router.storage.archive.reading import archived_spans, rows_of_ledger
-from ragbandit.router.storage.feature_bytes import feature_rows
-from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.storage.rows import canonical
-from ragbandit.router.storage.tables import decisions, updates
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.rows.feature_bytes import feature_rows
+from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.types import ArmName
 
 __all__ = ["LedgerPage", "LedgerReader", "UnevenFeatures", "open_ledger"]

@@ -23,16 +23,16 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, and_, delete, insert, select
 
 from ragbandit.router.errors import Conflict, NotReady
-from ragbandit.router.learning.draw_check import draw_fault
+from ragbandit.router.learning.audit.draw_check import draw_fault
 from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.storage.bulk_insert import insert_new
-from ragbandit.router.storage.counters import Moves
 from ragbandit.router.storage.decisions import labels_in_use
-from ragbandit.router.storage.inheritance import inherit
-from ragbandit.router.storage.ledger import Entry, Ledger
-from ragbandit.router.storage.registration import register_policy
-from ragbandit.router.storage.rows import decision_row, feedback_row, outcome_row, update_row
-from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, updates, waiting
+from ragbandit.router.storage.ledgers.inheritance import inherit
+from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
+from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, outcome_row, update_row
+from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
 
 __all__ = ["ImportCounts", "late_decisions", "ledger_rows", "take_in"]

@@ -23,7 +23,7 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
-from ragbandit.router.storage.json_lines import new_file, parsed
+from ragbandit.router.storage.files.json_lines import new_file, parsed
 
 __all__ = ["feedback_of", "read", "write"]
 

@@ -17,8 +17,8 @@ from ragbandit.router.errors import InvalidInput, required_module
 from ragbandit.router.offline.logs.files import check_format
 from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
-from ragbandit.router.storage.json_lines import new_file
-from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.files.json_lines import new_file
+from ragbandit.router.storage.rows.conversion import canonical
 
 __all__ = ["arrow", "opened", "read", "write"]
 

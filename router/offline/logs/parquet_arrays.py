@@ -18,7 +18,7 @@ from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_o
 from ragbandit.router.offline.logs.parquet import arrow, opened
 from ragbandit.router.offline.logs.records import OURS, Defaults
 from ragbandit.router.offline.types import Flags, Keys, Matrix, Strings, Vector
-from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import ArmName
 
 __all__ = ["LogOverview", "overview_of", "read_keys", "read_log", "read_log_with"]

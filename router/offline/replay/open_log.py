@@ -22,7 +22,7 @@ from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Skipped, instant
 from ragbandit.router.offline.replay.sources import MemoryLog, memory_log
 from ragbandit.router.offline.types import Progress, Vector, no_progress
-from ragbandit.router.serving.bootstrap import ledger_of
+from ragbandit.router.serving.setup.bootstrap import ledger_of
 
 __all__ = ["MOST_NAMED", "OpenLog", "open_log"]
 

@@ -43,7 +43,7 @@ from ragbandit.router.offline.replay.sources import MemoryLog, check_choice, seg
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.serving.bootstrap import make_encoder
+from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.types import FeatureRows, SnapshotInfo
 
 __all__ = ["PreparedLog", "prepare", "replay"]

@@ -11,7 +11,7 @@ from ragbandit.router.offline.estimation.bandit_log import Log, keys_of, wrong_p
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.results import Skipped
 from ragbandit.router.offline.types import Flags, Matrix, Strings
-from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import ArmName
 
 __all__ = [

@@ -26,7 +26,7 @@ from ragbandit.router.offline.reports.phrases import (
     values_of,
     weight_of,
 )
-from ragbandit.router.storage.files import whole_file
+from ragbandit.router.storage.files.atomic import whole_file
 
 if TYPE_CHECKING:
     from markupsafe import Markup

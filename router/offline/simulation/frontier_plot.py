@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ragbandit.router.errors import ConfigError, InvalidInput, missing_package
 from ragbandit.router.offline.simulation.frontier import Line, Point
-from ragbandit.router.storage.files import whole_file
+from ragbandit.router.storage.files.atomic import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

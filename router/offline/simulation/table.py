@@ -19,8 +19,8 @@ import numpy as np
 
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.types import Matrix
-from ragbandit.router.storage.json_lines import lines as read_lines
-from ragbandit.router.storage.json_lines import naming, parsed
+from ragbandit.router.storage.files.json_lines import lines as read_lines
+from ragbandit.router.storage.files.json_lines import naming, parsed
 from ragbandit.router.types import ArmName, TableRow
 
 __all__ = ["LabelledTable", "read_table"]

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.finetuned.body import Body
-from ragbandit.router.storage.files import whole_folder
+from ragbandit.router.storage.files.atomic import whole_folder
 from ragbandit.router.types import ArmName, Json
 
 if TYPE_CHECKING:

@@ -23,9 +23,17 @@ from ragbandit.router.storage.archive.segments import (
     sweep_segment,
     write_segment,
 )
-from ragbandit.router.storage.counters import moving
-from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.tables import archive_segments, closures, decisions, feedback, policies, updates, waiting
+from ragbandit.router.storage.sql.counters import moving
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import (
+    archive_segments,
+    closures,
+    decisions,
+    feedback,
+    policies,
+    updates,
+    waiting,
+)
 
 __all__ = ["SEGMENT_DECISIONS", "Moved", "archivable", "archive"]
 

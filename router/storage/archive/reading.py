@@ -17,9 +17,9 @@ from ragbandit.router.storage.archive.segments import (
     seal_of,
     sealed_columns,
 )
-from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.rows import Row
-from ragbandit.router.storage.tables import archive_segments, decisions, updates
+from ragbandit.router.storage.rows.conversion import Row
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import archive_segments, decisions, updates
 
 __all__ = [
     "ArchivedRows",

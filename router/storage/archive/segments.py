@@ -18,9 +18,9 @@ from typing import Any, Final
 from sqlalchemy import Boolean, Float, Integer, LargeBinary, Table
 
 from ragbandit.router.errors import StoreError, missing_package
-from ragbandit.router.storage.folders import Folder
-from ragbandit.router.storage.rows import canonical
-from ragbandit.router.storage.tables import cancellations, closures, decisions, feedback, outcomes, updates
+from ragbandit.router.storage.files.folders import Folder
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates
 
 __all__ = [
     "ARCHIVED",

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ragbandit.router.api import protocol
+from ragbandit.router.api.http_server import protocol
 from tests.support.http_service import QUESTION, Service, routed
 
 BODY = json.dumps({"question": QUESTION}).encode()

@@ -5,8 +5,8 @@ import re
 import pytest
 from pydantic import TypeAdapter
 
-from ragbandit.router.api.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
-from ragbandit.router.api.responses import REPLIES
+from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
+from ragbandit.router.api.schemas.responses import REPLIES
 from tests.support.http_service import QUESTION, routed, worker_answers
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ragbandit.router.api.read_delay import LATE
+from ragbandit.router.api.http_server.read_delay import LATE
 from tests.support.http_service import QUESTION, refused, routed, worker_answers
 
 

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import event, func, select
 
 from ragbandit.router.errors import StoreError
-from ragbandit.router.serving import readiness
-from ragbandit.router.storage.tables import leases
+from ragbandit.router.serving.health import readiness
+from ragbandit.router.storage.sql.tables import leases
 from tests.support.http_service import QUESTION, routed
 
 
@@ -128,7 +128,7 @@ def test_a_try_that_hangs_holds_nobody_up(impatient):
 
 def test_a_try_that_fails_is_made_again(monkeypatch):
     """What is wrong is said in the error's own words, and is asked again after a second."""
-    monkeypatch.setattr("ragbandit.router.serving.readiness.RETRY_S", 0.05)
+    monkeypatch.setattr("ragbandit.router.serving.health.readiness.RETRY_S", 0.05)
     faults = [StoreError("gone"), ZeroDivisionError("odd")]
 
     def check() -> None:

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.service import add_verbs
-from ragbandit.router.storage.leases import Lease
+from ragbandit.router.storage.sql.leases import Lease
 
 pytest.importorskip("pyarrow")
 

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from ragbandit.router.cli.console import failing_well
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.bootstrap import open_database
-from ragbandit.router.serving.data_dir import narrow_data_dir, prepare_data_dir
-from ragbandit.router.storage.database import Database, check_schema
-from ragbandit.router.storage.json_lines import new_lines
+from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.serving.setup.data_dir import narrow_data_dir, prepare_data_dir
+from ragbandit.router.storage.files.json_lines import new_lines
+from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.workers.cli import app
 from tests.conftest import NOBODY
 

@@ -8,7 +8,7 @@ from sqlalchemy import update
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.service import add_verbs
-from ragbandit.router.storage.tables import counters
+from ragbandit.router.storage.sql.tables import counters
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from examples.handbook.command import environment_of, ragbandit
-from ragbandit.router.cli.logs import add_log_verbs
+from ragbandit.router.cli.offline.logs import add_log_verbs
 from ragbandit.router.config.loading import load
 from ragbandit.router.errors import ArmFailed, InvalidInput
 from ragbandit.router.offline.logs import Defaults, read_rows

@@ -11,19 +11,19 @@ import typer
 from sqlalchemy import func, select, update
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.logs import add_log_verbs
+from ragbandit.router.cli.offline.logs import add_log_verbs
 from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.errors import Conflict, NotReady
-from ragbandit.router.learning.audit import verify
+from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs import BadRow, read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.draw import choose, seed_of
-from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.storage.tables import closures, decisions, feedback, outcomes, updates, waiting
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.types import IMPORTED, Query
 from tests.conftest import EPOCH
 from tests.support.log_rows import LEAST, plain_rows, write_json

@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.arguments import parse_time
-from ragbandit.router.cli.replay import add_replay_verb
+from ragbandit.router.cli.offline.replay import add_replay_verb
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows

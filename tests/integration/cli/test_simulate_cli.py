@@ -17,8 +17,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli import simulate as cli_offline
-from ragbandit.router.cli.simulate import add_offline_verbs
+from ragbandit.router.cli.offline import simulate as cli_offline
+from ragbandit.router.cli.offline.simulate import add_offline_verbs
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.encoders.hashing import HashingEncoder

@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.storage.chain import Chain
+from ragbandit.router.storage.ledgers.chain import Chain
 
 EVERY = {"learning": {"checkpoint_every": 10, "checkpoints_kept": 4, "batch": 5}}
 

@@ -22,8 +22,8 @@ from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.serving.recovery import recover
-from ragbandit.router.storage.closing import ClosingRule
-from ragbandit.router.storage.tables import decisions, feedback, leases, waiting
+from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.router.storage.sql.tables import decisions, feedback, leases, waiting
 from ragbandit.router.types import Decision
 from tests.conftest import EPOCH, World
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from ragbandit.router.learning.deep_check import _agrees
+from ragbandit.router.learning.audit.deep_check import _agrees
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.policies.base import tolerance_of
 from ragbandit.router.policies.draw import Drawn
-from ragbandit.router.storage.tables import decisions, snapshots, updates
+from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
 from tests.support.tiny_models import tiny_encoder
 
 ROOT = Path(__file__).parents[3]

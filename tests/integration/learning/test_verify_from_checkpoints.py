@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import delete, update
 
-from ragbandit.router.storage.checkpoints import CheckpointRows
-from ragbandit.router.storage.tables import decisions, feedback, outcomes, updates, waiting
+from ragbandit.router.storage.ledgers.checkpoints import CheckpointRows
+from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, updates, waiting
 
 EVERY = {"learning": {"checkpoint_every": 10, "batch": 5}}
 

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.replay import add_replay_verb
+from ragbandit.router.cli.offline.replay import add_replay_verb
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.logs import write_rows

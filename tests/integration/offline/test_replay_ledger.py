@@ -11,8 +11,8 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
 from ragbandit.router.storage.archive.moving import archive
-from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.storage.tables import decisions
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.types import PolicyLabel
 from tests.support.replay_logs import close, lived_rows, rows_from
 

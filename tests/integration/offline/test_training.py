@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.simulate import add_offline_verbs
+from ragbandit.router.cli.offline.simulate import add_offline_verbs
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.training import read_questions, train, trainable

@@ -9,7 +9,7 @@ import pytest
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.params import PolicyParams
 from ragbandit.router.policies.testing import ARMS
-from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.rows.conversion import canonical
 from tests.support.policy_examples import EXAMPLES, block_maker, maker
 from tests.support.tiny_models import tiny_encoder
 

@@ -13,8 +13,8 @@ from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.registration import register_policy
-from ragbandit.router.storage.tables import cancellations as kept
+from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.sql.tables import cancellations as kept
 from ragbandit.router.types import Cost, Outcome, Query
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import NotReady, RagBanditError
-from ragbandit.router.serving.encoder_process import EncoderServer, RemoteEncoder
+from ragbandit.router.serving.processes.encoder_process import EncoderServer, RemoteEncoder
 
 QUESTIONS = ["Who wrote Dracula?", "", "Was weiß man? \U0001f9db", "x" * 100_000]
 

@@ -13,17 +13,17 @@ from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.responses import status_json
-from ragbandit.router.cli.replay import add_replay_verb
+from ragbandit.router.api.schemas.responses import status_json
+from ragbandit.router.cli.offline.replay import add_replay_verb
 from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.serving import arm_health
-from ragbandit.router.serving.circuit_breaker import EXCLUDED_ARMS, REMEMBERED, ArmHealth
+from ragbandit.router.serving.health import arm_health
+from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, REMEMBERED, ArmHealth
 from ragbandit.router.serving.router import POLL_S
 from ragbandit.router.serving.validation import made_outcome
-from ragbandit.router.storage.rows import decision_row, outcome_row
-from ragbandit.router.storage.tables import decisions, outcomes
+from ragbandit.router.storage.rows.conversion import decision_row, outcome_row
+from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.router.types import IMPORTED, ArmName, Budget, Decision, Query
 from tests.conftest import EPOCH, World
 

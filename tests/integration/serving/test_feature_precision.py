@@ -14,7 +14,7 @@ from ragbandit.router.errors import Conflict
 from ragbandit.router.jobs.queue import MemoryJobs
 from ragbandit.router.offline.logs import read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.storage.tables import decisions
+from ragbandit.router.storage.sql.tables import decisions
 
 FULL = HashingEncoder(dimension=24)
 HALF = half_hash(FULL.hash)

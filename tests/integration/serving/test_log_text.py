@@ -8,7 +8,7 @@ from sqlalchemy import select
 from ragbandit.router.errors import ConfigError, Conflict, InvalidInput
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.validation import made_outcome
-from ragbandit.router.storage.tables import decisions, feedback, outcomes
+from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes
 from ragbandit.router.types import CallFailed, DecisionId, Query
 
 SECRET = "Zygmunt-Przybylski"

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.storage.rows import body_hash, canonical
-from ragbandit.router.storage.tables import decisions, snapshots
+from ragbandit.router.storage.rows.conversion import body_hash, canonical
+from ragbandit.router.storage.sql.tables import decisions, snapshots
 from ragbandit.router.types import ArmName, Query
 
 BOTH = ("caller", "worker")

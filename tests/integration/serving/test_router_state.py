@@ -9,7 +9,7 @@ from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.jobs.queue import MemoryJobs
-from ragbandit.router.serving.bootstrap import open_database
+from ragbandit.router.serving.setup.bootstrap import open_database
 
 
 def test_state_follows_what_happens(make_world):

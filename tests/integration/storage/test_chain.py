@@ -2,8 +2,8 @@
 
 from sqlalchemy import delete, update
 
-from ragbandit.router.storage.chain import Chain
-from ragbandit.router.storage.tables import chains, updates
+from ragbandit.router.storage.ledgers.chain import Chain
+from ragbandit.router.storage.sql.tables import chains, updates
 
 
 def learned(make_world, database_url, *, decisions: int = 5):

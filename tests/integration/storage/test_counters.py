@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, select, update
 
-from ragbandit.router.learning.audit import verify
+from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import status
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.serving import cancellation
 from ragbandit.router.storage.archive.moving import archive
-from ragbandit.router.storage.closing import ClosingRule
-from ragbandit.router.storage.counters import SHARDS, Moves, counted, kept, recount
-from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.storage.registration import register_policy
-from ragbandit.router.storage.tables import counters, policies
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.router.storage.sql.counters import SHARDS, Moves, counted, kept, recount
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import counters, policies
 
 ROOT = Path(__file__).parents[3]
 
@@ -83,7 +83,7 @@ def test_everything_at_once(make_world, database_url, tmp_path):
 _PROCESS = """
 import pickle, sys
 from dataclasses import replace
-from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.types import Feedback
 

@@ -4,9 +4,9 @@ import pytest
 from sqlalchemy import func, select
 
 from ragbandit.router.errors import StoreError
-from ragbandit.router.storage.database import Database
-from ragbandit.router.storage.rows import decision_row
-from ragbandit.router.storage.tables import decisions
+from ragbandit.router.storage.rows.conversion import decision_row
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions
 
 
 def kept(connection) -> int:

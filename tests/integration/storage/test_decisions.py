@@ -14,13 +14,13 @@ from ragbandit.router.errors import Conflict, NotFound, StoreError
 from ragbandit.router.learning.status import counters
 from ragbandit.router.serving import cancellation
 from ragbandit.router.storage import decisions as store_module
-from ragbandit.router.storage.closing import ClosingRule
-from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.storage.registration import register_policy
-from ragbandit.router.storage.rows import decision_row
-from ragbandit.router.storage.tables import decisions, feedback, outcomes, waiting
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.rows.conversion import decision_row
+from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.router.types import Cost, Feedback, Outcome, Query, Receipt, Retrieved, Round
 
 from .test_inheritance import inherit_all

@@ -11,9 +11,9 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage import erasure
 from ragbandit.router.storage.archive.moving import archive
-from ragbandit.router.storage.counters import counted, kept
 from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
-from ragbandit.router.storage.tables import closures, decisions, erasures, feedback, outcomes
+from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.tables import closures, decisions, erasures, feedback, outcomes
 from ragbandit.router.types import ERASED, CallFailed, Query, Retrieved
 
 SECRET = "Zygmunt-Przybylski"

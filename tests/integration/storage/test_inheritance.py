@@ -10,16 +10,16 @@ from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.serving.recovery import recover
-from ragbandit.router.storage import inheritance
 from ragbandit.router.storage.archive.moving import archive
-from ragbandit.router.storage.counters import counted, kept
-from ragbandit.router.storage.database import Database
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.inheritance import inherit, is_inheriting, retire
-from ragbandit.router.storage.ledger import Ledger
-from ragbandit.router.storage.registration import register_policy
-from ragbandit.router.storage.rows import decision_row
-from ragbandit.router.storage.tables import decisions, feedback, waiting
+from ragbandit.router.storage.ledgers import inheritance
+from ragbandit.router.storage.ledgers.inheritance import inherit, is_inheriting, retire
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.rows.conversion import decision_row
+from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions, feedback, waiting
 from ragbandit.router.types import Feedback
 
 HOLDER = "test"

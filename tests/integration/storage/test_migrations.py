@@ -11,13 +11,13 @@ from sqlalchemy import insert, inspect, text
 
 from ragbandit.router.errors import StoreError
 from ragbandit.router.serving import cancellation as cancellations
-from ragbandit.router.serving.bootstrap import open_database
-from ragbandit.router.storage import database as database_module
-from ragbandit.router.storage.counters import counted, kept
-from ragbandit.router.storage.database import Database, check_schema, migrate
+from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.decisions import waiting_row
-from ragbandit.router.storage.rows import decision_row
-from ragbandit.router.storage.tables import SCHEMA_REVISION, decisions, metadata, waiting
+from ragbandit.router.storage.rows.conversion import decision_row
+from ragbandit.router.storage.sql import database as database_module
+from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.database import Database, check_schema, migrate
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata, waiting
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def set_revision(database, revision: str) -> None:
 
 
 def test_migrated_is_declared(empty):
-    """The migrations build exactly the tables that ragbandit.router.storage.tables declares."""
+    """The migrations build exactly the tables that ragbandit.router.storage.sql.tables declares."""
     assert migrate(empty) == SCHEMA_REVISION
     assert differences(empty) == []
     assert table_names(empty) == set(metadata.tables) | {"alembic_version"}

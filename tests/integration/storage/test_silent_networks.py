@@ -12,8 +12,8 @@ from sqlalchemy import make_url, text
 
 from ragbandit.router.errors import StoreError
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage import postgres as connections
-from ragbandit.router.storage.database import Database
+from ragbandit.router.storage.sql import postgres as connections
+from ragbandit.router.storage.sql.database import Database
 
 #: seconds within which everything works again
 HEALED_S = 10.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import delete
 
-from ragbandit.router.storage.tables import outcomes
+from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.router.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers import tasks

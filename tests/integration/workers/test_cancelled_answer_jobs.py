@@ -124,7 +124,7 @@ def test_a_question_that_waits_for_its_turn_can_be_ended(work, together, ending)
 @pytest.fixture
 def locked(work, monkeypatch):
     """A worker whose database somebody else is writing to, and that writer's connection."""
-    monkeypatch.setattr("ragbandit.router.storage.database.LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr("ragbandit.router.storage.sql.database.LOCK_WAIT_S", 0.05)
     context = work()
     writer = sqlite3.connect(context.store.database.engine.url.database, isolation_level=None, check_same_thread=False)
     writer.execute("BEGIN IMMEDIATE")

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 from benchmarks.publish import PAGE, figures_table
-from ragbandit.router.api.requests import FeedbackBody, RouteBody
+from ragbandit.router.api.schemas.requests import FeedbackBody, RouteBody
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

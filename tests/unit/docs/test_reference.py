@@ -8,8 +8,8 @@ import pytest
 from docs.generate import DOCS, pages
 from docs.generate.configuration import comments, is_section, keys, sections
 from ragbandit.router.api.app import create_app
-from ragbandit.router.api.descriptions import REPLY_FIELDS
-from ragbandit.router.api.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
+from ragbandit.router.api.schemas.descriptions import REPLY_FIELDS
+from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
 from ragbandit.router.config.settings import Settings
 
 WRITTEN = pages()

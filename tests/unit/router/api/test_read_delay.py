@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ragbandit.router.api.read_delay import LATE, ReadDelay, waited_s
+from ragbandit.router.api.http_server.read_delay import LATE, ReadDelay, waited_s
 from ragbandit.router.errors import Overloaded
 
 

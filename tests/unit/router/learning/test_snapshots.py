@@ -17,7 +17,7 @@ from ragbandit.router.policies.examples import LABEL, made_updates
 from ragbandit.router.policies.fixed import Uniform
 from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.policies.testing import pmf_of, sha_of, taught
-from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.rows.conversion import canonical
 from tests.support.examples import steady
 
 ENCODER = "0123456789abcdef" * 4

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.errors import Overloaded, TooManyRequests
-from ragbandit.router.serving.admission import (
+from ragbandit.router.serving.batching.admission import (
     BURST_S,
     MAX_TENANTS,
     TENANT_S,

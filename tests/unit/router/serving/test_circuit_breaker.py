@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
-from ragbandit.router.serving.circuit_breaker import (
+from ragbandit.router.serving.health.circuit_breaker import (
     MOST_REPORTERS,
     REMEMBERED,
     ArmHealth,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.errors import InvalidInput, NotReady, Overloaded
-from ragbandit.router.serving.admission import QueueLimits
-from ragbandit.router.serving.micro_batching import MicroBatcher
+from ragbandit.router.serving.batching.admission import QueueLimits
+from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from tests.support.examples import steady
 
 

@@ -21,7 +21,7 @@ from ragbandit.router.serving.validation import (
     made_outcome,
     new_id,
 )
-from ragbandit.router.storage.rows import canonical
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import Budget, Cost, Query
 from tests.support.examples import steady
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, create_engine, insert, select
 from sqlalchemy.pool import StaticPool
 
-from ragbandit.router.storage.closing import MISSING_OUTCOME, UNANSWERED, ClosingRule, is_missing_outcome
-from ragbandit.router.storage.rows import feedback_row
-from ragbandit.router.storage.tables import feedback, metadata, waiting
+from ragbandit.router.storage.rows.conversion import feedback_row
+from ragbandit.router.storage.sql.closing import MISSING_OUTCOME, UNANSWERED, ClosingRule, is_missing_outcome
+from ragbandit.router.storage.sql.tables import feedback, metadata, waiting
 from ragbandit.router.types import Cost, Decision, Feedback, JoinedDecision, Outcome, Query
 
 #: times lie on a grid, so that decisions made, feedback received and windows over at one moment are common

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from ragbandit.router.storage.files import cached_arrays, replace_folder, whole_folder, write_file
+from ragbandit.router.storage.files.atomic import cached_arrays, replace_folder, whole_folder, write_file
 
 
 @pytest.mark.parametrize("durable", [False, True])

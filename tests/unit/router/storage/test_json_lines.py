@@ -7,8 +7,8 @@ import stat
 import pytest
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.storage.files import whole_file
-from ragbandit.router.storage.json_lines import lines, naming, new_file, new_lines, parsed
+from ragbandit.router.storage.files.atomic import whole_file
+from ragbandit.router.storage.files.json_lines import lines, naming, new_file, new_lines, parsed
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "packed-without-its-name.jsonl"])

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.storage.packing import packed, unpacked
-from ragbandit.router.storage.rows import canonical, outcome_row, outcome_value, trace_json
+from ragbandit.router.storage.rows.conversion import canonical, outcome_row, outcome_value, trace_json
+from ragbandit.router.storage.rows.packing import packed, unpacked
 from ragbandit.router.types import Cost, Generated, Outcome, Retrieved, Round
 
 OUTCOME = Outcome(

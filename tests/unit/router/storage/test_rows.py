@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.storage.rows import (
+from ragbandit.router.storage.rows.conversion import (
     body_hash,
     canonical,
     decision_row,
@@ -26,7 +26,7 @@ from ragbandit.router.storage.rows import (
     update_row,
     update_value,
 )
-from ragbandit.router.storage.tables import metadata
+from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.router.types import (
     Branch,
     Budget,

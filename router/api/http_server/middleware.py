@@ -1,0 +1,97 @@
+"""Middleware: requests over a limit are refused before their body is read, and every reply is counted."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.datastructures import State
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ragbandit.router.api.http_server.read_delay import WAITED_S
+from ragbandit.router.api.schemas.responses import JsonReply, error_body, refusal
+from ragbandit.router.errors import NotReady, Overloaded
+from ragbandit.router.serving.router import Queue, Router
+
+__all__ = ["LimitsMiddleware"]
+
+#: path of a POST -> the queues in which it would wait
+_QUEUES: Final[Mapping[str, tuple[Queue, ...]]] = {
+    "/v1/route": ("questions",),
+    "/v1/route/batch": ("questions",),
+    "/v1/answer": ("questions", "answers"),
+    "/v1/outcomes": ("outcomes",),
+    "/v1/feedback": ("feedback",),
+    "/v1/feedback/batch": ("feedback",),
+}
+
+
+_ENDING: Final = NotReady("the service ends before this is done", remedy="try again with the same id")
+
+
+class LimitsMiddleware:
+    """Outermost layer. Refuses what would wait too long and bodies that are too large; counts replies.
+
+    A refusal under overload must cost next to nothing, so it comes before the body is read.
+    """
+
+    def __init__(self, app: ASGIApp, *, state: State) -> None:
+        self.app = app
+        self.state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        router: Router = self.state.router
+        server = router.settings.server
+        limit = server.max_batch_bytes if scope["path"].endswith("/batch") else server.max_body_bytes
+        seen, started = 0, False
+
+        async def bounded() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                raise HTTPException(413)
+            return message
+
+        async def counted(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                path = getattr(scope.get("route"), "path", None) or overloaded or "unknown"
+                self.state.metrics.requests.labels(path, message["status"]).inc()
+            await send(message)
+
+        overloaded, refused = "", self._refusal(scope, limit=limit)
+        if refused is not None:
+            overloaded = scope["path"] if refused.status_code != 413 else ""
+            await refused(scope, receive, counted)
+            return
+        try:
+            await self.app(scope, bounded, counted)
+        except asyncio.CancelledError:  # by the server, which ends and has given its requests their time
+            if started:
+                raise
+            await refusal(_ENDING)(scope, receive, counted)
+
+    def _refusal(self, scope: Scope, *, limit: int) -> Response | None:
+        """The reply to a request that is refused before its body is read; None for one that is taken in."""
+        router: Router = self.state.router
+        queues = _QUEUES.get(scope["path"], ()) if scope["method"] == "POST" else ()
+        try:
+            if queues:
+                delay_s = scope.get(WAITED_S, 0.0)
+                self.state.metrics.read_delay.check(delay_s, max_wait_s=router.settings.server.max_wait_s)
+            for queue in queues:
+                router.check_admission(queue)
+        except Overloaded as error:
+            return refusal(error)
+        announced = dict(scope["headers"]).get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > limit:
+            too_large = error_body("BODY_TOO_LARGE", f"the body is larger than {limit} bytes", remedy="send less")
+            return JsonReply(too_large, status_code=413)
+        return None

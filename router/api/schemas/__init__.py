@@ -1,0 +1,1 @@
+"""Schemas of the HTTP interface: requests, replies, their limits, and what is said about them."""

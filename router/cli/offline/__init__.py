@@ -1,0 +1,1 @@
+"""Verbs that need no running service: simulate, train, replay, export and import."""

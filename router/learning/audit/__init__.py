@@ -1,0 +1,1 @@
+"""Audit: draws, updates, versions and the archive checked again."""

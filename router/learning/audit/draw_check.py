@@ -1,0 +1,122 @@
+"""Draws made again from the rows of decisions: seeds from the ids, arms from pmf and seed."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sqlalchemy import func, select, tuple_
+
+from ragbandit.router.errors import StoreError
+from ragbandit.router.learning.audit.verdict import Verdict
+from ragbandit.router.policies.draw import choose, seed_of
+from ragbandit.router.storage.archive.reading import archived_decisions, broken_seals
+from ragbandit.router.storage.decisions import readable
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.conversion import decision_value
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.router.types import ERASED, IMPORTED, Decision
+
+__all__ = ["check_archive", "check_draws", "decided_before", "draw_fault", "pages"]
+
+PAGE = 500
+
+
+def check_draws(ledger: Ledger, *, since: float | None, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
+    """Draw every decision again that was made at `since` or later; None: every one."""
+    where = [] if since is None else [decisions.c.made_at >= since]
+    with ledger.database.read() as connection:
+        total = int(connection.execute(select(func.count()).select_from(decisions).where(*where)).scalar_one())
+
+    def unreadable(text: str) -> None:
+        verdict.decisions += 1
+        verdict.propensity_mismatches += 1
+        verdict.note(text)
+
+    for decision in pages(ledger, *where, by_time=since is not None, unreadable=unreadable):
+        _check(decision, verdict=verdict)
+        if verdict.decisions % PAGE == 0 or verdict.decisions == total:
+            progress(verdict.decisions, total)
+
+
+def check_archive(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
+    """Check the seals of the archive's segments, and draw every decision in them again."""
+    for broken in broken_seals(ledger.database):
+        verdict.archive_mismatches += 1
+        verdict.note(broken)
+    if verdict.archive_mismatches:
+        return  # what a changed file says of its decisions means nothing
+    for segment, rows in archived_decisions(ledger.database):
+        verdict.archived += len(rows)
+        for row in rows:
+            decision = readable(row)
+            if isinstance(decision, StoreError):
+                verdict.decisions += 1
+                verdict.propensity_mismatches += 1
+                verdict.note(f"{segment.name}: {decision.message}")
+            else:
+                _check(decision, verdict=verdict)
+        progress(verdict.decisions, 0)
+
+
+def _check(decision: Decision, *, verdict: Verdict) -> None:
+    verdict.decisions += 1
+    elsewhere = IMPORTED in decision.facts
+    verdict.made_elsewhere += elsewhere
+    verdict.erased += ERASED in decision.facts
+    wrong = None if elsewhere else draw_fault(decision)
+    if wrong:
+        verdict.propensity_mismatches += 1
+        verdict.note(f"decision {decision.id}: {wrong}")
+
+
+def decided_before(ledger: Ledger, *, at: float) -> int:
+    """The number of decisions in the database that were made before this time."""
+    with ledger.database.read() as connection:
+        query = select(func.count()).select_from(decisions).where(decisions.c.made_at < at)
+        return int(connection.execute(query).scalar_one())
+
+
+def pages(
+    ledger: Ledger, *where: Any, by_time: bool = False, unreadable: Callable[[str], None] = lambda _: None
+) -> Iterator[Decision]:
+    """The decisions, in the order of ids; what cannot be read is handed to `unreadable` instead.
+
+    by_time: in the order of their time, where the condition is about it: an index gives just these.
+    """
+    place = (decisions.c.made_at, decisions.c.id) if by_time else (decisions.c.id,)
+    last: list[Any] = []
+    while True:
+        query = select(decisions).where(*where).order_by(*place).limit(PAGE)
+        if last:
+            query = query.where(tuple_(*place) > tuple_(*last) if by_time else decisions.c.id > last[0])
+        with ledger.database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        if not rows:
+            return
+        for row in rows:
+            try:
+                decision = decision_value(row)
+            except (ValueError, TypeError, KeyError) as error:
+                unreadable(f"decision {row['id']}: cannot be read: {error}")
+                continue
+            yield decision
+        last = [rows[-1][column.name] for column in place]
+
+
+def draw_fault(decision: Decision) -> str | None:
+    """The first disagreement in one row, or None."""
+    pmf = decision.pmf
+    if len(pmf) != len(decision.arms) or decision.arm not in decision.arms:
+        return "arms and pmf do not fit together"
+    if not all(math.isfinite(p) and 0.0 <= p <= 1.0 for p in pmf) or abs(math.fsum(pmf) - 1.0) > 1e-9:
+        return f"pmf is no distribution: {pmf}"
+    if min(pmf) < min(decision.floor, 1.0 / len(pmf)) - 1e-12:
+        return f"pmf falls below the floor {decision.floor}"
+    if decision.seed != seed_of(decision.id):
+        return "the seed does not follow from the id"
+    index = choose(pmf, seed=decision.seed)
+    if decision.arms[index] != decision.arm:
+        return f"the draw gives {decision.arms[index]}, the row says {decision.arm}"
+    if pmf[index] != decision.propensity:
+        return f"propensity {decision.propensity} is not the pmf's {pmf[index]}"
+    return None

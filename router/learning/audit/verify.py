@@ -1,0 +1,307 @@
+"""Audit of a store by replay: every draw is made again, and the ledger is learned again (promises 2 and 4).
+
+Nothing of the running system is trusted: seeds come from the ids, arms from pmf and seed, the policy from the ledger
+alone. What an earlier audit has found right, up to a checkpoint, is not looked at again unless the whole is asked for:
+it begins at that checkpoint, whose sha256 and chain the database has.
+
+Policies are compared by sha256. One that says a `tolerance` (it runs on torch) is rounded by the processor that learned
+it: where only its sha256 differs, its arrays are compared.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from ragbandit.router.errors import SnapshotError, StoreError
+from ragbandit.router.learning.audit.comparison import apart_from, told
+from ragbandit.router.learning.audit.deep_check import check_deep
+from ragbandit.router.learning.audit.draw_check import check_archive, check_draws, decided_before
+from ragbandit.router.learning.audit.verdict import Verdict
+from ragbandit.router.learning.checkpoints import Checkpoints
+from ragbandit.router.learning.lessons import is_erased_for
+from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import Policy, apply, tolerance_of
+from ragbandit.router.storage.ledgers.chain import START, link
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.types import IMPORTED, Checkpoint, Decision, SnapshotInfo, Update
+
+__all__ = ["verify"]
+
+#: A decision counts as one that was there when an audit began if it was made that long before: clocks of hosts differ,
+#: and a commit takes its time. Seconds.
+SETTLED_S: Final = 300.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Base:
+    """Where an audit begins: a verified checkpoint, and the policy that its files hold."""
+
+    policy: Policy
+    checkpoint: Checkpoint
+
+    @property
+    def seq(self) -> int:
+        return self.checkpoint.snapshot.last_seq
+
+
+def verify(
+    ledger: Ledger,
+    *,
+    files: SnapshotFiles,
+    serving: Policy | None,
+    checkpoints: Checkpoints | None = None,
+    whole: bool = False,
+    deep: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Verdict:
+    """Check the decisions and replay the ledger, from the newest checkpoint that an audit has passed before.
+
+    serving: any instance of the ledger's policy, whose newest snapshot is what the routers run; None where it has
+    none. A ledger that was imported and that no router has opened has nothing to replay: its rows alone are checked.
+    checkpoints: of the ledger; without them, or where none has been passed, the whole is checked. whole: all of it in
+    any case. deep: the whole, and every pmf made again. Reads only, but for a note at a checkpoint that it was passed.
+    """
+    verdict, settled = Verdict(), time.time() - SETTLED_S
+    there = decided_before(ledger, at=settled)
+    _check_counters(ledger, verdict=verdict)
+    live = _live(ledger, files=files, serving=serving, verdict=verdict)
+    base = None
+    if checkpoints is not None and live is not None and not (whole or deep):
+        base = _base(checkpoints, live=live)
+    since = _since(ledger, base=base, verdict=verdict)
+    check_draws(ledger, since=since, verdict=verdict, progress=progress)
+    if since is None:
+        check_archive(ledger, verdict=verdict, progress=progress)
+    registered = ledger.registered()
+    passed: Checkpoint | None = None
+    if live is not None or (registered is not None and registered["algorithm"] == IMPORTED):
+        passed = _replay(ledger, files=files, live=live, base=base, checkpoints=checkpoints, verdict=verdict)
+    elif ledger.last_seq() > 0:
+        verdict.ledger_mismatches += 1
+        verdict.note("the ledger has updates, but no snapshot is known of any policy that learned them")
+    else:
+        verdict.note("there is no snapshot yet")
+    if checkpoints is not None:
+        _check_chain(checkpoints, base=base, verdict=verdict)
+    if deep:
+        check_deep(ledger, files=files, verdict=verdict)
+    if checkpoints is not None and passed is not None and verdict.ok:
+        _remember(checkpoints, passed=passed, settled=settled, there=there, verdict=verdict)
+    return verdict
+
+
+def _base(checkpoints: Checkpoints, *, live: SnapshotInfo) -> _Base | None:
+    fresh = make_policy(live.algorithm, params=live.params)
+    usable = checkpoints.usable(fresh, encoder_hash=live.encoder_hash, upto=live.last_seq, verified=True)
+    return next((_Base(policy=policy, checkpoint=checkpoint) for policy, checkpoint in usable), None)
+
+
+def _since(ledger: Ledger, *, base: _Base | None, verdict: Verdict) -> float | None:
+    """The time from which decisions are checked; None: all. Says what is left out."""
+    if base is None:
+        return None
+    known = base.checkpoint
+    assert known.verified_at is not None
+    at = datetime.fromtimestamp(known.verified_at, UTC).isoformat(sep=" ", timespec="seconds")
+    verdict.from_checkpoint, verdict.verified_at = known.snapshot.version, known.verified_at
+    verdict.skipped_updates = base.seq
+    found = 0 if known.decided_before is None else decided_before(ledger, at=known.decided_before)
+    if known.decided_before is None or found != known.decisions:
+        verdict.note(
+            f"not checked again: updates 1 to {base.seq}, which the verify of {at} passed; every decision is, since "
+            f"{known.decisions} of that time have become {found} (an import, an archive or a deletion)"
+        )
+        return None
+    verdict.skipped_decisions = found
+    verdict.note(
+        f"not checked again: {found} decisions and updates 1 to {base.seq}, which the verify of {at} passed; "
+        "`ragbandit verify --whole` checks them too"
+    )
+    return known.decided_before
+
+
+def _remember(checkpoints: Checkpoints, *, passed: Checkpoint, settled: float, there: int, verdict: Verdict) -> None:
+    try:
+        checkpoints.rows.mark_verified(passed.snapshot.version, at=time.time(), decided_before=settled, decisions=there)
+    except StoreError as error:  # a database that may only be read
+        verdict.note(f"the next verify cannot go on from here: {error.message}")
+
+
+def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
+    with ledger.database.read() as connection:  # one state: writers go on beside it
+        right, found = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
+    for name, count in right.items():
+        if found[name] != count:
+            verdict.counter_mismatches += 1
+            verdict.note(f"the counter {name} is {found[name]}, the tables have {count}: run `ragbandit recount`")
+
+
+def _check_chain(checkpoints: Checkpoints, *, base: _Base | None, verdict: Verdict) -> None:
+    """Make the sha256 chain again from the rows, and compare it at every checkpoint and at its end."""
+    seq, last = START if base is None else (base.seq, base.checkpoint.chain)
+    end, kept_last = checkpoints.chain.end()
+    right = {known.snapshot.last_seq: known.chain for known in checkpoints.rows.newest()} | {end: kept_last}
+    try:
+        for row in checkpoints.chain.rows(after=seq, upto=end):
+            seq, last = row["seq"], link(last, row)
+            if right.get(seq, last) != last:
+                verdict.chain_mismatches += 1
+                verdict.note(f"an update up to {seq} is not the one that was learned: the chain differs there")
+                return
+    except (StoreError, ValueError, TypeError, KeyError) as error:
+        verdict.chain_mismatches += 1
+        verdict.note(f"the chain cannot be made again after update {seq}: {error}")
+        return
+    if seq < end:
+        verdict.chain_mismatches += 1
+        verdict.note(f"the ledger ends at {seq}, its chain at {end}")
+
+
+def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: Verdict) -> SnapshotInfo | None:
+    """The newest snapshot, its sha256 taken from the policy that its files restore."""
+    newest = ledger.latest_snapshots(
+        limit=1,
+        algorithm=None if serving is None else serving.algorithm,
+        params=None if serving is None else serving.params,
+    )
+    if not newest:
+        return None
+    info = newest[0]
+    verdict.live_version = info.version
+    try:
+        policy, _ = files.load(info)
+    except SnapshotError as error:
+        verdict.note(str(error))
+        return info
+    verdict.live_sha256 = policy_sha256(
+        policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash
+    )
+    return info
+
+
+def _replay(
+    ledger: Ledger,
+    *,
+    files: SnapshotFiles,
+    live: SnapshotInfo | None,
+    base: _Base | None,
+    checkpoints: Checkpoints | None,
+    verdict: Verdict,
+) -> Checkpoint | None:
+    """Check the updates, and learn those of the live policy again, if there is one; the last checkpoint passed."""
+    policy = None if live is None else make_policy(live.algorithm, params=live.params) if base is None else base.policy
+    replay = _Replay(ledger, policy=policy, live=live, base=base, checkpoints=checkpoints, verdict=verdict)
+    try:
+        replay.run()
+    except (StoreError, ValueError, TypeError, KeyError) as error:
+        verdict.ledger_mismatches += 1
+        verdict.note(f"the ledger cannot be read after update {replay.place}: {error}")
+        return None
+    if live is None or policy is None:
+        verdict.note("the ledger was imported and no policy has learned it: there is nothing to replay")
+        return None
+    if replay.place < live.last_seq:
+        verdict.ledger_mismatches += 1
+        verdict.note(f"the ledger ends at {replay.place}, the live policy has {live.last_seq}")
+    verdict.replay_sha256 = policy_sha256(
+        policy, label=live.policy, last_seq=live.last_seq, encoder_hash=live.encoder_hash
+    )
+    if not verdict.live_sha256 or verdict.live_sha256 == verdict.replay_sha256:
+        return replay.passed
+    if verdict.not_relearnable:
+        lost = f"{verdict.not_relearnable} updates cannot be learned again, since what they learned from was erased"
+        verdict.note(f"{lost}: the policy is not compared with its ledger; snapshots and checkpoints go on")
+        return None
+    if verdict.live_sha256 == live.sha256 and tolerance_of(policy) > 0.0:
+        apart = apart_from(policy, files=files, info=live)
+        if apart <= tolerance_of(policy):
+            verdict.within_rounding = apart
+            verdict.note(f"{live.version}: {told(policy, apart=apart)}: rounding by another processor explains it")
+            return replay.passed
+        verdict.note(f"{live.version}: {told(policy, apart=apart)}: more than rounding")
+    verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
+    return None
+
+
+class _Replay:
+    """The updates from a place on, each checked, and learned as far as the live policy has learned."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        policy: Policy | None,
+        live: SnapshotInfo | None,
+        base: _Base | None,
+        checkpoints: Checkpoints | None,
+        verdict: Verdict,
+    ) -> None:
+        self.ledger, self.policy, self.verdict = ledger, policy, verdict
+        self.upto = 0 if live is None else live.last_seq
+        #: the last seq that was read; the last checkpoint that the replay has given again
+        self.place = 0 if base is None else base.seq
+        self.passed = None if base is None else base.checkpoint
+        self._files = None if checkpoints is None else checkpoints.files
+        self._due: dict[int, Checkpoint] = {}
+        if checkpoints is not None and live is not None:
+            known = checkpoints.rows.newest(
+                algorithm=live.algorithm, params=live.params, encoder_hash=live.encoder_hash
+            )
+            self._due = {one.snapshot.last_seq: one for one in known}
+
+    def run(self) -> None:
+        """Read to the ledger's end. Raises StoreError and others for a row that cannot be read."""
+        verdict = self.verdict
+        for update, decision in self.ledger.read_with_decisions(after=self.place):
+            verdict.updates += 1
+            self.place += 1
+            if update.seq != self.place:
+                verdict.ledger_mismatches += 1
+                verdict.note(f"the ledger has seq {update.seq} where {self.place} belongs")
+                self.place = update.seq
+            for wrong in _update_faults(update, decision=decision):
+                verdict.ledger_mismatches += 1
+                verdict.note(f"update {update.seq}: {wrong}")
+            if self.policy is not None and update.seq <= self.upto:
+                if is_erased_for(self.policy, decision):
+                    verdict.not_relearnable += 1
+                    continue
+                verdict.refused += not apply(self.policy, update)
+                if update.seq in self._due and not verdict.not_relearnable:
+                    self._compare(self._due[update.seq], policy=self.policy)
+
+    def _compare(self, checkpoint: Checkpoint, *, policy: Policy) -> None:
+        """Whether the replay gives the checkpoint; of a rounded policy its arrays are compared."""
+        info = checkpoint.snapshot
+        sha256 = policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
+        if sha256 == info.sha256:
+            self.passed = checkpoint
+        elif tolerance_of(policy) == 0.0:
+            self.verdict.ledger_mismatches += 1
+            self.verdict.note(f"the replay of the ledger does not give the checkpoint {info.version}")
+        elif self._files is not None and self._files.exists(info.version):
+            try:
+                apart = apart_from(policy, files=self._files, info=info)
+            except SnapshotError as error:
+                self.verdict.note(str(error))
+                return
+            if apart <= tolerance_of(policy):
+                self.passed = checkpoint
+            else:
+                self.verdict.ledger_mismatches += 1
+                self.verdict.note(f"{info.version}: {told(policy, apart=apart)}: more than rounding")
+
+
+def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
+    """Disagreements between a ledger row, its decision and its own parts."""
+    if update.arm != decision.arm:
+        yield f"arm {update.arm}, the decision drew {decision.arm}"
+    if update.propensity != decision.propensity:
+        yield f"propensity {update.propensity}, the decision logged {decision.propensity}"
+    reward = update.reward
+    if reward.value != min(max(reward.quality - reward.weight * reward.cost, reward.minimum), reward.maximum):
+        yield "the reward is not quality - weight * cost within its bounds"

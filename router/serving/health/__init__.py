@@ -1,0 +1,1 @@
+"""Health: which arms are offered, and whether this process can serve."""

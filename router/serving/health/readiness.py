@@ -1,0 +1,121 @@
+"""Readiness: the parts that a route needs are tried, not assumed to work.
+
+The database is tried by a committed write of one small row: a disk that is full and a dead connection can still be
+read from. Each try runs on a thread of its own and is shared by everybody who asks within RETRY_S.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+
+from ragbandit.router.errors import RagBanditError, StoreError
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.leases import Lease, forget
+
+__all__ = ["OK", "Readiness", "TrialWrites"]
+
+#: what a part that works says
+OK = "ok"
+#: a result is given again for that long, seconds
+RETRY_S = 1.0
+#: nobody waits longer than that for a result, seconds
+REPLY_S = 2.0
+#: a write of the service's own work that failed counts for that long, however small writes fare, seconds
+FAULT_S = 5.0
+#: rows of processes that have not tried for so long are deleted, seconds
+FORGOTTEN_S = 3600.0
+#: how the names of these rows begin
+_ROW = "ready:"
+
+
+class TrialWrites:
+    """Committed writes to one row of the table of leases, which belongs to this process alone."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lease = Lease(database=database, name=f"{_ROW}{uuid.uuid4().hex}")
+        self._first = True
+
+    def write(self) -> None:
+        """Write once. Raises StoreError.
+
+        Also where the last write of any kind failed FAULT_S ago or less: on a full disk one small row may find a place.
+        """
+        self._lease.acquire(holder="ready", lease_s=RETRY_S)
+        if self._first:
+            forget(self._database, prefix=_ROW, expired_s=FORGOTTEN_S)
+            self._first = False
+        failed = self._database.failed_write
+        if failed is not None and time.monotonic() < failed.at + FAULT_S:
+            raise StoreError(f"the last write failed: {failed.reason}")
+
+
+class _Part:
+    """One part: the try that is running, or the last one."""
+
+    def __init__(self, check: Callable[[], object]) -> None:
+        self._check = check
+        self._began = self._ended = -1e9
+        self._result: Future[str] = Future()
+        self._result.set_result(OK)
+        self._lock = threading.Lock()
+
+    def ask(self) -> "Future[str]":
+        """The result of the try that is running, or of one that ended just now, or of a new one."""
+        with self._lock:
+            if self._result.done() and time.monotonic() > self._ended + RETRY_S:
+                self._began, self._result = time.monotonic(), Future()
+                self._result.set_running_or_notify_cancel()  # one who stops waiting must not cancel it for others
+                threading.Thread(target=self._try, args=(self._result,), name="ragbandit-ready", daemon=True).start()
+            return self._result
+
+    def left_s(self) -> float:
+        """How long a reply may still be waited for, seconds."""
+        return max(0.0, self._began + REPLY_S - time.monotonic())
+
+    def state(self) -> str:
+        """OK, or what is wrong."""
+        if self._result.done():
+            return self._result.result()
+        return f"no reply for {time.monotonic() - self._began:.1f} s"
+
+    def _try(self, result: "Future[str]") -> None:
+        try:
+            self._check()
+            said = OK
+        except RagBanditError as error:
+            said = str(error)
+        except Exception as error:  # a thread that ends without a word would leave the part without a result for ever
+            said = f"{type(error).__name__}: {error}"
+        self._ended = time.monotonic()
+        result.set_result(said)
+
+
+class Readiness:
+    """The state of several parts, by name.
+
+    alive: says whether the router's thread runs, the part "router". checks: raise what is wrong with another part.
+    """
+
+    def __init__(self, checks: Mapping[str, Callable[[], object]], *, alive: Callable[[], bool]) -> None:
+        self._alive = alive
+        self._parts = {name: _Part(check) for name, check in checks.items()}
+
+    def ask(self) -> "tuple[list[Future[str]], float]":
+        """Futures that are worth waiting for before `states` is read, and for how long at most, seconds."""
+        asked = [(part.ask(), part.left_s()) for part in self._parts.values()]
+        waiting = [(future, left) for future, left in asked if left > 0 and not future.done()]
+        return [future for future, _ in waiting], max((left for _, left in waiting), default=0.0)
+
+    def states(self) -> dict[str, str]:
+        """State of each part as it is known now."""
+        router = OK if self._alive() else "its thread has ended"
+        return {"router": router} | {name: part.state() for name, part in self._parts.items()}
+
+    def parts(self) -> dict[str, str]:
+        """State of each part, after a wait of REPLY_S at most."""
+        futures, seconds = self.ask()
+        wait(futures, seconds)
+        return self.states()

@@ -1,0 +1,1 @@
+"""Several processes on one port, with one encoder process for all."""

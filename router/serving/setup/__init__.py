@@ -1,0 +1,1 @@
+"""Setup: from settings to databases, encoders, queues and folders; what must be installed."""

@@ -1,0 +1,130 @@
+"""Bootstrap: from settings to databases, encoders, queues and learners. Only this module picks concrete classes."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy.engine import make_url
+
+from ragbandit.router.config.settings import EncoderSettings, Settings
+from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.encoders.distilbert import DistilBertEncoder
+from ragbandit.router.encoders.feature_cache import CachingEncoder
+from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
+from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.errors import QueueError, StoreError
+from ragbandit.router.jobs.queue import Jobs, RedisJobs, connect
+from ragbandit.router.jobs.redis_server import redis_runs, redis_url
+from ragbandit.router.learning.learner import Learner
+from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.serving.setup.data_dir import check_database_file
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.database import Database, check_schema
+from ragbandit.router.types import PolicyLabel
+
+__all__ = [
+    "encoder_hash_of",
+    "ledger_of",
+    "make_encoder",
+    "make_jobs",
+    "make_learner",
+    "open_database",
+]
+
+log = logging.getLogger("ragbandit.bootstrap")
+
+
+def open_database(settings: Settings) -> Database:
+    """The database of these settings, its schema checked. Raises StoreError, and ConfigError for what it lies in."""
+    check_database_file(settings, make=True)
+    database = Database(settings.database)
+    try:
+        check_schema(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def make_encoder(settings: EncoderSettings, *, known_hash: str | None = None) -> Encoder:
+    """The configured encoder, loaded. Raises ConfigError if its weights cannot be had.
+
+    known_hash: of the encoder that made the features that this one continues (see `encoder_hash_of`), for
+    `encoder.features: auto`.
+    """
+    made = _make_full_encoder(settings)
+    wanted = settings.features
+    if wanted == "auto":
+        wanted = "float32" if known_hash == made.hash else "float16"
+    encoder = made if wanted == "float32" else HalfPrecisionEncoder(made)
+    log.info("features are %s", wanted, extra={"action": "encoder", "hash": encoder.hash[:12]})
+    return CachingEncoder(encoder, entries=settings.cache_entries) if settings.cache_entries else encoder
+
+
+def encoder_hash_of(ledger: Ledger) -> str | None:
+    """The encoder of what this ledger learns from: as registered, else of the newest decision; None in a new store.
+
+    Raises StoreError.
+    """
+    registered = ledger.registered()
+    return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
+
+
+def _make_full_encoder(settings: EncoderSettings) -> Encoder:
+    if settings.model == "hashing":
+        return HashingEncoder(dimension=settings.dimension)
+    return DistilBertEncoder(
+        settings.model,
+        precision=settings.precision,
+        device=settings.device,
+        threads=settings.threads,
+        max_tokens=settings.max_tokens,
+        dimension=settings.dimension,
+        max_batch=settings.max_batch,
+    )
+
+
+def make_jobs(settings: Settings) -> RedisJobs:
+    """The configured Redis, reachable or not; no caller waits for it longer than a second.
+
+    A library that has no redis_url, and finds no private Redis of its data_dir, works without one: no warning.
+    """
+    expected = settings.redis_url is not None or redis_runs(settings)
+    if not expected:
+        log.info(
+            "no Redis is running: /v1/answer waits until one is; the learner finds feedback by polling the database",
+            extra={"action": "jobs"},
+        )
+    client = connect(redis_url(settings), timeout_s=1.0)
+    return RedisJobs(client, expected=expected, max_queued=settings.workers.max_queued)
+
+
+def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learner:
+    """The learner of the configured ledger; it notifies the routers through `jobs`."""
+    ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
+
+    def announce(_info: object) -> None:
+        with contextlib.suppress(QueueError):  # logged once per outage; routers look for snapshots by themselves too
+            jobs.publish("snapshot")
+
+    return Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings, announce=announce)
+
+
+@contextlib.contextmanager
+def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
+    """A ledger of the store of these settings. Raises StoreError if there is no store, or of another version."""
+    check_database_file(settings, make=False)
+    url = make_url(settings.database)
+    if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
+        # Opening would make an empty one here and call it fine.
+        raise StoreError(
+            f"there is no database at {url.database}",
+            field="data_dir",
+            remedy="check data_dir; a service or `ragbandit import` makes the database",
+        )
+    database = open_database(settings)
+    try:
+        yield Ledger(database, label=PolicyLabel(label))
+    finally:
+        database.close()

@@ -1,0 +1,96 @@
+"""data_dir: what may stand in the way of using it, said with the setting's name; and it belongs to its owner alone.
+
+Questions, answers and logs lie there: folders that we make are 0700 and files 0600, and what an older release made
+wider is narrowed.
+"""
+
+import contextlib
+import logging
+import os
+import stat
+from pathlib import Path
+
+from sqlalchemy.engine import make_url
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.storage.files.atomic import private_folder
+
+__all__ = ["check_database_file", "narrow_data_dir", "prepare_data_dir"]
+
+log = logging.getLogger("ragbandit.data_dir")
+
+#: of a data_dir: what holds questions, answers, or the words of both
+_FILES = ("redis.log", "up.lock", "accepted.yaml", "logs/*.log")
+_FOLDERS = ("logs",)
+_REMEDY = "choose another folder, or give this user the right to read and write it (chown, chmod)"
+
+
+def prepare_data_dir(settings: Settings) -> None:
+    """Make data_dir, and narrow the modes of what is in it. Raises ConfigError where it cannot be used."""
+    _check(Path(settings.data_dir), field="data_dir", make=True)
+    narrow_data_dir(settings)
+
+
+def narrow_data_dir(settings: Settings) -> None:
+    """Take away what other users may do with data_dir, if it is there, and with the files in it that we write."""
+    folder = Path(settings.data_dir)
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: this user has no home
+        if not any(folder.samefile(other) for other in (Path.cwd(), Path.home())):
+            _narrow(folder, mode=0o700)  # a folder that has other uses is its user's to narrow
+    for pattern in _FOLDERS:
+        _narrow(folder / pattern, mode=0o700)
+    for pattern in _FILES:
+        for file in folder.glob(pattern):
+            _narrow(file, mode=0o600)
+
+
+def check_database_file(settings: Settings, *, make: bool) -> None:
+    """Refuse a SQLite database that this user cannot use, and narrow its mode. Raises ConfigError naming the setting.
+
+    make: also make its folder.
+    """
+    url = make_url(settings.database)
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return
+    if str(url.database).startswith("file:"):  # SQLite's own URLs
+        return
+    file = Path(str(url.database))
+    field = "data_dir" if settings.database_url is None else "database_url"
+    _check(file.parent, field=field, make=make)
+    for name in (file.name, f"{file.name}-wal", f"{file.name}-shm"):
+        place = file.with_name(name)
+        if place.exists():
+            if not os.access(place, os.R_OK | os.W_OK):
+                raise ConfigError(f"{place} cannot be read and written by this user", field=field, remedy=_REMEDY)
+            _narrow(place, mode=0o600)
+
+
+def _check(folder: Path, *, field: str, make: bool) -> None:
+    try:
+        if make:
+            private_folder(folder)
+        mode = folder.stat().st_mode
+    except FileExistsError:
+        raise ConfigError(f"{folder} is a file, not a folder", field=field, remedy="choose another folder") from None
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be used: {error.strerror}", field=field, remedy=_REMEDY) from error
+    if not stat.S_ISDIR(mode):
+        raise ConfigError(f"{folder} is a file, not a folder", field=field, remedy="choose another folder")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise ConfigError(f"{folder} cannot be read and written by this user", field=field, remedy=_REMEDY)
+
+
+def _narrow(path: Path, *, mode: int) -> None:
+    """Take away what others may do with a file or folder of ours."""
+    try:
+        found = path.stat()
+        if found.st_uid == os.geteuid() and found.st_mode & 0o777 & ~mode:
+            path.chmod(found.st_mode & mode)
+            log.info("%s is for its owner alone now", path, extra={"action": "narrow", "before": oct(found.st_mode)})
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("other users may read %s: %s", path, error.strerror, extra={"action": "narrow"})

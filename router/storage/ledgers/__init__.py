@@ -1,0 +1,1 @@
+"""Ledgers: registration, inheritance, updates in order, their sha256 chain, checkpoints."""

@@ -1,0 +1,178 @@
+"""Inheritance: a new label gets its place in `waiting` for every decision that was there before it, in short batches.
+
+    register   the label is known: from now on new decisions wait for it
+    insert     every other decision, in the order of ids, `BATCH` per transaction
+    again      the same walk: outcomes and feedback that came in while a decision's row was being inserted
+
+How far it is stands in the label's row of `policies`, written with each batch: a process that dies loses nothing.
+The learner does it, under the ledger's lease, and learns nothing before it is done: the order of the ledger is what
+it would be had every decision waited from the start.
+
+Nothing is locked. On PostgreSQL a transaction that is going on while a step is committed may not see it; the next step
+begins when all of those have ended (`_older_ended`). On SQLite there is one writer at a time, and no such transaction.
+"""
+
+from typing import Any, Final, Literal
+
+from sqlalchemy import Connection, RowMapping, Select, and_, delete, exists, literal, or_, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ragbandit.router.errors import NotFound
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
+
+__all__ = ["BATCH", "BEGUN", "Step", "inherit", "is_inheriting", "retire"]
+
+#: decisions of one transaction: some milliseconds on SQLite, whose other writers wait meanwhile
+BATCH: Final = 200
+
+#: what a call has done: a batch; nothing, since transactions of others have to end first; nothing, since all is done
+Step = Literal["batch", "wait", "done"]
+
+#: columns of `policies` for a label that is to get its place for every decision before it
+BEGUN: Final[dict[str, Any]] = {"inheriting": "insert", "inherited_to": "", "inherit_after": None, "retired_at": None}
+
+#: columns of `waiting`, in the order of `_lacking`
+_COLUMNS = ["policy", "decision_id", "decided_at", "run_by", "has_outcome", "has_feedback", "has_reward"]
+_FED = exists().where(feedback.c.decision_id == decisions.c.id)
+_FLAGS = {
+    "has_outcome": exists().where(outcomes.c.decision_id == decisions.c.id),
+    "has_feedback": _FED,
+    "has_reward": _FED.where(feedback.c.kind == "reward"),
+}
+
+
+def is_inheriting(ledger: Ledger) -> bool:
+    """Whether decisions of before the label have no place in its ledger yet."""
+    row = ledger.registered()
+    return row is not None and row["inheriting"] is not None
+
+
+def inherit(ledger: Ledger, *, holder: str) -> Step:
+    """Do the next batch, under the lease of this ledger. Raises Conflict if the lease is lost."""
+    if not is_inheriting(ledger):
+        return "done"
+    with ledger.writing(holder=holder) as (connection, moves, _):
+        row = connection.execute(select(policies).where(policies.c.label == ledger.label)).mappings().one()
+        if row["inherit_after"] is None:
+            _number(connection, ledger.label)
+            return "batch"
+        if not _older_ended(connection, row["inherit_after"]):
+            return "wait"
+        if row["inheriting"] == "insert":
+            last = _insert_batch(connection, row, moves=moves)
+            # Only where a writer may have missed a row that was being inserted.
+            following = "again" if connection.dialect.name == "postgresql" else None
+        else:
+            last, following = _look_again(connection, row, moves=moves), None
+        changed: dict[str, Any] = {"inherited_to": last}
+        if last is None:
+            changed = {"inheriting": following, "inherited_to": "", "inherit_after": None}
+        connection.execute(update(policies).where(policies.c.label == ledger.label).values(**changed))
+    return "batch"
+
+
+def retire(ledger: Ledger, *, holder: str, now: float) -> Step:
+    """Let no decision wait for this label any more; remove a batch of those that do. Under the ledger's lease.
+
+    Its updates stay. A router that opens the label again brings it back by inheriting. Raises NotFound.
+    """
+    with ledger.writing(holder=holder) as (connection, moves, _):
+        row = connection.execute(select(policies).where(policies.c.label == ledger.label)).mappings().first()
+        if row is None:
+            raise NotFound(f"the store has no ledger {ledger.label!r}", field="label")
+        if row["retired_at"] is None:
+            ended = {"inheriting": None, "inherited_to": "", "inherit_after": None, "retired_at": now}
+            connection.execute(update(policies).where(policies.c.label == ledger.label).values(**ended))
+            return "batch"
+        if row["inherit_after"] is None:
+            _number(connection, ledger.label)
+        oldest = select(waiting).where(waiting.c.policy == ledger.label).order_by(waiting.c.decision_id).limit(BATCH)
+        rows = connection.execute(oldest.with_for_update()).mappings().all()
+        ids = [one["decision_id"] for one in rows]
+        here = waiting.c.policy == ledger.label, waiting.c.decision_id.in_(ids)
+        connection.execute(delete(waiting).where(*here))
+        moves.waiting(rows, sign=-1)
+        if rows:
+            return "batch"
+        # A decision whose transaction has not seen that the label is retired may still come to wait for it.
+        ended_all = row["inherit_after"] is not None and _older_ended(connection, row["inherit_after"])
+        return "done" if ended_all else "wait"
+
+
+def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
+    """Insert what the label lacks of the next decisions; the last id, None after the last of all."""
+    last = _next(connection, select(decisions.c.id), decisions.c.id, after=row["inherited_to"])
+    if last is None:
+        return None
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    lacking = _lacking(row["label"]).where(decisions.c.id > row["inherited_to"], decisions.c.id <= last)
+    statement = dialect.insert(waiting).from_select(_COLUMNS, lacking).on_conflict_do_nothing().returning(waiting)
+    moves.waiting(connection.execute(statement).mappings().all())
+    return last
+
+
+def _look_again(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
+    """Set the flags that writers could not set, since they did not see the row; the last id, None after the last."""
+    ours = select(waiting.c.decision_id).where(waiting.c.policy == row["label"])
+    last = _next(connection, ours, waiting.c.decision_id, after=row["inherited_to"])
+    if last is None:
+        return None
+    here = and_(
+        waiting.c.policy == row["label"],
+        waiting.c.decision_id > row["inherited_to"],
+        waiting.c.decision_id <= last,
+        ~and_(waiting.c.has_outcome, waiting.c.has_feedback, waiting.c.has_reward),
+    )
+    # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
+    locked = connection.execute(select(waiting).where(here).order_by(waiting.c.decision_id).with_for_update())
+    before = {one["decision_id"]: one for one in locked.mappings()}
+    found = select(decisions.c.id, *(flag.label(name) for name, flag in _FLAGS.items()))
+    for seen in connection.execute(found.where(decisions.c.id.in_(before))).mappings():
+        flags = {name: bool(seen[name]) for name in _FLAGS}
+        old = before[seen["id"]]
+        if any(flags[name] != bool(old[name]) for name in _FLAGS):
+            one = waiting.c.policy == row["label"], waiting.c.decision_id == seen["id"]
+            connection.execute(update(waiting).where(*one).values(**flags))
+            moves.flagged([old], **flags)
+    return last
+
+
+def _next(connection: Connection, query: Select[Any], key: Any, *, after: str) -> str | None:
+    """The id that ends the next batch."""
+    ids = connection.execute(query.where(key > after).order_by(key).limit(BATCH)).scalars().all()
+    return ids[-1] if ids else None
+
+
+def _lacking(label: str) -> Select[Any]:
+    """Waiting rows for the decisions of which this ledger knows nothing: made before it, or while it was retired."""
+    seen = [
+        exists().where(table.c.policy == label, table.c.decision_id == decisions.c.id)
+        for table in (waiting, updates, closures)
+    ]
+    columns = literal(label), decisions.c.id, decisions.c.made_at, decisions.c.run_by, *_FLAGS.values()
+    return select(*columns).select_from(decisions).where(~or_(*seen))
+
+
+def _number(connection: Connection, label: str) -> None:
+    """Keep the number of this transaction: the step before is committed, so who has not seen it has a lower one."""
+    number = ""
+    if connection.dialect.name == "postgresql":
+        number = str(connection.execute(text("SELECT pg_current_xact_id()::text")).scalar_one())
+    connection.execute(update(policies).where(policies.c.label == label).values(inherit_after=number))
+
+
+def _older_ended(connection: Connection, number: str) -> bool:
+    """Whether every transaction with a number up to this one has ended.
+
+    Writers have theirs before they look at what a step changes: PostgreSQL gives it at the first write, feedback asks
+    for it. A number that the server has not given out yet is of the server that this database was restored from.
+    """
+    if not number:
+        return True
+    query = (
+        "SELECT pg_snapshot_xmin(seen) > number OR pg_snapshot_xmax(seen) <= number "
+        "FROM (SELECT pg_current_snapshot() AS seen, CAST(CAST(:number AS text) AS xid8) AS number) AS asked"
+    )
+    return bool(connection.execute(text(query), {"number": number}).scalar_one())

@@ -1,0 +1,304 @@
+"""Ledger: the learner's reads and writes. Decisions that are ready, updates, snapshots, leases.
+
+The ledger is append-only and gapless. Every append says where it believes the ledger ends; if another learner
+has been there, the append is refused and nothing of it is kept.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, select, tuple_, update
+
+from ragbandit.router.errors import Conflict, StoreError
+from ragbandit.router.storage.archive.reading import ArchivedRows, rows_of_ledger
+from ragbandit.router.storage.decisions import readable
+from ragbandit.router.storage.ledgers.chain import advance
+from ragbandit.router.storage.rows.conversion import (
+    body_hash,
+    decision_value,
+    feedback_value,
+    outcome_value,
+    snapshot_row,
+    snapshot_value,
+    unreadable_field,
+    update_row,
+    update_value,
+)
+from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.closing import UNANSWERED, ClosingRule
+from ragbandit.router.storage.sql.counters import Moves, moving
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.tables import (
+    closures,
+    decisions,
+    feedback,
+    outcomes,
+    policies,
+    snapshots,
+    updates,
+    waiting,
+)
+from ragbandit.router.types import (
+    ArmName,
+    ClosedDecision,
+    Decision,
+    DecisionId,
+    JoinedDecision,
+    Json,
+    PolicyLabel,
+    SnapshotInfo,
+    Update,
+)
+
+__all__ = ["Entry", "Ledger"]
+
+#: updates that say which arms are new to a ledger
+COUNTED = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """An update to append, and when the last feedback that made it came in."""
+
+    update: Update
+    feedback_at: float | None
+
+
+class Ledger:
+    """The learner's side of the database, for one label."""
+
+    def __init__(self, database: Database, *, label: PolicyLabel) -> None:
+        self.database = database
+        self.label = label
+        #: rows that are not in the database any more
+        self.archived = ArchivedRows(database, label=label)
+        self._lease = Lease(database=database, name=f"learn:{label}")
+
+    def ready(
+        self, rule: ClosingRule, *, now: float, limit: int, after: tuple[float, str] = (-1.0, "")
+    ) -> list[JoinedDecision | ClosedDecision]:
+        """Waiting decisions that the rule lets be closed now, oldest first, `limit` at most.
+
+        One that cannot be read comes as its ClosedDecision. after: (made_at, id) of the last one of the page before.
+        """
+        place = tuple_(waiting.c.decided_at, waiting.c.decision_id)
+        found: set[tuple[float, str]] = set()
+        with self.database.read() as connection:
+            for condition in (*rule.complete_ranges(now=now), rule.expired_rows(now=now)):  # no index serves them all
+                rows = connection.execute(
+                    select(waiting.c.decided_at, waiting.c.decision_id)
+                    .where(waiting.c.policy == self.label, condition, place > tuple_(*after))
+                    .order_by(waiting.c.decided_at, waiting.c.decision_id)
+                    .limit(limit)
+                )
+                found.update((row.decided_at, row.decision_id) for row in rows)
+            return self._joined(connection, [key for _, key in sorted(found)[:limit]])
+
+    def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
+        found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
+        done = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(ids))).mappings()
+        notes = connection.execute(
+            select(feedback).where(feedback.c.decision_id.in_(ids)).order_by(feedback.c.received_at, feedback.c.id)
+        ).mappings()
+        by_id = {row["id"]: row for row in found}
+        outcome = {row["decision_id"]: row for row in done}
+        collected: dict[str, list[RowMapping]] = {}
+        for note in notes:
+            collected.setdefault(note["decision_id"], []).append(note)
+        return [_read_together(by_id[key], outcome.get(key), collected.get(key, [])) for key in ids]
+
+    def unanswered(self, *, before: float, limit: int) -> list[DecisionId]:
+        """Decisions made before that time that our workers have not answered, oldest first."""
+        with self.database.read() as connection:
+            ids = connection.execute(
+                select(waiting.c.decision_id)
+                .where(
+                    waiting.c.policy == self.label,
+                    UNANSWERED,
+                    waiting.c.decided_at < before,
+                )
+                .order_by(waiting.c.decided_at)
+                .limit(limit)
+            )
+            return [DecisionId(key) for key in ids.scalars()]
+
+    def last_seq(self) -> int:
+        """The last seq of the ledger; 0 if it is empty."""
+        with self.database.read() as connection:
+            return self._last_seq(connection)
+
+    @contextmanager
+    def writing(self, *, holder: str) -> Iterator[tuple[Connection, Moves, int]]:
+        """A transaction that nobody else can append in, what it changes of the counters, and where the ledger ends.
+
+        Raises Conflict if the lease is lost.
+        """
+        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
+            if not self._lease.is_held(connection, holder=holder):
+                raise Conflict("the lease of this ledger is not held any more")
+            yield connection, moves, self._last_seq(connection)
+
+    def append(self, entries: Sequence[Entry], closed: Sequence[ClosedDecision], *, holder: str, now: float) -> None:
+        """One transaction: the updates, the closures, and the decisions out of the waiting room.
+
+        Feedback of these decisions that no update used is marked late. Raises Conflict, with nothing written,
+        if the lease is lost or the ledger does not end where the first entry begins.
+        """
+        done = [e.update.decision_id for e in entries] + [c.decision_id for c in closed]
+        with self.writing(holder=holder) as (connection, moves, end):
+            if entries and entries[0].update.seq != end + 1:
+                raise Conflict(f"the ledger ends at {end}, not at {entries[0].update.seq - 1}")
+            here = and_(waiting.c.policy == self.label, waiting.c.decision_id.in_(done))
+            # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
+            locked = connection.execute(select(waiting).where(here).order_by(waiting.c.decision_id).with_for_update())
+            moves.waiting(locked.mappings(), sign=-1)
+            gone = connection.execute(delete(waiting).where(here))
+            if gone.rowcount != len(done):
+                raise Conflict("a decision of this batch was closed by somebody else")
+            if entries:
+                rows = [update_row(e.update, feedback_at=e.feedback_at) for e in entries]
+                connection.execute(insert(updates), rows)
+                advance(connection, rows)
+                moves.updates(rows)
+            if closed:
+                gone_rows = [self._closure_row(closure, now) for closure in closed]
+                connection.execute(insert(closures), gone_rows)
+                moves.closures(gone_rows)
+            used = [i for e in entries for i in e.update.feedback_ids]
+            # Late is what the ledger that decided did not use; another ledger may still learn from it.
+            ours = select(decisions.c.id).where(decisions.c.id.in_(done), decisions.c.policy == self.label)
+            late = connection.execute(
+                update(feedback)
+                .where(feedback.c.decision_id.in_(ours), feedback.c.id.not_in(used), ~feedback.c.late)
+                .values(late=True)
+            )
+            moves.add("late_feedback", late.rowcount)
+
+    def read(self, *, after: int, upto: int | None = None) -> Iterator[Update]:
+        """The updates with seq > after (and <= upto), in order, a page at a time."""
+        for entry, _ in self.read_with_decisions(after=after, upto=upto):
+            yield entry
+
+    def read_with_decisions(
+        self, *, after: int, upto: int | None = None, page: int = 1000
+    ) -> Iterator[tuple[Update, Decision]]:
+        """`read`, each update with the decision that it is about; what is archived is read from its segments.
+
+        Raises StoreError at a decision that cannot be read: what it taught cannot be taught again.
+        """
+        for row, made in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
+            decision = readable(made)
+            if isinstance(decision, StoreError):
+                raise decision
+            yield update_value(row, decision=decision), decision
+
+    def learned_lately(self) -> dict[ArmName, int]:
+        """Arm -> its updates among the newest COUNTED of the ledger."""
+        with self.database.read() as connection:
+            after = self._last_seq(connection) - COUNTED
+            rows = connection.execute(
+                select(updates.c.arm, func.count())
+                .where(updates.c.policy == self.label, updates.c.seq > after)
+                .group_by(updates.c.arm)
+            )
+            return {ArmName(arm): int(count) for arm, count in rows}
+
+    def registered(self) -> dict[str, Any] | None:
+        """The policy's row (algorithm, params, encoder_hash), or None before the first router opened it."""
+        with self.database.read() as connection:
+            row = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().first()
+        return None if row is None else dict(row)
+
+    def newest_encoder_hash(self) -> str | None:
+        """The encoder of the newest decision in the store, whatever its ledger; None while there is none."""
+        query = select(decisions.c.encoder_hash).order_by(decisions.c.made_at.desc()).limit(1)
+        with self.database.read() as connection:
+            found: str | None = connection.execute(query).scalar()
+        return found
+
+    def add_snapshot(self, info: SnapshotInfo) -> None:
+        """Make a snapshot known; known already is fine (the same ledger gives the same snapshot)."""
+        with self.database.write() as connection:
+            insert_new(connection, snapshots, [snapshot_row(info)], key="version")
+
+    def latest_snapshots(
+        self,
+        *,
+        limit: int,
+        algorithm: str | None = None,
+        params: Mapping[str, Json] | None = None,
+        encoder_hash: str | None = None,
+    ) -> list[SnapshotInfo]:
+        """The newest snapshots of this ledger, newest first; only those of the algorithm, params and encoder given."""
+        query = select(snapshots).where(snapshots.c.policy == self.label)
+        if algorithm is not None:
+            query = query.where(snapshots.c.algorithm == algorithm)
+        if params is not None:
+            query = query.where(snapshots.c.params_sha256 == body_hash(dict(params)))
+        if encoder_hash is not None:
+            query = query.where(snapshots.c.encoder_hash == encoder_hash)
+        with self.database.read() as connection:
+            rows = connection.execute(
+                query.order_by(snapshots.c.last_seq.desc(), snapshots.c.made_at.desc()).limit(limit)
+            ).mappings()
+            return [snapshot_value(row) for row in rows]
+
+    def feedback_times(self, *, after: int, upto: int) -> list[float]:
+        """Times at which the last feedback of each update in (after, upto] came in, for measuring the lag."""
+        with self.database.read() as connection:
+            rows = connection.execute(
+                select(updates.c.feedback_at).where(
+                    updates.c.policy == self.label,
+                    updates.c.seq > after,
+                    updates.c.seq <= upto,
+                    updates.c.feedback_at.is_not(None),
+                )
+            )
+            return list(rows.scalars())
+
+    def acquire(self, *, holder: str, lease_s: float) -> bool:
+        """Take or prolong the lease; False if somebody else holds it."""
+        return self._lease.acquire(holder=holder, lease_s=lease_s)
+
+    def release(self, *, holder: str) -> None:
+        """Give the lease back, if it is ours."""
+        self._lease.release(holder=holder)
+
+    def _last_seq(self, connection: Connection) -> int:
+        query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
+        return int(connection.execute(query).scalar_one())
+
+    def _closure_row(self, closure: ClosedDecision, now: float) -> dict[str, Any]:
+        return {
+            "policy": self.label,
+            "decision_id": closure.decision_id,
+            "state": closure.state,
+            "field": closure.field,
+            "reason": closure.reason,
+            "made_at": now,
+        }
+
+
+def _read_together(
+    row: RowMapping, outcome: RowMapping | None, notes: Sequence[RowMapping]
+) -> JoinedDecision | ClosedDecision:
+    """The values of these rows; where one cannot be read, the decision's quarantine, naming the field."""
+    field = "decision"
+    try:
+        field = unreadable_field(row) or field
+        decision = decision_value(row)
+        field = "outcome"
+        done = None if outcome is None else outcome_value(outcome)
+        field = "feedback.value"
+        feedback = tuple(feedback_value(note) for note in notes)
+        for item in feedback:
+            if not isinstance(item.value, tuple if item.kind == "label" else int | float):
+                raise ValueError(f"{item.value!r} is no {item.kind}")
+    except (ValueError, TypeError, KeyError) as error:
+        return ClosedDecision(
+            decision_id=row["id"], state="quarantined", reason=f"cannot be read: {error}", field=field
+        )
+    return JoinedDecision(decision=decision, outcome=done, feedback=feedback)

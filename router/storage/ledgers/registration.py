@@ -1,0 +1,67 @@
+"""Registration of policies: a ledger becomes known by its label, at once, whatever the store holds."""
+
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, select, update
+
+from ragbandit.router.errors import Conflict
+from ragbandit.router.storage.ledgers.inheritance import BEGUN
+from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions, policies, updates
+from ragbandit.router.types import PolicyLabel
+
+__all__ = ["register_policy"]
+
+
+def register_policy(
+    database: Database, *, label: PolicyLabel, algorithm: str, params: str, encoder_hash: str, now: float
+) -> None:
+    """Make the ledger known: from now on decisions wait for it.
+
+    Those from before a new label, or from while it was retired, get their place by `inheritance.inherit`. Nothing is
+    counted or locked. Raises Conflict if the ledger was learned with another encoder: its features would not fit.
+    """
+    with database.write() as connection:
+        row = {
+            "label": label,
+            "algorithm": algorithm,
+            "params": params,
+            "encoder_hash": encoder_hash,
+            "made_at": now,
+        }
+        kept = _policy_row(connection, label=label)
+        if kept is None:
+            if insert_new(connection, policies, [row | BEGUN], key="label"):
+                return
+            kept = _policy_row(connection, label=label)  # another router was first
+            assert kept is not None
+        other = _other_encoder(connection, kept["encoder_hash"], ours=encoder_hash, label=label)
+        if other is not None:
+            raise Conflict(
+                f"the ledger {label!r} was learned with encoder {other[:12]}, "
+                f"the configured encoder is {encoder_hash[:12]}",
+                field="encoder",
+                remedy="set the encoder back, or start a new ledger with another policy.label",
+            )
+        changed: dict[str, Any] = {}
+        if (kept["algorithm"], kept["params"], kept["encoder_hash"]) != (algorithm, params, encoder_hash):
+            changed = row
+        if kept["retired_at"] is not None:
+            changed = changed | BEGUN
+        if changed:
+            connection.execute(update(policies).where(policies.c.label == label).values(**changed))
+
+
+def _other_encoder(connection: Connection, kept: str, *, ours: str, label: PolicyLabel) -> str | None:
+    """The encoder of what this ledger learned, where a policy that needs features of `ours` cannot follow it."""
+    if kept or not ours:
+        return kept if ours not in ("", kept) else None
+    # Learned so far by a policy that needs no features: whichever encoder the decisions had.
+    query = select(decisions.c.encoder_hash).join(updates, updates.c.decision_id == decisions.c.id)
+    query = query.where(updates.c.policy == label, decisions.c.encoder_hash != ours)
+    return connection.execute(query.limit(1)).scalar()
+
+
+def _policy_row(connection: Connection, *, label: PolicyLabel) -> RowMapping | None:
+    return connection.execute(select(policies).where(policies.c.label == label)).mappings().first()

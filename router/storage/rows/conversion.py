@@ -1,0 +1,391 @@
+"""Values to rows and back, in one place. JSON keeps float64 exactly (shortest repr), features see feature_bytes."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from functools import lru_cache
+from typing import Any, Final, cast
+
+from sqlalchemy import RowMapping
+
+from ragbandit.router.storage.rows.feature_bytes import features_bytes, features_value
+from ragbandit.router.storage.rows.packing import packed, unpacked
+from ragbandit.router.types import (
+    ArmName,
+    Branch,
+    Budget,
+    CallFailed,
+    Cost,
+    Decision,
+    DecisionId,
+    Feedback,
+    FeedbackId,
+    Generated,
+    Outcome,
+    PolicyLabel,
+    Query,
+    Retrieved,
+    Reward,
+    Round,
+    RunBy,
+    SnapshotInfo,
+    TraceEvent,
+    Update,
+)
+
+__all__ = [
+    "Row",
+    "body_hash",
+    "canonical",
+    "decision_row",
+    "decision_value",
+    "feedback_row",
+    "feedback_value",
+    "outcome_row",
+    "outcome_value",
+    "query_hash",
+    "reward_value",
+    "snapshot_row",
+    "snapshot_value",
+    "storable",
+    "trace_json",
+    "trace_value",
+    "unreadable_field",
+    "update_row",
+    "update_value",
+]
+
+Row = RowMapping | Mapping[str, Any]
+
+_EVENTS: dict[str, type[Round | Retrieved | Generated | Branch | CallFailed]] = {
+    "round": Round,
+    "retrieved": Retrieved,
+    "generated": Generated,
+    "branch": Branch,
+    "call_failed": CallFailed,
+}
+
+
+# Made once: `json.dumps` would make one for every value.
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def canonical(value: object) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return _CANONICAL.encode(value)
+
+
+def body_hash(body: object) -> str:
+    """sha256 of the canonical JSON: decides whether a repeated id is a duplicate or a conflict."""
+    return _sha256(canonical(body))
+
+
+def _sha256(text: str) -> str:
+    # A lone surrogate can reach us from Python callers; it must hash, the edge refuses it with a better word.
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
+    """The events as JSON objects with a `type`."""
+    names = {made: name for name, made in _EVENTS.items()}
+    return [{"type": names[type(event)], **asdict(event)} for event in trace]
+
+
+def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
+    """The inverse of `trace_json`; an event that a newer version wrote is kept as a branch that says so."""
+    trace: list[TraceEvent] = []
+    for event in events:
+        made = _EVENTS.get(event["type"])
+        if made is None:
+            trace.append(Branch(rule="unknown_event", value=canonical(event)))
+            continue
+        known = {field.name for field in fields(made)}
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in event.items() if k in known}
+        trace.append(cast("Callable[..., TraceEvent]", made)(**values))
+    return tuple(trace)
+
+
+def _known(made: type[Budget | Cost], text: str) -> dict[str, Any]:
+    """The fields that this version has: a row of a newer one may have more."""
+    return {k: v for k, v in json.loads(text).items() if k in {field.name for field in fields(made)}}
+
+
+def _given(value: Budget | Cost) -> dict[str, Any]:
+    """The fields that were given, without those left out: hashes must not change when the type grows."""
+    return {k: v for k, v in asdict(value).items() if v}
+
+
+def query_hash(query: Query, *, run_by: RunBy) -> str:
+    """`body_hash` of a request: two requests under one decision id are the same if these are equal.
+
+    The body is {"arms", "budget" (the caps that were given), "context", "run_by", "tenant", "text"}.
+    """
+    return _query_hash(
+        query, run_by=run_by, context=_context(query), allowed=_names(query.arms), budget=_budget(query.budget)[1]
+    )
+
+
+def _query_hash(query: Query, *, run_by: RunBy, context: str, allowed: str | None, budget: str) -> str:
+    """The hash from parts that are JSON already; the keys stand in the order in which `canonical` sorts them."""
+    tenant, text = canonical(query.tenant), canonical(query.text)
+    return _sha256(
+        f'{{"arms":{allowed or "null"},"budget":{budget},"context":{context}'
+        f',"run_by":{canonical(run_by)},"tenant":{tenant},"text":{text}}}'
+    )
+
+
+def _context(query: Query) -> str:
+    return canonical(dict(query.context)) if query.context else "{}"
+
+
+@lru_cache(maxsize=256)
+def _arms(arms: tuple[ArmName, ...]) -> str:
+    return canonical(list(arms))
+
+
+def _names(arms: tuple[ArmName, ...] | None) -> str | None:
+    return None if arms is None else _arms(tuple(arms))
+
+
+_CAPS: Final = tuple(field.name for field in fields(Budget))
+_NO_CAPS: Final = canonical(dict.fromkeys(_CAPS)), "{}"
+
+
+def _budget(budget: Budget) -> tuple[str, str]:
+    """All caps, and those that were given."""
+    caps = {name: getattr(budget, name) for name in _CAPS}
+    if all(cap is None for cap in caps.values()):
+        return _NO_CAPS
+    return canonical(caps), canonical({name: cap for name, cap in caps.items() if cap})
+
+
+def decision_row(decision: Decision) -> dict[str, Any]:
+    """A row of `decisions`."""
+    query = decision.query
+    context, allowed, (budget, caps) = _context(query), _names(query.arms), _budget(query.budget)
+    return {
+        "id": decision.id,
+        "tenant": query.tenant,
+        "text": query.text,
+        "context": context,
+        "budget": budget,
+        "allowed": allowed,
+        "body_hash": _query_hash(query, run_by=decision.run_by, context=context, allowed=allowed, budget=caps),
+        "arms": _arms(decision.arms),
+        "pmf": canonical(decision.pmf),
+        "scores": None if decision.scores is None else canonical(decision.scores),
+        "arm": decision.arm,
+        "propensity": decision.propensity,
+        "policy": decision.policy,
+        "version": decision.version,
+        "encoder_hash": decision.encoder_hash,
+        "seed": str(decision.seed),
+        "floor": decision.floor,
+        "explored": decision.explored,
+        "fault": decision.fault,
+        "facts": canonical(decision.facts if type(decision.facts) is dict else dict(decision.facts)),
+        "run_by": decision.run_by,
+        "features": features_bytes(decision.features),
+        "made_at": decision.made_at,
+    }
+
+
+def decision_value(row: Row) -> Decision:
+    """The decision of a row."""
+    allowed = row["allowed"]
+    return Decision(
+        id=DecisionId(row["id"]),
+        query=Query(
+            id=DecisionId(row["id"]),
+            text=row["text"],
+            context=json.loads(row["context"]),
+            arms=None if allowed is None else tuple(json.loads(allowed)),
+            budget=Budget(**_known(Budget, row["budget"])),
+            tenant=row["tenant"],
+        ),
+        arm=ArmName(row["arm"]),
+        arms=tuple(json.loads(row["arms"])),
+        pmf=tuple(json.loads(row["pmf"])),
+        propensity=row["propensity"],
+        scores=None if row["scores"] is None else tuple(json.loads(row["scores"])),
+        policy=PolicyLabel(row["policy"]),
+        version=row["version"],
+        encoder_hash=row["encoder_hash"],
+        seed=int(row["seed"]),
+        floor=row["floor"],
+        explored=row["explored"],
+        fault=row["fault"],
+        facts=json.loads(row["facts"]),
+        run_by=row["run_by"],
+        features=features_value(row["features"]),
+        made_at=row["made_at"],
+    )
+
+
+def unreadable_field(row: Row) -> str | None:
+    """The field of a decision's row that `decision_value` cannot read, or None."""
+    for name in ("context", "budget", "allowed", "arms", "pmf", "scores", "facts", "features"):
+        try:
+            if row[name] is not None:
+                features_value(row[name]) if name == "features" else json.loads(row[name])
+        except (ValueError, TypeError):
+            return name
+    return None
+
+
+def storable(text: str | None) -> str | None:
+    """Text that every database takes: no NUL, no lone surrogate. Models and arms may write both."""
+    return None if text is None else text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def outcome_body(outcome: Outcome) -> dict[str, Any]:
+    """Body of an outcome: two outcomes of one decision are the same if their bodies are equal."""
+    return {
+        "status": outcome.status,
+        "answer": outcome.answer,
+        "trace": trace_json(outcome.trace),
+        "cost": _given(outcome.cost),
+        "steps": outcome.steps,
+        "stop_reason": outcome.stop_reason,
+        "error": outcome.error,
+        "run_by": outcome.run_by,
+        "made_by": dict(outcome.made_by),
+    }
+
+
+def outcome_row(outcome: Outcome) -> dict[str, Any]:
+    """A row of `outcomes`."""
+    body = outcome_body(outcome)
+    return body | {
+        "decision_id": outcome.decision_id,
+        "body_hash": body_hash(body),
+        "answer": storable(outcome.answer),
+        "error": storable(outcome.error),
+        "stop_reason": (storable(outcome.stop_reason) or "")[:64],
+        "trace": "",
+        "packed_trace": packed(storable(canonical(body["trace"])) or ""),
+        "cost": canonical(_given(outcome.cost)),
+        "made_by": canonical(body["made_by"]),
+        "made_at": outcome.made_at,
+    }
+
+
+def outcome_value(row: Row) -> Outcome:
+    """The outcome of a row."""
+    return Outcome(
+        decision_id=DecisionId(row["decision_id"]),
+        status=row["status"],
+        answer=row["answer"],
+        # A row of before has it as text.
+        trace=trace_value(json.loads(row["trace"] if row["packed_trace"] is None else unpacked(row["packed_trace"]))),
+        cost=Cost(**_known(Cost, row["cost"])),
+        steps=row["steps"],
+        stop_reason=row["stop_reason"],
+        error=row["error"],
+        run_by=row["run_by"],
+        made_by=json.loads(row["made_by"]),
+        made_at=row["made_at"],
+    )
+
+
+def feedback_row(feedback: Feedback) -> dict[str, Any]:
+    """A row of `feedback`, not late yet."""
+    value = list(feedback.value) if isinstance(feedback.value, tuple) else feedback.value
+    body = {
+        "decision_id": feedback.decision_id,
+        "kind": feedback.kind,
+        "value": value,
+        "source": feedback.source,
+    }
+    return body | {
+        "id": feedback.id,
+        "body_hash": body_hash(body),
+        "value": canonical(value),
+        "late": False,
+        "received_at": feedback.received_at,
+    }
+
+
+def feedback_value(row: Row) -> Feedback:
+    """The feedback of a row."""
+    value = json.loads(row["value"])
+    return Feedback(
+        id=FeedbackId(row["id"]),
+        decision_id=DecisionId(row["decision_id"]),
+        kind=row["kind"],
+        value=tuple(value) if isinstance(value, list) else value,
+        source=row["source"],
+        received_at=row["received_at"],
+    )
+
+
+def update_row(update: Update, *, feedback_at: float | None) -> dict[str, Any]:
+    """A row of `updates`; what the policy saw stays in `decisions`."""
+    return {
+        "policy": update.policy,
+        "seq": update.seq,
+        "decision_id": update.decision_id,
+        "arm": update.arm,
+        "propensity": update.propensity,
+        **asdict(update.reward),
+        "terms": canonical(dict(update.reward.terms)),
+        "feedback_ids": canonical(list(update.feedback_ids)),
+        "feedback_at": feedback_at,
+        "made_at": update.made_at,
+    }
+
+
+def reward_value(row: Row) -> Reward:
+    """The reward in a row of `updates`."""
+    return Reward(
+        value=row["value"],
+        quality=row["quality"],
+        cost=row["cost"],
+        weight=row["weight"],
+        minimum=row["minimum"],
+        maximum=row["maximum"],
+        terms=json.loads(row["terms"]),
+        preset=row["preset"],
+        source=row["source"],
+    )
+
+
+def update_value(row: Row, *, decision: Decision) -> Update:
+    """The update of a row of `updates` and the decision that it is about."""
+    return Update(
+        policy=PolicyLabel(row["policy"]),
+        seq=row["seq"],
+        decision_id=DecisionId(row["decision_id"]),
+        query=decision.query,
+        arm=ArmName(row["arm"]),
+        arms=decision.arms,
+        pmf=decision.pmf,
+        scores=decision.scores,
+        propensity=row["propensity"],
+        reward=reward_value(row),
+        feedback_ids=tuple(FeedbackId(i) for i in json.loads(row["feedback_ids"])),
+        features=decision.features,
+        made_at=row["made_at"],
+    )
+
+
+def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
+    """A row of `snapshots`."""
+    return {
+        "version": info.version,
+        "policy": info.policy,
+        "algorithm": info.algorithm,
+        "params": canonical(dict(info.params)),
+        "params_sha256": body_hash(dict(info.params)),
+        "last_seq": info.last_seq,
+        "sha256": info.sha256,
+        "encoder_hash": info.encoder_hash,
+        "made_at": info.made_at,
+    }
+
+
+def snapshot_value(row: Row) -> SnapshotInfo:
+    """The snapshot of a row."""
+    values = {name: value for name, value in row.items() if name != "params_sha256"}
+    return SnapshotInfo(**values | {"params": json.loads(row["params"])})

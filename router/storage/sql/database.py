@@ -1,0 +1,191 @@
+"""Database: one engine for SQLite and PostgreSQL, with read and write transactions, and the schema's migrations.
+
+SQLite: WAL with synchronous=FULL, so that a commit survives power loss, and BEGIN IMMEDIATE for writers, so that
+two writers queue instead of failing. PostgreSQL: read committed. Driver errors are raised as StoreError.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import StaticPool
+
+from ragbandit.router.errors import StoreError, missing_package
+from ragbandit.router.storage.files.atomic import private_folder
+from ragbandit.router.storage.sql.counters import new_shard
+from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
+
+__all__ = ["Database", "check_schema", "migrate"]
+
+#: how long a writer waits for another writer, seconds
+LOCK_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailedWrite:
+    """A write that the database could not do."""
+
+    #: by time.monotonic()
+    at: float
+    reason: str
+
+
+class Database:
+    """A connection pool. `read()` and `write()` are transactions; one `with` block is one transaction."""
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        self.url = parsed
+        #: the last one; None: none has failed
+        self.failed_write: FailedWrite | None = None
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        #: the rows of `counters` that this process moves
+        self.shard = new_shard(is_sqlite=self.is_sqlite)
+        options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 8, "pool_timeout": 30}
+        if self.is_sqlite:
+            options = {"connect_args": {"timeout": LOCK_WAIT_S, "check_same_thread": False}}
+            if parsed.database in (None, "", ":memory:"):
+                options["poolclass"] = StaticPool
+            else:
+                if not str(parsed.database).startswith("file:"):  # a URL of SQLite's own
+                    _make_sqlite(Path(str(parsed.database)))
+        try:
+            self.engine: Engine = create_engine(parsed, **options)
+        except ImportError as error:
+            raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
+        self._reader = self.engine
+        if not self.is_sqlite:  # SQLite's readers see one state anyway
+            self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        if self.is_sqlite:
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            event.listen(self.engine, "do_connect", _connect_postgres)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state and changes nothing."""
+        with self._wrapped(), self._reader.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that is committed at the end of the block, or rolled back by an exception."""
+        writer = self.engine.execution_options(ragbandit_write=True)
+        with self._wrapped(writes=True), writer.connect() as connection, connection.begin():
+            yield connection
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _wrapped(self, *, writes: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            if writes and isinstance(error, OperationalError | InternalError | PoolTimeout):  # not: the row is wrong
+                self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
+            raise StoreError(
+                f"the database said: {reason}",
+                remedy="nothing was written; check that the database is reachable, then try again",
+            ) from error
+
+
+def _make_sqlite(file: Path) -> None:
+    """An empty file where there is none: it holds questions and answers, and SQLite would let everybody read it.
+
+    The files that SQLite puts beside it get its mode.
+    """
+    try:
+        private_folder(file.parent)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise StoreError(
+            f"{file} cannot be made: {error.strerror}",
+            field="database_url",
+            remedy="set database_url, or data_dir which it follows, to a place that can be written",
+        ) from error
+
+
+def _connect_postgres(dialect: Dialect, _record: object, _given: object, parameters: dict[str, Any]) -> Any:
+    from ragbandit.router.storage import postgres  # psycopg is in an extra
+
+    parameters.update(postgres.with_defaults(parameters, lock_wait_s=LOCK_WAIT_S))
+    # None: another driver than psycopg connects by itself, with these parameters.
+    return postgres.connect(parameters) if dialect.driver == "psycopg" else None
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # BEGIN is sent by _begin_sqlite
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("ragbandit_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def migrate(database: Database, *, revision: str = "head") -> str:
+    """Bring the schema to `revision` with the migrations that ship in the wheel; returns the revision in force."""
+    config = Config()
+    # By name, not by path: works from a wheel as well as from a checkout.
+    config.set_main_option("script_location", "ragbandit:migrations")
+    try:
+        with database.write() as connection:
+            config.attributes["connection"] = connection
+            if not database.is_sqlite:  # a large table takes longer than the time limit of a statement of ours
+                connection.execute(text("SET LOCAL statement_timeout = 0"))
+            command.upgrade(config, revision)
+    except CommandError as error:
+        raise StoreError(
+            f"the database cannot be migrated: {error}",
+            field="database_url",
+            remedy="install the version of ragbandit that made it, or a newer one",
+        ) from error
+    with database.read() as connection:
+        return MigrationContext.configure(connection).get_current_revision() or ""
+
+
+def check_schema(database: Database) -> None:
+    """Refuse a database whose schema this version cannot use; an empty SQLite file is set up on the spot.
+
+    Raises StoreError with the command to run.
+    """
+    with database.read() as connection:
+        current = MigrationContext.configure(connection).get_current_revision()
+        empty = not inspect(connection).get_table_names()
+    if current is not None and OLDEST_REVISION <= current <= SCHEMA_REVISION:
+        return
+    if empty and database.is_sqlite:
+        migrate(database)
+        return
+    found = "no schema" if current is None else f"schema {current}"
+    newer = current is not None and current > SCHEMA_REVISION
+    raise StoreError(
+        f"the database has {found}, this version needs {_wanted()}",
+        field="database_url",
+        remedy="install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate",
+    )
+
+
+def _wanted() -> str:
+    return SCHEMA_REVISION if OLDEST_REVISION == SCHEMA_REVISION else f"{OLDEST_REVISION} to {SCHEMA_REVISION}"

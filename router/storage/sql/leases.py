@@ -1,0 +1,65 @@
+"""Leases: a row in the database says which process may do what only one may do at a time, and until when.
+
+The time is the database's. The clock of the host that holds a lease is never asked: one that is an hour ahead would
+keep everybody else out for an hour after its death. SQLite has no clock but the host's. There a lease that ends later
+than one that is taken now would have been taken by a clock that was ahead, and counts as expired.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Double, delete, func, literal, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import leases
+
+__all__ = ["Lease", "forget"]
+
+#: 1970-01-01 as SQLite counts days
+_EPOCH_DAY = 2440587.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """The lease of this name."""
+
+    database: Database
+    name: str
+
+    def acquire(self, *, holder: str, lease_s: float) -> bool:
+        """Take or prolong the lease for that many seconds; False if somebody else holds it."""
+        now = _clock(self.database)
+        free = [leases.c.holder == holder, leases.c.expires_at <= now]
+        if self.database.is_sqlite:
+            free.append(leases.c.expires_at > now + lease_s)
+        row: dict[str, Any] = {"holder": holder, "expires_at": now + lease_s}
+        insert = (sqlite if self.database.is_sqlite else postgresql).insert(leases).values(name=self.name, **row)
+        taken = insert.on_conflict_do_update(index_elements=[leases.c.name], set_=row, where=or_(*free))
+        with self.database.write() as connection:
+            return connection.execute(taken.returning(leases.c.name)).first() is not None
+
+    def release(self, *, holder: str) -> None:
+        """Give the lease back, if it is ours."""
+        with self.database.write() as connection:
+            connection.execute(delete(leases).where(leases.c.name == self.name, leases.c.holder == holder))
+
+    def is_held(self, connection: Connection, *, holder: str) -> bool:
+        """Whether it is ours until this transaction ends: nobody else can take it meanwhile."""
+        query = select(leases.c.name).where(leases.c.name == self.name, leases.c.holder == holder)
+        query = query.where(leases.c.expires_at > _clock(self.database))
+        return connection.execute(query.with_for_update()).first() is not None
+
+
+def forget(database: Database, *, prefix: str, expired_s: float) -> None:
+    """Delete the leases whose names begin so and that ran out that many seconds ago."""
+    old = leases.c.expires_at < _clock(database) - expired_s
+    with database.write() as connection:
+        connection.execute(delete(leases).where(leases.c.name.startswith(prefix, autoescape=True), old))
+
+
+def _clock(database: Database) -> ColumnElement[float]:
+    """Seconds since 1970 by the database; on PostgreSQL of this moment, not of the transaction's beginning."""
+    if database.is_sqlite:
+        return (func.julianday("now", type_=Double) - literal(_EPOCH_DAY)) * 86400.0
+    return func.extract("epoch", func.clock_timestamp()).cast(Double)

@@ -124,7 +124,7 @@ def _make_sqlite(file: Path) -> None:
 
 
 def _connect_postgres(dialect: Dialect, _record: object, _given: object, parameters: dict[str, Any]) -> Any:
-    from ragbandit.router.storage import postgres  # psycopg is in an extra
+    from ragbandit.router.storage.sql import postgres  # psycopg is in an extra
 
     parameters.update(postgres.with_defaults(parameters, lock_wait_s=LOCK_WAIT_S))
     # None: another driver than psycopg connects by itself, with these parameters.

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.before_after._moved import MOVED
 from benchmarks.figures import machine
 
 __all__ = ["main", "names", "ratio_of", "run_in"]
@@ -33,7 +34,14 @@ BEFORE = "69492e2"
 LIMIT_S = 1800
 #: the working folder comes first on the path, so the tree that is measured is the one that is imported
 _RUN = """
-import json, runpy, sys
+import importlib, json, runpy, sys
+text = open(sys.argv[1], encoding="utf-8").read()
+for here, there in json.loads(sys.argv[2]).items():
+    if here in text:
+        try:
+            importlib.import_module(here)
+        except ImportError:
+            sys.modules[here] = importlib.import_module(there)
 found = runpy.run_path(sys.argv[1], run_name="measurement")["measure"]()
 print("\\nFIGURES " + json.dumps(found))
 """
@@ -60,7 +68,7 @@ def checked_out(revision: str) -> Iterator[Path]:
 def run_in(tree: Path, name: str) -> dict[str, float]:
     """The figures of one run of a measurement in this tree. Raises RuntimeError with its last lines if it failed."""
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, str(HERE / f"{name}.py")],
+        [sys.executable, "-c", _RUN, str(HERE / f"{name}.py"), json.dumps(MOVED)],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree), "HF_HUB_OFFLINE": "1", "GOMP_SPINCOUNT": "1000"},
         capture_output=True,

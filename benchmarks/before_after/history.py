@@ -5,6 +5,7 @@ learned, 3 % closed, the rest waits; one snapshot row for every twenty updates h
 """
 
 import hashlib
+import importlib
 import os
 import statistics
 import sys
@@ -23,7 +24,6 @@ from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, outcome_row
-from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.types import (
@@ -37,6 +37,8 @@ from ragbandit.router.types import (
     PolicyLabel,
     Query,
 )
+
+tables = importlib.import_module("ragbandit.router.storage.sql.tables")  # as the earlier revision names it
 
 __all__ = ["measure"]
 

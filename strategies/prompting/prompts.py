@@ -51,6 +51,8 @@ _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(r"\[(\w+)\]")
 #: one word in braces, in whatever letters: {Question} is a field that nobody fills in; {"a": 1} is text
 _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
+#: letters of a wrong path that an error shows
+_SHOWN = 200
 _FOLDER = "templates"
 #: filled by `fit`, not by the arm
 _OWN_FIELDS = frozenset({"demonstrations", "passages"})
@@ -163,8 +165,10 @@ def _read_given(given: str | Path, *, where: str) -> str:
     try:
         return Path(given).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        why = f"there is no {Path(given).absolute()}" if isinstance(error, FileNotFoundError) else str(error)
-        raise ConfigError(f"{str(given)!r} cannot be read: {why}", field=where, remedy=remedy) from error
+        why = f"there is no {Path(given).absolute()}" if isinstance(error, FileNotFoundError) else None
+        why = why or getattr(error, "strerror", None) or str(error)
+        shown = str(given) if len(str(given)) <= _SHOWN else f"{str(given)[:_SHOWN]}..."
+        raise ConfigError(f"{shown!r} cannot be read: {why}", field=where, remedy=remedy) from error
 
 
 def _parse(name: str, *, text: str, where: str) -> Template:

@@ -78,7 +78,7 @@ decisions = Table(
     Column("fault", Text, comment="why the policy's pmf was not used"),
     Column("facts", Text, nullable=False, comment="JSON object, what else the policy wants in the log"),
     Column("run_by", String(16), nullable=False, comment="worker or caller"),
-    Column("features", LargeBinary, comment="see storage/feature_bytes.py"),
+    Column("features", LargeBinary, comment="float32 or float16, little endian, see storage/rows/feature_bytes.py"),
     Column("made_at", Double, nullable=False),
     Index("decisions_made_at", "made_at"),
 )
@@ -91,7 +91,7 @@ outcomes = Table(
     Column("status", String(16), nullable=False),
     Column("answer", Text),
     Column("trace", Text, nullable=False, comment="JSON list of events"),
-    Column("packed_trace", LargeBinary, comment="the same, compressed (storage/packing.py); then trace is empty"),
+    Column("packed_trace", LargeBinary, comment="the same, compressed (storage/rows/packing.py); then trace is empty"),
     Column("cost", Text, nullable=False, comment="JSON object"),
     Column("steps", Double, nullable=False),
     Column("stop_reason", String(64), nullable=False),

@@ -127,7 +127,8 @@ def test_one_line_that_is_no_file_is_said_to_be_none(given, tmp_path, monkeypatc
     with pytest.raises(ConfigError) as caught:
         own_template(given)
     assert caught.value.field == "templates.read_direct"
-    assert f"{given!r} cannot be read: " in str(caught.value)
+    shown = given if len(given) <= 200 else f"{given[:200]}..."
+    assert f"{shown!r} cannot be read: " in str(caught.value)
     assert "one line is the path" in caught.value.remedy
     if given == "tp/my":
         assert f"there is no {tmp_path}/tp/my" in str(caught.value)

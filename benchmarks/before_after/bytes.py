@@ -4,6 +4,7 @@ ROWS decisions with 256 features, a pmf of three arms, a trace of two to four ca
 a label. The id and version have the lengths of real ones.
 """
 
+import importlib
 import random
 import sqlite3
 import tempfile
@@ -25,6 +26,7 @@ from ragbandit.router.types import (
     Cost,
     Decision,
     DecisionId,
+    FeatureRows,
     Feedback,
     FeedbackId,
     Generated,
@@ -44,6 +46,16 @@ ROWS = 2000
 MAIN = PolicyLabel("main")
 ARMS = tuple(map(ArmName, ("no_retrieval", "single_step", "multi_step")))
 WORDS = ("who", "wrote", "the", "first", "novel", "about", "a", "vampire", "that", "was", "set", "in", "Ireland")
+
+
+def _made_by_the_encoder(features: FeatureRows) -> FeatureRows:
+    """Features as the encoder of this revision makes them: rounded to float16 since then."""
+    try:
+        rounded = importlib.import_module("ragbandit.router.encoders.half_precision").rounded
+    except ImportError:
+        return features
+    made: FeatureRows = rounded(features)
+    return made
 
 
 def measure() -> dict[str, float]:
@@ -99,7 +111,7 @@ def _decision(number: int, *, chance: random.Random, numbers: np.random.Generato
         fault=None,
         facts={},
         run_by="worker",
-        features=numbers.standard_normal(256).astype(np.float32),
+        features=_made_by_the_encoder(numbers.standard_normal((1, 256)).astype(np.float32))[0],
         made_at=1.7e9 + number,
     )
 

@@ -50,7 +50,7 @@ def test_arms_join_and_leave_a_running_service(make_system):
         learning={"lease_s": 2.0, "expire_s": 3600.0},
     )
     with system.client() as client:
-        played(client, system, 80, good="single_step")
+        played(client, system, 120, good="single_step")  # each of the old arms has its twenty outcomes by then
 
         offered(system, [*old, "cached"])
         until_offered(client, [*old, "cached"])

@@ -7,7 +7,6 @@ tensors and the facts, so that two policies with one sha256 are the same policy.
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from safetensors.numpy import save as save_tensors
 from ragbandit.router.errors import ConfigError, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.storage.files.atomic import write_file
+from ragbandit.router.storage.files.folders import Folder
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import PolicyLabel, SnapshotInfo
 
@@ -72,14 +71,14 @@ class SnapshotFiles:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._remote = "://" in root
+        self._folder = Folder(root)
 
     def write(self, info: SnapshotInfo, tensors: bytes, described: Mapping[str, Any]) -> None:
         """Both files, the JSON last: a snapshot without it does not exist. Raises SnapshotError."""
         facts = json.dumps(dict(described) | {"sha256": info.sha256, "made_at": info.made_at}, indent=1).encode()
         try:
-            self._put(f"{info.version}.safetensors", tensors)
-            self._put(f"{info.version}.json", facts)
+            self._folder.put(f"{info.version}.safetensors", tensors)
+            self._folder.put(f"{info.version}.json", facts)
         except OSError as error:
             raise SnapshotError(f"{self.root} cannot be written: {error}", field="snapshots") from error
 
@@ -141,42 +140,24 @@ class SnapshotFiles:
 
     def exists(self, version: str) -> bool:
         """True if both files are there; `load` checks their content."""
-        names = (f"{version}.json", f"{version}.safetensors")
-        if self._remote:
-            system, path = self._system()
-            return all(system.exists(f"{path}/{name}") for name in names)
-        return all(Path(self.root, name).is_file() for name in names)
+        return all(self._folder.exists(name) for name in _names(version))
 
     def fingerprint(self, version: str) -> str | None:
         """Another text after the files were written again, by whomever; None if one is missing. Reads no content."""
-        marks = []
         try:
-            for name in (f"{version}.json", f"{version}.safetensors"):
-                if self._remote:
-                    system, path = self._system()
-                    system.invalidate_cache(path)
-                    marks.append(str(system.ukey(f"{path}/{name}")))
-                else:
-                    found = Path(self.root, name).stat()
-                    marks.append(f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}")
+            return " ".join(self._folder.fingerprint(name) for name in _names(version))
         except OSError:
             return None
-        return " ".join(marks)
 
     def prune(self, versions: list[str]) -> None:
         """Delete these snapshots' files; missing ones are fine."""
         for version in versions:
-            for name in (f"{version}.json", f"{version}.safetensors"):
-                if self._remote:
-                    system, path = self._system()
-                    if system.exists(f"{path}/{name}"):
-                        system.rm_file(f"{path}/{name}")
-                else:
-                    Path(self.root, name).unlink(missing_ok=True)
+            for name in _names(version):
+                self._folder.remove(name)
 
     def _read(self, version: str) -> tuple[bytes, dict[str, Any]]:
         try:
-            tensors, facts = self._get(f"{version}.safetensors"), self._get(f"{version}.json")
+            tensors, facts = self._folder.get(f"{version}.safetensors"), self._folder.get(f"{version}.json")
             described = json.loads(facts)
         except (OSError, ValueError) as error:
             raise SnapshotError(f"{version} cannot be read from {self.root}: {error}", remedy=_REMAKE) from error
@@ -184,21 +165,6 @@ class SnapshotFiles:
             raise SnapshotError(f"{version}.json is not a JSON object", remedy=_REMAKE)
         return tensors, described
 
-    def _put(self, name: str, data: bytes) -> None:
-        if self._remote:
-            system, path = self._system()
-            system.makedirs(path, exist_ok=True)
-            system.pipe_file(f"{path}/{name}", data)  # object stores show a file when it is whole
-        else:
-            write_file(Path(self.root, name), data, durable=True)
 
-    def _get(self, name: str) -> bytes:
-        if self._remote:
-            system, path = self._system()
-            return bytes(system.cat_file(f"{path}/{name}"))
-        return Path(self.root, name).read_bytes()
-
-    def _system(self) -> tuple[Any, str]:
-        import fsspec  # only a remote root needs it
-
-        return fsspec.core.url_to_fs(self.root)  # type: ignore[no-any-return] # fsspec has no types
+def _names(version: str) -> tuple[str, str]:
+    return f"{version}.json", f"{version}.safetensors"

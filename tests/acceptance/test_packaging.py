@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import time
 import zipfile
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 import ragbandit
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
+from tests.support.tar_files import unpack
 
 from .conftest import ROOT, free_port
 
@@ -44,8 +44,7 @@ def built(tmp_path_factory):
         [sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True, timeout=60, env=_bare()
     )
     sdist = next(folder.glob("*.tar.gz"))
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+    unpack(sdist, folder / "unpacked")
     (source,) = (folder / "unpacked").iterdir()
     again = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "again")]
     subprocess.run(again, cwd=source, check=True, timeout=60, env=_bare())

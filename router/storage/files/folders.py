@@ -31,6 +31,22 @@ class Folder:
             return bytes(system.cat_file(path))
         return Path(self.root, name).read_bytes()
 
+    def exists(self, name: str) -> bool:
+        """Whether the file is there."""
+        if self._remote:
+            system, path = self._system(name)
+            return bool(system.exists(path))
+        return Path(self.root, name).is_file()
+
+    def fingerprint(self, name: str) -> str:
+        """Another text after the file was written again, by whomever. Reads no content; OSError if it is missing."""
+        if self._remote:
+            system, path = self._system(name)
+            system.invalidate_cache(path.rpartition("/")[0])
+            return str(system.ukey(path))
+        found = Path(self.root, name).stat()
+        return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
+
     def names(self, folder: str) -> list[str]:
         """The files in a folder below, by name within this one; [] where there is no such folder."""
         if self._remote:

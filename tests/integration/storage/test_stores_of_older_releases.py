@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from ragbandit import Router
 from ragbandit.router.config.loading import load
 from ragbandit.router.jobs.queue import MemoryJobs
+from tests.support.tar_files import unpack
 
 ROOT = Path(__file__).parents[3]
 #: made with the code of that release; make.py in it made the store, the log and the answers come from its command
@@ -29,8 +29,7 @@ LEDGERS = {
 @pytest.fixture
 def old(tmp_path, monkeypatch):
     """A folder as release 0.1 left it, its schema brought up by `ragbandit migrate`; it is the current folder."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(ARCHIVE, tmp_path)
     monkeypatch.chdir(tmp_path)
     run("migrate")
     return tmp_path

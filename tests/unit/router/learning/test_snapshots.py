@@ -17,6 +17,7 @@ from ragbandit.router.policies.examples import LABEL, made_updates
 from ragbandit.router.policies.fixed import Uniform
 from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.policies.testing import pmf_of, sha_of, taught
+from ragbandit.router.storage.files.folders import Folder
 from ragbandit.router.storage.rows.conversion import canonical
 from tests.support.examples import steady
 
@@ -260,18 +261,20 @@ def test_tensors_that_are_none_are_refused(written):
         files.load(info)
 
 
-def test_crash_between_the_files_leaves_no_snapshot(tmp_path):
+def test_crash_between_the_files_leaves_no_snapshot(tmp_path, monkeypatch):
     """A process that dies after the tensors and before the JSON leaves no snapshot; writing again makes it whole."""
+    put = Folder.put
 
-    class Dying(SnapshotFiles):
-        def _put(self, name, data):
-            if name.endswith(".json"):
-                raise KeyboardInterrupt
-            super()._put(name, data)
+    def dying(self, name, data):
+        if name.endswith(".json"):
+            raise KeyboardInterrupt
+        put(self, name, data)
 
     info, tensors, described = packed()
-    with pytest.raises(KeyboardInterrupt):
-        Dying(str(tmp_path)).write(info, tensors, described)
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "put", dying)
+        with pytest.raises(KeyboardInterrupt):
+            SnapshotFiles(str(tmp_path)).write(info, tensors, described)
     files = SnapshotFiles(str(tmp_path))
     assert Path(tmp_path, f"{info.version}.safetensors").exists()
     refused(files, info)

@@ -1,7 +1,7 @@
 """Admission: what a queue takes in. What would wait too long is refused at once, so that the rest is served in time.
 
-The bound is the expected wait: batches ahead times the measured seconds of a batch. A count bounds the memory, and a
-share bounds one tenant while others ask too.
+The bound is the expected wait: batches ahead times the seconds that a full batch takes, by what was measured. A count
+bounds the memory, and a share bounds one tenant while others ask too.
 """
 
 import math
@@ -19,7 +19,7 @@ __all__ = ["Admission", "BatchTime", "QueueLimits", "QueueState", "TenantBytes"]
 
 #: batches that are not measured: the first ones load, connect and warm up
 WARM_UP: Final = 3
-#: weight of a batch that took longer than the average, and of one that took less: the average rises quickly
+#: weight of a batch that took longer than expected, and of one that took less: the expectation rises quickly
 RISE, FALL = 0.5, 0.2
 #: for how long a tenant that asked counts as one of several, seconds
 TENANT_S: Final = 60.0
@@ -59,23 +59,39 @@ class QueueState:
 
 
 class BatchTime:
-    """Average seconds of a batch, of the last few batches mostly."""
+    """Seconds of a batch by its size: a line through the last few batches mostly (weighted least squares).
+
+    Batches are small while a queue fills, and a full one may take as long as a small one or many times as long: an
+    average would not tell which.
+    """
 
     def __init__(self) -> None:
-        #: 0 until WARM_UP batches are done
-        self.average_s = 0.0
         self._batches = 0
+        self._size = self._seconds = 0.0
+        # Weighted variance of the sizes, and their covariance with the seconds.
+        self._spread = self._together = 0.0
 
-    def record(self, seconds: float) -> None:
-        """A batch took so long."""
+    def record(self, seconds: float, *, size: int) -> None:
+        """A batch of so many items took so long. The first WARM_UP batches are not counted."""
         self._batches += 1
         if self._batches <= WARM_UP:
             return
         if self._batches == WARM_UP + 1:
-            self.average_s = seconds
+            self._size, self._seconds = float(size), seconds
             return
-        weight = RISE if seconds > self.average_s else FALL
-        self.average_s += weight * (seconds - self.average_s)
+        weight = RISE if seconds > self.of(size) else FALL
+        off_size, off_seconds = size - self._size, seconds - self._seconds
+        self._size += weight * off_size
+        self._seconds += weight * off_seconds
+        self._spread = (1.0 - weight) * (self._spread + weight * off_size * off_size)
+        self._together = (1.0 - weight) * (self._together + weight * off_size * off_seconds)
+
+    def of(self, size: int) -> float:
+        """Expected seconds of a batch of this size: 0 until one was counted; never below 0."""
+        slope = max(0.0, self._together / self._spread) if self._spread > 1e-9 else 0.0
+        # No batch takes less for more items, and the part that every batch takes is not below 0.
+        slope = min(slope, self._seconds / self._size) if self._size else 0.0
+        return self._seconds + slope * (size - self._size)
 
 
 class Admission:
@@ -90,6 +106,7 @@ class Admission:
         self._clock = clock
         self._time = BatchTime()
         self._began: float | None = None
+        self._running = 0
         self._waiting = 0
         self._by_tenant: dict[str, int] = {}
         # The tenant that asked last, and the last other one: the two that tell whether there are several.
@@ -141,14 +158,14 @@ class Admission:
         if dropped is not None:
             self._dropped[dropped] += 1
 
-    def begin(self) -> None:
-        """A batch begins."""
-        self._began = self._clock()
+    def begin(self, size: int) -> None:
+        """A batch of so many items begins."""
+        self._began, self._running = self._clock(), size
 
     def end(self) -> None:
         """The batch is done."""
         assert self._began is not None
-        self._time.record(self._clock() - self._began)
+        self._time.record(self._clock() - self._began, size=self._running)
         self._began = None
 
     @property
@@ -158,11 +175,14 @@ class Admission:
 
     def expected_wait_s(self, ahead: int | None = None) -> float:
         """Seconds until the batch of an item begins. ahead: items before it; None: all that wait."""
-        batch_s = self._time.average_s
-        # One that is late is expected to be late as long again, by one batch at most: a stall of the database is waited
-        # for, as long as the queue has room.
-        running = 0.0 if self._began is None else min(batch_s, abs(batch_s - (self._clock() - self._began)))
-        return running + (self._waiting if ahead is None else ahead) // self._limit * batch_s
+        running_s = 0.0
+        if self._began is not None:
+            # One that is late is expected to be late as long again, by one batch at most: a stall of the database is
+            # waited for, as long as the queue has room.
+            batch_s = self._time.of(self._running)
+            running_s = min(batch_s, abs(batch_s - (self._clock() - self._began)))
+        full_batches = (self._waiting if ahead is None else ahead) // self._limit
+        return running_s + full_batches * self._time.of(self._limit)
 
     def state(self) -> QueueState:
         """State and counts."""

@@ -176,7 +176,7 @@ class MicroBatcher(Generic[Item, Result]):
                     self._admission.remove(tenant=first.tenant)
                     batch.append(first)
             if batch:
-                self._admission.begin()
+                self._admission.begin(len(batch))
         for late in expired:  # without the lock: a Future calls its callbacks here
             late.future.set_exception(
                 NotReady(f"not served within {self._expire_s:g} s, and dropped", remedy="try again with the same id")

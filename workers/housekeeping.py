@@ -5,11 +5,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from ragbandit.router.errors import NotReady, QueueError
+from ragbandit.router.errors import NotReady, QueueError, SnapshotError, StoreError
 from ragbandit.router.jobs.queue import RUNNING_S
 from ragbandit.router.serving import cancellation
 from ragbandit.router.serving.recovery import recover
-from ragbandit.workers.tasks import Context
+from ragbandit.workers.store_outage import StoreOutage
+from ragbandit.workers.tasks import Context, drain
 
 __all__ = ["handle_notification", "keep_house", "keep_marked", "learn_without_redis"]
 
@@ -28,24 +29,26 @@ def handle_notification(context: Context, notification: str) -> None:
 def keep_house(context: Context, stop: threading.Event) -> None:
     """Stop runs that were cancelled, and repeat notifications that were lost."""
     interval = context.settings.workers.sweep_interval_s
+    stopping, recovering = _outage("look for cancelled decisions"), _outage("look for unfinished decisions")
     next_recovery = time.monotonic() + interval
     while not stop.wait(min(interval, RUNNING_S / 3)):
-        _attempt(_stop_cancelled, context, failure="cannot look for cancelled decisions; trying again")
+        _attempt(_stop_cancelled, context, outage=stopping)
         if time.monotonic() >= next_recovery:  # for itself: with Redis gone a cancellation must still be found
             next_recovery = time.monotonic() + interval
-            _attempt(_recover, context, failure="cannot look for unfinished decisions; trying again")
+            _attempt(_recover, context, outage=recovering)
 
 
 def keep_marked(context: Context, stop: threading.Event) -> None:
     """Renew the marks of the decisions that are being run. A thread of its own, which no database can hold up."""
+    outage = _outage("renew the marks of what runs here")
     while not stop.wait(min(context.settings.workers.sweep_interval_s, RUNNING_S / 3)):
-        _attempt(_mark_running, context, failure="cannot renew the marks of what runs here; trying again")
+        _attempt(_mark_running, context, outage=outage)
 
 
 def learn_without_redis(context: Context, stop: threading.Event) -> None:
     """While Redis cannot be reached, learn by polling the database: notifications make learning quick, no more."""
     interval = context.settings.workers.sweep_interval_s
-    polling = False
+    polling, outage = False, _outage("learn")
     while not stop.wait(interval):
         if not context.jobs.outage.lasts:
             polling = False
@@ -54,25 +57,36 @@ def learn_without_redis(context: Context, stop: threading.Event) -> None:
             polling = True
             facts = {"action": "learn", "every_s": interval}
             log.info("Redis is not reachable: learning goes on by polling the database", extra=facts)
-        _attempt(_poll_ledger, context, failure="cannot learn; trying again")
+        _attempt(_poll_ledger, context, outage=outage)
 
 
-def _attempt(chore: Callable[[Context], None], context: Context, *, failure: str) -> None:
+def _outage(chore: str) -> StoreOutage:
+    return StoreOutage(
+        action="housekeeping",
+        failing=f"cannot {chore}; trying again, and nothing is lost. Make the database reachable",
+        restored=f"can {chore} again",
+    )
+
+
+def _attempt(chore: Callable[[Context], None], context: Context, *, outage: StoreOutage) -> None:
     """Do a chore; what fails is logged and repeated the next time, since the thread must live on."""
     try:
         chore(context)
+        outage.ended()
     except QueueError:
         pass  # logged once per outage
     except Exception as error:
-        log.warning(failure, extra={"action": "housekeeping", "reason": f"{type(error).__name__}: {error}"})
+        outage.failed(error)
 
 
 def _poll_ledger(context: Context) -> None:
     assert context.learner is not None
     try:
-        context.learner.drain()
+        drain(context, context.learner)
     except NotReady as error:
         log.debug("nothing can be learned yet", extra={"action": "learn", "reason": str(error)})
+    except (StoreError, SnapshotError):
+        pass  # logged once per outage
 
 
 def _stop_cancelled(context: Context) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import NotReady, StoreError
+from ragbandit.router.errors import NotReady, SnapshotError, StoreError
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import RedisJobs
 from ragbandit.router.learning.learner import Learner
@@ -26,8 +26,9 @@ from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import CANCELLED_ERROR, made_by, run_strategy
 from ragbandit.workers.active_runs import ActiveRuns
 from ragbandit.workers.event_loop import CLOSE_S, EventLoop
+from ragbandit.workers.store_outage import StoreOutage
 
-__all__ = ["KEEP_S", "MARGIN_S", "MAX_TRIES", "PING_S", "AnswerJob", "Context", "answer", "learn"]
+__all__ = ["KEEP_S", "LEARN_S", "MARGIN_S", "MAX_TRIES", "PING_S", "AnswerJob", "Context", "answer", "drain", "learn"]
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -43,6 +44,8 @@ LOOK_S = 0.5
 KEEP_S = 600.0
 #: longest pause between two attempts to write it
 KEEP_PAUSE_S = 10.0
+#: how long a learn job tries again while the store fails; after that the next sweep queues another one
+LEARN_S = 60.0
 
 
 @dataclass(kw_only=True)
@@ -64,6 +67,15 @@ class Context:
     retrying: threading.Lock = field(default_factory=threading.Lock)
     #: set when this process is to end: nothing new is begun
     ending: threading.Event = field(default_factory=threading.Event)
+    #: whether the learner can read and write its store
+    learning: StoreOutage = field(
+        default_factory=lambda: StoreOutage(
+            action="learn",
+            failing="cannot learn, since the store fails; trying again. Stored feedback is learned later. "
+            "Give the disk space, or make the database reachable",
+            restored="the store works again: learning goes on",
+        )
+    )
     notifier: Notifier = field(init=False)
 
     def __post_init__(self) -> None:
@@ -274,11 +286,40 @@ def learn(context: Context, label: str) -> int:
         raise NotReady(f"this worker does not learn {label!r}", remedy="start one with --queue learn")
     # Cleared first: whatever is written from here on notifies again, so nothing is overlooked.
     context.notifier.attempt(lambda: context.jobs.clear_notification(PolicyLabel(label)))
-    try:
-        done = learner.drain(patience_s=context.settings.learning.lease_s + 1)
-    except NotReady as error:
-        log.info("nothing can be learned yet", extra={"action": "learn", "reason": str(error)})
-        return 0
+    done = _drained(context, learner)
     if done:  # a drain ends after a while even if there is more
         context.notifier.notify_learner()
+    return done
+
+
+def _drained(context: Context, learner: Learner) -> int:
+    """The number of decisions closed, 0 if nothing can be learned now. While the store fails, tried for LEARN_S."""
+    give_up, pause = time.monotonic() + LEARN_S, 0.25
+    while True:
+        try:
+            return drain(context, learner, patience_s=context.settings.learning.lease_s + 1)
+        except NotReady as error:
+            log.info("nothing can be learned yet", extra={"action": "learn", "reason": str(error)})
+            return 0
+        except (StoreError, SnapshotError):  # logged once per outage
+            if context.ending.is_set() or time.monotonic() >= give_up:
+                return 0
+        pause = min(KEEP_PAUSE_S, 2 * pause)
+        context.ending.wait(min(pause, max(0.0, give_up - time.monotonic())))
+
+
+def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int:
+    """As Learner.drain. A store that fails is logged once per outage, and /ready shows it. Raises what drain raises."""
+    outage, label = context.learning, learner.ledger.label
+    failing = outage.lasts
+    try:
+        done = learner.drain(patience_s=patience_s)
+    except (StoreError, SnapshotError) as error:
+        outage.failed(error)
+        said = str(error)
+        context.notifier.attempt(lambda: context.jobs.set_learner_fault(label, said))
+        raise
+    if failing:
+        outage.ended()
+        context.notifier.attempt(lambda: context.jobs.set_learner_fault(label, None))
     return done

@@ -1,6 +1,7 @@
 """Operations endpoints: health, readiness, status, metrics."""
 
 import asyncio
+from typing import Final
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -13,6 +14,7 @@ from ragbandit.router.api.process_metrics import ProcessMetrics
 from ragbandit.router.api.schemas.reply_types import HealthReply, ReadyReply
 from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, status_json
 from ragbandit.router.errors import NotReady, StoreError
+from ragbandit.router.serving.health.readiness import LEARNER
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.state import RouterState
 
@@ -20,8 +22,8 @@ __all__ = ["OPERATIONS", "add_operations", "state_of"]
 
 #: tag of these endpoints in /docs
 OPERATIONS = "Operations"
-
-
+#: parts without which requests are served: answers and learning are late
+DELAYED: Final = frozenset({"redis", "policy", LEARNER})
 #: longest wait for the router's state, seconds
 PROBE_S = 4.0
 
@@ -52,7 +54,8 @@ def add_operations(app: FastAPI) -> None:
         The database is tried by a small committed write, at most one a second; a probe waits for it for 2 s at most.
         Redis that is down is named but does not make the service unready: decisions and feedback are still stored,
         answers and learning are late. While the policy is being learned again from its ledger a part `policy` says so;
-        the service is ready, another policy decides meanwhile.
+        the service is ready, another policy decides meanwhile. While a learner cannot use its store (a full disk) a
+        part `learner` says so: feedback is stored and learned later.
         """
         readiness = router_of(request).readiness
         futures, seconds = readiness.ask()
@@ -60,7 +63,7 @@ def add_operations(app: FastAPI) -> None:
         if futures:
             await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
         parts = router_of(request).with_policy(readiness.states())
-        broken = {name for name, state in parts.items() if state != "ok"} - {"redis", "policy"}
+        broken = {name for name, state in parts.items() if state != "ok"} - DELAYED
         reply: ReadyReply = {"status": "not ready" if broken else "ok", "parts": parts}
         return JsonReply(reply, status_code=503 if broken else 200)
 

@@ -51,6 +51,10 @@ NOTIFICATION_MS = 2_000
 RUNNING_S = 15
 #: learn jobs that may wait: one for every ledger
 MAX_LEARN_JOBS = 1000
+#: what a learner said of a store that fails is known that long, seconds; it tries more often than that
+LEARNER_FAULT_S = 60
+#: longest text of that, characters
+MAX_FAULT_CHARS = 1000
 #: the record of a learn job is kept that long, seconds
 LEARN_RECORD_S = 3600
 #: KEYS: notification, list, record, RQ's set of queues. ARGV: how long the notification stands, prefix of the ledger's
@@ -96,6 +100,10 @@ class Jobs(Protocol):
 
     def enqueue_learn(self, label: PolicyLabel) -> None:
         """Have the learner of this ledger learn."""
+        ...
+
+    def learner_fault(self, label: PolicyLabel) -> str | None:
+        """Why the learner of this ledger cannot learn, as it said within LEARNER_FAULT_S; None: it said nothing."""
         ...
 
     def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float, missing: bool = False) -> None:
@@ -174,6 +182,19 @@ class RedisJobs:
     def clear_notification(self, label: PolicyLabel) -> None:
         """Have the next `enqueue_learn` queue a job again: what comes in from now on is not seen by this one."""
         self._reached(lambda: self.client.delete(_notification_key(label)))
+
+    def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
+        """Tell the routers why this ledger cannot be learned; None: it can. Forgotten after LEARNER_FAULT_S."""
+        key = _learner_fault_key(label)
+        if reason is None:
+            self._reached(lambda: self.client.delete(key))
+        else:
+            self._reached(lambda: self.client.set(key, reason[:MAX_FAULT_CHARS], ex=LEARNER_FAULT_S))
+
+    def learner_fault(self, label: PolicyLabel) -> str | None:
+        """What its learner said within LEARNER_FAULT_S; None: nothing."""
+        found = self._reached(lambda: self.client.get(_learner_fault_key(label)))
+        return found.decode(errors="replace") if isinstance(found, bytes) else found
 
     def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float, missing: bool = False) -> None:
         """Queue the answer job under the decision's own id, unless it is queued or being run already.
@@ -326,6 +347,10 @@ def _notification_key(label: str) -> str:
     return f"ragbandit:bell:{label}"
 
 
+def _learner_fault_key(label: str) -> str:
+    return f"ragbandit:learner_fault:{label}"
+
+
 def _tries_key(decision_id: str) -> str:
     return f"ragbandit:tries:{decision_id}"
 
@@ -346,6 +371,12 @@ class MemoryJobs:
         """Remember the label."""
         self._check()
         self.notified.append(label)
+
+    def learner_fault(self, label: PolicyLabel) -> str | None:
+        """None: there is no learner to say anything."""
+        del label
+        self._check()
+        return None
 
     def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float, missing: bool = False) -> None:
         """Remember the decision."""

@@ -32,7 +32,7 @@ from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batching.batched_writes import BatchedWrites
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
-from ragbandit.router.serving.health.readiness import Readiness, TrialWrites
+from ragbandit.router.serving.health.readiness import LEARNER, Readiness, TrialWrites, learner_check
 from ragbandit.router.serving.pending_answers import PendingAnswers
 from ragbandit.router.serving.polling import PollingThread
 from ragbandit.router.serving.service import RouteService, Serving
@@ -119,7 +119,12 @@ class Router:
         self._poll_health_at = 0.0
         self._listener: Subscription | None = None
         self.readiness = Readiness(
-            {"database": TrialWrites(database).write, "redis": lambda: self.jobs.ping()}, alive=self.service.alive
+            {
+                "database": TrialWrites(database).write,
+                "redis": lambda: self.jobs.ping(),
+                LEARNER: learner_check(lambda: self.jobs, label=label),
+            },
+            alive=self.service.alive,
         )
         self._owns_jobs = False
 
@@ -468,7 +473,8 @@ class Router:
     def parts(self) -> dict[str, str]:
         """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it.
 
-        While the policy is being learned again from its ledger a part "policy" says so.
+        While the policy is being learned again from its ledger a part "policy" says so; while a learner cannot use its
+        store, a part "learner" does.
         """
         return self.with_policy(self.readiness.parts())
 

@@ -4,20 +4,25 @@ The database is tried by a committed write of one small row: a disk that is full
 read from. Each try runs on a thread of its own and is shared by everybody who asks within RETRY_S.
 """
 
+import contextlib
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 
-from ragbandit.router.errors import RagBanditError, StoreError
+from ragbandit.router.errors import NotReady, QueueError, RagBanditError, StoreError
+from ragbandit.router.jobs.queue import Jobs
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, forget
+from ragbandit.router.types import PolicyLabel
 
-__all__ = ["OK", "Readiness", "TrialWrites"]
+__all__ = ["LEARNER", "OK", "Readiness", "TrialWrites", "learner_check"]
 
 #: what a part that works says
 OK = "ok"
+#: the part that is named only while a learner says that it cannot learn
+LEARNER = "learner"
 #: a result is given again for that long, seconds
 RETRY_S = 1.0
 #: nobody waits longer than that for a result, seconds
@@ -50,6 +55,18 @@ class TrialWrites:
         failed = self._database.failed_write
         if failed is not None and time.monotonic() < failed.at + FAULT_S:
             raise StoreError(f"the last write failed: {failed.reason}")
+
+
+def learner_check(jobs: Callable[[], Jobs], *, label: PolicyLabel) -> Callable[[], None]:
+    """A check of LEARNER: raises NotReady with what the learner of this ledger said of a store that fails."""
+
+    def check() -> None:
+        with contextlib.suppress(QueueError):  # the part "redis" says so
+            fault = jobs().learner_fault(label)
+            if fault is not None:
+                raise NotReady(f"learning is late, the learner cannot use its store: {fault}")
+
+    return check
 
 
 class _Part:
@@ -112,7 +129,10 @@ class Readiness:
     def states(self) -> dict[str, str]:
         """State of each part as it is known now."""
         router = OK if self._alive() else "its thread has ended"
-        return {"router": router} | {name: part.state() for name, part in self._parts.items()}
+        states = {"router": router} | {name: part.state() for name, part in self._parts.items()}
+        if states.get(LEARNER) == OK:
+            del states[LEARNER]  # no learner has said that it fails: that does not say that one runs
+        return states
 
     def parts(self) -> dict[str, str]:
         """State of each part, after a wait of REPLY_S at most."""

@@ -1,0 +1,155 @@
+"""A learner whose store cannot be written: one line, a part of /ready, a bounded retry, and nothing lost."""
+
+import contextlib
+import logging
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import event
+
+from ragbandit.router.jobs.queue import LEARN_QUEUE, MemoryJobs, RedisJobs
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.bootstrap import make_learner
+from ragbandit.workers import housekeeping, store_outage, tasks
+from ragbandit.workers.consumers import Consumers
+from ragbandit.workers.process import job_functions
+
+#: what they teach needs more pages than are half empty
+DECISIONS = 60
+
+
+class Disk:
+    """The disk of a router's SQLite: `fill` leaves no page to grow by."""
+
+    def __init__(self, database):
+        self._database, self._most = database, 1 << 30
+        event.listen(database.engine, "connect", self._cap)
+        self._cap_all()
+
+    def _cap(self, connection, _record):
+        connection.execute(f"PRAGMA max_page_count = {self._most}")
+
+    def _cap_all(self):
+        self._database.engine.dispose()  # the next connections have the new limit
+
+    def fill(self):
+        with contextlib.closing(sqlite3.connect(self._database.url.database)) as connection:
+            connection.execute("CREATE TABLE filler (bytes BLOB)")
+            connection.commit()
+            (self._most,) = connection.execute("PRAGMA page_count").fetchone()
+            self._cap(connection, None)
+            with contextlib.suppress(sqlite3.OperationalError):  # database or disk is full
+                while True:
+                    connection.execute("INSERT INTO filler VALUES (zeroblob(100))")
+                    connection.commit()
+        self._cap_all()
+
+    def empty(self):
+        self._most = 1 << 30
+        self._cap_all()
+
+
+@pytest.fixture
+def full(settings, redis_server, redis_client, monkeypatch):
+    """(router, its context of a learning worker, disk): decisions with ratings wait, and the disk is full."""
+    monkeypatch.setattr(tasks, "LEARN_S", 0.3)
+    monkeypatch.setattr("ragbandit.router.serving.health.readiness.RETRY_S", 0.05)
+    made = settings(
+        redis_url=redis_server,
+        arms={"fast": {"run_by": "caller"}},
+        policy={"name": "linucb", "fallback": "fast"},
+    )
+    with Router.open(made, jobs=MemoryJobs()) as router:
+
+        def rate(number):
+            decision = router.route(f"Who wrote book {number}?")
+            router.outcome(decision.id, answer="x", steps=1)
+            router.feedback(decision.id, rating=True)
+
+        with ThreadPoolExecutor(16) as together:
+            list(together.map(rate, range(DECISIONS)))
+        jobs = RedisJobs(redis_client)
+        context = tasks.Context(
+            settings=made,
+            store=router.store,
+            ledger=router.ledger,
+            jobs=jobs,
+            learner=make_learner(made, database=router.database, jobs=jobs),
+        )
+        disk = Disk(router.database)
+        disk.fill()
+        yield router, context, disk
+        disk.empty()
+
+
+def learned_jobs(context, redis_client, *, jobs):
+    """Take so many learn jobs, as a worker does."""
+    for _ in range(jobs):
+        context.jobs.clear_notification(context.ledger.label)
+        context.jobs.enqueue_learn(context.ledger.label)
+        consumers = Consumers(
+            lambda: redis_client,
+            functions=job_functions(context),
+            stopping=threading.Event(),
+            outage=context.jobs.outage,
+        )
+        consumers.start(LEARN_QUEUE, threads=1, burst=True)
+        assert consumers.wait(20)
+
+
+def test_a_full_disk_is_one_line(full, redis_client, caplog):
+    """Learn jobs on a full disk log one line without a traceback, and one when the disk has room; all is learned."""
+    _, context, disk = full
+    learned_jobs(context, redis_client, jobs=2)
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.exc_info is None
+    assert "cannot learn, since the store fails" in record.message
+    assert "full" in record.reason
+    disk.empty()
+    caplog.set_level(logging.INFO, "ragbandit")
+    learned_jobs(context, redis_client, jobs=1)
+    assert [record for record in caplog.records if record.message == "the store works again: learning goes on"]
+    assert context.learner.last_seq == DECISIONS
+
+
+def test_ready_names_the_learner(full, redis_client):
+    """While the learner cannot write /ready has a part `learner` that says why; later it has none."""
+    router, context, disk = full
+    router.jobs = context.jobs
+    assert "learner" not in router.parts()
+    assert tasks.learn(context, context.ledger.label) == 0
+    assert wait_for(router, lambda parts: "full" in parts.get("learner", ""))
+    disk.empty()
+    assert tasks.learn(context, context.ledger.label) == DECISIONS
+    assert wait_for(router, lambda parts: "learner" not in parts)
+
+
+def test_a_job_tries_again(full, monkeypatch):
+    """A learn job that finds the disk full learns within the same job when there is room."""
+    monkeypatch.setattr(tasks, "LEARN_S", 20.0)
+    _, context, disk = full
+    threading.Timer(0.3, disk.empty).start()
+    assert tasks.learn(context, context.ledger.label) == DECISIONS
+
+
+def test_without_redis_too(full, caplog, monkeypatch):
+    """The learner that polls the database logs an outage at most once every QUIET_S."""
+    _, context, _ = full
+    for _ in range(3):
+        housekeeping._poll_ledger(context)
+    assert len([record for record in caplog.records if "cannot learn" in record.message]) == 1
+    monkeypatch.setattr(store_outage, "QUIET_S", 0.0)
+    housekeeping._poll_ledger(context)
+    records = [record for record in caplog.records if "cannot learn" in record.message]
+    assert [record.attempts for record in records] == [1, 4]
+
+
+def wait_for(router, seen):
+    pause = threading.Event()
+    for _ in range(100):
+        if seen(router.parts()):
+            return True
+        pause.wait(0.05)
+    return False

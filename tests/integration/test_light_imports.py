@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -134,6 +135,13 @@ def test_validate_loads_no_database_and_no_model_library(tmp_path):
     """`validate` finds packages without importing them, and reads no database: it stays quick."""
     (tmp_path / "config.yaml").write_text("arms: {fast: {run_by: caller}}\n")
     assert (STORES | {"httpx", "pyarrow"}) & set(after(tmp_path, "validate")["modules"]) == set()
+
+
+def test_what_reads_the_database_loads_no_migrations_and_no_service(tmp_path, sqlite_template):
+    """On a database that is up to date Alembic is not loaded, nor FastAPI by a verb that serves nothing."""
+    shutil.copyfile(sqlite_template, tmp_path / "ragbandit.db")
+    (tmp_path / "config.yaml").write_text("data_dir: .\n")
+    assert {"alembic", "fastapi", "torch"} & set(after(tmp_path, "recount")["modules"]) == set()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts the threads that Linux lists")

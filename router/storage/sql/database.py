@@ -13,10 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError
@@ -146,6 +142,10 @@ def _begin_sqlite(connection: Connection) -> None:
 
 def migrate(database: Database, *, revision: str = "head") -> str:
     """Bring the schema to `revision` with the migrations that ship in the wheel; returns the revision in force."""
+    from alembic import command  # here, since every process opens a database and few change its schema
+    from alembic.config import Config
+    from alembic.util.exc import CommandError
+
     config = Config()
     # By name, not by path: works from a wheel as well as from a checkout.
     config.set_main_option("script_location", "ragbandit:migrations")
@@ -162,7 +162,7 @@ def migrate(database: Database, *, revision: str = "head") -> str:
             remedy="install the version of ragbandit that made it, or a newer one",
         ) from error
     with database.read() as connection:
-        return MigrationContext.configure(connection).get_current_revision() or ""
+        return _revision(connection) or ""
 
 
 def check_schema(database: Database) -> None:
@@ -171,7 +171,7 @@ def check_schema(database: Database) -> None:
     Raises StoreError with the command to run.
     """
     with database.read() as connection:
-        current = MigrationContext.configure(connection).get_current_revision()
+        current = _revision(connection)
         empty = not inspect(connection).get_table_names()
     if current is not None and OLDEST_REVISION <= current <= SCHEMA_REVISION:
         return
@@ -185,6 +185,14 @@ def check_schema(database: Database) -> None:
         field="database_url",
         remedy="install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate",
     )
+
+
+def _revision(connection: Connection) -> str | None:
+    """The revision that Alembic has written down; None where there is no schema of ours."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    return found
 
 
 def _wanted() -> str:

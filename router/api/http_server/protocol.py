@@ -116,13 +116,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
         self._unset_keepalive_if_required()
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as offered:
-            if self._offered:
-                self._decline(data[offered.args[0] :])
-        except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+        while data:  # again for every request among them that offers another protocol: clients may pipeline many
+            try:
+                self.parser.feed_data(data)
+                data = b""
+            except httptools.HttpParserUpgrade as offered:
+                data = self._declined(data[offered.args[0] :]) if self._offered else b""
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                data = b""
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, _LONG)
 
@@ -146,8 +148,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._since = None
         super().on_message_complete()
 
-    def _decline(self, rest: bytes) -> None:
-        """Go on in HTTP/1.1 with a request that offers another protocol: the parser takes its body for that protocol's.
+    def _declined(self, rest: bytes) -> bytes:
+        """The same request in HTTP/1.1, for a new parser: the old one takes its body for the offered protocol's.
 
         rest: what came behind its headers.
         """
@@ -158,7 +160,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if name != b"upgrade":
                 lines.append(name + b": " + value)
         self.parser = httptools.HttpRequestParser(self)
-        self.data_received(b"\r\n".join([*lines, b"", rest]))
+        return b"\r\n".join([*lines, b"", rest])
 
     def on_response_complete(self) -> None:
         """The reply is written; the next request may have begun to arrive."""

@@ -14,6 +14,7 @@ from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings
 from ragbandit.router.types import ArmName
 
 __all__ = [
+    "LEAST_PROBABILITY",
     "ROUNDING",
     "SUM_TOLERANCE",
     "Choices",
@@ -24,12 +25,15 @@ __all__ = [
     "keys_of",
     "keys_of_bytes",
     "mixed",
+    "possible",
     "wrong_pmfs",
 ]
 
 
 #: a pmf sums to 1 within this
 SUM_TOLERANCE = 1e-6
+#: no arm is drawn with less: a softmax without a floor computes such numbers, and cubes of their weights overflow
+LEAST_PROBABILITY = 1e-80
 #: a number may lie outside its declared bounds by rounding only
 ROUNDING = 1e-9
 
@@ -43,7 +47,7 @@ class Log:
     keys: Keys
     #: place of the arm that was drawn, shape (n,)
     action: Choices
-    #: probability of every arm when it was drawn, shape (n, K); 0 where it was not offered
+    #: probability of every arm when it was drawn, shape (n, K); 0 where it was not offered, or could not be drawn
     pmf: Matrix
     #: which arms were offered, shape (n, K)
     offered: Flags
@@ -134,7 +138,8 @@ class Log:
         yield "arm", good, lambda _: "is not among the arms of the pmf", "log the arm that was drawn"
         drawn = pmf[rows, np.where(good, self.action, 0)]
         remedy = "log the probability that the drawn arm had"
-        yield "propensity", (drawn > 0.0) & (drawn <= 1.0 + SUM_TOLERANCE), lambda row: f"is {drawn[row]:.9g}", remedy
+        good = (drawn >= LEAST_PROBABILITY) & (drawn <= 1.0 + SUM_TOLERANCE)
+        yield "propensity", good, lambda row: f"is {drawn[row]:.9g}", remedy
         for name in ("quality", "cost", "made_at", "reward"):
             values: Vector = getattr(self, name)
             yield name, np.isfinite(values), lambda row, v=values: f"is {v[row]}", "log a finite number"  # type: ignore[misc]
@@ -148,6 +153,12 @@ class Log:
         if self.features is not None:
             good = np.asarray(np.isfinite(self.features).all(axis=1))
             yield "features", good, lambda _: "hold a number that is not finite", "encode the question again"
+
+
+def possible(pmf: Matrix, *, action: Choices) -> Matrix:
+    """The pmf (n, K) with 0 for arms, other than the drawn one, that could not be drawn: below LEAST_PROBABILITY."""
+    tiny = (pmf > 0.0) & (pmf < LEAST_PROBABILITY) & (np.arange(pmf.shape[1]) != action[:, None])
+    return np.where(tiny, 0.0, pmf) if tiny.any() else pmf
 
 
 def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:

@@ -43,16 +43,18 @@ def digits(values: Matrix, *, bits: int, aligned: bool = False) -> Iterator[tupl
     most = float(np.abs(values).max(initial=0.0))
     if not math.isfinite(most):
         raise ValueError("a sum of numbers that are not finite")
-    exponent = math.frexp(most)[1] - bits
+    exponent, floor = math.frexp(most)[1] - bits, -_LEAST
     if aligned:
-        exponent = -(-exponent // bits) * bits
-    rest = values.copy()
-    while most and exponent >= -_LEAST:
+        exponent, floor = -(-exponent // bits) * bits, -(_LEAST // bits) * bits
+    exponent, rest = max(exponent, floor), values.copy()
+    while most:
         found = rest * 2.0**-exponent
         np.trunc(found, out=found)
         rest -= found * 2.0**exponent
         yield exponent, found
-        most, exponent = float(rest.any()), exponent - bits
+        if exponent == floor:  # the same for all values, so that what is left out does not depend on the rows beside
+            return
+        most, exponent = float(rest.any()), max(exponent - bits, floor)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +84,7 @@ class ExactSums:
     @property
     def values(self) -> Vector:
         """The sums, each rounded once, shape (k,)."""
-        return np.array([unit / (1 << _LEAST) for unit in self.units])
+        return np.array([_nearest(unit, 1 << _LEAST) for unit in self.units])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +127,7 @@ class ExactProducts:
     def mean(self) -> Vector:
         """Mean of every column, rounded once; zeros where there are no rows."""
         whole = max(self.rows, 1) << _LEAST
-        return np.array([int(total) / whole for total in self.sums])
+        return np.array([_nearest(int(total), whole) for total in self.sums])
 
     @property
     def scatter(self) -> Matrix:
@@ -133,7 +135,7 @@ class ExactProducts:
         rows = max(self.rows, 1)
         apart = rows * self.products - np.outer(self.sums, self.sums)
         whole = rows << (2 * _LEAST)
-        return np.array([[int(total) / whole for total in row] for row in apart]).reshape(apart.shape)
+        return np.array([[_nearest(int(total), whole) for total in row] for row in apart]).reshape(apart.shape)
 
 
 class WholeSums:
@@ -192,6 +194,14 @@ def added_arms(values: Matrix) -> Vector:
     for column in values.T:
         found += column
     return found
+
+
+def _nearest(total: int, whole: int) -> float:
+    """The quotient, rounded once; infinite where that is beyond float64, as it is for a sum of floats."""
+    try:
+        return total / whole
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
 
 
 def _blocks(rows: int) -> Iterator[slice]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from sqlalchemy import Column, Select, func, select
 
 from ragbandit.router.errors import InvalidInput, StoreError
-from ragbandit.router.offline.estimation.bandit_log import Log, keys_of
+from ragbandit.router.offline.estimation.bandit_log import Log, keys_of, possible
 from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings
 from ragbandit.router.storage.archive.reading import archived_spans, rows_of_ledger
@@ -117,13 +117,14 @@ class LedgerReader:
         if summary:
             marked = late_decisions(self.ledger, *span)
             late = np.array([key in marked for key in ids], dtype=np.bool_)
+        action = said.actions(columns["arm"])
         pmf, offered = said.pmfs(columns["arms"], columns["pmf"], ids=ids)
         value, quality, cost, minimum, maximum = (np.array(columns[name], dtype=np.float64) for name in _REWARD[:5])
         log = Log(
             arms=self.arms,
             keys=keys_of(ids),
-            action=said.actions(columns["arm"]),
-            pmf=pmf,
+            action=action,
+            pmf=possible(pmf, action=action),
             offered=offered,
             reward=value,
             quality=quality,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes
+from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes, possible
 from ragbandit.router.offline.logs.parquet import arrow, opened
 from ragbandit.router.offline.logs.records import OURS, Defaults
 from ragbandit.router.offline.types import Flags, Keys, Matrix, Strings, Vector
@@ -203,7 +203,7 @@ class _Piece:
             arms=overview.arms,
             keys=_keys(self._whole("id")),
             action=action,
-            pmf=pmf,
+            pmf=possible(pmf, action=action),
             offered=offered,
             reward=value,
             quality=quality,

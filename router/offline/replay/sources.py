@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import Log, keys_of, wrong_pmfs
+from ragbandit.router.offline.estimation.bandit_log import Log, keys_of, possible, wrong_pmfs
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.results import Skipped
 from ragbandit.router.offline.types import Flags, Matrix, Strings
@@ -152,11 +152,12 @@ def _log(rows: Sequence[Logged], *, arms: tuple[ArmName, ...]) -> Log:
     for index, decision in enumerate(decisions):
         here = [columns[arm] for arm in decision.arms]
         pmf[index, here], offered[index, here] = decision.pmf, True
+    action = np.array([columns.get(decision.arm, -1) for decision in decisions], dtype=np.intp)
     return Log(
         arms=arms,
         keys=keys_of([decision.id for decision in decisions]),
-        action=np.array([columns.get(decision.arm, -1) for decision in decisions], dtype=np.intp),
-        pmf=pmf,
+        action=action,
+        pmf=possible(pmf, action=action),
         offered=offered,
         reward=np.array([reward.value for reward in rewards], dtype=np.float64),
         quality=np.array([reward.quality for reward in rewards], dtype=np.float64),

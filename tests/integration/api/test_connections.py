@@ -172,6 +172,13 @@ def test_an_upgrade_is_declined(serve_on, offered, at_once):
     assert everything(link).count(b"HTTP/1.1 200 ") == 2
 
 
+def test_many_upgrades_at_once(serve_on):
+    """Hundreds of pipelined requests that offer another protocol are answered one by one, however many come at once."""
+    offer = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
+    last = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    assert everything(connected(serve_on(), offer * 900 + last)).count(b"HTTP/1.1 200 ") == 901
+
+
 def test_connect_is_refused(serve_on):
     """CONNECT, which asks for a tunnel, is refused."""
     service = serve_on()

@@ -61,6 +61,7 @@ def test_true_log_has_no_fault():
         ("action", 0, 3, "arm", "not among the arms"),
         ("action", 0, -1, "arm", "not among the arms"),
         ("pmf", 0, [0.0, 0.5, 0.5], "propensity", "is 0"),
+        ("pmf", 0, [1e-160, 0.5, 0.5], "propensity", "is 1e-160"),
         ("quality", 2, np.nan, "quality", "is nan"),
         ("cost", 2, np.inf, "cost", "is inf"),
         ("made_at", 3, -np.inf, "made_at", "is -inf"),

@@ -51,6 +51,25 @@ def test_cut_and_order_do_not_matter(columns, random, cut):
     assert np.array_equal(merged.scatter, whole.scatter)
 
 
+@pytest.mark.parametrize("size", [1e-62, 1e-75, 1e-88, 1e-95])
+def test_tiny_numbers_have_the_same_digits_beside_larger_ones(size):
+    """Where the digits of tiny numbers end does not depend on the rows that are added with them."""
+    random = np.random.default_rng(0)
+    tiny, larger = random.random(100) * size, random.random(100) * size * 1e7
+    for sums in (ExactSums.of, ExactProducts.of):
+        whole = sums(np.concatenate([tiny, larger]))
+        parts = sums(tiny).merged(sums(larger))
+        for name in ("units", "sums", "products"):
+            assert np.array_equal(getattr(parts, name, ()), getattr(whole, name, ()))
+
+
+def test_a_sum_beyond_float64_is_infinite():
+    """Sums and products that float64 cannot hold are infinite, as those of floats are."""
+    assert ExactSums.of(np.full(3, -1e308), np.ones(3)).values.tolist() == [-math.inf, 3.0]
+    products = ExactProducts.of(np.array([1e200, 1.0]))
+    assert (products.mean.tolist(), products.scatter.tolist()) == ([5e199], [[math.inf]])
+
+
 def test_a_constant_column_has_no_scatter():
     """The scatter of equal numbers is 0, not what rounding leaves of it."""
     assert Moments.exactly(np.full(1000, 0.1), np.full(1000, 7e7)).scatter.tolist() == [[0.0, 0.0], [0.0, 0.0]]

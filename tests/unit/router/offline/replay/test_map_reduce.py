@@ -8,9 +8,9 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import Plan, map_reduce, open_log, replay
+from ragbandit.router.offline.replay import Plan, map_reduce, memory_log, open_log, replay
 from ragbandit.router.offline.replay.candidates import CandidateSpec
-from tests.support.replay_logs import close, lived_rows
+from tests.support.replay_logs import ARMS, close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform", "column:better"]
 ROWS = 400
@@ -128,6 +128,25 @@ def test_a_folder_without_files(tmp_path):
     parts = cut(tmp_path / "parts", 100)
     with pytest.raises(InvalidInput, match="judged whole"):
         replay(replace(parts, skip_bad=True))
+
+
+def test_probabilities_of_a_softmax_without_a_floor(tmp_path):
+    """An arm that was logged with next to no probability counts as one that could not be drawn, in parts and whole."""
+    rows = [row for row in rows_with_candidate() if row.decision.arm != "slow"]
+    results = []
+    for number, least in enumerate((0.0, 1e-160, 5e-324)):
+        pmf = (0.6, 0.4, least)
+        logged = [
+            replace(row, decision=replace(row.decision, pmf=pmf, propensity=pmf[ARMS.index(row.decision.arm)]))
+            for row in rows
+        ]
+        results += [
+            replay(cut(tmp_path / f"{number}", 100, rows=logged), candidates=CANDIDATES),
+            replay(memory_log(logged), candidates=CANDIDATES),
+        ]
+    for parts, whole in zip(results[2::2], results[3::2], strict=True):
+        close(replace(parts, log=results[0].log), results[0], within=0.0)
+        close(replace(whole, log=results[1].log), results[1], within=0.0)
 
 
 def test_parts_without_features_everywhere(tmp_path):

@@ -146,7 +146,7 @@ def _policy(router: Router) -> Iterator[Metric]:
         "ragbandit_policy_swaps": ("Snapshots taken over.", router.snapshots.swaps),
         "ragbandit_snapshots_refused": (
             "Snapshots that could not be used (missing, damaged, or of another encoder).",
-            len(router.snapshots.refused),
+            router.snapshots.refused,
         ),
         "ragbandit_failed_notifications": (
             "Notifications of workers and learner that did not reach Redis; they are repeated.",

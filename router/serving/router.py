@@ -428,7 +428,7 @@ class Router:
 
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped."""
-        return self.snapshots.refresh(self.service.serving, swap=self.service.swap)
+        return self.snapshots.refresh(lambda: self.service.serving, swap=self.service.swap)
 
     def state(self) -> RouterState:
         """State of this router and of its ledger. Raises StoreError."""
@@ -444,7 +444,7 @@ class Router:
             faults=self.service.faults,
             fail_opens=self.service.fail_opens,
             swaps=self.snapshots.swaps,
-            snapshots_refused=len(self.snapshots.refused),
+            snapshots_refused=self.snapshots.refused,
             failed_notifications=self.failed_notifications,
             feedback_to_policy_ms=percentiles(tuple(self.snapshots.lags)),
             route_queue=self.service.depth(),

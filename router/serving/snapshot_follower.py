@@ -1,6 +1,7 @@
 """Snapshot follower: takes over the newest snapshot that the learner has published."""
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,10 +21,12 @@ log = logging.getLogger("ragbandit.snapshots")
 
 #: newest snapshots that are tried at the start, and at every refresh, before the follower gives up
 FIRST_TRIES, REFRESH_TRIES = 5, 3
+#: refused versions that are remembered, so that each is counted and logged once: a refresh sees the newest ones only
+REMEMBERED = 16
 
 
 class SnapshotFollower:
-    """Finds and loads snapshots of one ledger. Its methods are called from one thread at a time.
+    """Finds and loads snapshots of one ledger, for one thread at a time.
 
     settings: of the arms, the fallback arm and the checkpoints.
     fresh: the configured policy that has learned nothing; snapshots of another algorithm or other params are not used.
@@ -43,7 +46,9 @@ class SnapshotFollower:
         #: snapshots taken over since the start
         self.swaps = 0
         #: versions that could not be used since the start
-        self.refused: set[str] = set()
+        self.refused = 0
+        self._refused_lately: deque[str] = deque(maxlen=REMEMBERED)
+        self._refreshing = threading.Lock()
 
     def first(self) -> Serving:
         """The newest usable snapshot; on a new ledger the policy that has learned nothing, published as snapshot 0.
@@ -77,8 +82,12 @@ class SnapshotFollower:
             learned=None if found.policy.seen else self.ledger.learned_lately(),
         )
 
-    def refresh(self, serving: Serving, *, swap: Callable[[Serving], None]) -> bool:
-        """Call `swap` with the newest snapshot if it is newer than `serving`; True if it was called."""
+    def refresh(self, serving: Callable[[], Serving], *, swap: Callable[[Serving], None]) -> bool:
+        """Call `swap` with the newest snapshot if it is newer than `serving()`; True if it was called."""
+        with self._refreshing:  # a thread that loads slowly would put an older policy in the place of a newer one
+            return self._refresh(serving(), swap=swap)
+
+    def _refresh(self, serving: Serving, *, swap: Callable[[Serving], None]) -> bool:
         for info in self._newest(limit=REFRESH_TRIES):
             if info.version == serving.version or info.last_seq < serving.last_seq:
                 return False
@@ -104,8 +113,9 @@ class SnapshotFollower:
         try:
             return self.files.load(info, encoder_hash=self.encoder_hash)[0]
         except SnapshotError as error:
-            if info.version not in self.refused:
-                self.refused.add(info.version)
+            if info.version not in self._refused_lately:
+                self._refused_lately.append(info.version)
+                self.refused += 1
                 facts = {"action": "snapshot_refused", "version": info.version, "reason": str(error)}
                 log.warning("snapshot refused: an older one stays in use", extra=facts)
             return None

@@ -37,6 +37,8 @@ INHERIT_PAUSE_S = 0.002
 #: A snapshot that takes long (a fine-tuned model has hundreds of megabytes) is followed by this many times as long
 #: without one, DRAIN_S at most, so that learning and serving get most of the machine.
 PUBLISH_SHARE = 4.0
+#: after so many snapshots the rows of old ones are pruned
+FORGET_EVERY = 100
 
 
 class Learner:
@@ -68,6 +70,8 @@ class Learner:
         self._width: int | None = None
         self._published = -math.inf
         self._publishing_s = 0.0
+        #: snapshots written here
+        self._made = 0
         #: the newest version that was written or found whole here, its last update and its files as they were then
         self._written, self._written_seq = "", -1
         self._written_files: str | None = None
@@ -335,8 +339,20 @@ class Learner:
         self._publishing_s = self._published - began
         old = [known.version for known in newest if known.version != info.version]
         self.files.prune(old[kept - 1 :])
+        self._forget_rows()
         self.announce(info)
         return info
+
+    def _forget_rows(self) -> None:
+        """Prune the rows of old snapshots, at the first snapshot made here and at every FORGET_EVERY-th after it."""
+        self._made += 1
+        if self._made % FORGET_EVERY != 1:
+            return
+        ours = (self.policy.algorithm, dict(self.policy.params), self._encoder_hash)
+        gone = self.ledger.prune_snapshots()
+        # Of this very policy `publish` has deleted them; those of a former one stayed when it was replaced.
+        others = [one for one in gone if (one.algorithm, dict(one.params), one.encoder_hash) != ours]
+        self.files.prune([one.version for one in others])
 
     def _is_whole(self, info: SnapshotInfo) -> bool:
         """True if the snapshot's files are there and the learner's own; remembered, since reading them takes time."""

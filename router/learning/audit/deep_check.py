@@ -5,12 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, select
 
 from ragbandit.router.errors import RagBanditError, SnapshotError, StoreError
 from ragbandit.router.learning.audit.comparison import apart_from, told
 from ragbandit.router.learning.audit.draw_check import pages
 from ragbandit.router.learning.audit.verdict import Verdict
+from ragbandit.router.learning.audit.versions import Span, Versions, is_pruned, versions_of
 from ragbandit.router.learning.lessons import is_erased_for, lessons
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.policies import make_policy
@@ -19,9 +20,8 @@ from ragbandit.router.policies.draw import Drawn, draw, raised_floors
 from ragbandit.router.storage.archive.segments import Segment
 from ragbandit.router.storage.decisions import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.conversion import snapshot_value
-from ragbandit.router.storage.sql.tables import decisions, outcomes, snapshots
-from ragbandit.router.types import IMPORTED, Decision, SnapshotInfo
+from ragbandit.router.storage.sql.tables import decisions, outcomes
+from ragbandit.router.types import IMPORTED, Decision, Json, SnapshotInfo
 
 __all__ = ["check_deep"]
 
@@ -30,77 +30,110 @@ __all__ = ["check_deep"]
 PMF_ROUNDING: Final = 1e-9
 
 
-#: when the first and the last decision of a version were made
-_Span = tuple[float, float]
-
-
 def check_deep(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
     """Walk the ledger once per (algorithm, params), and at every version make its decisions' pmfs again."""
     archived = ledger.archived.versions()
-    known, used = _versions(ledger)
-    for version in sorted(used.keys() - known.keys()):
-        _check_unknown(ledger, version=version, made=used[version], verdict=verdict)
-    for version in sorted(archived.keys() - known.keys()):
-        _check_unknown_archived(ledger, version=version, among=archived[version], verdict=verdict)
+    versions = versions_of(ledger)
     walks: dict[tuple[str, str], list[SnapshotInfo]] = defaultdict(list)
-    for version in (used.keys() | archived.keys()) & known.keys():
-        info = known[version]
-        walks[info.algorithm, json.dumps(dict(info.params), sort_keys=True)].append(info)
+    pruned: set[str] = set()
+    for version in sorted(versions.used.keys() | archived.keys()):
+        known = versions.known.get(version)
+        found = [known] if known else list(versions.could_be(version, label=ledger.label))
+        if known is None and found:
+            pruned.add(version)
+        for info in found:
+            walks[info.algorithm, json.dumps(dict(info.params), sort_keys=True)].append(info)
+        if not found:
+            _check_missing(ledger, version=version, versions=versions, archived=archived, verdict=verdict)
+    checked: set[str] = set()
+    exact = True
     for (algorithm, params), infos in walks.items():
-        try:
-            policy = make_policy(algorithm, params=json.loads(params))
-        except RagBanditError as error:  # a table, a package or a param of a former policy that is gone
-            verdict.deep_mismatches += 1
-            verdict.note(f"{algorithm} cannot be made again: {error}")
-            continue
-        if not policy.deterministic:
-            verdict.note(f"{algorithm} does not give the same pmf twice: its decisions are not made again")
-            continue
-        _walk(ledger, files=files, policy=policy, infos=infos, used=used, archived=archived, verdict=verdict)
+        walk = _Walk(ledger, files=files, used=versions.used, archived=archived, verdict=verdict)
+        exact &= walk.run(algorithm, params=json.loads(params), infos=infos)
+        checked |= walk.checked
+    for version in sorted(pruned - checked):
+        if exact:
+            _check_missing(ledger, version=version, versions=versions, archived=archived, verdict=verdict)
+        else:
+            verdict.not_compared += 1
 
 
-def _walk(
-    ledger: Ledger,
-    *,
-    files: SnapshotFiles,
-    policy: Policy,
-    infos: Sequence[SnapshotInfo],
-    used: Mapping[str, _Span],
-    archived: Mapping[str, Sequence[Segment]],
-    verdict: Verdict,
+def _check_missing(
+    ledger: Ledger, *, version: str, versions: Versions, archived: Mapping[str, Sequence[Segment]], verdict: Verdict
 ) -> None:
-    """Let a fresh policy learn the ledger, and compare it with each of these versions when it gets there."""
-    position = 0
-    erased = _first_erased(ledger, policy=policy) if verdict.erased else None
-    for info in sorted(infos, key=lambda one: (one.last_seq, one.version)):
-        if erased is not None and info.last_seq >= erased:
-            verdict.note(
-                f"update {erased} was erased for {policy.algorithm}: pmfs of its versions from there on stay as logged"
-            )
-            return
+    """A version that no row describes, and that no policy of the ledger gives."""
+    if version in versions.used:
+        _check_unknown(ledger, version=version, made=versions.used[version], verdict=verdict)
+    if version in archived:
+        _check_unknown_archived(ledger, version=version, among=archived[version], verdict=verdict)
+
+
+class _Walk:
+    """One policy's way through the ledger, compared with each of its versions when it gets there."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        files: SnapshotFiles,
+        used: Mapping[str, Span],
+        archived: Mapping[str, Sequence[Segment]],
+        verdict: Verdict,
+    ) -> None:
+        self.ledger = ledger
+        self.files = files
+        self.used = used
+        self.archived = archived
+        self.verdict = verdict
+        #: versions whose decisions were checked
+        self.checked: set[str] = set()
+
+    def run(self, algorithm: str, *, params: Mapping[str, Json], infos: Sequence[SnapshotInfo]) -> bool:
+        """Let a fresh policy learn the ledger; whether a version that is not among `checked` is none of its own."""
         try:
-            for update in lessons(ledger, policy=policy, after=position, upto=info.last_seq):
-                apply(policy, update)
-        except (StoreError, ValueError, TypeError, KeyError) as error:
-            verdict.deep_mismatches += 1
-            verdict.note(f"the ledger cannot be read up to {info.last_seq}: {error}")
-            return
-        position = max(position, info.last_seq)
-        _check_state(files=files, info=info, policy=policy, verdict=verdict)
-        here, there = used.get(info.version), archived.get(info.version, ())
-        for decision in _decided_by(ledger, version=info.version, made=here, archived=there):
-            _check_pmf(decision, info=info, policy=policy, verdict=verdict)
+            policy = make_policy(algorithm, params=params)
+        except RagBanditError as error:  # a table, a package or a param of a former policy that is gone
+            self.verdict.deep_mismatches += 1
+            self.verdict.note(f"{algorithm} cannot be made again: {error}")
+            return False
+        if not policy.deterministic:
+            self.verdict.note(f"{algorithm} does not give the same pmf twice: its decisions are not made again")
+            return False
+        return self._learn(policy, infos=infos) and tolerance_of(policy) == 0.0
+
+    def _learn(self, policy: Policy, *, infos: Sequence[SnapshotInfo]) -> bool:
+        ledger, verdict, position = self.ledger, self.verdict, 0
+        erased = _first_erased(ledger, policy=policy) if verdict.erased else None
+        for info in sorted(infos, key=lambda one: (one.last_seq, one.version)):
+            if erased is not None and info.last_seq >= erased:
+                left = "pmfs of its versions from there on stay as logged"
+                verdict.note(f"update {erased} was erased for {policy.algorithm}: {left}")
+                return False
+            try:
+                for update in lessons(ledger, policy=policy, after=position, upto=info.last_seq):
+                    apply(policy, update)
+            except (StoreError, ValueError, TypeError, KeyError) as error:
+                verdict.deep_mismatches += 1
+                verdict.note(f"the ledger cannot be read up to {info.last_seq}: {error}")
+                return False
+            position = max(position, info.last_seq)
+            self._compare(policy, info=info)
+        return True
+
+    def _compare(self, policy: Policy, *, info: SnapshotInfo) -> None:
+        """The policy with a version that it has come to, and its pmfs with those that were logged."""
+        if not is_pruned(info):
+            _check_state(files=self.files, info=info, policy=policy, verdict=self.verdict)
+        elif not _sha256_after(policy, info=info).startswith(info.sha256):
+            return  # another policy of this ledger
+        self.checked.add(info.version)
+        here, there = self.used.get(info.version), self.archived.get(info.version, ())
+        for decision in _decided_by(self.ledger, version=info.version, made=here, archived=there):
+            _check_pmf(decision, info=info, policy=policy, verdict=self.verdict)
 
 
-def _versions(ledger: Ledger) -> tuple[dict[str, SnapshotInfo], dict[str, _Span]]:
-    """The versions that a snapshot row describes; those of decisions in the database, and when they were made."""
-    with ledger.database.read() as connection:
-        made = connection.execute(select(snapshots).where(snapshots.c.policy == ledger.label)).mappings().all()
-        at = decisions.c.made_at
-        spans = select(decisions.c.version, func.min(at).label("first"), func.max(at).label("last"))
-        spans = spans.where(decisions.c.policy == ledger.label).group_by(decisions.c.version)
-        used = {row.version: (row.first, row.last) for row in connection.execute(spans)}
-    return {row["version"]: snapshot_value(row) for row in made}, used
+def _sha256_after(policy: Policy, *, info: SnapshotInfo) -> str:
+    return policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
 
 
 def _check_unknown_archived(ledger: Ledger, *, version: str, among: Sequence[Segment], verdict: Verdict) -> None:
@@ -145,7 +178,7 @@ def _check_unknown(ledger: Ledger, *, version: str, made: tuple[float, float], v
         verdict.note(f"decisions were made by {version}, which no snapshot row describes")
 
 
-def _decided_by(ledger: Ledger, *, version: str, made: _Span | None, archived: Sequence[Segment]) -> Iterator[Decision]:
+def _decided_by(ledger: Ledger, *, version: str, made: Span | None, archived: Sequence[Segment]) -> Iterator[Decision]:
     """The decisions that a policy version made, archived or not."""
     if made is not None:
         yield from pages(ledger, *_of_version(ledger, version, made=made), by_time=True)
@@ -174,8 +207,7 @@ def _check_pmf(decision: Decision, *, info: SnapshotInfo, policy: Policy, verdic
 
 def _check_state(*, files: SnapshotFiles, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:
     """The sha256 of a version, or for a policy that is rounded by the processor its arrays, while they are kept."""
-    sha256 = policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
-    if sha256 == info.sha256:
+    if _sha256_after(policy, info=info) == info.sha256:
         return
     why = ""
     if tolerance_of(policy) > 0.0:

@@ -35,7 +35,8 @@ class Verdict:
     #: with deep: decisions of ours that were imported, by versions whose snapshots are in another store
     not_checkable: int = 0
     #: with deep: versions of a rounded policy with another sha256, whose files are pruned, so that nothing can be
-    #: compared but their decisions' pmfs
+    #: compared but their decisions' pmfs; and versions whose rows are pruned, which no policy gives that can be made
+    #: again to the last bit
     not_compared: int = 0
     #: places where the sha256 chain over the updates is not the one that the learner made
     chain_mismatches: int = 0

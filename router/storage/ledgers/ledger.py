@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, select, tuple_, update
+from sqlalchemy import Connection, RowMapping, and_, delete, exists, func, insert, select, tuple_, update
 
 from ragbandit.router.errors import Conflict, StoreError
 from ragbandit.router.storage.archive.reading import ArchivedRows, rows_of_ledger
@@ -53,7 +53,14 @@ from ragbandit.router.types import (
     Update,
 )
 
-__all__ = ["Entry", "Ledger"]
+__all__ = ["SNAPSHOT_ROWS", "Entry", "Ledger"]
+
+#: Newest snapshots of a ledger whose rows are kept, and of every policy that it had the newest one. A version's name
+#: says the rest: the deep check makes the others again from the ledger. Not a setting: with another number the rows
+#: that were forgotten under the former one would look like rows that somebody deleted.
+SNAPSHOT_ROWS = 1000
+#: rows that are forgotten in one transaction
+FORGOTTEN_AT_ONCE = 1000
 
 #: updates that say which arms are new to a ledger
 COUNTED = 10_000
@@ -245,6 +252,24 @@ class Ledger:
                 query.order_by(snapshots.c.last_seq.desc(), snapshots.c.made_at.desc()).limit(limit)
             ).mappings()
             return [snapshot_value(row) for row in rows]
+
+    def prune_snapshots(self) -> list[SnapshotInfo]:
+        """Forget rows of snapshots beyond SNAPSHOT_ROWS, at most FORGOTTEN_AT_ONCE; those that were forgotten.
+
+        The newest of every algorithm, params and encoder stays: the deep check must know which policies there were.
+        """
+        newer = snapshots.alias()
+        place = ("last_seq", "made_at", "version")
+        same = [newer.c[name] == snapshots.c[name] for name in ("policy", "algorithm", "params_sha256", "encoder_hash")]
+        later = tuple_(*(newer.c[name] for name in place)) > tuple_(*(snapshots.c[name] for name in place))
+        old = select(snapshots.c.version).where(snapshots.c.policy == self.label)
+        old = old.order_by(*(snapshots.c[name].desc() for name in place)).offset(SNAPSHOT_ROWS).limit(FORGOTTEN_AT_ONCE)
+        doomed = select(snapshots).where(snapshots.c.version.in_(old), exists().where(*same, later))
+        with self.database.write() as connection:
+            found = [snapshot_value(row) for row in connection.execute(doomed).mappings()]
+            gone = [info.version for info in found]
+            connection.execute(delete(snapshots).where(snapshots.c.version.in_(gone)))
+        return found
 
     def feedback_times(self, *, after: int, upto: int) -> list[float]:
         """Times at which the last feedback of each update in (after, upto] came in, for measuring the lag."""

@@ -1,0 +1,130 @@
+"""Rows of `snapshots` have a cap: the newest are kept, and what the others decided is still verified."""
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import func, insert, select, update
+
+from ragbandit.router.learning import learner
+from ragbandit.router.learning.audit import versions
+from ragbandit.router.storage.archive.moving import archive
+from ragbandit.router.storage.ledgers import ledger
+from ragbandit.router.storage.rows.conversion import snapshot_row
+from ragbandit.router.storage.sql.tables import decisions, snapshots
+from tests.conftest import EPOCH
+
+KEPT = 2
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Two rows are kept; a learner prunes at its first snapshot."""
+    monkeypatch.setattr(ledger, "SNAPSHOT_ROWS", KEPT)
+    monkeypatch.setattr(versions, "SNAPSHOT_ROWS", KEPT)
+
+
+def rows(world) -> int:
+    with world.database.read() as connection:
+        return connection.execute(select(func.count()).select_from(snapshots)).scalar_one()
+
+
+def learned(world, *, rounds=5):
+    """So many rounds of three decisions, each by the policy that has learned the former; the decisions."""
+    made = []
+    for _ in range(rounds):
+        made += world.judged(3)
+        world.now += 1
+        assert world.learn() == 3
+    return made
+
+
+@pytest.fixture
+def world(few, make_world):
+    made = make_world()
+    made.made = learned(made)
+    return made
+
+
+def test_rows_are_capped(world):
+    """Of six snapshots two rows are left."""
+    assert len({decision.version for decision in world.made}) == 5
+    assert rows(world) == KEPT
+
+
+def test_a_learner_goes_on_pruning(few, make_world, monkeypatch):
+    """A learner prunes again after FORGET_EVERY snapshots."""
+    monkeypatch.setattr(learner, "FORGET_EVERY", 4)
+    world = make_world(learning={"snapshot_interval_s": 0.0})
+    one = world.learner()
+    for _ in range(9):
+        world.judged(1)
+        one.drain()
+    one.close()
+    assert rows(world) == KEPT
+
+
+def test_the_deep_check_needs_no_row(world, make_world):
+    """Every pmf is made again, also of versions whose rows are gone, and a router that starts serves the newest."""
+    before = world.router.verify()
+    verdict = world.router.verify(deep=True)
+    assert verdict.ok
+    assert (verdict.notes, verdict.deep_decisions) == ([], 15)
+    assert verdict.replay_sha256 == before.replay_sha256
+    again = make_world(data_dir=world.settings.data_dir)
+    assert again.route().version == world.router.service.serving.version
+
+
+def test_a_changed_pmf_is_found(world):
+    """A pmf that a version without a row did not give is found."""
+    early, later = world.made[3], world.made[6]
+    assert not {early.version, later.version} & {info.version for info in world.ledger.latest_snapshots(limit=9)}
+    world.write(update(decisions).where(decisions.c.id == early.id).values(version=later.version))
+    verdict = world.router.verify(deep=True)
+    assert verdict.deep_mismatches == 1
+    assert early.id in "\n".join(verdict.notes)
+
+
+@pytest.mark.parametrize("version", ["main-6-0123456789ab", "main-15-0123456789ab", "main-6-invented"])
+def test_an_invented_version_is_found(world, version):
+    """A version that no policy of the ledger gives is found, whether its row could have been pruned or not."""
+    world.write(update(decisions).where(decisions.c.id == world.made[6].id).values(version=version))
+    verdict = world.router.verify(deep=True)
+    assert verdict.deep_mismatches == 1
+    assert version in "\n".join(verdict.notes)
+
+
+def test_archived_decisions_too(world, tmp_path):
+    """What was archived is checked as well, without its versions' rows."""
+    pytest.importorskip("pyarrow")
+    archive(world.database, root=str(tmp_path / "archive"), before=EPOCH + 3, now=EPOCH + 3, size=5)
+    verdict = world.router.verify(deep=True)
+    assert (verdict.ok, verdict.notes, verdict.deep_decisions) == (True, [], 15)
+    assert verdict.archived > 0
+
+
+def test_rebuilt_without_files(world):
+    """With all snapshot files lost the same policy is learned again."""
+    before = world.router.verify().live_sha256
+    world.files.prune([info.version for info in world.ledger.latest_snapshots(limit=9)])
+    world.learn()
+    assert world.router.verify(deep=True).live_sha256 == before
+
+
+def test_thousands_of_rows(make_world, database_url):
+    """Of 5,000 rows the newest 1,000 are left, and the newest of every policy that the ledger had."""
+    world = make_world(database_url=database_url)
+    world.judged(1)
+    world.learn()
+    (newest, *_) = world.ledger.latest_snapshots(limit=1)
+    many = [
+        replace(newest, version=f"main-{seq}-{seq:012d}", last_seq=seq, algorithm="former" if seq < 2000 else "mba")
+        for seq in range(100, 5100)
+    ]
+    with world.database.write() as connection:
+        connection.execute(insert(snapshots), [snapshot_row(info) for info in many])
+    while world.ledger.prune_snapshots():
+        pass
+    kept = world.ledger.latest_snapshots(limit=9999)
+    assert [info.last_seq for info in kept[: ledger.SNAPSHOT_ROWS]] == list(range(5099, 4099, -1))
+    assert {info.last_seq for info in kept[ledger.SNAPSHOT_ROWS :]} <= {1999, 1, 0}
+    assert 1999 in {info.last_seq for info in kept}

@@ -26,7 +26,7 @@ from ragbandit.router.offline.replay import (
     replay,
 )
 from ragbandit.router.offline.replay.dask_engine import DaskEngine
-from ragbandit.router.offline.replay.map_reduce import SerialEngine
+from ragbandit.router.offline.replay.parts.engines import SerialEngine
 from ragbandit.router.offline.reports.page import check_page, write_page
 from ragbandit.router.offline.reports.phrases import headline
 from ragbandit.router.offline.reports.terminal import print_replay

@@ -15,7 +15,7 @@ from ragbandit.router.offline.replay.open_log import OpenLog, open_log
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.prepare import PreparedLog, prepare, replay
 from ragbandit.router.offline.replay.results import ReplayResult
-from ragbandit.router.offline.replay.sources import MemoryLog, Piece, Pieces, memory_log
+from ragbandit.router.offline.replay.sources.pieces import MemoryLog, Piece, Pieces, memory_log
 
 __all__ = [
     "CandidateSpec",

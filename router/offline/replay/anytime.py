@@ -9,9 +9,9 @@ from ragbandit.router.offline.estimation.comparison import corrected
 from ragbandit.router.offline.estimation.confidence_sequences import betting_ips, doubly_robust
 from ragbandit.router.offline.estimation.intervals import Interval
 from ragbandit.router.offline.estimation.reward_models import progressive
-from ragbandit.router.offline.replay.measure import LogSummary
+from ragbandit.router.offline.replay.passes.summary import LogSummary
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.sources import Piece, Pieces
+from ragbandit.router.offline.replay.sources.pieces import Piece, Pieces
 from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector
 from ragbandit.router.types import FeatureRows
 

@@ -12,7 +12,8 @@ from ragbandit.router.offline.estimation.intervals import Interval, cressie_read
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.replay.anytime import Sequences
 from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec
-from ragbandit.router.offline.replay.measure import Accumulators, Columns, LogSummary, RowGroup
+from ragbandit.router.offline.replay.passes.measure import Accumulators, Columns, RowGroup
+from ragbandit.router.offline.replay.passes.summary import LogSummary
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import (
     Arm,

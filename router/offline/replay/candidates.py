@@ -20,7 +20,7 @@ from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log, mixed
 from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.offline.replay.sources import MemoryLog, check_pmf, pmf_columns
+from ragbandit.router.offline.replay.sources.pieces import MemoryLog, check_pmf, pmf_columns
 from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress, Vector
 from ragbandit.router.policies import is_class_path, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply

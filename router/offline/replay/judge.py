@@ -8,11 +8,12 @@ from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator
 from ragbandit.router.offline.replay.anytime import sequences
 from ragbandit.router.offline.replay.assemble import ResultAssembler, arms_of, others_largest
 from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec
-from ragbandit.router.offline.replay.measure import EstimationPlan, LogSummary, Views, measure, summarize, tuned
+from ragbandit.router.offline.replay.passes.measure import EstimationPlan, Views, measure, tuned
+from ragbandit.router.offline.replay.passes.reward_model import Model, RewardModelFit
+from ragbandit.router.offline.replay.passes.summary import LogSummary, summarize
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import ReplayResult, Skipped, instant
-from ragbandit.router.offline.replay.reward_model import Model, RewardModelFit
-from ragbandit.router.offline.replay.sources import Piece, Pieces
+from ragbandit.router.offline.replay.sources.pieces import Piece, Pieces
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.types import ArmName
 

@@ -17,10 +17,10 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import opened
 from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.offline.replay.candidates import CandidateSpec, baselines
-from ragbandit.router.offline.replay.parquet_source import ParquetPieces, can_stream
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Skipped, instant
-from ragbandit.router.offline.replay.sources import MemoryLog, memory_log
+from ragbandit.router.offline.replay.sources.parquet import ParquetPieces, can_stream
+from ragbandit.router.offline.replay.sources.pieces import MemoryLog, memory_log
 from ragbandit.router.offline.types import Progress, Vector, no_progress
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 

@@ -34,12 +34,13 @@ from ragbandit.router.offline.replay.candidates import (
     row_pmf,
 )
 from ragbandit.router.offline.replay.judge import judge
-from ragbandit.router.offline.replay.ledger_source import LedgerPieces
-from ragbandit.router.offline.replay.map_reduce import Engine, SerialEngine, replay_parts
 from ragbandit.router.offline.replay.open_log import OpenLog
+from ragbandit.router.offline.replay.parts.engines import Engine, SerialEngine
+from ragbandit.router.offline.replay.parts.map_reduce import replay_parts
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
-from ragbandit.router.offline.replay.sources import MemoryLog, check_choice, segment_of
+from ragbandit.router.offline.replay.sources.ledger import LedgerPieces
+from ragbandit.router.offline.replay.sources.pieces import MemoryLog, check_choice, segment_of
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy

@@ -301,7 +301,7 @@ def test_every_format_says_the_same(run):
 @pytest.mark.parametrize("model", ["ridge", "mean", "mrdr"])
 def test_streamed_says_what_rows_say(run, monkeypatch, features, model):
     """A Parquet file that is read in pieces gives the numbers of its rows in memory to 1e-9."""
-    monkeypatch.setattr("ragbandit.router.offline.replay.parquet_source.PIECE", 37)
+    monkeypatch.setattr("ragbandit.router.offline.replay.sources.parquet.PIECE", 37)
     rows = candidate_rows(200)
     for number, row in enumerate(rows):
         decision, reward = row.decision, row.reward
@@ -318,7 +318,7 @@ def test_streamed_says_what_rows_say(run, monkeypatch, features, model):
     more = ("--segment", "device", "--segment", "version", "--segment", "deep", "--lambda", "0.1", "--json")
     streamed = found(run(*words, *more))
     monkeypatch.setattr(
-        "ragbandit.router.offline.replay.parquet_source.ParquetPieces.__iter__",
+        "ragbandit.router.offline.replay.sources.parquet.ParquetPieces.__iter__",
         lambda _: pytest.fail("this is the other path"),
     )
     whole = found(run(*words, *more, "--skip-bad"))

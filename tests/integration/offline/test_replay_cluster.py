@@ -15,8 +15,9 @@ from ragbandit.router.cli.offline.replay import add_replay_verb
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import map_reduce, open_log, replay
+from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.offline.replay.dask_engine import DaskEngine
+from ragbandit.router.offline.replay.parts import jobs
 from tests.support.replay_logs import close, lived_rows
 
 pytest.importorskip("distributed")
@@ -64,7 +65,7 @@ class Slow:
         return self.engine.reduce(slowly(work), jobs, merge=merge, told=told)
 
 
-@pytest.mark.parametrize("lost_in", [map_reduce.summarize_part, map_reduce.measure_part])
+@pytest.mark.parametrize("lost_in", [jobs.summarize_part, jobs.measure_part])
 def test_a_lost_worker_changes_nothing(engine, log, lost_in):
     """Two workers give every bit of one process; so they do when one is killed while a pass runs."""
     expected = replay(log, candidates=CANDIDATES)

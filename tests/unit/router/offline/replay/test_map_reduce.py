@@ -8,8 +8,9 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import Plan, map_reduce, memory_log, open_log, replay
+from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
 from ragbandit.router.offline.replay.candidates import CandidateSpec
+from ragbandit.router.offline.replay.parts import map_reduce
 from tests.support.replay_logs import ARMS, close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform", "column:better"]
@@ -56,7 +57,7 @@ def cut(folder, *edges, rows=None):
 def test_eight_parts_are_the_whole(whole, tmp_path, plan, monkeypatch):
     """Eight parts in small pieces give every bit of the one file, by any estimator, model, baseline and segment."""
     expected = replay(whole, candidates=CANDIDATES, plan=Plan(**plan))
-    monkeypatch.setattr("ragbandit.router.offline.replay.parquet_source.PIECE", 29)
+    monkeypatch.setattr("ragbandit.router.offline.replay.sources.parquet.PIECE", 29)
     parts = cut(tmp_path / "parts", 1, 3, 100, 150, 151, 300, 390)
     close(replace(replay(parts, candidates=CANDIDATES, plan=Plan(**plan)), log=expected.log), expected, within=0.0)
 

@@ -13,7 +13,7 @@ from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline import replay as package
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import MemoryLog, OpenLog, memory_log, parse_candidates
-from ragbandit.router.offline.replay.parquet_source import ParquetPieces
+from ragbandit.router.offline.replay.sources.parquet import ParquetPieces
 from tests.support.replay_logs import close, lived_rows
 
 DOC = Path(__file__).parents[5] / "docs" / "replay.md"
@@ -23,7 +23,7 @@ DOC = Path(__file__).parents[5] / "docs" / "replay.md"
 def parquet(tmp_path, monkeypatch):
     """A Parquet log of 200 rows, read in pieces of 37, in the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ragbandit.router.offline.replay.parquet_source.PIECE", 37)
+    monkeypatch.setattr("ragbandit.router.offline.replay.sources.parquet.PIECE", 37)
     write_rows("log.parquet", lived_rows(200))
     return tmp_path / "log.parquet"
 

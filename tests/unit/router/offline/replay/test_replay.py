@@ -9,7 +9,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.replay import Plan, judge, memory_log, parse_candidates, prepare
-from ragbandit.router.offline.replay.sources import Piece
+from ragbandit.router.offline.replay.sources.pieces import Piece
 from ragbandit.router.policies import make_policy
 from tests.support.log_rows import with_extra
 from tests.support.replay_logs import close, judged, lived_rows, rows_from

@@ -16,7 +16,7 @@ from ragbandit.router.offline.logs.parquet_arrays import LogOverview, read_log_w
 from ragbandit.router.offline.logs.records import Defaults
 from ragbandit.router.offline.replay.candidates import CandidateSpec, array_pmf
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.sources import PIECE, UNMIXED, Piece, check_choice
+from ragbandit.router.offline.replay.sources.pieces import PIECE, UNMIXED, Piece, check_choice
 from ragbandit.router.offline.types import Keys
 from ragbandit.router.types import FeatureRows
 

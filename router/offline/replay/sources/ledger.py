@@ -8,9 +8,9 @@ import numpy as np
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs.ledger_arrays import LedgerReader
 from ragbandit.router.offline.replay.candidates import CandidateSpec, array_pmf
-from ragbandit.router.offline.replay.parquet_source import ahead
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.sources import PIECE, UNMIXED, Piece
+from ragbandit.router.offline.replay.sources.parquet import ahead
+from ragbandit.router.offline.replay.sources.pieces import PIECE, UNMIXED, Piece
 from ragbandit.router.offline.types import Keys
 from ragbandit.router.types import ArmName
 

@@ -19,7 +19,7 @@ from ragbandit.router.offline.estimation.reward_models import (
     regressor_named,
 )
 from ragbandit.router.offline.replay.plan import RIDGES, Plan
-from ragbandit.router.offline.replay.sources import Pieces
+from ragbandit.router.offline.replay.sources.pieces import Pieces
 from ragbandit.router.offline.types import Matrix
 from ragbandit.router.types import FeatureRows
 

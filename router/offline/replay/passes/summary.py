@@ -1,0 +1,109 @@
+"""The first pass over the pieces of a log: its summary; the reward model is fitted as it goes."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ragbandit.router.offline.estimation.bandit_log import Log
+from ragbandit.router.offline.estimation.diagnostics import ArmTally, WeightTally
+from ragbandit.router.offline.replay.sources.pieces import Piece, Pieces
+from ragbandit.router.offline.types import Matrix, Progress, Vector
+
+__all__ = ["LogSummary", "summarize", "weight_of"]
+
+
+@dataclass(kw_only=True)
+class LogSummary:
+    """Summary statistics of a log, from the first pass."""
+
+    rows: int = 0
+    #: of the rows that have a time
+    begin: float = np.inf
+    end: float = -np.inf
+    minimum: float = np.inf
+    maximum: float = -np.inf
+    #: least and largest reward, quality and cost, shape (3, 2)
+    ranges: Matrix = field(default_factory=lambda: np.array([[np.inf, -np.inf]] * 3))
+    arms: ArmTally = field(default_factory=ArmTally)
+    weights: list[WeightTally] = field(default_factory=list)
+    defaulted: int = 0
+    late: int = 0
+    raw: int = 0
+    #: field -> value -> rows
+    fields: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, piece: Piece) -> None:
+        """Take in a piece."""
+        log = piece.log
+        self.rows += len(log)
+        self.begin, self.end = stretched(self.begin, self.end, log.made_at)
+        self.minimum, self.maximum = min(self.minimum, log.minimum), max(self.maximum, log.maximum)
+        for place, amounts in enumerate((log.reward, log.quality, log.cost)):
+            low, high = self.ranges[place]
+            self.ranges[place] = min(low, float(amounts.min())), max(high, float(amounts.max()))
+        self.arms.add(log)
+        for tally, pmf in zip(self.weights, piece.candidates, strict=True):
+            tally.add(log, candidate=pmf, weight=weight_of(log, pmf))
+        self.defaulted += int(log.defaulted.sum())
+        self.late += int(log.late.sum())
+        self.raw += int(log.raw.sum())
+        for name, values in log.fields.items():
+            self.fields.setdefault(name, Counter()).update(values.tolist())
+
+    def merged(self, other: "LogSummary") -> "LogSummary":
+        """The summary of both sets of rows."""
+        low, high = np.minimum(self.ranges, other.ranges)[:, 0], np.maximum(self.ranges, other.ranges)[:, 1]
+        return LogSummary(
+            rows=self.rows + other.rows,
+            begin=min(self.begin, other.begin),
+            end=max(self.end, other.end),
+            minimum=min(self.minimum, other.minimum),
+            maximum=max(self.maximum, other.maximum),
+            ranges=np.stack([low, high], axis=1),
+            arms=self.arms.merged(other.arms),
+            weights=[mine.merged(theirs) for mine, theirs in zip(self.weights, other.weights, strict=True)],
+            defaulted=self.defaulted + other.defaulted,
+            late=self.late + other.late,
+            raw=self.raw + other.raw,
+            fields={
+                name: self.fields.get(name, Counter()) + other.fields.get(name, Counter())
+                for name in dict.fromkeys([*self.fields, *other.fields])
+            },
+        )
+
+    def bounds(self, target: int) -> tuple[float, float]:
+        """Range of the reward (as declared), the quality ([0, 1] and what was seen) or cost (0 to what was seen)."""
+        low, high = self.ranges[target]
+        if target == 0:
+            return min(self.minimum, low), max(self.maximum, high)
+        return (min(0.0, low), max(1.0, high)) if target == 1 else (min(0.0, low), high)
+
+
+def stretched(begin: float, end: float, made_at: Vector) -> tuple[float, float]:
+    """The stretch of time with these rows; 0 is how a log says that it does not know the time."""
+    known = made_at[made_at != 0.0]
+    return min(begin, float(known.min(initial=np.inf))), max(end, float(known.max(initial=-np.inf)))
+
+
+def weight_of(log: Log, pmf: Matrix) -> Vector:
+    """Candidate / logged of the drawn arms, shape (n,)."""
+    return np.asarray(np.take_along_axis(pmf, log.action[:, None], axis=1)[:, 0] / log.propensity)
+
+
+def summarize(
+    pieces: Pieces,
+    *,
+    candidates: int,
+    clip: float,
+    learn: Callable[[Log, Sequence[Matrix]], None],
+    progress: Progress,
+) -> LogSummary:
+    """The first pass; learn: fits the reward model as it goes."""
+    found = LogSummary(weights=[WeightTally(clip=clip) for _ in range(candidates)])
+    for piece in pieces:
+        found.add(piece)
+        learn(piece.log, piece.candidates)
+        progress("rows summarized", found.rows, 0)
+    return found

@@ -18,7 +18,7 @@ from benchmarks.figures import Figure, print_figures, timed
 from ragbandit.router.api.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback, made_outcome

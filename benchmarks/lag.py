@@ -17,7 +17,8 @@ import yaml
 from benchmarks.figures import Figure, percentiles, print_figures
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.queue import MemoryJobs, RedisJobs, connect
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
 

@@ -26,7 +26,7 @@ from examples.handbook.command import HERE, ROOT, Row, environment_of, ragbandit
 from examples.handbook.side_by_side import LEGEND, ended, main_table, print_wide, sampled
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import GeneratorSettings
-from ragbandit.workers.evaluation.command import parse_arms
+from ragbandit.workers.evaluation.arms import parse_arms
 
 SHARED: Final = ROOT.parent / "shared" / "data" / "qa"
 DATA: Final = ROOT / ".ragbandit" / "strategies"

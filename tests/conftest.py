@@ -25,7 +25,8 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.queue import MemoryJobs, connect
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.jobs.queue import connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.lessons import policy_of

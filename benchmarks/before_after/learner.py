@@ -11,7 +11,7 @@ import numpy as np
 
 from ragbandit import Router
 from ragbandit.router.config.settings import LearningSettings, Settings
-from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.examples import made_features, made_query, made_updates

@@ -98,8 +98,9 @@ class LocalGenerator(Generator):
         self.context_tokens = _context(self._model, asked=context_tokens, window=shape.window, name=name)
 
     def _make_engine(self, *, threads: int | None, prefix_bytes: int) -> tuple["Engine", "KeyShape"]:
-        from ragbandit.strategies.generators.continuous_batching import Engine, scheduler_config
+        from ragbandit.strategies.generators.continuous_batching import Engine
         from ragbandit.strategies.generators.kv_cache import Prefixes, RowCache, check_rows, key_shape
+        from ragbandit.strategies.generators.scheduler_config import scheduler_config
 
         shape = key_shape(self._model)
         check_rows(self._model, shape=shape)

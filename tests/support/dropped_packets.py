@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import StoreError
-from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
 from tests.support.tcp_proxy import TcpProxy
 

@@ -9,7 +9,7 @@ import httpx
 
 from ragbandit.router.api.app import create_app
 from ragbandit.router.api.http_server.server import make_server
-from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_outcome
 

@@ -1,15 +1,13 @@
 """`ragbandit evaluate`: run arms on labelled questions, keep every answer, judge them, write the routing table."""
 
 import asyncio
-import difflib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -19,17 +17,17 @@ from ragbandit.router.cli.progress import bars
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.serving.validation import capped
 from ragbandit.router.storage.files.json_lines import new_lines
-from ragbandit.router.types import Budget, DecisionId, Query
-from ragbandit.strategies.base import Generator, Need, Retriever
-from ragbandit.strategies.registry import known_arms, make_arms
+from ragbandit.router.types import Budget
+from ragbandit.strategies.base import Generator
 from ragbandit.strategies.run import Strategy
-from ragbandit.strategies.runner import made_by, run_strategy
-from ragbandit.workers.evaluation.answers import Answers, StoredAnswer, key_of
+from ragbandit.workers.evaluation.answers import Answers, StoredAnswer
+from ragbandit.workers.evaluation.arms import parse_arms
+from ragbandit.workers.evaluation.bench import Bench
 from ragbandit.workers.evaluation.judging import (
     CRUD,
     FAMILY_NAMES,
@@ -47,16 +45,13 @@ from ragbandit.workers.evaluation.questions import read_questions
 from ragbandit.workers.evaluation.quiz import quizzed_answers
 from ragbandit.workers.evaluation.ragquesteval import Judge, chinese_words, judge_templates
 from ragbandit.workers.evaluation.report import show
-from ragbandit.workers.wiring.arms import arm_params
-from ragbandit.workers.wiring.generators import generator_version, make_generator, offered
+from ragbandit.workers.wiring.generators import generator_version, make_generator
 from ragbandit.workers.wiring.retrievers import index_folder, make_retriever
 
-__all__ = ["Bench", "Work", "add_evaluate_verb", "parse_arms"]
+__all__ = ["add_evaluate_verb"]
 
 #: the shell's code for a command that ctrl-C ended
 INTERRUPTED = 130
-#: the word for every arm
-ALL = "all"
 #: so many failures without an answer before them, and the arm is named while the others go on
 EARLY = 5
 
@@ -175,119 +170,6 @@ def _indexed(corpus: Path, *, settings: Settings) -> str:
     if not folder.exists():
         build_index(read_corpus(corpus), folder)
     return name
-
-
-def parse_arms(asked: Sequence[str], *, settings: Settings) -> tuple[dict[str, Strategy], dict[str, str]]:
-    """The arms to run, and of "all" those that cannot be run with the reason, both by name.
-
-    An arm of the configuration has its params from there, another one has its defaults. "all" is every arm of
-    ours, of installed packages and of the configuration. Raises ConfigError for an arm that is named and cannot be
-    run, beside "all" too, and InvalidInput for one that nobody knows.
-    """
-    names = list(dict.fromkeys(name.strip() for words in asked for name in words.split(",") if name.strip()))
-    known: dict[str, dict[str, object]] = {name: {} for name in known_arms()} | arm_params(settings)
-    _check_known(names, known=known, settings=settings)
-    capabilities = offered(settings.generator)
-    named = {name: known[name] for name in names if name != ALL}
-    made = make_arms(named, capabilities=capabilities) if named else {}
-    arms = {str(name): arm for name, arm in made.items()}
-    lacking: dict[str, str] = {}
-    for name, params in known.items() if ALL in names else ():
-        if name in arms:
-            continue
-        try:
-            arm = next(iter(make_arms({name: params}, capabilities=frozenset(get_args(Need))).values()))
-        except ConfigError as error:
-            lacking[name] = str(error)
-            continue
-        if unmet := sorted(arm.needs - capabilities):
-            lacking[name] = f"the generator lacks {', '.join(unmet)}"
-        else:
-            arms[name] = arm
-    return arms, lacking
-
-
-def _check_known(names: Sequence[str], *, known: Iterable[str], settings: Settings) -> None:
-    """Raises InvalidInput with what is known, names like the unknown one first."""
-    every = [*sorted(known), ALL]
-    if not names:
-        raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(every)}")
-    for name in names:
-        if name in every:
-            continue
-        if name in settings.arms:
-            raise InvalidInput(f"{name!r} is run by its caller", field="strategy", remedy="name an arm of our workers")
-        close = difflib.get_close_matches(name, every)
-        first = [*close, *(one for one in every if one not in close)]
-        raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=f"known: {', '.join(first)}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """One arm on one question."""
-
-    key: str
-    arm: str
-    question: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bench:
-    """Resources that the arms are run with."""
-
-    arms: Mapping[str, Strategy]
-    retriever: Retriever
-    generator: Generator
-    #: of the generator, see ragbandit.workers.wiring.generators.generator_version
-    version: str
-    #: caps on every answer
-    budget: Budget
-
-    def work(self, asked: Sequence[LabelledQuestion]) -> list[Work]:
-        """Every arm on every question, question by question: what is cut short has whole questions, but for one."""
-        parts = {"budget": self.budget, "retriever": self.retriever, "generator": self.generator}
-        making = {name: made_by(arm, **parts) for name, arm in self.arms.items()}  # type: ignore[arg-type]
-        return [
-            Work(
-                key=key_of(row.question, arm=name, made_by=making[name], version=self.version),
-                arm=name,
-                question=row.question,
-            )
-            for row in asked
-            for name in self.arms
-        ]
-
-    async def answer(
-        self, work: Iterable[Work], *, answers: Answers, concurrency: int, done: Callable[[StoredAnswer], None]
-    ) -> None:
-        """Do the work, at most `concurrency` at a time, and keep each answer as it comes. A failing arm is an answer.
-
-        What is under way when this is cancelled is lost, and nothing else. Closes generator and retriever.
-        """
-        left = iter(work)
-
-        async def take() -> None:
-            for each in left:
-                query = Query(id=DecisionId(each.key), text=each.question)
-                outcome = await run_strategy(
-                    self.arms[each.arm],
-                    query=query,
-                    budget=self.budget,
-                    retriever=self.retriever,
-                    generator=self.generator,
-                )
-                answers.add(outcome, key=each.key, arm=each.arm, question=each.question)
-                done(answers[each.key])
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(concurrency):
-                    group.create_task(take())
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from several
-        finally:
-            await self.generator.close()
-            await self.retriever.close()
 
 
 def _run(

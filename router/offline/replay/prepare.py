@@ -83,25 +83,9 @@ def replay(
     plan = replace(plan, floor=settings.policy.floor if plan.floor is None else plan.floor)
     specs = None if candidates is None else _specs(candidates)
     if isinstance(log, OpenLog):
-        parts = log.parts()
-        if parts is not None:
-            return replay_parts(
-                parts,
-                candidates=specs,
-                plan=plan,
-                defaults=log.defaults,
-                mixed_arms=log.mixed_arms,
-                since=log.since,
-                log=log.described,
-                engine=engine or SerialEngine(),
-                notes=notes,
-                progress=progress,
-            )
-        path = log.parquet(specs or ())
-        if path is not None:
-            return _replay_pieces(log, path, specs=specs, plan=plan, notes=notes, progress=progress)
-        if log.streams_ledger(specs or ()):
-            return _replay_ledger(log, specs=specs, plan=plan, notes=notes, progress=progress)
+        result = _replay_in_pieces(log, specs=specs, plan=plan, engine=engine, notes=notes, progress=progress)
+        if result is not None:
+            return result
         log = log.read(progress)
     specs = baselines(log.log.arms) if specs is None else specs
     ready = prepare(log, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
@@ -119,6 +103,38 @@ def replay(
     return _with_rejection(result, log=ready.log, progressive=ready.progressive, plan=plan)
 
 
+def _replay_in_pieces(
+    log: OpenLog,
+    *,
+    specs: list[CandidateSpec] | None,
+    plan: Plan,
+    engine: Engine | None,
+    notes: Sequence[str],
+    progress: Progress,
+) -> ReplayResult | None:
+    """The result of a log that need not fit in memory; None for one that must be read whole."""
+    parts = log.parts()
+    if parts is not None:
+        return replay_parts(
+            parts,
+            candidates=specs,
+            plan=plan,
+            defaults=log.defaults,
+            mixed_arms=log.mixed_arms,
+            since=log.since,
+            log=log.described,
+            engine=engine or SerialEngine(),
+            notes=notes,
+            progress=progress,
+        )
+    path = log.parquet(specs or ())
+    if path is not None:
+        return _replay_parquet(log, path, specs=specs, plan=plan, notes=notes, progress=progress)
+    if log.streams_ledger(specs or ()):
+        return _replay_ledger(log, specs=specs, plan=plan, notes=notes, progress=progress)
+    return None
+
+
 def _specs(candidates: Sequence[str | CandidateSpec]) -> list[CandidateSpec]:
     """Names parsed, specs as they are. Raises InvalidInput for a name that is given twice."""
     parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
@@ -126,7 +142,7 @@ def _specs(candidates: Sequence[str | CandidateSpec]) -> list[CandidateSpec]:
     return [parsed.get(spec.name, spec) for spec in parse_candidates(names)]
 
 
-def _replay_pieces(
+def _replay_parquet(
     log: OpenLog,
     path: Path,
     *,

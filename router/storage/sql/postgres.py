@@ -8,6 +8,7 @@ session that works, or waits for a lock, is waited for; one that has nothing to 
 
 import math
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 import psycopg
@@ -54,7 +55,7 @@ UNION ALL SELECT NULL, NULL, pg_backend_pid(), NULL
 """
 
 
-class _Timed(psycopg.Connection[Any]):
+class _Timed(psycopg.Connection[Any], ABC):
     """A connection that calls `_silent` while it waits and the server says nothing."""
 
     def wait(self, gen: PQGen[Any], *args: Any, **kwargs: Any) -> Any:
@@ -75,9 +76,9 @@ class _Timed(psycopg.Connection[Any]):
         except StopIteration as done:
             return done.value
 
+    @abstractmethod
     def _silent(self, seconds: float) -> None:
         """Raise OperationalError where it makes no sense to wait on."""
-        raise NotImplementedError
 
     def _give_up(self, reason: str) -> None:
         self.pgconn.finish()

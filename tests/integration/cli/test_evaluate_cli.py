@@ -27,7 +27,8 @@ from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.workers.evaluation.answers import Answers
-from ragbandit.workers.evaluation.command import Bench, add_evaluate_verb
+from ragbandit.workers.evaluation.bench import Bench
+from ragbandit.workers.evaluation.command import add_evaluate_verb
 from ragbandit.workers.evaluation.judging import LabelledQuestion
 from tests.conftest import World
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators import kv_cache as row_cache
-from ragbandit.strategies.generators.continuous_batching import scheduler_config
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.sampling import SampledTokens, pieces, sample_next
+from ragbandit.strategies.generators.scheduler_config import scheduler_config
 from tests.support.tiny_models import tiny_writer
 
 #: as on a processor, and as on a graphics card with little memory, in small

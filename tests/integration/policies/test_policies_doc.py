@@ -13,7 +13,7 @@ import yaml
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import PolicySettings, Settings
-from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.policies import GROUP, POLICIES, make_policy
 from ragbandit.router.policies.base import TableTrained, counted_state, pmf_of_one
 from ragbandit.router.policies.checks import check_policy

@@ -11,7 +11,7 @@ from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.encoders.half_precision import half_hash, rounded
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import Conflict
-from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.offline.logs import read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.storage.sql.tables import decisions

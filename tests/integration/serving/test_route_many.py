@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from ragbandit.router.errors import Conflict, InvalidInput, Overloaded
-from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.types import Decision, Query
 

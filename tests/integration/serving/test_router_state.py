@@ -8,7 +8,7 @@ from ragbandit import Router
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.setup.bootstrap import open_database
 
 

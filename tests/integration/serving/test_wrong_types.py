@@ -5,7 +5,7 @@ import pytest
 from ragbandit import Client, Router
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput, NotFound
-from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.validation import unrun_outcome
 from ragbandit.router.types import Budget, Query
 

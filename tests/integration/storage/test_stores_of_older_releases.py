@@ -10,7 +10,7 @@ import pytest
 
 from ragbandit import Router
 from ragbandit.router.config.loading import load
-from ragbandit.router.jobs.queue import MemoryJobs
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from tests.support.tar_files import unpack
 
 ROOT = Path(__file__).parents[3]

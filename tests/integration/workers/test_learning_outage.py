@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import event
 
-from ragbandit.router.jobs.queue import LEARN_QUEUE, MemoryJobs, RedisJobs
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.jobs.queue import LEARN_QUEUE, RedisJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.workers import housekeeping, store_outage, tasks

@@ -12,7 +12,7 @@ from ragbandit.router.plugins import installed
 from ragbandit.strategies.arms.single_step import SingleStep
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import ARMS, GROUP, known_arms, make_arms
-from ragbandit.workers.evaluation.command import parse_arms
+from ragbandit.workers.evaluation.arms import parse_arms
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
 EVERYTHING = frozenset(get_args(Need))

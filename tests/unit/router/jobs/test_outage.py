@@ -6,9 +6,9 @@ import time
 import pytest
 
 from ragbandit.router.jobs import outage as module
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.outage import Outage
-from ragbandit.router.jobs.queue import MemoryJobs
 
 
 def lines(caplog):

@@ -1,0 +1,93 @@
+"""Jobs in memory: a queue that only remembers what it was asked."""
+
+import time
+from collections.abc import Callable, Iterable
+
+from ragbandit.router.errors import QueueError
+from ragbandit.router.jobs.outage import Outage
+from ragbandit.router.jobs.queue import Subscription
+from ragbandit.router.types import DecisionId, PolicyLabel
+
+__all__ = ["MemoryJobs"]
+
+
+class MemoryJobs:
+    """A queue in this process that only remembers what it was asked: for tests and for use without Redis."""
+
+    def __init__(self) -> None:
+        self.outage = Outage()
+        self.notified: list[PolicyLabel] = []
+        self.enqueued: list[DecisionId] = []
+        self.moved_to_front: list[DecisionId] = []
+        self.published: list[str] = []
+        #: True: every call raises QueueError, as with Redis down
+        self.broken = False
+
+    def enqueue_learn(self, label: PolicyLabel) -> None:
+        """Remember the label."""
+        self._check()
+        self.notified.append(label)
+
+    def learner_fault(self, label: PolicyLabel) -> str | None:
+        """None: there is no learner to say anything."""
+        del label
+        self._check()
+        return None
+
+    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float, missing: bool = False) -> None:
+        """Remember the decision."""
+        del timeout_s, missing
+        self._check()
+        self.enqueued.append(decision_id)
+
+    def move_to_front(self, decision_id: DecisionId) -> None:
+        """Remember the decision."""
+        self._check()
+        self.moved_to_front.append(decision_id)
+
+    def missing(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
+        """Those that were never enqueued."""
+        self._check()
+        return [i for i in ids if i not in self.enqueued]
+
+    def publish(self, notification: str) -> None:
+        """Remember the line."""
+        self._check()
+        self.published.append(notification)
+
+    def listen(self, handle: Callable[[str], None]) -> Subscription:
+        """Nothing ever arrives: whoever uses it polls."""
+        del handle
+        return _Silence()
+
+    def depth(self) -> dict[str, int]:
+        """The jobs enqueued so far."""
+        self._check()
+        return {"answer": len(self.enqueued), "learn": len(self.notified)}
+
+    def refused(self) -> int:
+        """None: nobody else reaches this queue."""
+        self._check()
+        return 0
+
+    def ping(self) -> None:
+        """Nothing to reach."""
+        self._check()
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _check(self) -> None:
+        began = time.monotonic()
+        if self.broken:
+            error = QueueError("the queue is down (MemoryJobs.broken)")
+            self.outage.failed(error)
+            raise error
+        self.outage.reached(began=began)
+
+
+class _Silence:
+    """The subscription of MemoryJobs."""
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -2,8 +2,6 @@
 
 import http.client
 import json
-import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.figures import Figure, print_figures, timed
+from benchmarks.service_process import environment, free_port
 from ragbandit.router.api.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
@@ -83,13 +82,10 @@ def _http(settings: Settings, config: Path, ids: Sequence[str]) -> tuple[float, 
     """
     redis = RedisServer(settings)
     redis.start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAGBANDIT_")}
-    environment["RAGBANDIT_SERVER__PORT"] = str(port)
+    port = free_port()
+    environ = environment() | {"RAGBANDIT_SERVER__PORT": str(port)}
     command = [sys.executable, "-m", "ragbandit", "serve", "--config", str(config)]
-    service = subprocess.Popen(command, env=environment)
+    service = subprocess.Popen(command, env=environ)
     try:
         with Client(f"http://127.0.0.1:{port}") as client:
             while not client.ready():

@@ -4,7 +4,6 @@ Baseline: the same system without notifications, so that the learner and the rou
 database. It is what happens while Redis is down.
 """
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import numpy as np
 import yaml
 
 from benchmarks.figures import Figure, percentiles, print_figures
+from benchmarks.service_process import environment
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
@@ -34,9 +34,8 @@ def main() -> None:
         redis = RedisServer(settings)
         redis.start()
         command = [sys.executable, "-m", "ragbandit", "worker", "--queue", "learn", "--config", str(config)]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("RAGBANDIT_")}
         with Path(folder, "learn.log").open("wb") as output:
-            learner = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+            learner = subprocess.Popen(command, stdout=output, stderr=output, env=environment())
         try:
             heard = _lags(settings, polling=False, count=COUNT)
             alone = _lags(settings, polling=True, count=COUNT_POLLING)

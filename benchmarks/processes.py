@@ -9,11 +9,6 @@ each has a core of its own, and the client and the database have theirs; elsewhe
 import argparse
 import asyncio
 import importlib
-import os
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +16,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.before_after.http_route import await_ready, cpu_s, drive
+from benchmarks.before_after.http_route import drive
 from benchmarks.figures import machine
+from benchmarks.service_process import cpu_s, served
 
 SECONDS = 5.0
 #: callers, and questions in a request; None: /v1/route
@@ -52,34 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _measured(processes: int, *, url: str | None) -> list[tuple[str, str, str, str]]:
     """A row for each load."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        settings = {
-            "DATA_DIR": folder,
-            "ENCODER__MODEL": "hashing",
-            "SERVER__PORT": str(port),
-            "SERVER__PROCESSES": str(processes),
-            "SERVER__MAX_WAIT_S": "60",
-            "SERVER__MAX_WAITING": "100000",
-            "SERVER__TENANT_BYTES_PER_S": "1000000000",
-        }
-        environ = os.environ | {f"RAGBANDIT_{name}": value for name, value in settings.items()}
-        if url is not None:
-            environ["DATABASE_URL"] = url
-        command = [sys.executable, "-m", "ragbandit"]
-        subprocess.run([*command, "migrate"], env=environ, stdout=subprocess.DEVNULL, check=True)
-        server = subprocess.Popen(
-            [*command, "serve"], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            await_ready(port, server)
-            asyncio.run(drive(port, callers=8, seconds=1.0))
-            return [_row(port, server.pid, callers=callers, batch=batch) for callers, batch in LOADS]
-        finally:
-            server.terminate()
-            server.wait(30)
+    bounds = {"max_wait_s": 60.0, "max_waiting": 100_000, "tenant_bytes_per_s": 1_000_000_000}
+    with served({"server": {"processes": processes, **bounds}}, database=url) as service:
+        asyncio.run(drive(service.port, callers=8, seconds=1.0))
+        return [_row(service.port, service.pid, callers=callers, batch=batch) for callers, batch in LOADS]
 
 
 def _row(port: int, pid: int, *, callers: int, batch: int | None) -> tuple[str, str, str, str]:

@@ -35,6 +35,8 @@ LIMIT_S = 1800
 #: the working folder comes first on the path, so the tree that is measured is the one that is imported
 _RUN = """
 import importlib, json, runpy, sys
+import benchmarks
+benchmarks.__path__.append(sys.argv[3])  # what the measurements share and an earlier revision does not have
 text = open(sys.argv[1], encoding="utf-8").read()
 for here, there in json.loads(sys.argv[2]).items():
     if here in text:
@@ -68,7 +70,7 @@ def checked_out(revision: str) -> Iterator[Path]:
 def run_in(tree: Path, name: str) -> dict[str, float]:
     """The figures of one run of a measurement in this tree. Raises RuntimeError with its last lines if it failed."""
     done = subprocess.run(
-        [sys.executable, "-c", _RUN, str(HERE / f"{name}.py"), json.dumps(MOVED)],
+        [sys.executable, "-c", _RUN, str(HERE / f"{name}.py"), json.dumps(MOVED), str(HERE.parent)],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree), "HF_HUB_OFFLINE": "1", "GOMP_SPINCOUNT": "1000"},
         capture_output=True,

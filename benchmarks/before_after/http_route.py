@@ -7,63 +7,30 @@ Where there is /v1/route/batch, a request with 100 questions is measured too.
 
 import asyncio
 import json
-import os
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 
-__all__ = ["await_ready", "cpu_s", "drive", "measure"]
+from benchmarks.service_process import ServiceProcess, cpu_s, served
+
+__all__ = ["drive", "measure"]
 
 SECONDS = 4.0
 BATCH = 100
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def measure() -> dict[str, float]:
     """Milliseconds of processor time per request."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        environ = {
-            **os.environ,
-            "RAGBANDIT_DATA_DIR": folder,
-            "RAGBANDIT_ENCODER__MODEL": "hashing",
-            "RAGBANDIT_SERVER__PORT": str(port),
-        }
-        command = "from ragbandit.workers.cli import main; main()"
-        server = subprocess.Popen([sys.executable, "-c", command, "serve"], env=environ, stdout=subprocess.DEVNULL)
-        try:
-            await_ready(port, server)
-            asyncio.run(drive(port, callers=4, seconds=1.0))
-            found = {}
-            for callers in (1, 16, 64):
-                found[f"one question a request, {callers} callers, per question [ms of CPU]"] = _cost(
-                    port, server.pid, callers=callers
-                )
-            if _has_batch(port):
-                per_item = _cost(port, server.pid, callers=4, batch=BATCH) / BATCH
-                found[f"{BATCH} questions a request, 4 callers, per question [ms of CPU]"] = per_item
-        finally:
-            server.terminate()
-            server.wait(20)
+    found = {}
+    with served({}) as service:
+        asyncio.run(drive(service.port, callers=4, seconds=1.0))
+        for callers in (1, 16, 64):
+            cost = _cost(service, callers=callers)
+            found[f"one question a request, {callers} callers, per question [ms of CPU]"] = cost
+        if _has_batch(service.port):
+            cost = _cost(service, callers=4, batch=BATCH) / BATCH
+            found[f"{BATCH} questions a request, 4 callers, per question [ms of CPU]"] = cost
     return found
-
-
-def await_ready(port: int, server: "subprocess.Popen[bytes]") -> None:
-    """Until the service answers. Raises RuntimeError."""
-    give_up = time.monotonic() + 60
-    while server.poll() is None and time.monotonic() < give_up:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).read()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise RuntimeError("serve did not start")
 
 
 def _has_batch(port: int) -> bool:
@@ -76,18 +43,11 @@ def _has_batch(port: int) -> bool:
     return True
 
 
-def cpu_s(pid: int) -> float:
-    """Processor time that a process has used, seconds."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-        fields = stat.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def _cost(port: int, pid: int, *, callers: int, batch: int | None = None) -> float:
+def _cost(service: ServiceProcess, *, callers: int, batch: int | None = None) -> float:
     """Milliseconds of the server's processor time per request."""
-    began = cpu_s(pid)
-    done = asyncio.run(drive(port, callers=callers, seconds=SECONDS, batch=batch))
-    return (cpu_s(pid) - began) / done * 1000
+    began = cpu_s(service.pid)
+    done = asyncio.run(drive(service.port, callers=callers, seconds=SECONDS, batch=batch))
+    return (cpu_s(service.pid) - began) / done * 1000
 
 
 async def drive(port: int, *, callers: int, seconds: float, batch: int | None = None) -> int:

@@ -14,12 +14,9 @@ import asyncio
 import json
 import os
 import resource
-import signal
-import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -28,6 +25,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+if __name__ != "__main__":  # the load generator is this file as a script, in trees of earlier revisions too
+    from benchmarks.service_process import ServiceProcess, cpu_s, served
 
 __all__ = ["measure"]
 
@@ -38,6 +38,7 @@ _SERVICES: dict[str, tuple[str | None, tuple[int, ...]]] = {
     "busy policy": ("overload_policy:Busy", (2, 5, 10)),
     "hashing": (None, (2,)),
 }
+_SETTINGS: dict[str, Any] = {"encoder": {"model": "hashing", "dimension": 256}}
 _POLICY = """
 import hashlib, time
 from ragbandit.router.policies.fixed import Uniform
@@ -74,23 +75,25 @@ def measure() -> dict[str, float]:
         if os.environ.get("ONLY", name) != name:
             continue
         for times in (1, *multiples):
-            with served({} if policy is None else {"policy": {"name": policy}}) as (port, process, database):
-                capacity = load(port, rate=0.0, seconds=CLOSED_S)["in time"] / CLOSED_S
+            settings = _SETTINGS if policy is None else {**_SETTINGS, "policy": {"name": policy}}
+            with served(settings, files={"overload_policy.py": _POLICY}) as service:
+                capacity = load(service.port, rate=0.0, seconds=CLOSED_S)["in time"] / CLOSED_S
                 if times == 1:
                     found[f"{name}: capacity, {CALLERS} callers in a closed loop [/s]"] = capacity
                     continue
                 found |= {
                     f"{name}, {times}x: {key}": value
-                    for key, value in _open(port, process, database, capacity=capacity, times=times).items()
+                    for key, value in _open(service, capacity=capacity, times=times).items()
                 }
     return found
 
 
-def _open(port: int, process: int, database: Path, *, capacity: float, times: int) -> dict[str, float]:
-    before, spent = _stored(database), _cpu_s(process)
+def _open(service: "ServiceProcess", *, capacity: float, times: int) -> dict[str, float]:
+    port, process, database = service.port, service.pid, service.folder / "ragbandit.db"
+    before, spent = _stored(database), cpu_s(process)
     with watched(port, process) as seen:
         replies = load(port, rate=times * capacity, seconds=OPEN_S)
-    spent = _cpu_s(process) - spent
+    spent = cpu_s(process) - spent
     _settle(database)
     goodput = replies["in time"] / OPEN_S
     return {
@@ -107,44 +110,6 @@ def _open(port: int, process: int, database: Path, *, capacity: float, times: in
         "most memory [MB]": seen["rss"],
         "most sockets and files [fds]": seen["fds"],
     }
-
-
-@contextmanager
-def served(settings: dict[str, Any]) -> Iterator[tuple[int, int, Path]]:
-    """A service in a process of its own: its port, its process, its database."""
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
-        base = Path(folder)
-        (base / "overload_policy.py").write_text(_POLICY)
-        encoder = {"model": "hashing", "dimension": 256}
-        config = {"data_dir": folder, "encoder": encoder, "server": {"port": port}} | settings
-        (base / "config.yaml").write_text(json.dumps(config))
-        command = [sys.executable, "-m", "ragbandit", "serve", "--config", str(base / "config.yaml")]
-        with (base / "log").open("w") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            _wait_until_ready(port, process, base / "log")
-            yield port, process.pid, base / "ragbandit.db"
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _wait_until_ready(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    give_up = time.monotonic() + 60
-    while time.monotonic() < give_up and process.poll() is None:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=2).read()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise RuntimeError(f"the service did not start: {log.read_text()[-1000:]}")
 
 
 @contextmanager
@@ -190,12 +155,6 @@ def _late_percent(port: int) -> float:
     }
     every = count["ragbandit_route_seconds_count"]
     return 100.0 * (1.0 - count['ragbandit_route_seconds_bucket{le="2.0"}'] / every)
-
-
-def _cpu_s(process: int) -> float:
-    """Processor time of a process so far, seconds."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _settle(database: Path) -> None:

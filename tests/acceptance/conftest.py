@@ -1,9 +1,7 @@
 """A whole service of real processes, small and quick: real Redis, real RQ workers, real HTTP; scripted answers."""
 
-import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.service_process import environment, free_port
 from ragbandit.router.api.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
@@ -34,12 +33,6 @@ PASSAGES = [
 ]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class System:
     """Processes by name; any of them can be killed and started again."""
 
@@ -56,7 +49,7 @@ class System:
         } | more
         self.config = folder / "config.yaml"
         self.config.write_text(yaml.safe_dump(tree))
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("RAGBANDIT_")}
+        self.environment = environment()
         self.settings: Settings = load(self.config, environ=self.environment).settings
         build_index(PASSAGES, Path(self.settings.data_dir) / "indexes" / "default")
         open_database(self.settings).close()
@@ -71,14 +64,14 @@ class System:
 
     def start_process(self, name: str) -> None:
         arguments = ["serve"] if name in self.ports else ["worker", "--queue", name]
-        environment = dict(self.environment)
+        environ = dict(self.environment)
         if name in self.ports:
-            environment["RAGBANDIT_SERVER__PORT"] = str(self.ports[name])
+            environ["RAGBANDIT_SERVER__PORT"] = str(self.ports[name])
         with (self.folder / f"{name}.log").open("ab") as output:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "ragbandit", *arguments, "--config", str(self.config)],
                 cwd=ROOT,
-                env=environment,
+                env=environ,
                 stdout=output,
                 stderr=output,
             )

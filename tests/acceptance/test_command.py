@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PASSAGES, ROOT, free_port
+from benchmarks.service_process import free_port
+
+from .conftest import PASSAGES, ROOT
 
 
 @pytest.mark.timeout(120)

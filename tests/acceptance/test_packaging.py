@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 import ragbandit
+from benchmarks.service_process import free_port
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 from tests.support.tar_files import unpack
 
-from .conftest import ROOT, free_port
+from .conftest import ROOT
 
 VERSION = ragbandit.__version__
 PARTS = ("router", "strategies", "workers", "migrations")

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from rq import Queue
 
+from benchmarks.service_process import environment
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import StoreError
 from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
@@ -350,11 +351,6 @@ def written(made, folder):
     return str(file)
 
 
-def environment(**more):
-    """This process's, without settings of ours."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("RAGBANDIT_")} | more
-
-
 # ------------------------------------------------------------------------------------------ budgets
 
 #: a first note, then twice a new question, a note and that it is no better, then the answer
@@ -468,7 +464,7 @@ def test_an_arm_that_blocks_the_loop_ends_its_worker(tmp_path, settings, redis_s
         workers={"concurrency": 4},
     )
     command = [sys.executable, "-c", BLOCKING_WORKER, written(made, tmp_path)]
-    here = environment(PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
+    here = environment() | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     jobs = RedisJobs(redis_client)
     with Router.open(made) as router:
         decided = [

@@ -10,40 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager
-from pathlib import Path
-from types import TracebackType
 from typing import Literal, TypeVar
 
-from ragbandit.router.config.loading import load, with_arms
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.config.loading import with_arms
 from ragbandit.router.errors import InvalidInput, NotReady, QueueError, RagBanditError
-from ragbandit.router.jobs.notifier import Notifier
-from ragbandit.router.jobs.queue import Jobs, Subscription
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving import cancellation as cancellations
-from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
-from ragbandit.router.serving.batching.batched_writes import BatchedWrites
+from ragbandit.router.serving.batching.admission import QueueState
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
-from ragbandit.router.serving.health.readiness import LEARNER, Readiness, TrialWrites, learner_check
-from ragbandit.router.serving.pending_answers import PendingAnswers
-from ragbandit.router.serving.polling import PollingThread
-from ragbandit.router.serving.service import RouteService, Serving
-from ragbandit.router.serving.setup.bootstrap import (
-    encoder_hash_of,
-    make_encoder,
-    make_jobs,
-    make_learner,
-    open_database,
-)
-from ragbandit.router.serving.snapshot_follower import SnapshotFollower
+from ragbandit.router.serving.lifecycle import RouterLifecycle
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.serving.state import RouterState, percentiles
 from ragbandit.router.serving.validation import (
     check_charged,
@@ -53,18 +35,13 @@ from ragbandit.router.serving.validation import (
     made_feedback,
     made_outcome,
 )
-from ragbandit.router.storage.decisions import DecisionRecord, DecisionStore
-from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import register_policy
-from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.decisions import DecisionRecord
 from ragbandit.router.types import (
     Decision,
     DecisionId,
     Feedback,
     Outcome,
     OutcomeStatus,
-    PolicyLabel,
     Query,
     Receipt,
     RunBy,
@@ -79,109 +56,9 @@ Queue = Literal["questions", "answers", "feedback", "outcomes"]
 
 log = logging.getLogger("ragbandit.router")
 
-#: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
-POLL_S = 1.0
 
-
-class Router:
+class Router(RouterLifecycle):
     """One process's router. `Router.open()` reads the configuration and starts it; use it as a context manager."""
-
-    def __init__(self, settings: Settings, *, encoder: Encoder, database: Database, jobs: Jobs) -> None:
-        """Assemble the parts; nothing is read, written or started before `start`. Raises ConfigError."""
-        self.settings = settings
-        self.encoder = encoder
-        self.database = database
-        self.jobs = jobs
-        label = PolicyLabel(settings.policy.label)
-        self.store = DecisionStore(database, label=label, text=settings.log.text)
-        self.ledger = Ledger(database, label=label)
-        self.files = SnapshotFiles(settings.snapshot_root)
-        check_policy(settings)
-        self._fresh = policy_of(settings.policy, registered=None)
-        #: a policy that uses no features may be served with any encoder
-        encoder_hash = encoder.hash if "features" in self._fresh.needs else ""
-        self.snapshots = SnapshotFollower(
-            self.ledger, files=self.files, settings=settings, fresh=self._fresh, encoder_hash=encoder_hash
-        )
-        nothing_learned = Serving(policy=self._fresh, version="", last_seq=0)
-        self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=nothing_learned)
-        self._notifier = Notifier(jobs, label=label, answer_s=settings.budget.seconds)
-        limits = QueueLimits.of(settings.server)
-        self._writes = BatchedWrites(self.store, notify_learner=self._notifier.notify_learner, limits=limits)
-        self._pending = PendingAnswers(
-            self.store,
-            notifier=self._notifier,
-            limits=limits,
-            max_unanswered=settings.server.max_unanswered,
-            tenant_unanswered=settings.server.tenant_unanswered,
-        )
-        self._poll = PollingThread(self._catch_up, name="ragbandit-follow", every_s=POLL_S)
-        self._poll_health_at = 0.0
-        self._listener: Subscription | None = None
-        self.readiness = Readiness(
-            {
-                "database": TrialWrites(database).write,
-                "redis": lambda: self.jobs.ping(),
-                LEARNER: learner_check(lambda: self.jobs, label=label),
-            },
-            alive=self.service.alive,
-        )
-        self._owns_jobs = False
-
-    @classmethod
-    def open(
-        cls,
-        config: "str | Path | Settings | None" = None,
-        *,
-        encoder: Encoder | None = None,
-        jobs: Jobs | None = None,
-    ) -> "Router":
-        """A started Router on the configured database, Redis and encoder.
-
-        config: a file, ready Settings, or None for ./config.yaml and the environment. Raises ConfigError for a
-        wrong setting and StoreError for a database that cannot be used; Redis may be down.
-        """
-        settings = config if isinstance(config, Settings) else load(config).settings
-        database = open_database(settings)
-        try:
-            if encoder is None:
-                ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-                encoder = make_encoder(settings.encoder, known_hash=encoder_hash_of(ledger))
-            router = cls(
-                settings,
-                encoder=encoder,
-                database=database,
-                jobs=jobs or make_jobs(settings),
-            )
-            router._owns_jobs = jobs is None
-            router.start()
-            return router
-        except BaseException:
-            database.close()
-            raise
-
-    def start(self) -> None:
-        """Register the policy, take over the newest snapshot, start the threads. Once. Raises StoreError."""
-        self._fresh = policy_of(self.settings.policy, registered=self.ledger.registered())
-        self.snapshots.fresh = self._fresh
-        register_policy(
-            self.database,
-            label=self.store.label,
-            algorithm=self._fresh.algorithm,
-            params=canonical(dict(self._fresh.params)),
-            encoder_hash=self.snapshots.encoder_hash,
-            now=time.time(),
-        )
-        self.service.swap(self.snapshots.first())
-        self.service.poll_outcomes()
-        if self.service.serving.last_seq < self.ledger.last_seq():
-            # The newest snapshot is lost or has other params: the learner makes it from the ledger.
-            self._notifier.notify_learner()
-        self.service.start()
-        self._writes.start()
-        self._pending.start()
-        self._poll.start()
-        self._listener = self.jobs.listen(self._handle_notification)
 
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
         """Draw an arm for the caller's own stack to run. Committed when it returns.
@@ -426,10 +303,6 @@ class Router:
         self.refresh()
         return done
 
-    def refresh(self) -> bool:
-        """Take over the newest snapshot if there is a newer one; True if the policy was swapped."""
-        return self.snapshots.refresh(lambda: self.service.serving, swap=self.service.swap)
-
     def state(self) -> RouterState:
         """State of this router and of its ledger. Raises StoreError."""
         serving = self.service.serving
@@ -487,49 +360,11 @@ class Router:
         """End all waits for answers as if their time had run out; the answers are stored when they come."""
         self._pending.end_waits()
 
-    def close(self) -> None:
-        """Finish the requests handed in, stop all threads, close the connections."""
-        self.service.close()
-        self._writes.close()
-        self._pending.close()
-        self._poll.close()
-        if self._listener is not None:
-            self._listener.close()
-        if self._owns_jobs:
-            self.jobs.close()
-        self.database.close()
-
-    def __enter__(self) -> "Router":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _asked_of_redis(self, ask: Callable[[], Reply]) -> Reply | None:
         try:
             return ask()
         except QueueError:
             return None
-
-    def _handle_notification(self, notification: str) -> None:
-        kind, _, key = notification.partition(":")
-        if kind == "snapshot":
-            self._poll.wake()
-        elif kind == "outcome":
-            if self._pending.is_awaited(key):
-                self._pending.deliver(self.store.outcomes_by_id([key]))
-            else:
-                self._pending.answered([key])
-
-    def _catch_up(self) -> None:
-        """Poll for what a notification may have missed: the arms' health, new snapshots, awaited outcomes."""
-        if time.monotonic() >= self._poll_health_at:
-            self._poll_health_at = time.monotonic() + POLL_S
-            self.service.poll_outcomes()
-        self.refresh()
-        self._pending.poll()
 
 
 def _result(future: "Future[Reply]", *, timeout_s: float) -> Reply:

@@ -20,7 +20,7 @@ from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.serving.health import arm_health
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, REMEMBERED, ArmHealth
-from ragbandit.router.serving.router import POLL_S
+from ragbandit.router.serving.lifecycle import POLL_S
 from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage.rows.conversion import decision_row, outcome_row
 from ragbandit.router.storage.sql.tables import decisions, outcomes

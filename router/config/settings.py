@@ -99,7 +99,7 @@ class RewardSettings(_Section):
     def _ordered(self) -> "RewardSettings":
         if self.minimum >= self.maximum:
             raise ValueError("minimum must be below maximum")
-        from ragbandit.router.types import COST_TERMS  # reward.py reads settings: the import would go round
+        from ragbandit.router.types import COST_TERMS  # at the top this import would go round
 
         unknown = sorted(set(self.cost) - set(COST_TERMS))
         if unknown:

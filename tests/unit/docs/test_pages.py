@@ -1,6 +1,7 @@
 """Every page: what it links to and what it names by path or command is there, and the index lists them all."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ PAGES = sorted(
 )
 #: the top level of the repository, as a path on a page begins
 ROOMS = ("router", "strategies", "workers", "migrations", "tests", "benchmarks", "examples", "docs", "deploy")
+#: those that are installed
+PACKAGES = ("router", "strategies", "workers", "migrations")
+#: a module, or a name within one
+NAMED = rf"\bragbandit\.(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+"
 #: options of other programs that a page shows
 OPTIONS_OF_OTHERS = {"--cb", "--dsjson", "--follow", "--help"}  # Vowpal Wabbit, git log, all
 
@@ -59,23 +64,41 @@ def test_links_lead_somewhere(page):
 def test_paths_are_there(page):
     """Every file, folder and module that a page names in code font exists."""
     named = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w./-]*)(?:::\w+)?`", text_of(page))
-    modules = re.findall(r"`(ragbandit(?:\.[a-z_]+)+)", text_of(page)) + re.findall(
-        r"^from (ragbandit[\w.]*) import", text_of(page), flags=re.M
-    )
+    imported = re.findall(r"^from (ragbandit[\w.]*) import \(?([\w, ]+)", text_of(page), flags=re.M)
+    names = [f"{module}.{name.strip()}" for module, found in imported for name in found.split(",") if name.strip()]
+    modules = re.findall(NAMED, text_of(page)) + names
     files = [name for name in named if not (ROOT / name).exists()]
 
     assert files == []
-    assert [module for module in modules if not _module(module)] == []
+    assert [module for module in modules if not _is_there(module)] == []
 
 
-def _module(name):
-    """Whether it is a module, a folder of modules, or a name within one."""
-    parts = name.split(".")
-    for length in (len(parts), len(parts) - 1):
-        place = ROOT.joinpath(*parts[:length])
-        if place.is_dir() or place.with_suffix(".py").exists():
-            return True
-    return False
+@pytest.mark.parametrize("room", PACKAGES)
+def test_paths_in_the_source_are_there(room):
+    """Every file and module that a docstring, a comment or a message of the packages names exists."""
+    lost = []
+    for source in (ROOT / room).rglob("*.py"):
+        text = source.read_text(encoding="utf-8")
+        files = re.findall(rf"(?<![\w/.:])((?:{'|'.join(ROOMS)})/[\w./-]+\.(?:py|md|jsonl?|yaml))\b", text)
+        names = re.findall(NAMED, text)
+        lost += [(source.name, name) for name in files if not (ROOT / name).exists()]
+        lost += [(source.name, name) for name in names if not _is_there(name)]
+
+    assert lost == []
+
+
+@cache
+def _is_there(name):
+    """Whether it is a module, a folder of modules, or a name that one of them defines, imports or hands on."""
+    place = ROOT.joinpath(*name.split("."))
+    if place.is_dir() or place.with_suffix(".py").exists():
+        return True
+    module, package = place.parent.with_suffix(".py"), place.parent / "__init__.py"
+    if package.exists():
+        return re.search(rf"\b{place.name}\b", package.read_text("utf-8")) is not None
+    if module.exists():
+        return re.search(rf"^(?! ).*\b{place.name}\b|^    {place.name},$", module.read_text("utf-8"), re.M) is not None
+    return place.parent.name[:1].isupper() and _is_there(name.rpartition(".")[0])  # of a class
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -19,12 +19,10 @@ from ragbandit.router.cli.console import (
     print_json,
     printable,
 )
-from ragbandit.router.cli.progress import bars
-from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
-from ragbandit.strategies.base import Passage
-from ragbandit.workers.evaluation.command import INTERRUPTED
-from ragbandit.workers.wiring.retrievers import index_folder, kind_of, make_retriever, search_once, with_choice
+
+if TYPE_CHECKING:
+    from ragbandit.router.config.settings import Settings
+    from ragbandit.strategies.base import Passage
 
 __all__ = ["index"]
 
@@ -51,8 +49,10 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """Build an index from a corpus. One of vectors or in Elasticsearch that was cut off goes on where it ended."""
+    from ragbandit.router.cli.progress import bars
     from ragbandit.strategies.retrievers.corpus import count_rows
     from ragbandit.strategies.retrievers.mention_counts import write_popularity
+    from ragbandit.workers.wiring.retrievers import index_folder, kind_of
 
     with failing_well():
         settings = _settings(config, retriever=retriever, index_name=index_name)
@@ -70,7 +70,7 @@ def build(
         _show(facts, as_json=as_json)
 
 
-def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passage]]:
+def _reading(corpus: Path, *, left_out: set[str]) -> "Callable[[], Iterator[Passage]]":
     """A function that reads the corpus at every call. A document that is left out is logged and counted once."""
     from ragbandit.strategies.retrievers.corpus import read_corpus
     from ragbandit.strategies.retrievers.documents import log_left_out
@@ -84,8 +84,10 @@ def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passa
 
 
 @contextmanager
-def _interruptible(settings: Settings) -> Iterator[None]:
+def _interruptible(settings: "Settings") -> Iterator[None]:
     """Ctrl-C ends the command and says what the same command will do."""
+    from ragbandit.workers.evaluation.command import INTERRUPTED
+
     try:
         yield
     except KeyboardInterrupt:
@@ -104,6 +106,8 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Describe an index."""
+    from ragbandit.workers.wiring.retrievers import kind_of
+
     with failing_well():
         settings = _settings(config, retriever=retriever, index_name=index_name)
         _show(kind_of(settings).info(settings), as_json=as_json)
@@ -120,6 +124,8 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """The best passages for a query."""
+    from ragbandit.workers.wiring.retrievers import make_retriever, search_once
+
     with failing_well():
         settings = _settings(config, retriever=retriever, index_name=index_name)
         hits = search_once(make_retriever(settings), query=query, k=k)
@@ -133,11 +139,14 @@ def search(
             errors.print("nothing was found", highlight=False)
 
 
-def _settings(config: str | None, *, retriever: str | None, index_name: str | None) -> Settings:
+def _settings(config: str | None, *, retriever: str | None, index_name: str | None) -> "Settings":
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.workers.wiring.retrievers import with_choice
+
     return with_choice(configuration.load(config).settings, retriever=retriever, index=index_name)
 
 
-def _parts(settings: Settings) -> tuple[str, ...]:
+def _parts(settings: "Settings") -> tuple[str, ...]:
     chosen = settings.retriever
     return (chosen.first, chosen.second) if chosen.name == "hybrid" else (chosen.name,)
 

@@ -7,15 +7,7 @@ from typing import Annotated
 import typer
 
 from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, console, failing_well, listen_on
-from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import ConfigError
-from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.workers.process import QUEUES, run_worker
-from ragbandit.workers.supervisor import Supervisor
-from ragbandit.workers.wiring.arms import check_arms
-from ragbandit.workers.wiring.generators import check_generator
-from ragbandit.workers.wiring.retrievers import make_retriever
 
 __all__ = ["add_start_verbs"]
 
@@ -28,6 +20,14 @@ def add_start_verbs(app: typer.Typer) -> None:
 
 def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
     """Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."""
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.router.policies.checks import check_policy
+    from ragbandit.router.serving.setup.bootstrap import open_database
+    from ragbandit.workers.supervisor import Supervisor
+    from ragbandit.workers.wiring.arms import check_arms
+    from ragbandit.workers.wiring.generators import check_generator
+    from ragbandit.workers.wiring.retrievers import make_retriever
+
     with failing_well():
         listen_on(host=host, port=port)
         loaded = configuration.load(config)
@@ -59,6 +59,9 @@ def _worker(
     burst: Annotated[bool, typer.Option(help="end when the queues are empty")] = False,
 ) -> None:
     """Take jobs: answer decisions, learn from feedback."""
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.workers.process import QUEUES, run_worker
+
     with failing_well():
         queues = queue or list(QUEUES)
         unknown = [name for name in queues if name not in QUEUES]

@@ -1,9 +1,12 @@
 """The verbs of `ragbandit` by section: what is loaded together when one of them runs."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import typer
+
+if TYPE_CHECKING:
+    from ragbandit.router.config.settings import Settings
 
 __all__ = ["SECTIONS", "all_verbs"]
 
@@ -14,26 +17,32 @@ def all_verbs(app: typer.Typer) -> None:
         add(app)
 
 
-def _add_service(app: typer.Typer) -> None:
-    from ragbandit.router.cli.service import add_service
+def _check_arms(settings: "Settings") -> None:
+    """Refuse arms that no worker could make."""
     from ragbandit.workers.wiring.arms import check_arms
 
-    add_service(app, check=check_arms)
+    check_arms(settings)
+
+
+def _check_workers(settings: "Settings") -> None:
+    """Refuse a generator that no worker could make, and prompts that no judge of `evaluate` could use."""
+    from ragbandit.workers.evaluation.ragquesteval import judge_templates
+    from ragbandit.workers.wiring.generators import check_generator
+
+    check_generator(settings, fetch=False)
+    judge_templates(settings.judge.templates)
+
+
+def _add_service(app: typer.Typer) -> None:
+    from ragbandit.router.cli.service import add_service
+
+    add_service(app, check=_check_arms)
 
 
 def _add_validate(app: typer.Typer) -> None:
     from ragbandit.router.cli.validate import add_validate
-    from ragbandit.router.config.settings import Settings
-    from ragbandit.workers.evaluation.ragquesteval import judge_templates
-    from ragbandit.workers.wiring.arms import check_arms
-    from ragbandit.workers.wiring.generators import check_generator
 
-    def check_more(settings: Settings) -> None:
-        """Refuse a generator that no worker could make, and prompts that no judge of `evaluate` could use."""
-        check_generator(settings, fetch=False)
-        judge_templates(settings.judge.templates)
-
-    add_validate(app, check=check_arms, check_more=check_more)
+    add_validate(app, check=_check_arms, check_more=_check_workers)
 
 
 def _add_calls(app: typer.Typer) -> None:

@@ -8,19 +8,15 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, show
-from ragbandit.router.cli.progress import bars
-from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import NotReady
-from ragbandit.router.serving.setup.bootstrap import ledger_of
-from ragbandit.router.storage.archive.moving import archivable, archive
-from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.leases import Lease
+
+if TYPE_CHECKING:
+    from ragbandit.router.storage.sql.database import Database
 
 __all__ = ["add_archive", "alone"]
 
@@ -44,6 +40,12 @@ def _archive(
 
     Those move that every ledger has learned or closed. verify, replay, export and the learner read them there.
     """
+    from ragbandit.router.cli.arguments import parse_time
+    from ragbandit.router.cli.progress import bars
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.router.serving.setup.bootstrap import ledger_of
+    from ragbandit.router.storage.archive.moving import archivable, archive
+
     with failing_well():
         settings = configuration.load(config).settings
         limit = parse_time(before, now=time.time(), field="before")
@@ -64,11 +66,13 @@ def _archive(
 
 
 @contextlib.contextmanager
-def alone(database: Database) -> Iterator[Callable[[], None]]:
+def alone(database: "Database") -> Iterator[Callable[[], None]]:
     """Hold the lease of the archive; the block calls what it is given now and then, which prolongs it.
 
     Raises NotReady where another process archives.
     """
+    from ragbandit.router.storage.sql.leases import Lease
+
     lease = Lease(database=database, name="archive")
     holder = f"archive-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 

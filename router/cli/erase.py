@@ -6,14 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ragbandit.router.cli.archive import alone
-from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, show
-from ragbandit.router.cli.progress import bars
-from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.serving.setup.bootstrap import ledger_of
-from ragbandit.router.storage.erasure import Selection, erasable, erase
 
 __all__ = ["add_erase"]
 
@@ -40,6 +34,13 @@ def _erase(
     Probabilities, rewards and the order of the ledger stay, and so does what was learned. A decision that still waits
     is closed. The same call again goes on with one that was interrupted. Backups are yours to erase.
     """
+    from ragbandit.router.cli.archive import alone
+    from ragbandit.router.cli.arguments import parse_time
+    from ragbandit.router.cli.progress import bars
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.router.serving.setup.bootstrap import ledger_of
+    from ragbandit.router.storage.erasure import Selection, erasable, erase
+
     with failing_well():
         settings = configuration.load(config).settings
         limit = None if before is None else parse_time(before, now=time.time(), field="before")

@@ -6,13 +6,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ragbandit.router.api.schemas.responses import ledger_json, plain
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,
@@ -23,24 +22,12 @@ from ragbandit.router.cli.console import (
     print_json,
     show,
 )
-from ragbandit.router.cli.progress import bars
-from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.audit.verify import verify
-from ragbandit.router.learning.checkpoints import Checkpoints
-from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.learning.incumbent import needs_rebuild
-from ragbandit.router.learning.lessons import policy_of
-from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy
-from ragbandit.router.serving.health.arm_health import OutcomePoller
-from ragbandit.router.serving.health.circuit_breaker import ArmHealth
-from ragbandit.router.serving.setup.bootstrap import ledger_of
-from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.counters import recount
-from ragbandit.router.types import IMPORTED, ArmName
+
+if TYPE_CHECKING:
+    from ragbandit.router.config.settings import Settings
+    from ragbandit.router.policies.base import Policy
+    from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+    from ragbandit.router.storage.ledgers.ledger import Ledger
 
 __all__ = ["add_facts"]
 
@@ -58,6 +45,14 @@ def _status(label: LabelOption = None, config: ConfigOption = None, as_json: Jso
 
     Exit code 1 if the counts do not add up. --json prints the fields that /v1/status has for the ledger.
     """
+    from ragbandit.router.api.schemas.responses import ledger_json, plain
+    from ragbandit.router.learning import status as ledger_status
+    from ragbandit.router.learning.examples import closing_rule
+    from ragbandit.router.learning.incumbent import needs_rebuild
+    from ragbandit.router.learning.snapshots import SnapshotFiles
+    from ragbandit.router.serving.health.arm_health import OutcomePoller
+    from ragbandit.router.types import ArmName
+
     with failing_well(), _ledger(config, label=label) as (settings, ledger):
         serving = _serving(ledger, settings=settings)
         found = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
@@ -86,6 +81,11 @@ def _verify(
 
     It goes on from the newest checkpoint that a verify without differences has passed, and says what it leaves out.
     """
+    from ragbandit.router.cli.progress import bars
+    from ragbandit.router.learning.audit.verify import verify
+    from ragbandit.router.learning.checkpoints import Checkpoints
+    from ragbandit.router.learning.snapshots import SnapshotFiles
+
     with failing_well(), _ledger(config, label=label) as (settings, ledger):
         files = SnapshotFiles(settings.snapshot_root)
         with bars(errors) as progress:
@@ -109,6 +109,8 @@ def _quarantine(
     as_json: JsonOption = False,
 ) -> None:
     """Decisions that could not be learned, and why."""
+    from ragbandit.router.learning import status as ledger_status
+
     with failing_well(), _ledger(config) as (_, ledger):
         rows = ledger_status.quarantined(ledger, limit=limit)
         if as_json:
@@ -125,6 +127,10 @@ def _recount(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     Only needed where `verify` says that a counter is wrong: a program of ours moves them with the rows.
     """
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.router.serving.setup.bootstrap import ledger_of
+    from ragbandit.router.storage.sql.counters import recount
+
     with failing_well():
         settings = configuration.load(config).settings
         with ledger_of(settings, label=settings.policy.label) as ledger, ledger.database.write() as connection:
@@ -138,15 +144,23 @@ def _recount(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 @contextlib.contextmanager
-def _ledger(config: str | None, *, label: str | None = None) -> Iterator[tuple[Settings, Ledger]]:
+def _ledger(config: str | None, *, label: str | None = None) -> "Iterator[tuple[Settings, Ledger]]":
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.router.learning import status as ledger_status
+    from ragbandit.router.serving.setup.bootstrap import ledger_of
+
     settings = configuration.load(config).settings
     with ledger_of(settings, label=label or settings.policy.label) as ledger:
         ledger_status.check_registered(ledger)
         yield settings, ledger
 
 
-def _serving(ledger: Ledger, *, settings: Settings) -> Policy | None:
+def _serving(ledger: "Ledger", *, settings: "Settings") -> "Policy | None":
     """The policy of the ledger: the configured one's as configured, another's as it was last opened."""
+    from ragbandit.router.learning.lessons import policy_of
+    from ragbandit.router.policies import make_policy
+    from ragbandit.router.types import IMPORTED
+
     opened = ledger.registered()
     if ledger.label == settings.policy.label:
         return policy_of(settings.policy, registered=opened)
@@ -155,7 +169,7 @@ def _serving(ledger: Ledger, *, settings: Settings) -> Policy | None:
     return make_policy(opened["algorithm"], params=json.loads(opened["params"]))
 
 
-def _health(health: ArmHealth) -> str:
+def _health(health: "ArmHealth") -> str:
     """One line about an arm, in words for people: the API says "closed" for healthy and "open" for suspended."""
     if health.since is None:
         return f"{health.arm}: healthy"

@@ -1,11 +1,10 @@
 """Verbs `route`, `answer`, `cancel` and `feedback`: calls to a running service."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from ragbandit.router.api.client import Client, Reply
 from ragbandit.router.cli.console import (
     DEFAULT_URL,
     IdOption,
@@ -17,6 +16,9 @@ from ragbandit.router.cli.console import (
     show,
 )
 from ragbandit.router.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ragbandit.router.api.client import Reply
 
 __all__ = ["add_calls"]
 
@@ -39,6 +41,8 @@ def _route(
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question; your own pipeline runs it."""
+    from ragbandit.router.api.client import Client
+
     with failing_well(), Client(url) as client:
         show(client.route(question, decision_id=decision_id, arms=arms or None), as_json=as_json)
 
@@ -51,6 +55,8 @@ def _answer(
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question and have a worker run it; the answer is printed first."""
+    from ragbandit.router.api.client import Client
+
     with failing_well(), Client(url) as client:
         reply = client.answer(question, decision_id=decision_id, wait_s=wait)
     if as_json:
@@ -61,7 +67,7 @@ def _answer(
     show({key: value for key, value in reply.items() if key != "answer"}, as_json=False)
 
 
-def _answer_text(reply: Reply) -> str:
+def _answer_text(reply: "Reply") -> str:
     """The answer, or one line about why there is none."""
     if reply["answer"] is not None:
         return str(reply["answer"])
@@ -72,6 +78,8 @@ def _answer_text(reply: Reply) -> str:
 
 def _cancel(decision_id: str, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Tell the workers not to answer a decision, or to stop where they are."""
+    from ragbandit.router.api.client import Client
+
     with failing_well(), Client(url) as client:
         show(client.cancel(decision_id), as_json=as_json)
 
@@ -88,6 +96,8 @@ def _feedback(
     as_json: JsonOption = False,
 ) -> None:
     """Judge a decision: a label, a rating or a reward."""
+    from ragbandit.router.api.client import Client
+
     with failing_well(), Client(url) as client:
         reply = client.feedback(
             decision_id,

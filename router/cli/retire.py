@@ -5,19 +5,15 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, show
-from ragbandit.router.cli.progress import bars
-from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import Conflict, NotReady
-from ragbandit.router.learning.status import check_registered
-from ragbandit.router.serving.setup.bootstrap import ledger_of
-from ragbandit.router.storage.ledgers.inheritance import retire
-from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import PolicyLabel
+
+if TYPE_CHECKING:
+    from ragbandit.router.storage.ledgers.ledger import Ledger
 
 __all__ = ["add_retire"]
 
@@ -42,6 +38,12 @@ def _retire(
     Stop the routers and the learner of this label first. A router that is started with the label again brings it
     back: it inherits every decision that it has not learned or closed. Run the verb again after it was interrupted.
     """
+    from ragbandit.router.cli.progress import bars
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.router.learning.status import check_registered
+    from ragbandit.router.serving.setup.bootstrap import ledger_of
+    from ragbandit.router.types import PolicyLabel
+
     with failing_well():
         settings = configuration.load(config).settings
         if label == settings.policy.label:
@@ -56,8 +58,10 @@ def _retire(
         show({"retired": label, "batches": batches}, as_json=as_json)
 
 
-def _retired(ledger: Ledger, *, report: Callable[[int], None]) -> int:
+def _retired(ledger: "Ledger", *, report: Callable[[int], None]) -> int:
     """The number of batches that it took. Raises NotReady while a learner holds the ledger."""
+    from ragbandit.router.storage.ledgers.inheritance import retire
+
     holder = f"retire-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     batches, give_up = 0, time.monotonic() + PATIENCE_S
     try:

@@ -6,10 +6,10 @@ import signal
 import threading
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from ragbandit.router.cli.archive import add_archive
 from ragbandit.router.cli.console import (
     ConfigOption,
     HostOption,
@@ -20,29 +20,28 @@ from ragbandit.router.cli.console import (
     listen_on,
     print_json,
 )
-from ragbandit.router.cli.erase import add_erase
-from ragbandit.router.cli.inspect import add_facts
-from ragbandit.router.cli.remote import add_calls
-from ragbandit.router.cli.retire import add_retire
-from ragbandit.router.cli.validate import Check, add_validate
-from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import RagBanditError
-from ragbandit.router.jobs.processes import die_with_parent, keep_what_is_loaded
-from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.processes.encoder_process import RemoteEncoder
-from ragbandit.router.serving.processes.service_process import ServiceProcess, shared_port
-from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.setup.data_dir import check_database_file, narrow_data_dir
-from ragbandit.router.serving.setup.requirements import check_port
-from ragbandit.router.storage.sql.database import Database, migrate
+
+if TYPE_CHECKING:
+    from ragbandit.router.cli.validate import Check
+    from ragbandit.router.serving.processes.encoder_process import RemoteEncoder
+    from ragbandit.router.serving.processes.service_process import ServiceProcess
+    from ragbandit.router.serving.router import Router
 
 __all__ = ["add_service", "add_verbs"]
 
 log = logging.getLogger("ragbandit.cli")
 
 
-def add_verbs(app: typer.Typer, *, check: Check, check_more: Check = lambda _: None) -> None:
+def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda _: None) -> None:
     """Put the verbs of a running service and its store on a command, and `validate` (see there for `check_more`)."""
+    from ragbandit.router.cli.archive import add_archive
+    from ragbandit.router.cli.erase import add_erase
+    from ragbandit.router.cli.inspect import add_facts
+    from ragbandit.router.cli.remote import add_calls
+    from ragbandit.router.cli.retire import add_retire
+    from ragbandit.router.cli.validate import add_validate
+
     add_service(app, check=check)
     add_validate(app, check=check, check_more=check_more)
     add_calls(app)
@@ -52,16 +51,24 @@ def add_verbs(app: typer.Typer, *, check: Check, check_more: Check = lambda _: N
     add_erase(app)
 
 
-def add_service(app: typer.Typer, *, check: Check) -> None:
+def add_service(app: typer.Typer, *, check: "Check") -> None:
     """Put `serve` and `migrate` on the command."""
     _add_serve(app, check=check)
     app.command(name="migrate")(_migrate)
 
 
-def _add_serve(app: typer.Typer, *, check: Check) -> None:
+def _add_serve(app: typer.Typer, *, check: "Check") -> None:
     @app.command()
     def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
         """Run the HTTP service alone (Redis, workers and the learner run elsewhere). SIGHUP reads the arms again."""
+        from ragbandit.router.config import loading as configuration
+        from ragbandit.router.jobs.processes import die_with_parent, keep_what_is_loaded
+        from ragbandit.router.policies.checks import check_policy
+        from ragbandit.router.serving.processes.service_process import ServiceProcess, shared_port
+        from ragbandit.router.serving.router import Router
+        from ragbandit.router.serving.setup.data_dir import narrow_data_dir
+        from ragbandit.router.serving.setup.requirements import check_port
+
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # too early is no reason to die
         with failing_well():
             listen_on(host=host, port=port)
@@ -102,8 +109,10 @@ def _add_serve(app: typer.Typer, *, check: Check) -> None:
                 raise typer.Exit(3)
 
 
-def _shared_encoder(place: ServiceProcess | None) -> RemoteEncoder | None:
+def _shared_encoder(place: "ServiceProcess | None") -> "RemoteEncoder | None":
     """The encoder of the encoder process, which is there before the routers; None: every process has its own."""
+    from ragbandit.router.serving.processes.encoder_process import RemoteEncoder
+
     if place is None or not place.shared_encoder:
         return None
     return RemoteEncoder(place.encoder_socket, wait_s=60.0)
@@ -111,6 +120,10 @@ def _shared_encoder(place: ServiceProcess | None) -> RemoteEncoder | None:
 
 def _migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Bring the database to this version's schema."""
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.router.serving.setup.data_dir import check_database_file
+    from ragbandit.router.storage.sql.database import Database, migrate
+
     with failing_well():
         settings = configuration.load(config).settings
         check_database_file(settings, make=True)
@@ -123,8 +136,10 @@ def _migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             console.print(f"{url} is at {revision}", soft_wrap=True)
 
 
-def _take_over_arms(router: Router, *, config: Path | None, check: Check) -> None:
+def _take_over_arms(router: "Router", *, config: Path | None, check: "Check") -> None:
     """Read the arms again and offer them; a configuration that cannot be used changes nothing."""
+    from ragbandit.router.config import loading as configuration
+
     try:
         settings = configuration.load(config).settings
         check(settings)

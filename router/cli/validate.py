@@ -2,21 +2,20 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, failing_well, print_json
-from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.setup.requirements import check_packages, check_weights
+
+if TYPE_CHECKING:
+    from ragbandit.router.config.settings import Settings
 
 __all__ = ["Check", "add_validate"]
 
 #: settings -> None, raises ConfigError: what the root knows to check and the router does not (arms, prompts)
-Check = Callable[[Settings], None]
+Check = Callable[["Settings"], None]
 
 
 def add_validate(app: typer.Typer, *, check: Check, check_more: Check) -> None:
@@ -29,6 +28,10 @@ def add_validate(app: typer.Typer, *, check: Check, check_more: Check) -> None:
         as_json: JsonOption = False,
     ) -> None:
         """Check the configuration and the packages that it needs; print every setting with its value and its source."""
+        from ragbandit.router.config import loading as configuration
+        from ragbandit.router.policies.checks import check_policy
+        from ragbandit.router.serving.setup.requirements import check_packages, check_weights
+
         with failing_well():
             loaded = configuration.load(config)
             check(loaded.settings)

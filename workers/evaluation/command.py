@@ -7,51 +7,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, printable
-from ragbandit.router.cli.progress import bars
-from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import GeneratorSettings, Settings
-from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.logs.jsonl import line_of
-from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.router.serving.validation import capped
-from ragbandit.router.storage.files.json_lines import new_lines
-from ragbandit.router.types import Budget
-from ragbandit.strategies.base import Generator
-from ragbandit.strategies.run import Strategy
-from ragbandit.workers.evaluation.answers import Answers, StoredAnswer
-from ragbandit.workers.evaluation.arms import parse_arms
-from ragbandit.workers.evaluation.bench import Bench
-from ragbandit.workers.evaluation.judging import (
-    CRUD,
-    FAMILY_NAMES,
-    Answered,
-    Evaluated,
-    Judgements,
-    LabelledQuestion,
-    check_family,
-    evaluated,
-    judgements,
-    log_records,
-    table_records,
-)
-from ragbandit.workers.evaluation.questions import read_questions
-from ragbandit.workers.evaluation.quiz import quizzed_answers
-from ragbandit.workers.evaluation.ragquesteval import Judge, chinese_words, judge_templates
-from ragbandit.workers.evaluation.report import show
-from ragbandit.workers.wiring.generators import generator_version, make_generator
-from ragbandit.workers.wiring.retrievers import index_folder, make_retriever
+
+if TYPE_CHECKING:
+    from ragbandit.router.config.settings import GeneratorSettings, Settings
+    from ragbandit.strategies.base import Generator
+    from ragbandit.strategies.run import Strategy
+    from ragbandit.workers.evaluation.answers import Answers, StoredAnswer
+    from ragbandit.workers.evaluation.judging import Answered, Evaluated, Judgements, LabelledQuestion
+    from ragbandit.workers.evaluation.ragquesteval import Judge
 
 __all__ = ["add_evaluate_verb"]
 
 #: the shell's code for a command that ctrl-C ended
 INTERRUPTED = 130
+#: judging.FAMILY_NAMES, written out: the help of a verb loads nothing that judges
+FAMILIES_HELP = "2wiki, adaptive_note, asqa, asqa_adaptive_note, crud, hotpotqa, musique, nq, ours, squad, triviaqa"
 #: so many failures without an answer before them, and the arm is named while the others go on
 EARLY = 5
 
@@ -66,7 +43,7 @@ def add_evaluate_verb(app: typer.Typer) -> None:
         strategy: Annotated[list[str], typer.Option(help="NAME[,NAME...] or all; may be repeated")],
         corpus: Annotated[Path | None, typer.Option(help="JSONL or Parquet to search in; indexed once")] = None,
         index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
-        family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(FAMILY_NAMES)}")] = "ours",
+        family: Annotated[str, typer.Option(help=f"how answers are judged: {FAMILIES_HELP}")] = "ours",
         judge: Annotated[
             str | None,
             typer.Option(help="of family crud: configuration whose model and prompts judge; default: --config"),
@@ -88,6 +65,13 @@ def add_evaluate_verb(app: typer.Typer) -> None:
         Exit 0: judged. 1: written and judged, but every answer of some strategy failed, or was not judged. 2: what was
         asked for cannot be done. 130: Ctrl-C.
         """
+        from ragbandit.router.config import loading as configuration
+        from ragbandit.workers.evaluation.answers import Answers
+        from ragbandit.workers.evaluation.arms import parse_arms
+        from ragbandit.workers.evaluation.judging import evaluated, judgements, log_records, table_records
+        from ragbandit.workers.evaluation.questions import read_questions
+        from ragbandit.workers.evaluation.report import show
+
         with failing_well():
             settings = configuration.load(config).settings
             judging = _judging(settings, family=family, judge=judge)
@@ -120,12 +104,16 @@ def add_evaluate_verb(app: typer.Typer) -> None:
             _tell_lost(found)
 
 
-def _judging(settings: Settings, *, family: str, judge: str | None) -> Callable[[], Judge] | None:
+def _judging(settings: "Settings", *, family: str, judge: str | None) -> "Callable[[], Judge] | None":
     """Loader of the judge of family "crud", behind a cache; None for a family that needs no judge.
 
     Its prompts are read at once: what is wrong with them is said before anything is answered. The environment sets
     our generator and prompts, and not those of another configuration.
     """
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.workers.evaluation.judging import CRUD, check_family
+    from ragbandit.workers.evaluation.ragquesteval import Judge, chinese_words, judge_templates
+
     check_family(family)
     if family != CRUD:
         if judge is not None:
@@ -139,7 +127,7 @@ def _judging(settings: Settings, *, family: str, judge: str | None) -> Callable[
     return lambda: Judge(model=_loaded(generator, what="judge"), templates=templates)
 
 
-def _searching(settings: Settings, *, corpus: Path | None, index: str | None) -> Settings:
+def _searching(settings: "Settings", *, corpus: Path | None, index: str | None) -> "Settings":
     """The settings with the index that was asked for."""
     if corpus is not None and index is not None:
         raise InvalidInput("--corpus and --index exclude each other", field="index", remedy="give one of them")
@@ -149,9 +137,10 @@ def _searching(settings: Settings, *, corpus: Path | None, index: str | None) ->
     return settings.model_copy(update={"retriever": settings.retriever.model_copy(update={"index": name})})
 
 
-def _indexed(corpus: Path, *, settings: Settings) -> str:
+def _indexed(corpus: Path, *, settings: "Settings") -> str:
     """The name of the corpus's index, built if nobody has built it before from the same bytes."""
     from ragbandit.strategies.retrievers.bm25 import build_index, read_corpus
+    from ragbandit.workers.wiring.retrievers import index_folder
 
     if corpus.is_dir():
         raise InvalidInput(
@@ -173,14 +162,21 @@ def _indexed(corpus: Path, *, settings: Settings) -> str:
 
 
 def _run(
-    asked: Sequence[LabelledQuestion],
+    asked: "Sequence[LabelledQuestion]",
     *,
-    arms: Mapping[str, Strategy],
-    settings: Settings,
-    answers: Answers,
+    arms: "Mapping[str, Strategy]",
+    settings: "Settings",
+    answers: "Answers",
     concurrency: int,
-) -> Answered:
+) -> "Answered":
     """Answers per arm in the order of the questions. Ctrl-C ends the command; what was answered is kept."""
+    from ragbandit.router.cli.progress import bars
+    from ragbandit.router.serving.validation import capped
+    from ragbandit.router.types import Budget
+    from ragbandit.workers.evaluation.bench import Bench
+    from ragbandit.workers.wiring.generators import generator_version
+    from ragbandit.workers.wiring.retrievers import make_retriever
+
     bench = Bench(
         arms=arms,
         retriever=make_retriever(settings),
@@ -194,7 +190,7 @@ def _run(
     count, warn = itertools.count(1), _warner(fine)
     with bars(errors) as progress, _interruptible(answers):
 
-        def done(kept: StoredAnswer) -> None:
+        def done(kept: "StoredAnswer") -> None:
             progress("answers", next(count), len(todo))
             warn(kept)
 
@@ -202,14 +198,14 @@ def _run(
     return {name: [answers[each.key] for each in work if each.arm == name] for name in arms}
 
 
-def _warner(fine: set[str]) -> Callable[[StoredAnswer], None]:
+def _warner(fine: set[str]) -> "Callable[[StoredAnswer], None]":
     """Says it of an arm, once, that its first answers have all failed: hours of an outage need not be waited for.
 
     fine: the arms that have answered before.
     """
     failed = Counter[str]()
 
-    def warn(kept: StoredAnswer) -> None:
+    def warn(kept: "StoredAnswer") -> None:
         if kept.status != "failed":
             fine.add(kept.arm)
         elif kept.arm not in fine:
@@ -221,15 +217,20 @@ def _warner(fine: set[str]) -> Callable[[StoredAnswer], None]:
     return warn
 
 
-def _loaded(settings: GeneratorSettings, *, what: str) -> Generator:
+def _loaded(settings: "GeneratorSettings", *, what: str) -> "Generator":
+    from ragbandit.workers.wiring.generators import make_generator
+
     with errors.status(f"loading the {what}"):
         return make_generator(settings)
 
 
 def _quiz(
-    asked: Sequence[LabelledQuestion], *, answered: Answered, judge: Judge, answers: Answers, concurrency: int
-) -> Judgements:
+    asked: "Sequence[LabelledQuestion]", *, answered: "Answered", judge: "Judge", answers: "Answers", concurrency: int
+) -> "Judgements":
     """Judgements by the judge. Ctrl-C ends the command; what was judged is in the judge's cache."""
+    from ragbandit.router.cli.progress import bars
+    from ragbandit.workers.evaluation.quiz import quizzed_answers
+
     count = itertools.count(1)
     with bars(errors) as progress, _interruptible(answers):
         return asyncio.run(
@@ -244,7 +245,7 @@ def _quiz(
 
 
 @contextmanager
-def _interruptible(answers: Answers) -> Iterator[None]:
+def _interruptible(answers: "Answers") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -254,9 +255,12 @@ def _interruptible(answers: Answers) -> Iterator[None]:
 
 
 def _encoded(
-    records: Iterable[Mapping[str, Any]], *, asked: Sequence[LabelledQuestion], settings: Settings
+    records: Iterable[Mapping[str, Any]], *, asked: "Sequence[LabelledQuestion]", settings: "Settings"
 ) -> Iterator[Mapping[str, Any]]:
     """The records with the features by which a policy learns from them."""
+    from ragbandit.router.encoders.feature_cache import embedded
+    from ragbandit.router.serving.setup.bootstrap import make_encoder
+
     encoder = make_encoder(settings.encoder)
     texts = [row.question for row in asked]
     features = embedded(texts, encoder=encoder, folder=Path(settings.data_dir) / "cache" / "features")
@@ -267,6 +271,9 @@ def _encoded(
 
 def _write(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """The records as JSONL, whole or not at all."""
+    from ragbandit.router.offline.logs.jsonl import line_of
+    from ragbandit.router.storage.files.json_lines import new_lines
+
     with new_lines(path) as out:
         for record in records:
             out.write(line_of(dict(record)) + b"\n")
@@ -277,7 +284,7 @@ def _tell_lacking(lacking: Mapping[str, str]) -> None:
         errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
 
 
-def _tell_lost(found: Sequence[Evaluated]) -> None:
+def _tell_lost(found: "Sequence[Evaluated]") -> None:
     """Ends the command with 1 where some strategy has no figure but zeros: what comes after it must not learn them."""
     failed = [row.strategy for row in found if len(row.failures) == row.questions]
     unjudged = [row.strategy for row in found if len(row.unjudged) == row.questions]

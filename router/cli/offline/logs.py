@@ -6,24 +6,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, failing_well, print_json
-from ragbandit.router.cli.progress import bars
-from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput, NotFound, RagBanditError
-from ragbandit.router.learning.status import check_registered
-from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, write_rows
-from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
-from ragbandit.router.offline.logs.records import reward_defaults
-from ragbandit.router.serving.setup.bootstrap import ledger_of, open_database
-from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import PolicyLabel
+
+if TYPE_CHECKING:
+    from ragbandit.router.config.settings import Settings
+    from ragbandit.router.offline.logs import BadRow, Logged
+    from ragbandit.router.offline.logs.ledger_transfer import ImportCounts
+    from ragbandit.router.storage.ledgers.ledger import Ledger
 
 __all__ = ["add_log_verbs"]
 
@@ -33,7 +28,9 @@ MOST_NAMED = 20
 _LABEL = re.compile(r"[a-z0-9_]{1,40}")
 
 FileArgument = Annotated[Path, typer.Argument(help="its name says the format, unless --format does")]
-FormatOption = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; default: by the name")]
+#: the names of offline.logs.FORMATS, written out: the help of a verb loads nothing that reads logs
+FORMATS_HELP = "jsonl, parquet, dsjson, obp"
+FormatOption = Annotated[str | None, typer.Option("--format", help=f"{FORMATS_HELP}; default: by the name")]
 
 
 def add_log_verbs(app: typer.Typer) -> None:
@@ -57,6 +54,12 @@ def _add_export(app: typer.Typer) -> None:
 
         What each format carries: docs/replay.md.
         """
+        from ragbandit.router.cli.arguments import parse_time
+        from ragbandit.router.config import loading as configuration
+        from ragbandit.router.learning.status import check_registered
+        from ragbandit.router.offline.logs import format_of, write_rows
+        from ragbandit.router.serving.setup.bootstrap import ledger_of
+
         with failing_well():
             said = format_of(file, format=format_)
             first = None if since is None else parse_time(since, now=time.time())
@@ -69,8 +72,11 @@ def _add_export(app: typer.Typer) -> None:
             _show(facts | {"bytes": file.stat().st_size}, as_json=as_json)
 
 
-def _exported(ledger: Ledger, *, since: float | None) -> Iterator[Logged]:
+def _exported(ledger: "Ledger", *, since: float | None) -> "Iterator[Logged]":
     """The rows, with a bar. Raises NotFound where there are none."""
+    from ragbandit.router.cli.progress import bars
+    from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+
     last, count = ledger.last_seq(), 0
     with bars(errors) as progress:
         for row in ledger_rows(ledger, since=since, upto=last):
@@ -103,6 +109,11 @@ def _add_import(app: typer.Typer) -> None:
 
         The least that a row needs, and what each format carries: docs/replay.md.
         """
+        from ragbandit.router.config import loading as configuration
+        from ragbandit.router.offline.logs import format_of, read_rows
+        from ragbandit.router.offline.logs.ledger_transfer import take_in
+        from ragbandit.router.offline.logs.records import reward_defaults
+
         with failing_well():
             said = format_of(file, format=format_)
             settings = configuration.load(config).settings
@@ -136,6 +147,8 @@ class _Reading:
     """The good rows of a file, and what was met on the way."""
 
     def __init__(self, *, file: Path, skip_bad: bool) -> None:
+        from ragbandit.router.offline.logs.ledger_transfer import ImportCounts
+
         self.file = file
         self.skip_bad = skip_bad
         self.bad = 0
@@ -144,8 +157,10 @@ class _Reading:
         #: rows imported so far
         self.taken = ImportCounts()
 
-    def rows(self, found: Iterator[Logged | BadRow]) -> Iterator[Logged]:
+    def rows(self, found: "Iterator[Logged | BadRow]") -> "Iterator[Logged]":
         """The rows that can be used. Raises InvalidInput at the first that cannot, unless they are skipped."""
+        from ragbandit.router.offline.logs import Logged
+
         for row in found:
             if isinstance(row, Logged):
                 self.left_out.update(row.extra)
@@ -160,8 +175,12 @@ class _Reading:
 
 
 @contextlib.contextmanager
-def _new_ledger(settings: Settings, *, label: str) -> Iterator[Ledger]:
+def _new_ledger(settings: "Settings", *, label: str) -> "Iterator[Ledger]":
     """A ledger of the configured store; both are made if they are not there."""
+    from ragbandit.router.serving.setup.bootstrap import open_database
+    from ragbandit.router.storage.ledgers.ledger import Ledger
+    from ragbandit.router.types import PolicyLabel
+
     if not _LABEL.fullmatch(label):
         raise InvalidInput(
             f"{label!r} is no name of a ledger", field="label", remedy="use 1 to 40 of a-z, 0-9 and underscore"
@@ -174,14 +193,16 @@ def _new_ledger(settings: Settings, *, label: str) -> Iterator[Ledger]:
 
 
 @contextlib.contextmanager
-def _told(reading: _Reading) -> Iterator[Callable[[ImportCounts], None]]:
+def _told(reading: _Reading) -> "Iterator[Callable[[ImportCounts], None]]":
     """Shows rows done and rate; an error in the block says which rows were added, and that nothing has to be undone.
 
     The number of rows is not known before the end of the file.
     """
+    from ragbandit.router.cli.progress import bars
+
     with bars(errors) as progress:
 
-        def show(taken: ImportCounts) -> None:
+        def show(taken: "ImportCounts") -> None:
             reading.taken = taken
             progress("rows", taken.added + taken.known, 0)
 

@@ -6,31 +6,19 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from ragbandit.router.cli.arguments import is_age, parse_policies, parse_time, split_commas
 from ragbandit.router.cli.console import console, errors, failing_well, print_json
 from ragbandit.router.cli.offline import replay_options as options
-from ragbandit.router.cli.progress import bars
-from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.replay import (
-    CandidateSpec,
-    OpenLog,
-    Plan,
-    ReplayResult,
-    open_log,
-    parse_candidates,
-    replay,
-)
-from ragbandit.router.offline.replay.dask_engine import DaskEngine
-from ragbandit.router.offline.replay.parts.engines import SerialEngine
-from ragbandit.router.offline.reports.page import check_page, write_page
-from ragbandit.router.offline.reports.phrases import headline
-from ragbandit.router.offline.reports.terminal import print_replay
-from ragbandit.router.policies.checks import check_fallback
+
+if TYPE_CHECKING:
+    from ragbandit.router.config.settings import Settings
+    from ragbandit.router.offline.replay import CandidateSpec, OpenLog, ReplayResult
+    from ragbandit.router.offline.replay.dask_engine import DaskEngine
+    from ragbandit.router.offline.replay.parts.engines import SerialEngine
 
 __all__ = ["add_replay_verb"]
 
@@ -77,6 +65,11 @@ def add_replay_verb(app: typer.Typer) -> None:
         Exit 0: judged. 1: the lower bound of a difference is below --fail-below. 2: the log is wrong, or the request
         cannot be done.
         """
+        from ragbandit.router.cli.arguments import split_commas
+        from ragbandit.router.cli.progress import bars
+        from ragbandit.router.offline.replay import Plan, open_log, replay
+        from ragbandit.router.offline.reports.page import check_page
+
         with failing_well():
             if report is not None:
                 check_page(report)
@@ -118,9 +111,12 @@ def add_replay_verb(app: typer.Typer) -> None:
 
 
 def _engine(
-    log: OpenLog, *, workers: int | None, cluster: str | None
-) -> AbstractContextManager[DaskEngine | SerialEngine]:
+    log: "OpenLog", *, workers: int | None, cluster: str | None
+) -> "AbstractContextManager[DaskEngine | SerialEngine]":
     """What judges the parts of a log. Raises InvalidInput for one that has none, and for two engines at once."""
+    from ragbandit.router.offline.replay.dask_engine import DaskEngine
+    from ragbandit.router.offline.replay.parts.engines import SerialEngine
+
     if workers is None and cluster is None:
         return nullcontext(SerialEngine())
     field = "workers" if cluster is None else "cluster"
@@ -133,8 +129,11 @@ def _engine(
     return DaskEngine.local(workers=workers or 1) if cluster is None else DaskEngine.cluster(cluster)
 
 
-def _settings(config: str | None, *, database: str | None) -> Settings:
+def _settings(config: str | None, *, database: str | None) -> "Settings":
     """The configured settings, with another database if one is named."""
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.router.policies.checks import check_fallback
+
     if database is not None and not database.strip():
         raise InvalidInput("is empty", field="database", remedy="give the URL of a store, or leave it out")
     environ = os.environ if database is None else {**os.environ, "DATABASE_URL": database}
@@ -155,7 +154,7 @@ def _check_log_options(log: Path | None, *, store: dict[str, object], file: dict
             raise InvalidInput(reason, field=name, remedy=remedy)
 
 
-def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str) -> None:
+def _check_gate(fail_below: float | None, *, candidates: "Sequence[CandidateSpec] | None", baseline: str) -> None:
     """Raises InvalidInput for a gate that nothing, or everything, would pass."""
     if fail_below is None:
         return
@@ -169,8 +168,12 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
         )
 
 
-def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
+def _show(result: "ReplayResult", *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
     """Page, JSON or tables, and the exit status."""
+    from ragbandit.router.offline.reports.page import write_page
+    from ragbandit.router.offline.reports.phrases import headline
+    from ragbandit.router.offline.reports.terminal import print_replay
+
     if report is not None:  # first: whoever reads the terminal through `head` wants the page too
         write_page(result, report)
     if as_json:
@@ -186,7 +189,7 @@ def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_belo
         raise typer.Exit(1)
 
 
-def _failing(result: ReplayResult, margin: float) -> list[str]:
+def _failing(result: "ReplayResult", margin: float) -> list[str]:
     """The candidates whose difference may lie below the margin, each with its lower bound."""
     failing = []
     for candidate in result.candidates:
@@ -202,6 +205,8 @@ def _failing(result: ReplayResult, margin: float) -> list[str]:
 
 def _beginning(since: str | None, *, anytime: bool) -> float | None:
     """Start of the log, seconds since the epoch. Raises InvalidInput."""
+    from ragbandit.router.cli.arguments import is_age, parse_time
+
     if since is None:
         return None
     if anytime and is_age(since):
@@ -214,9 +219,12 @@ def _beginning(since: str | None, *, anytime: bool) -> float | None:
 
 
 def _candidates(
-    texts: Sequence[str] | None, *, params: Sequence[str], settings: Settings
-) -> list[CandidateSpec] | None:
+    texts: Sequence[str] | None, *, params: Sequence[str], settings: "Settings"
+) -> "list[CandidateSpec] | None":
     """The candidates, policies of the registry with the configured params or those of --param; None: not named."""
+    from ragbandit.router.cli.arguments import parse_policies, split_commas
+    from ragbandit.router.offline.replay import parse_candidates
+
     if texts is None:
         parse_policies([], params=params, settings=settings)  # there is none that a param could be of
         return None

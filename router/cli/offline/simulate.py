@@ -5,25 +5,16 @@ from typing import Annotated
 
 import typer
 
-from ragbandit.router.cli.arguments import parse_line, parse_policies, parse_weights
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, failing_well, print_json
-from ragbandit.router.cli.offline.train import add_train
-from ragbandit.router.cli.progress import bars
-from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.simulation import simulate
-from ragbandit.router.offline.simulation.frontier_plot import check_plot
-from ragbandit.router.offline.simulation.process_pool import cores
-from ragbandit.router.offline.simulation.report import draw_plot, print_training
-from ragbandit.router.offline.simulation.table import read_table
-from ragbandit.router.policies.checks import check_fallback
-from ragbandit.router.serving.setup.bootstrap import make_encoder
 
 __all__ = ["add_offline_verbs"]
 
 
 def add_offline_verbs(app: typer.Typer) -> None:
     """Put the offline verbs on the command."""
+    from ragbandit.router.cli.offline.train import add_train
+
     _add_simulate(app)
     add_train(app)
 
@@ -55,6 +46,17 @@ def _add_simulate(app: typer.Typer) -> None:
         as_json: JsonOption = False,
     ) -> None:
         """Learn from a full-information table as live traffic would, then judge on rows not learned."""
+        from ragbandit.router.cli.arguments import parse_line, parse_policies, parse_weights
+        from ragbandit.router.cli.progress import bars
+        from ragbandit.router.config import loading as configuration
+        from ragbandit.router.offline.simulation import simulate
+        from ragbandit.router.offline.simulation.frontier_plot import check_plot
+        from ragbandit.router.offline.simulation.process_pool import cores
+        from ragbandit.router.offline.simulation.report import draw_plot, print_training
+        from ragbandit.router.offline.simulation.table import read_table
+        from ragbandit.router.policies.checks import check_fallback
+        from ragbandit.router.serving.setup.bootstrap import make_encoder
+
         with failing_well():
             settings = configuration.load(config).settings
             check_fallback(settings)

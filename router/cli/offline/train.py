@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,11 +11,10 @@ from rich.markup import escape
 from rich.table import Table as Printed
 
 from ragbandit.router.cli.console import JsonOption, console, errors, failing_well, print_json
-from ragbandit.router.cli.progress import bars
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.simulation.table import read_table
-from ragbandit.router.offline.training import read_questions, train
-from ragbandit.router.types import Json
+
+if TYPE_CHECKING:
+    from ragbandit.router.types import Json
 
 __all__ = ["parse_params", "print_training"]
 
@@ -35,6 +34,10 @@ def add_train(app: typer.Typer) -> None:
         as_json: JsonOption = False,
     ) -> None:
         """Train a policy on a full-information table, for the param `trained`."""
+        from ragbandit.router.cli.progress import bars
+        from ragbandit.router.offline.simulation.table import read_table
+        from ragbandit.router.offline.training import read_questions, train
+
         with failing_well():
             asked = parse_params(params) | ({} if epochs is None else {"epochs": epochs})
             rows = list(read_table(table).rows)
@@ -50,7 +53,7 @@ def add_train(app: typer.Typer) -> None:
                 print_training(report, console=console)
 
 
-def parse_params(text: str) -> dict[str, Json]:
+def parse_params(text: str) -> "dict[str, Json]":
     """The policy's params from the command line. Raises InvalidInput."""
     try:
         found = json.loads(text)

@@ -244,7 +244,7 @@ def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
             for row in simulate(*given, **more)
         ]
 
-    monkeypatch.setattr(cli_offline, "simulate", clocked)
+    monkeypatch.setattr("ragbandit.router.offline.simulation.simulate", clocked)
     words = ("--param", "fixed.arm=multi_step", "--lambda", "0.1", "--folds", "2", "--seeds", "2")
     done = run("--policy", "fixed", *words)
     assert done.exit_code == 0, done.output

@@ -5,7 +5,11 @@ from typer.main import get_command, get_group
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.console import CommandLine
+from ragbandit.router.cli.offline.logs import FORMATS_HELP
+from ragbandit.router.offline.logs import FORMATS
 from ragbandit.workers.cli import VERBS, app
+from ragbandit.workers.evaluation.command import FAMILIES_HELP
+from ragbandit.workers.evaluation.judging import FAMILY_NAMES
 from ragbandit.workers.verbs import SECTIONS
 
 
@@ -18,6 +22,12 @@ def test_flags_show_no_type(words):
     assert "bool" not in done.stdout.lower()
     if words == ("replay",):
         assert "float" in done.stdout.lower()
+
+
+def test_names_that_are_written_out():
+    """Names that the help writes out, since it must load little, are those that are known."""
+    assert ", ".join(FAMILY_NAMES) == FAMILIES_HELP
+    assert ", ".join(FORMATS) == FORMATS_HELP
 
 
 def test_the_root_lists_every_verb_with_its_own_line():

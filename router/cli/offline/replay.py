@@ -142,7 +142,7 @@ def _settings(config: str | None, *, database: str | None) -> "Settings":
     return settings
 
 
-def _check_log_options(log: Path | None, *, store: dict[str, object], file: dict[str, object]) -> None:
+def _check_log_options(log: str | None, *, store: dict[str, object], file: dict[str, object]) -> None:
     """Raises InvalidInput for options of a store where a file is read, and the other way round."""
     unused, reason = (file, "applies to a file, but no --log is given")
     remedy = "give --log FILE, or leave it out"

@@ -34,9 +34,9 @@ InSample = Annotated[
     ),
 ]
 Log = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        help="a file (jsonl, parquet, dsjson, npz), or a folder of Parquet files; default the store",
+        help="a file (jsonl, parquet, dsjson, npz), or a folder of Parquet files, or their URL; default the store",
         rich_help_panel=_LOG,
     ),
 ]

@@ -15,6 +15,7 @@ from typing import cast
 
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs.files import check_format
+from ragbandit.router.offline.logs.place import place_of
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged
 
 __all__ = ["FORMATS", "BadRow", "Defaults", "Logged", "format_of", "read_rows", "write_rows"]
@@ -40,7 +41,9 @@ def read_rows(
     begins like another format, ConfigError for a format whose package is not installed.
     """
     said = format_of(path, format=format)
-    check_format(Path(path), said=said)
+    place = place_of(path)
+    if isinstance(place, Path):
+        check_format(place, said=said)
     module = import_module(f"ragbandit.router.offline.logs.{said}")
     return cast("Iterator[Logged | BadRow]", module.read(path, defaults=defaults or Defaults()))
 

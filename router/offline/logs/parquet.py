@@ -15,8 +15,10 @@ import numpy as np
 
 from ragbandit.router.errors import InvalidInput, required_module
 from ragbandit.router.offline.logs.files import check_format
+from ragbandit.router.offline.logs.place import Place, file_system, place_of, shown
 from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
+from ragbandit.router.redaction import without_secrets
 from ragbandit.router.storage.files.json_lines import new_file
 from ragbandit.router.storage.rows.conversion import canonical
 
@@ -35,22 +37,27 @@ def arrow(module: str = "pyarrow") -> Any:
     return required_module(module, extra="parquet", field="format")
 
 
-def opened(path: Path, **options: Any) -> Any:
+def opened(path: Place, **options: Any) -> Any:
     """The ParquetFile. Raises InvalidInput for one that cannot be read or has no rows."""
     library = arrow("pyarrow.parquet")
-    check_format(path, said="parquet")
+    if isinstance(path, Path):
+        check_format(path, said="parquet")
+        name: str | Path = path
+    else:
+        options["filesystem"], name = file_system(path)
     try:
-        file = library.ParquetFile(path, **options)
+        file = library.ParquetFile(name, **options)
     except (OSError, arrow().ArrowException) as error:
-        raise InvalidInput(f"cannot be read: {error}", field=str(path), remedy="give a Parquet file, whole") from error
+        said = without_secrets(str(error))
+        raise InvalidInput(f"cannot be read: {said}", field=shown(path), remedy="give a Parquet file, whole") from error
     if not file.metadata.num_rows:
-        raise InvalidInput("has no rows", field=str(path), remedy="give a log with at least one decision")
+        raise InvalidInput("has no rows", field=shown(path), remedy="give a log with at least one decision")
     return file
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
     """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty, ConfigError."""
-    with opened(Path(path)) as file:
+    with opened(place_of(path)) as file:
         reader, number = RowReader(defaults=defaults), 0
         try:
             for batch in file.iter_batches(batch_size=PIECE):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes, possible
 from ragbandit.router.offline.logs.parquet import arrow, opened
+from ragbandit.router.offline.logs.place import Place, place_of
 from ragbandit.router.offline.logs.records import OURS, Defaults
 from ragbandit.router.offline.types import Flags, Keys, Matrix, Strings, Vector
 from ragbandit.router.storage.rows.conversion import canonical
@@ -32,7 +33,7 @@ Codes = npt.NDArray[np.intp]
 class LogOverview:
     """Facts about all rows of a file, or of all files of a log."""
 
-    path: Path
+    path: Place
     rows: int
     arms: tuple[ArmName, ...]
     minimum: float
@@ -91,7 +92,7 @@ def read_log_with(
             raise InvalidInput("there is no such column", field=f"{path} {name}", remedy=_known(overview))
     wanted += [name for name in ("propensity", "made_at", "late", "reward") if name in overview.columns]
     wanted += [_column_of(name) for name in fields if _column_of(name) in overview.columns]
-    with opened(Path(path), read_dictionary=_text_columns(Path(path))) as file:
+    with opened(place_of(path), read_dictionary=_text_columns(place_of(path))) as file:
         row = 0
         for batch in _batches(file, rows=batch_rows, columns=list(dict.fromkeys(wanted))):
             piece = _Piece(batch=batch, overview=overview, first=row + 1)
@@ -114,7 +115,7 @@ def _known(overview: LogOverview) -> str:
     return f"the file has {', '.join(overview.columns)}"
 
 
-def _text_columns(path: Path) -> list[str]:
+def _text_columns(path: Place) -> list[str]:
     """Columns whose few texts are read once each: arms, and what may be a segment. Not the ids and questions."""
     with opened(path) as file:
         schema = file.schema
@@ -128,8 +129,8 @@ def _text_columns(path: Path) -> list[str]:
 
 def overview_of(path: str | Path, *, defaults: Defaults) -> LogOverview:
     """The overview of a file. Raises InvalidInput for one that lacks a column, or names no arm."""
-    path = Path(path)
-    with opened(path, read_dictionary=_text_columns(path)) as file:
+    place = place_of(path)
+    with opened(place, read_dictionary=_text_columns(place)) as file:
         columns, rows = tuple(file.schema_arrow.names), int(file.metadata.num_rows)
         for name in ("id", "arms", "pmf", "arm", "reward"):
             if name not in columns:
@@ -151,7 +152,7 @@ def overview_of(path: str | Path, *, defaults: Defaults) -> LogOverview:
     if not every:
         raise InvalidInput("names no arm", field=f"{path} arms", remedy="log all arms that were offered")
     return LogOverview(
-        path=path,
+        path=place,
         rows=rows,
         arms=every,
         minimum=float(min(minimum)) if parts else defaults.minimum,
@@ -163,7 +164,7 @@ def overview_of(path: str | Path, *, defaults: Defaults) -> LogOverview:
 
 def read_keys(path: str | Path) -> Iterator[Keys]:
     """`keys_of` the ids of a file, a batch at a time."""
-    with opened(Path(path)) as file:
+    with opened(place_of(path)) as file:
         for batch in _batches(file, rows=BATCH, columns=["id"]):
             yield _keys(batch.column("id"))
 

@@ -15,6 +15,7 @@ from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, r
 from ragbandit.router.offline.logs.ledger_arrays import LedgerReader, open_ledger
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import opened
+from ragbandit.router.offline.logs.place import Place, files_of, is_remote, place_of, shown
 from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.offline.replay.candidates import CandidateSpec, baselines
 from ragbandit.router.offline.replay.plan import Plan
@@ -42,10 +43,10 @@ def open_log(
     mixed_arms: bool = False,
     skip_bad: bool = False,
 ) -> "OpenLog":
-    """A log for `replay`. Nothing but the configuration is read here.
+    """A log for `replay`. Only the configuration is read, and a folder is listed.
 
-    path: a file (JSONL, Parquet, dsjson, npz); a folder of Parquet files, or a pattern with * for several; None: the
-    ledger `label` of the configured store.
+    path: a file (JSONL, Parquet, dsjson, npz); a folder of Parquet files, or a pattern with * for several; for Parquet
+    also a URL of fsspec; None: the ledger `label` of the configured store.
     format: of a file whose name does not tell it.
     config: a file, ready Settings, or None for ./config.yaml and the environment.
     label: default policy.label.
@@ -58,8 +59,8 @@ def open_log(
     """
     settings = config if isinstance(config, Settings) else load_settings(config).settings
     return OpenLog(
-        path=None if path is None else Path(path),
-        format=None if path is None else _format(Path(path), format=format),
+        path=None if path is None else place_of(path),
+        format=None if path is None else _format(place_of(path), format=format),
         settings=settings,
         label=label or settings.policy.label,
         defaults=reward_defaults(settings.reward, minimum=minimum, maximum=maximum),
@@ -74,7 +75,7 @@ class OpenLog:
     """A log that `replay` reads: in pieces where it can, otherwise into memory."""
 
     #: None: the ledger of the store
-    path: Path | None
+    path: Place | None
     format: str | None
     settings: Settings
     label: str
@@ -83,14 +84,14 @@ class OpenLog:
     mixed_arms: bool = False
     skip_bad: bool = False
 
-    def parts(self) -> list[Path] | None:
+    def parts(self) -> Sequence[Place] | None:
         """The files of a folder or a pattern, by name; None for one file and for the store. Raises InvalidInput."""
-        if self.path is None or not _several(self.path):
+        found = None if self.path is None else _files(self.path)
+        if self.path is None or found is None:
             return None
-        found = sorted(self.path.rglob("*.parquet") if self.path.is_dir() else map(Path, _matching(self.path)))
         if not found:
             raise InvalidInput(
-                "has no Parquet files", field=str(self.path), remedy="name a folder with *.parquet in it"
+                "has no Parquet files", field=shown(self.path), remedy="name a folder with *.parquet in it"
             )
         if self.skip_bad:
             raise InvalidInput(
@@ -98,18 +99,18 @@ class OpenLog:
             )
         return found
 
-    def parquet(self, candidates: Sequence[CandidateSpec]) -> Path | None:
+    def parquet(self, candidates: Sequence[CandidateSpec]) -> Place | None:
         """The file, if these candidates can be judged on it in pieces: a Parquet file that has what they need."""
         if self.path is None or self.format != "parquet" or self.skip_bad:
             return None
         return self.path if can_stream(self.path, candidates=candidates) else None
 
-    def check_since(self, path: Path) -> None:
+    def check_since(self, path: Place) -> None:
         """Raises InvalidInput where `since` is given and rows of this Parquet file have no time, or all are older."""
         if self.since is not None:
             _check_times(path, _times(path), since=self.since)
 
-    def pieces(self, path: Path, *, candidates: Sequence[CandidateSpec], plan: Plan) -> ParquetPieces:
+    def pieces(self, path: Place, *, candidates: Sequence[CandidateSpec], plan: Plan) -> ParquetPieces:
         """The rows of a Parquet file with the probabilities of these candidates, read anew for every pass."""
         return ParquetPieces(
             path=path,
@@ -138,7 +139,7 @@ class OpenLog:
             remedy="decisions count once their feedback is learned; `ragbandit status` says where they are",
         )
 
-    def baselines(self, path: Path, *, plan: Plan) -> list[CandidateSpec]:
+    def baselines(self, path: Place, *, plan: Plan) -> list[CandidateSpec]:
         """The plain candidates of a Parquet file."""
         first = next(iter(self.pieces(path, candidates=(), plan=plan)), None)
         return baselines(() if first is None else first.log.arms)
@@ -146,13 +147,13 @@ class OpenLog:
     @property
     def described(self) -> str:
         """Where the rows come from, for the report."""
-        return f"the ledger {self.label}" if self.path is None else str(self.path)
+        return f"the ledger {self.label}" if self.path is None else shown(self.path)
 
     def read(self, progress: Progress = no_progress) -> MemoryLog:
         """All rows in memory. Raises InvalidInput, and StoreError for a store that cannot be read."""
         return self._stored(progress) if self.path is None else self._file(self.path, progress)
 
-    def _file(self, path: Path, progress: Progress) -> MemoryLog:
+    def _file(self, path: Place, progress: Progress) -> MemoryLog:
         good: list[Logged] = []
         bad: list[BadRow] = []
         for done, row in enumerate(read_rows(path, format=self.format, defaults=self.defaults), start=1):
@@ -167,12 +168,12 @@ class OpenLog:
         return memory_log(
             self._later(path, good),
             mixed_arms=self.mixed_arms,
-            described=str(path),
+            described=shown(path),
             since=self.since,
             skipped=[Skipped(where=f"line {row.line}", reason=f"{row.field} {row.reason}") for row in bad],
         )
 
-    def _later(self, path: Path, rows: list[Logged]) -> list[Logged]:
+    def _later(self, path: Place, rows: list[Logged]) -> list[Logged]:
         """The rows decided since `since`. Raises what `_check_times` raises."""
         since = self.since
         if since is None or not rows:
@@ -200,34 +201,42 @@ class OpenLog:
         )
 
 
-def _several(path: Path) -> bool:
-    return path.is_dir() or "*" in str(path)
+def _files(path: Place) -> Sequence[Place] | None:
+    """The files of a folder or a pattern, by name; None for one file."""
+    if isinstance(path, str):
+        return files_of(path)
+    if path.is_dir():
+        return sorted(path.rglob("*.parquet"))
+    return sorted(map(Path, glob.glob(str(path), recursive=True))) if "*" in str(path) else None
 
 
-def _matching(pattern: Path) -> list[str]:
-    return glob.glob(str(pattern), recursive=True)
-
-
-def _format(path: Path, *, format: str | None) -> str:  # noqa: A002 - as in read_rows
+def _format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as in read_rows
     """The format of a file; several files are Parquet."""
-    if not _several(path):
-        return format_of(path, format=format)
+    if _files(path) is None:
+        named = format_of(path, format=format)
+        if is_remote(path) and named != "parquet":
+            raise InvalidInput(
+                f"a log at a URL must be Parquet, not {named}",
+                field="log",
+                remedy="copy the file to this machine, or export it with --format parquet",
+            )
+        return named
     if format not in (None, "parquet"):
         raise InvalidInput("several files can be read as Parquet only", field="format", remedy="name one file")
     return "parquet"
 
 
-def _unusable(path: Path, *, bad: Sequence[BadRow], good: int) -> InvalidInput:
+def _unusable(path: Place, *, bad: Sequence[BadRow], good: int) -> InvalidInput:
     named = "; ".join(f"line {row.line} {row.field} {row.reason} ({row.remedy})" for row in bad[:MOST_NAMED])
     more = f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
     return InvalidInput(
         f"{len(bad)} of {len(bad) + good} rows cannot be used: {named}{more}",
-        field=str(path),
+        field=shown(path),
         remedy="correct them, or give --skip-bad to go on without them" if good else "correct them: no row is left",
     )
 
 
-def _times(path: Path) -> Vector:
+def _times(path: Place) -> Vector:
     """Decision times of the rows of a Parquet file, 0 where not known, shape (n,)."""
     with opened(path) as file:
         if "made_at" not in file.schema_arrow.names:
@@ -235,18 +244,18 @@ def _times(path: Path) -> Vector:
         return np.asarray(file.read(columns=["made_at"]).column(0).fill_null(0).to_numpy(), dtype=np.float64)
 
 
-def _check_times(path: Path, times: Vector, *, since: float) -> None:
+def _check_times(path: Place, times: Vector, *, since: float) -> None:
     """Raises InvalidInput where rows have no time, and where none was decided since."""
     timeless = np.count_nonzero(times == 0.0)
     if timeless:
         raise InvalidInput(
             f"{timeless} of {len(times)} rows have no made_at",
-            field=f"{path} since",
+            field=f"{shown(path)} since",
             remedy="log the times, or leave out --since",
         )
     if len(times) and not (times >= since).any():
         raise InvalidInput(
             f"has no rows decided since {instant(since)}: all {len(times)} are older",
-            field=str(path),
+            field=shown(path),
             remedy="give an earlier --since",
         )

@@ -16,6 +16,7 @@ from ragbandit.router.offline.estimation.intervals import cressie_read, extreme_
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.logs.ledger_arrays import UnevenFeatures
+from ragbandit.router.offline.logs.place import Place, check_shared
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.candidates import (
     CandidatePmf,
@@ -115,6 +116,8 @@ def _replay_in_pieces(
     """The result of a log that need not fit in memory; None for one that must be read whole."""
     parts = log.parts()
     if parts is not None:
+        if engine is not None and not isinstance(engine, SerialEngine):
+            check_shared(parts)
         return replay_parts(
             parts,
             candidates=specs,
@@ -144,7 +147,7 @@ def _specs(candidates: Sequence[str | CandidateSpec]) -> list[CandidateSpec]:
 
 def _replay_parquet(
     log: OpenLog,
-    path: Path,
+    path: Place,
     *,
     specs: list[CandidateSpec] | None,
     plan: Plan,

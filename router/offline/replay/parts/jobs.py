@@ -6,7 +6,6 @@ All of it can be pickled; merging changes neither side, so that an engine may re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.gram_sums import Scales
 from ragbandit.router.offline.estimation.tuning import Trials
 from ragbandit.router.offline.logs.parquet_arrays import LogOverview, overview_of, read_keys
+from ragbandit.router.offline.logs.place import Place
 from ragbandit.router.offline.logs.records import Defaults
 from ragbandit.router.offline.replay.candidates import CandidateSpec
 from ragbandit.router.offline.replay.judge import CLIP, middles_of
@@ -108,7 +108,7 @@ class MeasureJob:
         return Views(pieces=self.part.pieces(), model=self.fit.predicted, middles=middles_of(self.summary))
 
 
-def overview_part(job: tuple[int, Path, Defaults]) -> dict[int, tuple[LogOverview, tuple[str, ...]]]:
+def overview_part(job: tuple[int, Place, Defaults]) -> dict[int, tuple[LogOverview, tuple[str, ...]]]:
     """Overview of a file and the encoder of its features."""
     index, path, defaults = job
     return {index: (overview_of(path, defaults=defaults), encoders_of(path))}
@@ -126,7 +126,7 @@ def summarize_part(job: PartJob) -> PartSummary:
 
 
 @contextmanager
-def naming_part(path: Path) -> Iterator[None]:
+def naming_part(path: Place) -> Iterator[None]:
     """Errors about a row name the file too."""
     try:
         yield
@@ -136,7 +136,7 @@ def naming_part(path: Path) -> Iterator[None]:
         raise InvalidInput(error.message, field=field, remedy=error.remedy) from error
 
 
-def keys_of_part(job: tuple[int, Path, int, int]) -> dict[int, Keys]:
+def keys_of_part(job: tuple[int, Place, int, int]) -> dict[int, Keys]:
     """The keys of a part's ids of one round."""
     index, path, number, rounds = job
     return {index: np.concatenate([_of_round(keys, number, rounds) for keys in read_keys(path)])}

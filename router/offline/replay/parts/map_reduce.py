@@ -11,7 +11,6 @@ result.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.estimators import Estimator
 from ragbandit.router.offline.estimation.gram_sums import HEAD, Scales, scales_of
 from ragbandit.router.offline.logs.parquet_arrays import LogOverview
+from ragbandit.router.offline.logs.place import Place
 from ragbandit.router.offline.logs.records import Defaults
 from ragbandit.router.offline.replay.assemble import ResultAssembler
 from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec, baselines, described
@@ -59,7 +59,7 @@ MOST_KEYS = 1 << 27
 
 
 def replay_parts(
-    paths: Sequence[Path],
+    paths: Sequence[Place],
     *,
     candidates: Sequence[CandidateSpec] | None,
     plan: Plan,
@@ -165,7 +165,7 @@ def _check_parts(plan: Plan, *, candidates: Sequence[CandidateSpec] | None) -> N
             )
 
 
-def _opened(paths: Sequence[Path], *, defaults: Defaults, run: _Run) -> tuple[list[LogOverview], bool]:
+def _opened(paths: Sequence[Place], *, defaults: Defaults, run: _Run) -> tuple[list[LogOverview], bool]:
     """The parts, each with arms and bounds of the whole log; and whether all have features, of one encoder."""
     jobs = [(index, path, defaults) for index, path in enumerate(paths)]
     found = run.reduce("parts opened", overview_part, jobs, merge=merge_by_part)

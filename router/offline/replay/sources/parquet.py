@@ -4,7 +4,6 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypeVar, cast
 
 import numpy as np
@@ -13,6 +12,7 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs.parquet import opened
 from ragbandit.router.offline.logs.parquet_arrays import LogOverview, read_log_with
+from ragbandit.router.offline.logs.place import Place
 from ragbandit.router.offline.logs.records import Defaults
 from ragbandit.router.offline.replay.candidates import CandidateSpec, array_pmf
 from ragbandit.router.offline.replay.plan import Plan
@@ -32,7 +32,7 @@ _COLUMNS = ("tenant", "version", "policy")
 class ParquetPieces:
     """Pieces of a file, `Pieces` to the judge; every row is checked in the first pass."""
 
-    path: Path
+    path: Place
     candidates: Sequence[CandidateSpec]
     plan: Plan
     defaults: Defaults
@@ -119,7 +119,7 @@ class ParquetPieces:
             )
 
 
-def check_once(keys: Keys, *, path: Path) -> None:
+def check_once(keys: Keys, *, path: Place) -> None:
     """Raises InvalidInput for an id that stands in two rows: its decision would count twice."""
     ordered = np.sort(keys)
     again = np.flatnonzero(ordered[1:] == ordered[:-1])
@@ -142,18 +142,18 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield cast(Item, item)
 
 
-def can_stream(path: Path, *, candidates: Sequence[CandidateSpec]) -> bool:
+def can_stream(path: Place, *, candidates: Sequence[CandidateSpec]) -> bool:
     """True if this Parquet file has all that the candidates need in columns of its own."""
     columns = _columns(path)
     return all(not spec.needs_rows and (spec.kind != "column" or spec.what in columns) for spec in candidates)
 
 
-def _columns(path: Path) -> tuple[str, ...]:
+def _columns(path: Place) -> tuple[str, ...]:
     with opened(path) as file:
         return tuple(file.schema_arrow.names)
 
 
-def encoders_of(path: Path) -> tuple[str, ...]:
+def encoders_of(path: Place) -> tuple[str, ...]:
     """The encoder of all rows' features, by the file's own statistics; () where rows have none, or of several.
 
     ("",) of a file that does not name encoders.

@@ -1,0 +1,94 @@
+"""Replay reads Parquet logs at URLs of fsspec, whole and in parts, and says what it cannot read."""
+
+import json
+from dataclasses import replace
+
+import fsspec
+import pytest
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.console import CommandLine
+from ragbandit.router.cli.offline.replay import add_replay_verb
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.logs import write_rows
+from ragbandit.router.offline.replay import open_log, replay
+from tests.support.replay_logs import close, lived_rows
+
+pytest.importorskip("pyarrow")
+
+CANDIDATES = ["fixed:deep", "uniform"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a log of two parts."""
+    (tmp_path / "log").mkdir()
+    rows = lived_rows(200)
+    for part in range(2):
+        write_rows(tmp_path / "log" / f"{part}.parquet", rows[100 * part : 100 * part + 100])
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def memory(folder):
+    """The same files at memory://; gone after the test."""
+    system = fsspec.filesystem("memory")
+    for file in folder.iterdir():
+        system.pipe_file(f"/replayed/{file.name}", file.read_bytes())
+    yield "memory://replayed"
+    system.rm("/replayed", recursive=True)
+
+
+@pytest.mark.parametrize("end", ["", "/*.parquet"])
+def test_parts_at_a_url(folder, memory, end):
+    """A folder, or a pattern, at a URL gives what the local files give."""
+    here = replay(open_log(folder, config=Settings()), candidates=CANDIDATES)
+    there = replay(open_log(memory + end, config=Settings()), candidates=CANDIDATES)
+    assert there.log == memory + end
+    close(there, replace(here, log=there.log))
+
+
+def test_one_file_at_a_url(folder, memory):
+    """One Parquet file at a URL is replayed too, in pieces and for candidates that read questions."""
+    for candidates in (CANDIDATES, ["linucb"]):
+        here = replay(open_log(folder / "0.parquet", config=Settings()), candidates=candidates)
+        there = replay(open_log(f"{memory}/0.parquet", config=Settings()), candidates=candidates)
+        close(there, replace(here, log=there.log))
+
+
+def test_the_command(folder, tmp_path, monkeypatch):
+    """`ragbandit replay --log file:///...` with worker processes reads the URL."""
+    pytest.importorskip("distributed")
+    monkeypatch.chdir(tmp_path)
+    app = CommandLine()
+    app.callback()(lambda: None)
+    add_replay_verb(app)
+    words = ["replay", "--log", folder.as_uri(), "--policy", "fixed:deep", "--json", "--workers", "1"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["rows"] == 200
+
+
+def test_workers_cannot_read_this_memory(memory):
+    """Files in the memory of this process are refused where other processes are to read them."""
+    with pytest.raises(InvalidInput, match="memory of this process") as refused:
+        replay(open_log(memory, config=Settings()), candidates=CANDIDATES, engine=object())
+    assert (refused.value.field, "leave out --workers" in refused.value.remedy) == ("log", True)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("memory://replayed/log.jsonl", "must be Parquet"),
+        ("memory://nothing-there/0.parquet", "cannot be read"),
+        ("memory://nothing-there/*.parquet", "has no Parquet files"),
+        ("nowhere://key:hunter2@there/logs", "nowhere"),
+    ],
+)
+def test_what_cannot_be_read(url, said):
+    """A URL that cannot be read is refused with what is wrong and what to do, without its secrets."""
+    with pytest.raises(InvalidInput, match=said) as refused:
+        replay(open_log(url, config=Settings()), candidates=CANDIDATES)
+    assert refused.value.remedy
+    assert "hunter2" not in str(refused.value)

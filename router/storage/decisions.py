@@ -21,12 +21,15 @@ from ragbandit.router.storage.rows.conversion import (
     feedback_value,
     outcome_row,
     outcome_value,
+    request_hash,
     reward_value,
+    short_hash,
 )
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.closing import is_missing_outcome
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.shared_texts import SharedTexts, whole
 from ragbandit.router.storage.sql.tables import (
     cancellations,
     closures,
@@ -97,6 +100,7 @@ class DecisionStore:
         """text: the setting log.text, what is kept of texts."""
         self.database = database
         self.text = text
+        self._texts = SharedTexts(database)
         #: the ledger that decisions made here are to be learned in
         self.label = label
 
@@ -108,6 +112,7 @@ class DecisionStore:
         rows = [decision_row(decision) for decision in group]
         if self.text != "full":
             rows = [row | kept_of_decision(row, text=self.text) for row in rows]
+        self._texts.shorten(decisions, rows)
         with self._writing() as (connection, moves):
             new = insert_new(connection, decisions, rows, key="id")
             moves.add("decided", len(new))
@@ -130,12 +135,12 @@ class DecisionStore:
         """
         with self.database.read() as connection:
             rows = _by_id(connection, list(ids))
-        return {key: (readable(row), row["body_hash"]) for key, row in rows.items()}
+        return {key: (readable(row), request_hash(row)) for key, row in rows.items()}
 
     def answer_task(self, decision_id: DecisionId) -> AnswerTask | None:
         """The facts that a worker needs before it answers this decision, in one query; None for an unknown one."""
         query = select(
-            decisions,
+            *whole(decisions),
             exists().where(outcomes.c.decision_id == decisions.c.id).label("answered"),
             exists().where(cancellations.c.decision_id == decisions.c.id).label("cancelled"),
         ).where(decisions.c.id == decision_id)
@@ -162,6 +167,7 @@ class DecisionStore:
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
             rows = [row | KEPT_OF_OUTCOME for row in rows]
+        self._texts.shorten(outcomes, rows)
         with self._writing() as (connection, moves):
             asked = {row["decision_id"] for row in rows}
             known = {key: row["run_by"] for key, row in _by_id(connection, asked, columns=("id", "run_by")).items()}
@@ -171,7 +177,7 @@ class DecisionStore:
                 open_rows = self._lock_waiting(connection, new)
                 _flag(connection, open_rows.values(), moves=moves, has_outcome=True)
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
-            standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
+            standing = {row.decision_id: short_hash(row.body_hash) for row in connection.execute(hashes)}
         results: list[bool | RagBanditError] = []
         for row in rows:
             results.append(_told(row, known=known, new=new, standing=standing))
@@ -182,9 +188,10 @@ class DecisionStore:
     def has_outcome(self, outcome: Outcome) -> bool:
         """Whether this very outcome is stored already."""
         row = outcome_row(outcome)
-        same = (outcomes.c.decision_id == row["decision_id"]) & (outcomes.c.body_hash == row["body_hash"])
+        standing = select(outcomes.c.body_hash).where(outcomes.c.decision_id == row["decision_id"])
         with self.database.read() as connection:
-            return connection.execute(select(exists().where(same))).scalar_one()
+            found = connection.execute(standing).scalar()
+        return found is not None and short_hash(found) == row["body_hash"]
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
         """Those of these decisions that have an outcome."""
@@ -195,7 +202,7 @@ class DecisionStore:
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome]:
         """The outcomes that are there, by decision id."""
         with self.database.read() as connection:
-            rows = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
+            rows = connection.execute(select(*whole(outcomes)).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
             return {row["decision_id"]: outcome_value(row) for row in rows}
 
     def add_feedback(self, group: Sequence[Feedback]) -> list[Receipt | RagBanditError]:
@@ -249,7 +256,9 @@ class DecisionStore:
             row = _by_id(connection, [decision_id]).get(decision_id)
             if row is None:
                 raise _unknown_decision()
-            outcome = connection.execute(select(outcomes).where(outcomes.c.decision_id == decision_id)).mappings()
+            outcome = connection.execute(
+                select(*whole(outcomes)).where(outcomes.c.decision_id == decision_id)
+            ).mappings()
             notes = connection.execute(
                 select(feedback)
                 .where(feedback.c.decision_id == decision_id)
@@ -299,7 +308,7 @@ class DecisionStore:
         rows = connection.execute(
             select(feedback.c.id, feedback.c.body_hash, feedback.c.late).where(feedback.c.id.in_(ids))
         )
-        return {row.id: (row.body_hash, row.late) for row in rows}
+        return {row.id: (short_hash(row.body_hash), row.late) for row in rows}
 
     def _one(self, connection: Connection, table: Table, decision_id: str) -> RowMapping | None:
         found = connection.execute(
@@ -377,7 +386,7 @@ def _by_id(
     wanted = list(ids)
     if not wanted:
         return {}
-    chosen = [decisions.c[c] for c in columns] if columns else [decisions]
+    chosen = [decisions.c[c] for c in columns] if columns else whole(decisions)
     rows = connection.execute(select(*chosen).where(decisions.c.id.in_(wanted))).mappings()
     return {row["id"]: row for row in rows}
 
@@ -388,7 +397,7 @@ def _settled(
     kept = standing.get(decision.id)
     if kept is None:
         return decision
-    return settle(readable(kept), kept["body_hash"], asked=row["body_hash"])
+    return settle(readable(kept), request_hash(kept), asked=request_hash(row))
 
 
 def readable(row: Row) -> Decision | StoreError:

@@ -25,7 +25,7 @@ def settled(system: System, load: Load) -> None:
     database = open_database(system.settings)
     with database.read() as connection:
         assert kept(connection, label="main") == counted(connection, label="main")
-        rows = {row.id: row for row in connection.execute(select(decisions.c.id, decisions.c.arm, decisions.c.pmf))}
+        rows = {row.id: row for row in connection.execute(select(decisions.c.id, decisions.c.arm))}
         received = set(connection.execute(select(feedback.c.id)).scalars())
         twice = connection.execute(
             select(updates.c.decision_id).group_by(updates.c.decision_id).having(func.count() > 1)

@@ -21,7 +21,9 @@ from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings
 from ragbandit.router.storage.archive.reading import archived_spans, rows_of_ledger
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.rows.draw_bytes import draw_value
 from ragbandit.router.storage.rows.feature_bytes import feature_rows
+from ragbandit.router.storage.sql.shared_texts import full
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.types import ArmName
 
@@ -85,7 +87,7 @@ class LedgerReader:
 
     def _read(self, start: int, stop: int, *, wanted: Sequence[Column[Any]]) -> dict[str, Sequence[Any]]:
         """Column -> its values in these rows of the database."""
-        query = _joined(select(*wanted), label=self.ledger.label, since=self.since)
+        query = _joined(select(*map(full, wanted)), label=self.ledger.label, since=self.since)
         with self.ledger.database.read() as connection:
             rows = connection.execute(query.where(updates.c.seq.between(start, stop)).order_by(updates.c.seq)).all()
         values = list(zip(*rows, strict=True)) or [()] * len(wanted)
@@ -118,7 +120,7 @@ class LedgerReader:
             marked = late_decisions(self.ledger, *span)
             late = np.array([key in marked for key in ids], dtype=np.bool_)
         action = said.actions(columns["arm"])
-        pmf, offered = said.pmfs(columns["arms"], columns["pmf"], ids=ids)
+        pmf, offered = said.pmfs(columns["arms"], columns["pmf"], columns["draw"], ids=ids)
         value, quality, cost, minimum, maximum = (np.array(columns[name], dtype=np.float64) for name in _REWARD[:5])
         log = Log(
             arms=self.arms,
@@ -153,7 +155,7 @@ class LedgerReader:
 
 def _wanted(*, fields: Sequence[str], features: bool, summary: bool) -> list[Column[Any]]:
     return [
-        *(decisions.c[name] for name in ("id", "arms", "pmf", "arm", "made_at")),
+        *(decisions.c[name] for name in ("id", "arms", "pmf", "draw", "arm", "made_at")),
         *(updates.c[name] for name in _REWARD),
         *(decisions.c[name] for name in _COLUMNS if name in fields),
         *([] if set(fields) <= set(_COLUMNS) else [decisions.c.context]),
@@ -199,8 +201,8 @@ def open_ledger(
 def _offers(label: str, *, since: float | None, all_of_them: bool) -> Select[Any]:
     """The first row's arms, or all that were ever offered, in the order in which they occur."""
     if not all_of_them:
-        return _joined(select(decisions.c.arms), label=label, since=since).order_by(updates.c.seq).limit(1)
-    found = _joined(select(decisions.c.arms), label=label, since=since)
+        return _joined(select(full(decisions.c.arms)), label=label, since=since).order_by(updates.c.seq).limit(1)
+    found = _joined(select(full(decisions.c.arms)), label=label, since=since)
     return found.group_by(decisions.c.arms).order_by(func.min(updates.c.seq))
 
 
@@ -221,11 +223,11 @@ class _Decoder:
         self._offers: dict[str, npt.NDArray[np.intp]] = {}
         self._encoder: tuple[str, int] | None = None
 
-    def pmfs(self, arms: Sequence[str], texts: Sequence[str], *, ids: Sequence[str]) -> tuple[Matrix, Flags]:
-        """Probabilities and what was offered, both of shape (n, K)."""
-        lists = json.loads(f"[{','.join(texts)}]")
-        if len(lists) != len(texts):
-            raise ValueError("a pmf is no list")
+    def pmfs(
+        self, arms: Sequence[str], texts: Sequence[str], draws: Sequence[bytes | None], *, ids: Sequence[str]
+    ) -> tuple[Matrix, Flags]:
+        """Probabilities and what was offered, both of shape (n, K). draws: with the pmf where its text is empty."""
+        lists = _pmf_lists(texts, draws)
         pmf, offered = np.zeros((len(ids), len(self._arms))), np.zeros((len(ids), len(self._arms)), dtype=np.bool_)
         for text in dict.fromkeys(arms):
             here = self._columns(text)
@@ -286,3 +288,14 @@ class _Decoder:
             field=f"decision {ids[first]} arms",
             remedy=self._unmixed,
         )
+
+
+def _pmf_lists(texts: Sequence[str], draws: Sequence[bytes | None]) -> list[Sequence[float]]:
+    """The pmf of every row, from its text, or where that is empty from the bytes of its draw."""
+    found: list[Any] = json.loads(f"[{','.join(text or 'null' for text in texts)}]")
+    if len(found) != len(texts):
+        raise ValueError("a pmf is no list")
+    for row, (text, draw) in enumerate(zip(texts, draws, strict=True)):
+        if not text:
+            found[row] = draw_value(bytes(draw or b"")).pmf
+    return found

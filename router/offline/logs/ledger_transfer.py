@@ -29,9 +29,10 @@ from ragbandit.router.storage.decisions import labels_in_use
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
-from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, outcome_row, update_row
+from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, outcome_row, plain_decision, update_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.shared_texts import full, whole
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
 
@@ -91,7 +92,7 @@ def late_decisions(ledger: Ledger, first: int, last: int) -> set[str]:
             .where(*span, feedback.c.late)
         ).all()
         marks = connection.execute(
-            select(outcomes.c.decision_id, outcomes.c.made_by)
+            select(outcomes.c.decision_id, full(outcomes.c.made_by))
             .join_from(updates, outcomes, outcomes.c.decision_id == updates.c.decision_id)
             .where(*span, outcomes.c.stop_reason == IMPORTED)
         ).all()
@@ -265,9 +266,9 @@ class _Page:
     def _check_standing(self, made: Mapping[DecisionId, Mapping[str, Any]], *, new: set[str]) -> None:
         """A decision that the store has already must be this one, in every field."""
         old = [key for key in made if key not in new]
-        standing = self.connection.execute(select(decisions).where(decisions.c.id.in_(old))).mappings()
-        for found in standing if old else ():
-            asked = made[found["id"]]
+        standing = self.connection.execute(select(*whole(decisions)).where(decisions.c.id.in_(old))).mappings()
+        for row_found in standing if old else ():
+            asked, found = plain_decision(made[row_found["id"]]), plain_decision(row_found)
             other = [name for name, value in asked.items() if found[name] != value]
             if other:
                 row = next(row for row in self.rows if row.decision.id == found["id"])

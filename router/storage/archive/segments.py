@@ -184,8 +184,12 @@ def seal_of(tables: Mapping[str, Rows], *, columns: Mapping[str, Sequence[str]],
         digest.update(canonical([table.name, list(names)]).encode())
         for row in _ordered(table, tables.get(table.name, ())):
             # Text from the database may be any; what is in a fixed column has been checked at the edge.
-            digest.update(canonical([row[name] for name in names]).encode("utf-8", "surrogatepass"))
+            digest.update(canonical([_sealed(row[name]) for name in names]).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
+
+
+def _sealed(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def sealed_columns(segment: Segment) -> dict[str, list[str]]:

@@ -31,6 +31,7 @@ from ragbandit.router.storage.sql.closing import UNANSWERED, ClosingRule
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.shared_texts import full, whole
 from ragbandit.router.storage.sql.tables import (
     closures,
     decisions,
@@ -105,8 +106,8 @@ class Ledger:
             return self._joined(connection, [key for _, key in sorted(found)[:limit]])
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
-        found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
-        done = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(ids))).mappings()
+        found = connection.execute(select(*whole(decisions)).where(decisions.c.id.in_(ids))).mappings()
+        done = connection.execute(select(*whole(outcomes)).where(outcomes.c.decision_id.in_(ids))).mappings()
         notes = connection.execute(
             select(feedback).where(feedback.c.decision_id.in_(ids)).order_by(feedback.c.received_at, feedback.c.id)
         ).mappings()
@@ -221,7 +222,7 @@ class Ledger:
 
     def newest_encoder_hash(self) -> str | None:
         """The encoder of the newest decision in the store, whatever its ledger; None while there is none."""
-        query = select(decisions.c.encoder_hash).order_by(decisions.c.made_at.desc()).limit(1)
+        query = select(full(decisions.c.encoder_hash)).order_by(decisions.c.made_at.desc()).limit(1)
         with self.database.read() as connection:
             found: str | None = connection.execute(query).scalar()
         return found

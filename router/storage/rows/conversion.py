@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from binascii import b2a_base64
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import lru_cache
@@ -9,6 +10,7 @@ from typing import Any, Final, cast
 
 from sqlalchemy import RowMapping
 
+from ragbandit.router.storage.rows.draw_bytes import DrawBytes, draw_bytes, draw_value
 from ragbandit.router.storage.rows.feature_bytes import features_bytes, features_value
 from ragbandit.router.storage.rows.packing import packed, unpacked
 from ragbandit.router.types import (
@@ -44,8 +46,11 @@ __all__ = [
     "feedback_value",
     "outcome_row",
     "outcome_value",
+    "plain_decision",
     "query_hash",
+    "request_hash",
     "reward_value",
+    "short_hash",
     "snapshot_row",
     "snapshot_value",
     "storable",
@@ -82,8 +87,24 @@ def body_hash(body: object) -> str:
 
 
 def _sha256(text: str) -> str:
+    return _digest(text).hex()
+
+
+def _digest(text: str) -> bytes:
     # A lone surrogate can reach us from Python callers; it must hash, the edge refuses it with a better word.
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def short_hash(known: str) -> str:
+    """A sha256 as rows hold it, in 43 digits of base64; `known` may be that, or its 64 hex digits as rows of before."""
+    return _base64(bytes.fromhex(known)) if len(known) == _HEX_DIGITS else known
+
+
+_HEX_DIGITS: Final = 64
+
+
+def _base64(digest: bytes) -> str:
+    return b2a_base64(digest, newline=False).rstrip(b"=").decode()
 
 
 def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
@@ -106,9 +127,30 @@ def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
     return tuple(trace)
 
 
+#: fields of a cost -> their names in a row. None is ever changed: rows have it. Rows of before have the fields' names.
+_COST_NAMES: Final[Mapping[str, str]] = {
+    "retriever_calls": "r",
+    "passages": "n",
+    "llm_calls": "l",
+    "prompt_tokens": "p",
+    "completion_tokens": "c",
+    "seconds_retrieve": "sr",
+    "seconds_generate": "sg",
+    "seconds_total": "st",
+    "dollars": "d",
+}
+_COST_FIELDS: Final[Mapping[str, str]] = {name: field for field, name in _COST_NAMES.items()}
+
+
+def _cost_json(given: Mapping[str, Any]) -> str:
+    return canonical({_COST_NAMES.get(field, field): value for field, value in given.items()})
+
+
 def _known(made: type[Budget | Cost], text: str) -> dict[str, Any]:
     """The fields that this version has: a row of a newer one may have more."""
-    return {k: v for k, v in json.loads(text).items() if k in {field.name for field in fields(made)}}
+    names = _COST_FIELDS if made is Cost else {}
+    found = {names.get(name, name): value for name, value in json.loads(text).items()}
+    return {k: v for k, v in found.items() if k in {field.name for field in fields(made)}}
 
 
 def _given(value: Budget | Cost) -> dict[str, Any]:
@@ -121,15 +163,14 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
 
     The body is {"arms", "budget" (the caps that were given), "context", "run_by", "tenant", "text"}.
     """
-    return _query_hash(
-        query, run_by=run_by, context=_context(query), allowed=_names(query.arms), budget=_budget(query.budget)[1]
-    )
+    caps = _budget(query.budget)[1]
+    return _query_hash(query, run_by=run_by, context=_context(query), allowed=_names(query.arms), budget=caps).hex()
 
 
-def _query_hash(query: Query, *, run_by: RunBy, context: str, allowed: str | None, budget: str) -> str:
+def _query_hash(query: Query, *, run_by: RunBy, context: str, allowed: str | None, budget: str) -> bytes:
     """The hash from parts that are JSON already; the keys stand in the order in which `canonical` sorts them."""
     tenant, text = canonical(query.tenant), canonical(query.text)
-    return _sha256(
+    return _digest(
         f'{{"arms":{allowed or "null"},"budget":{budget},"context":{context}'
         f',"run_by":{canonical(run_by)},"tenant":{tenant},"text":{text}}}'
     )
@@ -149,11 +190,11 @@ def _names(arms: tuple[ArmName, ...] | None) -> str | None:
 
 
 _CAPS: Final = tuple(field.name for field in fields(Budget))
-_NO_CAPS: Final = canonical(dict.fromkeys(_CAPS)), "{}"
+_NO_CAPS: Final = "{}", "{}"
 
 
 def _budget(budget: Budget) -> tuple[str, str]:
-    """All caps, and those that were given."""
+    """All caps, or none where none is given; and those that were given."""
     caps = {name: getattr(budget, name) for name in _CAPS}
     if all(cap is None for cap in caps.values()):
         return _NO_CAPS
@@ -164,23 +205,22 @@ def decision_row(decision: Decision) -> dict[str, Any]:
     """A row of `decisions`."""
     query = decision.query
     context, allowed, (budget, caps) = _context(query), _names(query.arms), _budget(query.budget)
-    return {
+    asked = _query_hash(query, run_by=decision.run_by, context=context, allowed=allowed, budget=caps)
+    draw = draw_bytes(asked, seed=decision.seed, pmf=decision.pmf, scores=decision.scores)
+    columns = _IN_DRAW if draw is not None else _draw_columns(decision, body_hash=asked.hex())
+    return columns | {
         "id": decision.id,
         "tenant": query.tenant,
         "text": query.text,
         "context": context,
         "budget": budget,
         "allowed": allowed,
-        "body_hash": _query_hash(query, run_by=decision.run_by, context=context, allowed=allowed, budget=caps),
         "arms": _arms(decision.arms),
-        "pmf": canonical(decision.pmf),
-        "scores": None if decision.scores is None else canonical(decision.scores),
         "arm": decision.arm,
         "propensity": decision.propensity,
         "policy": decision.policy,
         "version": decision.version,
         "encoder_hash": decision.encoder_hash,
-        "seed": str(decision.seed),
         "floor": decision.floor,
         "explored": decision.explored,
         "fault": decision.fault,
@@ -188,12 +228,63 @@ def decision_row(decision: Decision) -> dict[str, Any]:
         "run_by": decision.run_by,
         "features": features_bytes(decision.features),
         "made_at": decision.made_at,
+        "draw": draw,
     }
+
+
+#: columns of what is in the bytes of `draw`
+_IN_DRAW: Final[dict[str, Any]] = {"body_hash": "", "seed": "", "pmf": "", "scores": None}
+
+
+def _draw_columns(decision: Decision | DrawBytes, *, body_hash: str) -> dict[str, Any]:
+    """The same in columns of their own, as in rows of before."""
+    return {
+        "body_hash": body_hash,
+        "seed": str(decision.seed),
+        "pmf": canonical(decision.pmf),
+        "scores": None if decision.scores is None else canonical(decision.scores),
+    }
+
+
+def _draw_of(row: Row) -> DrawBytes:
+    """The draw of a row, whichever form it has. A column that is not empty holds, whatever the bytes say."""
+    body_hash, seed, pmf, scores = (row[name] for name in _IN_DRAW)
+    made = _NO_DRAW if row["draw"] is None else draw_value(row["draw"])
+    if row["draw"] is not None and not (body_hash or seed or pmf or scores):
+        return made
+    return DrawBytes(
+        body_hash=body_hash or made.body_hash,
+        seed=int(seed) if seed or row["draw"] is None else made.seed,
+        pmf=tuple(json.loads(pmf)) if pmf or row["draw"] is None else made.pmf,
+        scores=made.scores if scores is None else tuple(json.loads(scores)),
+    )
+
+
+_NO_DRAW: Final = DrawBytes(body_hash="", seed=0, pmf=(), scores=None)
+
+
+def request_hash(row: Row) -> str:
+    """The sha256 of the request that made the decision of this row, hex digits; "" where the row does not tell it."""
+    try:
+        return row["body_hash"] or draw_value(row["draw"] or b"").body_hash
+    except ValueError:  # a damaged row is another request, and is told apart by what reads the rest of it
+        return ""
+
+
+def plain_decision(row: Row) -> dict[str, Any]:
+    """A row of `decisions` with everything in columns of their own; one whose draw is damaged stays as it is."""
+    try:
+        draw = None if row["draw"] is None else _draw_of(row)
+    except (ValueError, TypeError):
+        draw = None
+    if draw is None:
+        return dict(row)
+    return {**row, **_draw_columns(draw, body_hash=draw.body_hash), "draw": None}
 
 
 def decision_value(row: Row) -> Decision:
     """The decision of a row."""
-    allowed = row["allowed"]
+    allowed, draw = row["allowed"], _draw_of(row)
     return Decision(
         id=DecisionId(row["id"]),
         query=Query(
@@ -206,13 +297,13 @@ def decision_value(row: Row) -> Decision:
         ),
         arm=ArmName(row["arm"]),
         arms=tuple(json.loads(row["arms"])),
-        pmf=tuple(json.loads(row["pmf"])),
+        pmf=draw.pmf,
         propensity=row["propensity"],
-        scores=None if row["scores"] is None else tuple(json.loads(row["scores"])),
+        scores=draw.scores,
         policy=PolicyLabel(row["policy"]),
         version=row["version"],
         encoder_hash=row["encoder_hash"],
-        seed=int(row["seed"]),
+        seed=draw.seed,
         floor=row["floor"],
         explored=row["explored"],
         fault=row["fault"],
@@ -227,7 +318,9 @@ def unreadable_field(row: Row) -> str | None:
     """The field of a decision's row that `decision_value` cannot read, or None."""
     for name in ("context", "budget", "allowed", "arms", "pmf", "scores", "facts", "features"):
         try:
-            if row[name] is not None:
+            if row[name] == _IN_DRAW.get(name) and row["draw"] is not None:
+                draw_value(row["draw"])
+            elif row[name] is not None:
                 features_value(row[name]) if name == "features" else json.loads(row[name])
         except (ValueError, TypeError):
             return name
@@ -256,16 +349,16 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
 
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
     """A row of `outcomes`."""
-    body = outcome_body(outcome)
+    body, answer = outcome_body(outcome), storable(outcome.answer)
     return body | {
         "decision_id": outcome.decision_id,
-        "body_hash": body_hash(body),
-        "answer": storable(outcome.answer),
+        "body_hash": _base64(_digest(canonical(body))),
+        "answer": answer,
         "error": storable(outcome.error),
         "stop_reason": (storable(outcome.stop_reason) or "")[:64],
         "trace": "",
-        "packed_trace": packed(storable(canonical(body["trace"])) or ""),
-        "cost": canonical(_given(outcome.cost)),
+        "packed_trace": packed(storable(canonical(body["trace"])) or "", beside=answer or ""),
+        "cost": _cost_json(body["cost"]),
         "made_by": canonical(body["made_by"]),
         "made_at": outcome.made_at,
     }
@@ -273,12 +366,13 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
 
 def outcome_value(row: Row) -> Outcome:
     """The outcome of a row."""
+    packed_trace = row["packed_trace"]  # None in a row of before
+    trace = row["trace"] if packed_trace is None else unpacked(packed_trace, beside=row["answer"] or "")
     return Outcome(
         decision_id=DecisionId(row["decision_id"]),
         status=row["status"],
         answer=row["answer"],
-        # A row of before has it as text.
-        trace=trace_value(json.loads(row["trace"] if row["packed_trace"] is None else unpacked(row["packed_trace"]))),
+        trace=trace_value(json.loads(trace)),
         cost=Cost(**_known(Cost, row["cost"])),
         steps=row["steps"],
         stop_reason=row["stop_reason"],
@@ -300,7 +394,7 @@ def feedback_row(feedback: Feedback) -> dict[str, Any]:
     }
     return body | {
         "id": feedback.id,
-        "body_hash": body_hash(body),
+        "body_hash": _base64(_digest(canonical(body))),
         "value": canonical(value),
         "late": False,
         "received_at": feedback.received_at,

@@ -37,15 +37,16 @@ __all__ = [
     "metadata",
     "outcomes",
     "policies",
+    "shared_texts",
     "snapshots",
     "updates",
     "waiting",
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0008"
+SCHEMA_REVISION = "0009"
 #: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
-OLDEST_REVISION = "0008"
+OLDEST_REVISION = "0009"
 
 metadata = MetaData()
 
@@ -64,14 +65,19 @@ decisions = Table(
     Column("budget", Text, nullable=False, comment="JSON object"),
     Column("allowed", Text, comment="JSON list of the arms the caller allowed; NULL: all"),
     Column("body_hash", String(64), nullable=False),
-    Column("arms", Text, nullable=False, comment="JSON list, order of pmf and scores"),
+    Column(
+        "arms",
+        Text,
+        nullable=False,
+        comment="JSON list, order of pmf and scores; or # and the number of a shared text",
+    ),
     Column("pmf", Text, nullable=False, comment="JSON list, after the floor"),
     Column("scores", Text, comment="JSON list"),
     Column("arm", String(64), nullable=False),
     Column("propensity", Double, nullable=False),
     Column("policy", LABEL, nullable=False),
     Column("version", String(128), nullable=False),
-    Column("encoder_hash", String(64), nullable=False),
+    Column("encoder_hash", String(64), nullable=False, comment="or # and the number of a shared text"),
     Column("seed", String(20), nullable=False, comment="unsigned 64 bit, decimal"),
     Column("floor", Double, nullable=False),
     Column("explored", Boolean, nullable=False),
@@ -80,6 +86,11 @@ decisions = Table(
     Column("run_by", String(16), nullable=False, comment="worker or caller"),
     Column("features", LargeBinary, comment="float32 or float16, little endian, see storage/rows/feature_bytes.py"),
     Column("made_at", Double, nullable=False),
+    Column(
+        "draw",
+        LargeBinary,
+        comment="body_hash, seed, pmf and scores (storage/rows/draw_bytes.py); then those columns are empty",
+    ),
     Index("decisions_made_at", "made_at"),
 )
 
@@ -92,12 +103,17 @@ outcomes = Table(
     Column("answer", Text),
     Column("trace", Text, nullable=False, comment="JSON list of events"),
     Column("packed_trace", LargeBinary, comment="the same, compressed (storage/rows/packing.py); then trace is empty"),
-    Column("cost", Text, nullable=False, comment="JSON object"),
+    Column("cost", Text, nullable=False, comment="JSON object; names: storage/rows/conversion.py"),
     Column("steps", Double, nullable=False),
     Column("stop_reason", String(64), nullable=False),
     Column("error", Text),
     Column("run_by", String(16), nullable=False),
-    Column("made_by", Text, nullable=False, comment="JSON object: params, generator, retriever, budget"),
+    Column(
+        "made_by",
+        Text,
+        nullable=False,
+        comment="JSON object: params, generator, retriever, budget; or # and the number of a shared text",
+    ),
     Column("made_at", Double, nullable=False),
     Index("outcomes_made_at", "made_at"),
 )
@@ -184,6 +200,15 @@ closures = Table(
     Column("field", String(64)),
     Column("reason", Text, nullable=False),
     Column("made_at", Double, nullable=False),
+)
+
+shared_texts = Table(
+    "shared_texts",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("sha256", String(64), nullable=False),
+    Column("text", Text, nullable=False),
+    UniqueConstraint("sha256", name="shared_texts_once"),
 )
 
 snapshots = Table(

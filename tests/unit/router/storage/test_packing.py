@@ -1,6 +1,7 @@
 """Packed traces: what goes in comes out, smaller; what is damaged is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -29,10 +30,13 @@ OUTCOME = Outcome(
 )
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
-def test_round_trip(text):
+TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
+
+
+@given(text=TEXTS, beside=TEXTS)
+def test_round_trip(text, beside):
     """Any text comes back as it was."""
-    assert unpacked(packed(text)) == text
+    assert unpacked(packed(text, beside=beside), beside=beside) == text
 
 
 def test_an_outcome_comes_back_and_is_smaller():
@@ -48,8 +52,24 @@ def test_a_row_of_before_is_read():
     assert outcome_value(row) == OUTCOME
 
 
-@pytest.mark.parametrize("data", [b"", b"\x63abc", packed("abc" * 99)[:-3], b"\x01\xff\xff\xff"])
+def test_the_answer_stands_once():
+    """The answer that ends a trace takes a few bytes of it, for it stands beside it; a long one comes back too."""
+    answer = "".join(chr(0x4E00 + number * 7919 % 20000) for number in range(20000))
+    trace = (replace(OUTCOME.trace[-1], text=answer),)
+    row = outcome_row(replace(OUTCOME, answer=answer, trace=trace))
+    assert outcome_value(row).trace == trace
+    short = outcome_row(replace(OUTCOME, answer=answer[:99], trace=(replace(OUTCOME.trace[-1], text=answer[:99]),)))
+    assert len(short["packed_trace"]) < 60
+
+
+def test_a_trace_packed_before_is_read():
+    """What the first dictionary packed is read, whatever answer stands beside it."""
+    data = bytes.fromhex("018bc6e3ee5800")
+    assert unpacked(data, beside="Bram Stoker") == '[{"number":1,"type":"round"}]'
+
+
+@pytest.mark.parametrize("data", [b"", b"\x63abc", packed("abc" * 99, beside="")[:-3], b"\x01\xff\xff\xff"])
 def test_damage_is_a_value_error(data):
     """Data that was not packed, is cut off or is of a newer version is refused: its decision is quarantined."""
     with pytest.raises(ValueError, match=r"unpacked|newer"):
-        unpacked(data)
+        unpacked(data, beside="")

@@ -1,4 +1,6 @@
-"""Bytes of the SQLite file per decision that was answered by a worker, judged and learned, after VACUUM.
+"""Bytes per decision that was answered by a worker, judged and learned.
+
+Of SQLite the file after VACUUM, of PostgreSQL (the wheel of the tests) all tables and indexes after VACUUM FULL.
 
 ROWS decisions with 256 features, a pmf of three arms, a trace of two to four calls as the embedded model leaves it, and
 a label. The id and version have the lengths of real ones.
@@ -13,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from sqlalchemy import delete, insert
+from sqlalchemy import create_engine, delete, insert
 
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.decisions import DecisionStore
@@ -59,34 +61,58 @@ def _made_by_the_encoder(features: FeatureRows) -> FeatureRows:
 
 
 def measure() -> dict[str, float]:
-    """Bytes."""
-    chance, numbers = random.Random(7), np.random.default_rng(7)
+    """Bytes, by database."""
     with tempfile.TemporaryDirectory(prefix="ragbandit-bytes-") as folder:
-        database = Database(f"sqlite:///{folder}/ragbandit.db")
-        migrate(database)
-        register_policy(database, label=MAIN, algorithm="mba", params="{}", encoder_hash="e" * 64, now=1.7e9)
-        store = DecisionStore(database, label=MAIN)
-        made = [_decision(number, chance=chance, numbers=numbers) for number in range(ROWS)]
-        for start in range(0, ROWS, 100):
-            group = made[start : start + 100]
-            store.add_decisions(group)
-            store.add_outcomes([_outcome(one, chance=chance) for one in group])
-            notes = [_note(one) for one in group]
-            store.add_feedback(notes)
-            rows = [
-                update_row(_update(start + i + 1, one, note), feedback_at=1.7e9)
-                for i, (one, note) in enumerate(zip(group, notes, strict=True))
-            ]
-            with database.write() as connection:
-                connection.execute(insert(updates), rows)
-                connection.execute(delete(waiting))
-        database.close()
         file = Path(folder) / "ragbandit.db"
-
+        _fill(f"sqlite:///{file}")
         raw = sqlite3.connect(file)
         raw.execute("VACUUM")
         raw.close()
-        return {"SQLite file per decision [B]": file.stat().st_size / ROWS}
+        in_file = file.stat().st_size
+    server = importlib.import_module("tests.conftest").PostgresServer()
+    server.start()
+    try:
+        server.execute("CREATE DATABASE bytes")
+        _fill(server.url("bytes"))
+        in_tables = _of_tables(server.url("bytes"))
+    finally:
+        server.stop()
+    return {"SQLite, per decision [B]": in_file / ROWS, "PostgreSQL, per decision [B]": in_tables / ROWS}
+
+
+def _of_tables(url: str) -> int:
+    """Bytes of all tables, with their indexes."""
+    query = "SELECT sum(pg_total_relation_size(relid)) FROM pg_stat_user_tables"
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("VACUUM FULL")
+        found = int(connection.exec_driver_sql(query).scalar_one())
+    engine.dispose()
+    return found
+
+
+def _fill(url: str) -> None:
+    """ROWS decisions with all that comes of them, the same in every database."""
+    chance, numbers = random.Random(7), np.random.default_rng(7)
+    database = Database(url)
+    migrate(database)
+    register_policy(database, label=MAIN, algorithm="mba", params="{}", encoder_hash="e" * 64, now=1.7e9)
+    store = DecisionStore(database, label=MAIN)
+    made = [_decision(number, chance=chance, numbers=numbers) for number in range(ROWS)]
+    for start in range(0, ROWS, 100):
+        group = made[start : start + 100]
+        store.add_decisions(group)
+        store.add_outcomes([_outcome(one, chance=chance) for one in group])
+        notes = [_note(one) for one in group]
+        store.add_feedback(notes)
+        rows = [
+            update_row(_update(start + i + 1, one, note), feedback_at=1.7e9)
+            for i, (one, note) in enumerate(zip(group, notes, strict=True))
+        ]
+        with database.write() as connection:
+            connection.execute(insert(updates), rows)
+            connection.execute(delete(waiting))
+    database.close()
 
 
 def _decision(number: int, *, chance: random.Random, numbers: np.random.Generator) -> Decision:

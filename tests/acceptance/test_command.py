@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.service_process import free_port
+from ragbandit.router.api.client import Client
+from ragbandit.router.errors import RagBanditError
 
 from .conftest import PASSAGES, ROOT
 
@@ -54,7 +56,7 @@ def test_up_and_ctrl_c(tmp_path):
         tree = json.loads((tmp_path / "config.yaml").read_text()) | {"arms": {"single_step": {}}}
         (tmp_path / "config.yaml").write_text(json.dumps(tree))
         up.send_signal(signal.SIGHUP)
-        _wait(lambda: set(_answer(command, run, port, up, tmp_path)["pmf"]) == {"single_step"})
+        _wait(lambda: _offered(port) == {"single_step"})
         assert _answer(command, run, port, up, tmp_path)["status"] == "answered"
         (tmp_path / "config.yaml").write_text("arms: [")
         up.send_signal(signal.SIGHUP)
@@ -78,19 +80,26 @@ def test_up_and_ctrl_c(tmp_path):
 
 
 def _answer(command, run, port, up, folder):
+    """What the command prints as soon as the service is ready."""
     give_up = time.monotonic() + 40
-    while True:
-        done = subprocess.run(
-            [*command, "answer", "Capital of France?", "--url", f"http://127.0.0.1:{port}", "--json"],
-            capture_output=True,
-            text=True,
-            **run,
-        )
-        if done.returncode == 0:
-            return json.loads(done.stdout)
-        assert up.poll() is None, (folder / "up.log").read_text()
-        assert time.monotonic() < give_up, done.stderr
-        time.sleep(0.3)
+    with Client(f"http://127.0.0.1:{port}") as client:
+        while not client.ready():
+            assert up.poll() is None, (folder / "up.log").read_text()
+            assert time.monotonic() < give_up, (folder / "up.log").read_text()
+            time.sleep(0.05)
+    asked = [*command, "answer", "Capital of France?", "--url", f"http://127.0.0.1:{port}", "--json"]
+    done = subprocess.run(asked, capture_output=True, text=True, **run)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def _offered(port) -> set[str]:
+    """The arms that a question can have now; none while there is no service."""
+    try:
+        with Client(f"http://127.0.0.1:{port}") as client:
+            return set(client.route("Capital of France?")["pmf"])
+    except RagBanditError:
+        return set()
 
 
 def _wait(done, *, timeout_s: float = 30) -> None:

@@ -266,16 +266,13 @@ def test_mean_is_the_ledgers():
 def hold(budget, *, features, quality, cost, late=0):
     """Mean cost of one pass; each answer is learned `late` decisions after it was given."""
     waiting, spent = [], 0.0
+    template = made_updates(1, size=1)[0]
     for i, row in enumerate(features):
         output = pmf_of_one(budget, Query(text="?"), features=row, arms=ARMS)
         drawn = choose(output.pmf, seed=seed_of(f"d{i}"))
         spent += cost[i, drawn]
         reward = made_reward(quality[i, drawn], cost=cost[i, drawn], weight=0.03)
-        waiting.append(
-            replace(
-                made_updates(1, first=i + 1, size=1)[0], arm=ARMS[drawn], features=row, pmf=output.pmf, reward=reward
-            )
-        )
+        waiting.append(replace(template, seq=i + 1, arm=ARMS[drawn], features=row, pmf=output.pmf, reward=reward))
         if len(waiting) > late:
             budget.learn(waiting.pop(0))
     return spent / len(features)

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from ragbandit.router.cli.offline.replay import add_replay_verb
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.errors import ConfigError, InvalidInput, NotReady, RagBanditError
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import open_log, replay
+from ragbandit.router.offline.replay import dask_engine, open_log, replay
 from ragbandit.router.offline.replay.dask_engine import DaskEngine
 from ragbandit.router.offline.replay.parts import jobs
 from tests.support.replay_logs import close, lived_rows
 
-pytest.importorskip("distributed")
+distributed = pytest.importorskip("distributed")
 
 CANDIDATES = ["fixed:deep", "uniform"]
 PARTS = 8
@@ -112,3 +112,49 @@ def test_a_cluster_that_is_not_there():
         DaskEngine.cluster("tcp://127.0.0.1:9", patience_s=0.5),
     ):
         pass
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """A client of a cluster without workers."""
+    monkeypatch.setattr(dask_engine, "LOOK_S", 0.05)
+    with (
+        distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def test_a_cluster_without_workers(idle, log):
+    """A cluster that has no workers is waited for as long as said, and named."""
+    with pytest.raises(NotReady, match=r"has had no workers for 0\.1 s"):
+        replay(log, candidates=CANDIDATES, engine=DaskEngine(idle, patience_s=0.1))
+
+
+def test_a_cluster_that_is_lost(idle, log):
+    """Parts that are cancelled, as all are when the scheduler ends, are one error of ours."""
+    cancel = threading.Timer(0.2, lambda: idle.cancel([distributed.Future(key, idle) for key in list(idle.futures)]))
+    cancel.start()
+    with pytest.raises(NotReady, match="the cluster was lost"):
+        replay(log, candidates=CANDIDATES, engine=DaskEngine(idle))
+    cancel.join()
+
+
+@pytest.fixture
+def impatient(engine):
+    """The engine, whose scheduler gives up a part with the first worker that it ends; as before afterwards."""
+
+    def allow(failures):
+        engine.client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", failures))
+
+    before = engine.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.allowed_failures)
+    allow(0)
+    yield engine
+    allow(before)
+
+
+def test_a_part_that_ends_its_workers(impatient):
+    """A part that ends whatever process it is judged in is one error of ours, with what to do."""
+    with pytest.raises(RagBanditError, match="ended every worker that took it") as caught:
+        impatient.reduce(lambda _: os.kill(os.getpid(), signal.SIGKILL), [0], merge=max, told=lambda _: None)
+    assert "memory" in caught.value.remedy

@@ -39,6 +39,7 @@ from ragbandit.router.serving.validation import made_feedback, made_outcome, new
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import leases, updates
 from ragbandit.router.types import Counters, Decision, DecisionId, Query, Receipt
+from tests.support.elasticsearch_server import shared_server
 from tests.support.tcp_proxy import TcpProxy
 
 # A shell's background job ignores SIGINT, and so would every process that a test starts and then interrupts.
@@ -233,6 +234,17 @@ def postgres_url(postgres, postgres_template):
     name = postgres.new_database(template=postgres_template)
     yield postgres.url(name)
     postgres.drop(name)
+
+
+@pytest.fixture(scope="session")
+def elasticsearch_url(tmp_path_factory):
+    """The address of a real Elasticsearch: ELASTICSEARCH_URL, or the one beside the checkout."""
+    if given := os.environ.get("ELASTICSEARCH_URL"):
+        yield given
+        return
+    base = tmp_path_factory.getbasetemp()
+    with shared_server((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "elasticsearch.json") as url:
+        yield url
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 class TcpProxy:
-    """Forwards a port of 127.0.0.1 to a Unix socket; `port` is a new one.
+    """Forwards a port of 127.0.0.1 to a Unix socket, or to a host and port; `port` is a new one.
 
     `swallow` makes all connections of now silent for good: what either side sends is acknowledged and goes nowhere,
     and neither side learns that the other has closed. Connections that come after it work.
     """
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path | tuple[str, int]) -> None:
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -21,6 +21,7 @@ class TcpProxy:
         self._selector.register(self._listener, selectors.EVENT_READ)
         #: each end -> the other end; None: swallowed
         self._ends: dict[socket.socket, socket.socket | None] = {}
+        self._clients: set[socket.socket] = set()
         #: bytes of clients that are still passed on before everything is swallowed; None: no end is set
         self._left: int | None = None
         self._lock = threading.Lock()
@@ -40,7 +41,7 @@ class TcpProxy:
     def client_ports(self) -> list[int]:
         """The clients' ports of all connections of now."""
         with self._lock:
-            return [end.getpeername()[1] for end in self._ends if end.family == socket.AF_INET]
+            return [end.getpeername()[1] for end in self._ends if end in self._clients]
 
     def refuse(self) -> None:
         """Take no new connection either."""
@@ -66,8 +67,12 @@ class TcpProxy:
 
     def _accept(self) -> None:
         ours, _ = self._listener.accept()
-        theirs = socket.socket(socket.AF_UNIX)
-        theirs.connect(str(self._target))
+        if isinstance(self._target, Path):
+            theirs = socket.socket(socket.AF_UNIX)
+            theirs.connect(str(self._target))
+        else:
+            theirs = socket.create_connection(self._target)
+        self._clients.add(ours)
         for end, other in ((ours, theirs), (theirs, ours)):
             self._ends[end] = other
             self._selector.register(end, selectors.EVENT_READ)
@@ -82,7 +87,7 @@ class TcpProxy:
             self._selector.unregister(end)
         if other is None:
             return
-        if self._left is not None and end.family == socket.AF_INET:
+        if self._left is not None and end in self._clients:
             data, self._left = data[: self._left], self._left - len(data)
         try:
             if data:

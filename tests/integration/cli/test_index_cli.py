@@ -11,7 +11,7 @@ from ragbandit.strategies.base import Hit
 from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 from ragbandit.workers.cli import app
-from tests.integration.retrievers.test_elasticsearch import NAMES, client, remove, url  # noqa: F401 - two are fixtures
+from tests.integration.retrievers.test_elasticsearch import NAMES, client, remove  # noqa: F401 - one is a fixture
 from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder
 
 ROWS = [
@@ -191,13 +191,13 @@ def test_hybrid_builds_and_describes_both(run):
 
 
 @pytest.mark.parametrize("search", ["words", "meaning", "both"])
-def test_elasticsearch_is_built_described_and_searched(run, client, url, search):  # noqa: F811 - the fixtures
+def test_elasticsearch_is_built_described_and_searched(run, client, elasticsearch_url, search):  # noqa: F811 - a fixture
     """The three ways of searching a server, chosen in the configuration."""
     name = next(NAMES)
-    configure(name="elasticsearch", url=url, index=name, search=search, model=tiny_encoder())
+    configure(name="elasticsearch", url=elasticsearch_url, index=name, search=search, model=tiny_encoder())
     try:
         facts = built(run)
-        assert (facts["url"], facts["index"], facts["passages"]) == (url, name, 3)
+        assert (facts["url"], facts["index"], facts["passages"]) == (elasticsearch_url, name, 3)
         assert json.loads(run("info", "--json")[1]) == facts
         assert best(run, "Who is the director of the film?") == ["film"]
     finally:
@@ -275,16 +275,16 @@ def test_a_search_is_reranked_as_configured(run, name):
 
 
 @pytest.mark.parametrize("search", ["words", "meaning", "both"])
-def test_elasticsearch_is_reranked_once(run, client, url, search):  # noqa: F811 - the fixtures
+def test_elasticsearch_is_reranked_once(run, client, elasticsearch_url, search):  # noqa: F811 - a fixture
     """What "both" has joined is reranked, and neither of its two searches."""
     name = next(NAMES)
-    configure(name="elasticsearch", url=url, index=name, search=search, model=tiny_encoder())
+    configure(name="elasticsearch", url=elasticsearch_url, index=name, search=search, model=tiny_encoder())
     try:
         built(run)
         plain = json.loads(run("search", "the river, the capital, the film", "--json")[1])
         configure(
             name="elasticsearch",
-            url=url,
+            url=elasticsearch_url,
             index=name,
             search=search,
             model=tiny_encoder(),

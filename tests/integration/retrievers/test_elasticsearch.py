@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -25,33 +24,14 @@ from ragbandit.strategies.retrievers.hybrid import HybridRetriever
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
 BESIDE = Path(__file__).parents[4] / "shared"
-PROGRAM = BESIDE / "elasticsearch" / "start"
 CORPUS = BESIDE / "data" / "qa" / "corpus.jsonl"
 real = es.bulk
 NAMES = (f"ragbandit-test-{os.getpid()}-{number}" for number in itertools.count())
 
 
 @pytest.fixture(scope="module")
-def url():
-    if given := os.environ.get("ELASTICSEARCH_URL"):
-        yield given
-        return
-    if not PROGRAM.exists():
-        pytest.skip("no Elasticsearch: run one (docker run -e discovery.type=single-node ...), set ELASTICSEARCH_URL")
-    with tempfile.TemporaryDirectory(prefix="ragbandit-es-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)
-        done = subprocess.run([PROGRAM, folder], capture_output=True, text=True, timeout=110, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"Elasticsearch did not start: {done.stderr.strip()[-300:]}")
-        try:
-            yield done.stdout.strip()
-        finally:
-            subprocess.run([PROGRAM.with_name("stop"), folder], capture_output=True, timeout=60, check=False)
-
-
-@pytest.fixture(scope="module")
-def client(url):
-    with es.connect(url) as made:
+def client(elasticsearch_url):
+    with es.connect(elasticsearch_url) as made:
         yield made
 
 
@@ -74,7 +54,7 @@ def encoder():
 
 
 @pytest.fixture(params=["words", "meaning", "both"])
-def make(request, client, url, encoder):
+def make(request, client, elasticsearch_url, encoder):
     """A maker of retrievers, one index for each corpus."""
     made = []
 
@@ -83,7 +63,9 @@ def make(request, client, url, encoder):
         made.append(name)
         es.build_index(passages, client=client, index=name, encoder=None if request.param == "words" else encoder)
         kinds = ("words", "meaning") if request.param == "both" else (request.param,)
-        parts = [es.ElasticsearchRetriever(url, index=name, search=kind, encoder=encoder) for kind in kinds]
+        parts = [
+            es.ElasticsearchRetriever(elasticsearch_url, index=name, search=kind, encoder=encoder) for kind in kinds
+        ]
         return HybridRetriever(parts[0], second=parts[1]) if len(parts) == 2 else parts[0]
 
     yield retriever
@@ -97,7 +79,7 @@ def test_contract(check, make):
     check(make)
 
 
-def test_scores_of_title_and_text_add_and_ties_keep_the_order(client, url, name):
+def test_scores_of_title_and_text_add_and_ties_keep_the_order(client, elasticsearch_url, name):
     """A word in both fields scores the sum of both; equal passages come in the order indexed."""
     rows = [
         Passage(id="z", title="", text="river bank"),
@@ -107,13 +89,16 @@ def test_scores_of_title_and_text_add_and_ties_keep_the_order(client, url, name)
     ]
     es.build_index(rows, client=client, index=name)
 
-    hits = {hit.passage.id: hit.score for hit in found(es.ElasticsearchRetriever(url, index=name), "banks", k=9)[0]}
+    hits = {
+        hit.passage.id: hit.score
+        for hit in found(es.ElasticsearchRetriever(elasticsearch_url, index=name), "banks", k=9)[0]
+    }
 
     assert hits["both"] == pytest.approx(hits["title"] + hits["z"], rel=1e-5)
     assert [key for key in hits if key in "za"] == ["z", "a"]
 
 
-def test_a_build_that_was_cut_off_goes_on(client, url, name, monkeypatch):
+def test_a_build_that_was_cut_off_goes_on(client, elasticsearch_url, name, monkeypatch):
     """Passages that are there are not sent again; the name is found only after the end, with the corpus' sha256."""
     monkeypatch.setattr(es, "_BATCH", 2)
     sent = []
@@ -126,7 +111,7 @@ def test_a_build_that_was_cut_off_goes_on(client, url, name, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         es.build_index(broken(), client=client, index=name)
     with pytest.raises(ConfigError, match="does not exist"):
-        es.ElasticsearchRetriever(url, index=name)
+        es.ElasticsearchRetriever(elasticsearch_url, index=name)
     meta = es.build_index(PASSAGES, client=client, index=name)
 
     assert sent == [row.id for row in PASSAGES]
@@ -135,12 +120,14 @@ def test_a_build_that_was_cut_off_goes_on(client, url, name, monkeypatch):
     assert meta["sha256"] == build_bm25(PASSAGES, tempfile.mkdtemp())["sha256"]
 
 
-def test_building_again_replaces_the_passages(client, url, name):
+def test_building_again_replaces_the_passages(client, elasticsearch_url, name):
     """A second build is searched under the same name, and the index before it is gone."""
     es.build_index(PASSAGES, client=client, index=name)
     es.build_index(PASSAGES[:1], client=client, index=name)
 
-    assert [hit.passage.id for hit in found(es.ElasticsearchRetriever(url, index=name), "river")[0]] == ["vistula"]
+    assert [hit.passage.id for hit in found(es.ElasticsearchRetriever(elasticsearch_url, index=name), "river")[0]] == [
+        "vistula"
+    ]
     assert not client.indices.exists(index=f"{name}-a")
 
 
@@ -176,33 +163,33 @@ def test_what_cannot_be_indexed_is_refused(client, name, rows, message):
         es.build_index(rows, client=client, index=name)
 
 
-def test_other_indexes_are_left_alone(client, url, name):
+def test_other_indexes_are_left_alone(client, elasticsearch_url, name):
     """An index that is not ours is neither read nor written."""
     client.indices.create(index=name)
     with pytest.raises(ConfigError, match="is no index of ours"):
         es.build_index(PASSAGES, client=client, index=name)
     with pytest.raises(ConfigError, match="has format None"):
-        es.ElasticsearchRetriever(url, index=name)
+        es.ElasticsearchRetriever(elasticsearch_url, index=name)
 
 
-def test_an_index_that_goes_away_fails_the_search(client, url, name):
+def test_an_index_that_goes_away_fails_the_search(client, elasticsearch_url, name):
     """A deleted index is ArmFailed with the command that builds it."""
     es.build_index(PASSAGES, client=client, index=name)
-    retriever = es.ElasticsearchRetriever(url, index=name)
+    retriever = es.ElasticsearchRetriever(elasticsearch_url, index=name)
     remove(client, name)
 
     with pytest.raises(ArmFailed, match=r"is gone.*ragbandit index build --retriever elasticsearch"):
         found(retriever, "river")
 
 
-def test_meaning_needs_the_encoder_of_the_index(client, url, name, encoder):
+def test_meaning_needs_the_encoder_of_the_index(client, elasticsearch_url, name, encoder):
     """Without an encoder, or over an index without vectors, searching by meaning is refused at the start."""
     es.build_index(PASSAGES, client=client, index=name)
 
     with pytest.raises(ConfigError, match="needs an encoder"):
-        es.ElasticsearchRetriever(url, index=name, search="meaning")
+        es.ElasticsearchRetriever(elasticsearch_url, index=name, search="meaning")
     with pytest.raises(ConfigError, match="holds vectors of None"):
-        es.ElasticsearchRetriever(url, index=name, search="meaning", encoder=encoder)
+        es.ElasticsearchRetriever(elasticsearch_url, index=name, search="meaning", encoder=encoder)
 
 
 def test_a_server_that_is_down_is_said(caplog):
@@ -269,13 +256,13 @@ class Flaky:
     ("replies", "left", "message"),
     [([503, 429], [], None), ([503] * 3 + [500], [500], "refuses the request"), ([401, 401], [401], "api_key_env")],
 )
-def test_a_busy_server_is_asked_again_with_the_key(client, url, name, replies, left, message):
+def test_a_busy_server_is_asked_again_with_the_key(client, elasticsearch_url, name, replies, left, message):
     """503 and 429 are tried three times, with the API key; other refusals fail at once."""
     es.build_index(PASSAGES, client=client, index=name)
 
     async def ask():
-        async with Flaky(url, replies) as flaky:
-            retriever = es.ElasticsearchRetriever(url, index=name, api_key="secret")
+        async with Flaky(elasticsearch_url, replies) as flaky:
+            retriever = es.ElasticsearchRetriever(elasticsearch_url, index=name, api_key="secret")
             await retriever._client.close()
             retriever._client = es.AsyncElasticsearch(
                 flaky.address, api_key="secret", node_class="httpxasync", max_retries=0
@@ -294,7 +281,7 @@ def test_a_busy_server_is_asked_again_with_the_key(client, url, name, replies, l
             asyncio.run(ask())
 
 
-def test_bm25_on_disk_finds_what_elasticsearch_finds(client, url, name, tmp_path):
+def test_bm25_on_disk_finds_what_elasticsearch_finds(client, elasticsearch_url, name, tmp_path):
     """The ten best of both overlap by at least nine tenths over the questions at hand."""
     if not CORPUS.exists():
         pytest.skip(f"no corpus at {CORPUS}: the table is printed by python -m benchmarks.search")
@@ -304,7 +291,7 @@ def test_bm25_on_disk_finds_what_elasticsearch_finds(client, url, name, tmp_path
     es.build_index(passages, client=client, index=name)
     build_bm25(passages, tmp_path / "index")
 
-    theirs = found(es.ElasticsearchRetriever(url, index=name), *questions, k=10)
+    theirs = found(es.ElasticsearchRetriever(elasticsearch_url, index=name), *questions, k=10)
     ours = found(Bm25Retriever(tmp_path / "index"), *questions, k=10)
 
     shared = [

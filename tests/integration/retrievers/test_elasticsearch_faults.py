@@ -1,9 +1,8 @@
-"""An Elasticsearch of our own that is stopped in mid-run: what becomes of the arm that was using it."""
+"""An Elasticsearch that cannot be reached any more in mid-run: what becomes of the arm that was using it."""
 
 import asyncio
-import subprocess
-import tempfile
-from pathlib import Path
+import os
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,46 +11,34 @@ from ragbandit.strategies.arms.multi_step import MultiStep
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.strategies.testing.arm_checks import PASSAGES
+from tests.support.tcp_proxy import TcpProxy
 
 es = pytest.importorskip(
     "ragbandit.strategies.retrievers.elasticsearch", reason="pip install 'ragbandit[elasticsearch]'"
 )
 
-PROGRAM = Path(__file__).parents[4] / "shared" / "elasticsearch" / "start"
-
 
 @pytest.fixture
-def server():
-    """(its URL, a function that stops it)."""
-    if not PROGRAM.exists():
-        pytest.skip("no Elasticsearch that may be stopped: the one of ELASTICSEARCH_URL is somebody's")
-    with tempfile.TemporaryDirectory(prefix="ragbandit-es-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)
-        done = subprocess.run([PROGRAM, folder], capture_output=True, text=True, timeout=110, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"Elasticsearch did not start: {done.stderr.strip()[-300:]}")
-
-        def stop():
-            subprocess.run([PROGRAM.with_name("stop"), folder], capture_output=True, timeout=60, check=False)
-
-        try:
-            yield done.stdout.strip(), stop
-        finally:
-            stop()
+def proxy(elasticsearch_url):
+    """What stands between the arm and the server, and is gone when it is closed."""
+    address = urlsplit(elasticsearch_url)
+    running = TcpProxy((address.hostname, address.port))
+    yield running
+    running.close()
 
 
-def test_a_server_that_goes_away_fails_the_arm_with_its_cost(server):
+def test_a_server_that_goes_away_fails_the_arm_with_its_cost(proxy, elasticsearch_url):
     """The arm that has searched once fails at its second search; what it had found, written and spent is kept."""
-    url, stop = server
-    with es.connect(url) as client:
-        es.build_index(PASSAGES, client=client, index="ragbandit-test-stopped")
+    url, name = f"http://127.0.0.1:{proxy.port}", f"ragbandit-test-stopped-{os.getpid()}"
+    with es.connect(elasticsearch_url) as client:
+        es.build_index(PASSAGES, client=client, index=name)
 
     def think(_prompt):
-        stop()
+        proxy.close()
         return "Jaws was made by Steven Spielberg."
 
     async def answered():
-        retriever = es.ElasticsearchRetriever(url, index="ragbandit-test-stopped", timeout_s=2.0)
+        retriever = es.ElasticsearchRetriever(url, index=name, timeout_s=2.0)
         try:
             return await run_strategy(
                 MultiStep(),

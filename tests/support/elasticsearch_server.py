@@ -1,0 +1,59 @@
+"""One Elasticsearch for all processes that test: it takes longer to start than its tests do."""
+
+import contextlib
+import fcntl
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parents[3] / "shared" / "elasticsearch" / "start"
+
+
+@contextlib.contextmanager
+def shared_server(file: Path) -> Iterator[str]:
+    """The URL of the server that `file` tells of. Its first user starts it, its last one stops it.
+
+    Skips where there is none to start.
+    """
+    with _record(file) as record:
+        if not record.get("users"):
+            record.update(_start(), users=0)
+        record["users"] += 1
+    try:
+        yield record["url"]
+    finally:
+        with _record(file) as record:
+            record["users"] -= 1
+            if not record["users"]:
+                subprocess.run([PROGRAM.with_name("stop"), record["folder"]], capture_output=True, timeout=60)
+                shutil.rmtree(record["folder"], ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _record(file: Path) -> Iterator[dict[str, Any]]:
+    """What the file says, for one process at a time; changes are written back unless an error comes."""
+    with file.open("a+", encoding="utf-8") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        opened.seek(0)
+        record = json.loads(opened.read() or "{}")
+        yield record
+        opened.truncate(0)
+        json.dump(record, opened)
+
+
+def _start() -> dict[str, Any]:
+    if not PROGRAM.exists():
+        pytest.skip("no Elasticsearch: run one (docker run -e discovery.type=single-node ...), set ELASTICSEARCH_URL")
+    folder = Path(tempfile.mkdtemp(prefix="ragbandit-es-", dir="/tmp"))
+    folder.chmod(0o755)
+    done = subprocess.run([PROGRAM, folder], capture_output=True, text=True, timeout=110)
+    if done.returncode != 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        pytest.skip(f"Elasticsearch did not start: {done.stderr.strip()[-300:]}")
+    return {"url": done.stdout.strip(), "folder": str(folder)}

@@ -163,7 +163,9 @@ def missing_package(name: str, *, extra: str, field: str | None = None, note: st
     name: of the package, or of a module in it. extra: the extra of ours that brings it. field: the setting that needs
     it. note: added to the remedy.
     """
-    remedy = f"pip install 'ragbandit[{extra}]'" + (f"; {note}" if note else "")
+    remedy = f"pip install 'ragbandit[{extra}]', or in a clone: pip install '.[{extra}]'"
+    if note:
+        remedy += f"; {note}"
     return ConfigError(f"the package {name.partition('.')[0]} is missing", field=field, remedy=remedy)
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "make_arms",
     "presets_by_default",
     "registered_name",
+    "retrieves",
     "with_preset",
 ]
 
@@ -140,6 +141,11 @@ def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: froze
         _check_needs(arm, name=name, capabilities=capabilities)
         arms[ArmName(name)] = arm
     return arms
+
+
+def retrieves(arm: Strategy) -> bool:
+    """Whether the arm may search: False only where its class says `retrieves = False`."""
+    return bool(getattr(arm, "retrieves", True))
 
 
 def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:

@@ -20,7 +20,7 @@ from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumers, JobFunctions
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import generator_and_concurrency
-from ragbandit.workers.wiring.retrievers import make_retriever
+from ragbandit.workers.wiring.retrievers import retriever_of
 
 __all__ = ["QUEUES", "job_functions", "run_worker"]
 
@@ -86,8 +86,8 @@ def _load_arms(context: tasks.Context) -> int:
     """Load all that answering needs; the number of questions to work on at once."""
     settings = context.settings
     context.generator, threads = generator_and_concurrency(settings)
-    context.retriever = make_retriever(settings)
     context.arms = make_arms(arm_params(settings), capabilities=context.generator.capabilities)
+    context.retriever = retriever_of(settings, arms=context.arms.values())
     context.loop = EventLoop()
     return threads
 

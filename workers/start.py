@@ -23,10 +23,11 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
     from ragbandit.router.config import loading as configuration
     from ragbandit.router.policies.checks import check_policy
     from ragbandit.router.serving.setup.bootstrap import open_database
+    from ragbandit.strategies.registry import make_arms
     from ragbandit.workers.supervisor import Supervisor
-    from ragbandit.workers.wiring.arms import check_arms
-    from ragbandit.workers.wiring.generators import check_generator
-    from ragbandit.workers.wiring.retrievers import make_retriever
+    from ragbandit.workers.wiring.arms import arm_params, check_arms
+    from ragbandit.workers.wiring.generators import check_generator, offered
+    from ragbandit.workers.wiring.retrievers import retriever_of
 
     with failing_well():
         listen_on(host=host, port=port)
@@ -36,7 +37,8 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
         check_policy(settings)
         if settings.worker_arms and settings.workers.answer:
             # What would end every worker is said here, not in their logs.
-            asyncio.run(make_retriever(settings).close())
+            arms = make_arms(arm_params(settings), capabilities=offered(settings.generator))
+            asyncio.run(retriever_of(settings, arms=arms.values()).close())
             check_generator(settings, fetch=True)
         open_database(settings).close()
         supervisor = Supervisor(loaded)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import Response
@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
 from ragbandit.router.api.decisions import add_decisions
-from ragbandit.router.api.dependencies import CallerGone
+from ragbandit.router.api.dependencies import CallerGone, known_parameters
 from ragbandit.router.api.feedback import FEEDBACK, MAX_BATCH, add_feedback
 from ragbandit.router.api.http_server.middleware import LimitsMiddleware
 from ragbandit.router.api.http_server.threads import Reads
@@ -93,6 +93,7 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
         description=_DESCRIPTION,
         openapi_tags=_TAGS,
         lifespan=lifespan,
+        dependencies=[Depends(known_parameters)],
         responses=ERRORS,
         docs_url=None,
         redoc_url=None,

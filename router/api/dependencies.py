@@ -8,12 +8,22 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Header, Request
 
+from ragbandit.router.api.http_server.protocol import OPERATOR_PATHS
 from ragbandit.router.api.http_server.threads import Reads
-from ragbandit.router.errors import NotReady
+from ragbandit.router.errors import InvalidInput, NotReady
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
 
-__all__ = ["CallerGone", "IdempotencyKey", "all_done", "awaited", "awaited_all", "reads_of", "router_of"]
+__all__ = [
+    "CallerGone",
+    "IdempotencyKey",
+    "all_done",
+    "awaited",
+    "awaited_all",
+    "known_parameters",
+    "reads_of",
+    "router_of",
+]
 
 Reply = TypeVar("Reply")
 
@@ -30,6 +40,24 @@ def router_of(request: Request) -> Router:
     """The app's router."""
     router: Router = request.app.state.router
     return router
+
+
+async def known_parameters(request: Request) -> None:
+    """Raises InvalidInput for a query parameter that the endpoint does not have.
+
+    Probes and scrapers add parameters of their own: what operators ask for takes any.
+    """
+    if not request.scope["query_string"] or request.scope["path"] in OPERATOR_PATHS:
+        return
+    route = request.scope["route"]
+    if not route.include_in_schema:
+        return
+    known = sorted(param.alias for param in route.dependant.query_params)
+    for name in request.query_params:
+        if name not in known:
+            has = f"use {', '.join(known)}" if known else f"send what {route.path} takes in the path or the body"
+            message = f'"{name[:80]}" is not a query parameter of {route.path}'
+            raise InvalidInput(message, field=name[:80], remedy=has)
 
 
 def reads_of(request: Request) -> Reads:

@@ -161,7 +161,7 @@ async def _read(receive: Receive, *, into: list[Message]) -> bytes | None:
 def _plain_body(scope: Scope, raw: bytes | None) -> RouteBody | None:
     """The body, or None for one that FastAPI is to look at: it has the words for what is wrong."""
     kinds = [value for name, value in scope["headers"] if name == b"content-type"]
-    if raw is None or len(kinds) != 1 or kinds[0].lower() not in _JSON_TYPES:
+    if raw is None or scope["query_string"] or len(kinds) != 1 or kinds[0].lower() not in _JSON_TYPES:
         return None
     try:
         return RouteBody.model_validate(json.loads(raw))

@@ -16,7 +16,6 @@ from typer.core import TyperCommand, TyperGroup
 from ragbandit.router.errors import RagBanditError, StoreError
 
 __all__ = [
-    "DEFAULT_URL",
     "CommandLine",
     "ConfigOption",
     "HostOption",
@@ -40,7 +39,10 @@ ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YA
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="RAGBANDIT_URL", help="URL of a running service")]
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", envvar="RAGBANDIT_URL", help="URL of a running service; default: the configured server"),
+]
 
 LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]
 
@@ -49,8 +51,6 @@ HostOption = Annotated[str | None, typer.Option("--host", help="address to liste
 PortOption = Annotated[int | None, typer.Option("--port", help="port to listen on; default: server.port")]
 
 IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
-
-DEFAULT_URL = "http://127.0.0.1:8100"
 
 # Without emoji: rich would turn the line number in file.jsonl:100: into a picture.
 console = Console(emoji=False)

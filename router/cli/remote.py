@@ -6,7 +6,7 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.cli.console import (
-    DEFAULT_URL,
+    ConfigOption,
     IdOption,
     JsonOption,
     UrlOption,
@@ -18,7 +18,7 @@ from ragbandit.router.cli.console import (
 from ragbandit.router.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from ragbandit.router.api.client import Reply
+    from ragbandit.router.api.client import Client, Reply
 
 __all__ = ["add_calls"]
 
@@ -33,31 +33,46 @@ def add_calls(app: typer.Typer) -> None:
     app.command(name="feedback")(_feedback)
 
 
+#: addresses to listen on that mean every address: a client asks this machine
+_EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not listened on
+
+
+def _client(url: str | None, *, config: str | None) -> "Client":
+    """A client of this URL; None: of the service that the configuration describes, on this machine."""
+    from ragbandit.router.api.client import Client
+
+    if url is None:
+        from ragbandit.router.config import loading as configuration
+
+        server = configuration.load(config).settings.server
+        host = _EVERY.get(server.host, server.host)
+        url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
+    return Client(url)
+
+
 def _route(
     question: str,
-    url: UrlOption = DEFAULT_URL,
+    url: UrlOption = None,
     decision_id: IdOption = None,
     arms: ArmOption = None,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question; your own pipeline runs it."""
-    from ragbandit.router.api.client import Client
-
-    with failing_well(), Client(url) as client:
+    with failing_well(), _client(url, config=config) as client:
         show(client.route(question, decision_id=decision_id, arms=arms or None), as_json=as_json)
 
 
 def _answer(
     question: str,
-    url: UrlOption = DEFAULT_URL,
+    url: UrlOption = None,
     decision_id: IdOption = None,
     wait: Annotated[float, typer.Option(help="seconds to wait for the answer")] = 60.0,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question and have a worker run it; the answer is printed first."""
-    from ragbandit.router.api.client import Client
-
-    with failing_well(), Client(url) as client:
+    with failing_well(), _client(url, config=config) as client:
         reply = client.answer(question, decision_id=decision_id, wait_s=wait)
     if as_json:
         print_json(reply)
@@ -76,29 +91,26 @@ def _answer_text(reply: "Reply") -> str:
     return f"no answer ({reply['status']}: {reply['error'] or reply['stop_reason']})"
 
 
-def _cancel(decision_id: str, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def _cancel(decision_id: str, url: UrlOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Tell the workers not to answer a decision, or to stop where they are."""
-    from ragbandit.router.api.client import Client
-
-    with failing_well(), Client(url) as client:
+    with failing_well(), _client(url, config=config) as client:
         show(client.cancel(decision_id), as_json=as_json)
 
 
 def _feedback(
     decision_id: str,
-    url: UrlOption = DEFAULT_URL,
+    url: UrlOption = None,
     feedback_id: IdOption = None,
     label: Annotated[list[str] | None, typer.Option(help="a gold answer; repeat it for several")] = None,
     rating: Annotated[str | None, typer.Option(help="true, false, or a number on the scale")] = None,
     scale: Annotated[str, typer.Option(help="of a rating that is a number: 0-1 or 1-5")] = "0-1",
     reward: Annotated[float | None, typer.Option(help="the reward itself, cost included")] = None,
     source: Annotated[str, typer.Option(help="who judged: human, judge or code")] = "human",
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Judge a decision: a label, a rating or a reward."""
-    from ragbandit.router.api.client import Client
-
-    with failing_well(), Client(url) as client:
+    with failing_well(), _client(url, config=config) as client:
         reply = client.feedback(
             decision_id,
             feedback_id=feedback_id,

@@ -21,7 +21,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import httpx
 from pydantic import Field
@@ -77,6 +77,7 @@ class Http:
     """
 
     needs: frozenset[Need] = frozenset()
+    retrieves: ClassVar[bool] = False
 
     def __init__(self, *, name: str = "http", **params: object) -> None:
         self.name = ArmName(name)

@@ -40,6 +40,7 @@ class NoRetrieval:
     """Answer from the model's own knowledge: one call, no search, no step (Adaptive-RAG's "A")."""
 
     needs: frozenset[Need] = frozenset({"completion", "stop"})
+    retrieves: ClassVar[bool] = False
     presets: ClassVar = NoRetrievalParams.presets
 
     def __init__(self, *, name: str = "no_retrieval", **params: object) -> None:

@@ -18,8 +18,11 @@ from ragbandit.router.plugins import import_class
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.outbound.addresses import shown_address
+from ragbandit.strategies.registry import retrieves
 from ragbandit.strategies.retrievers.hybrid import HybridRetriever
+from ragbandit.strategies.retrievers.no_index import NoRetriever
 from ragbandit.strategies.retrievers.reranking import RerankedRetriever, Reranker
+from ragbandit.strategies.run import Strategy
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
@@ -33,6 +36,7 @@ __all__ = [
     "index_folder",
     "kind_of",
     "make_retriever",
+    "retriever_of",
     "search_once",
     "with_choice",
 ]
@@ -67,6 +71,11 @@ def make_retriever(settings: Settings) -> Retriever:
         return retriever
     rerank = _own_reranker(chosen.rerank) if ":" in chosen.rerank else _cross_encoder(chosen.rerank)
     return RerankedRetriever(retriever, rerank=rerank, depth=chosen.rerank_depth)
+
+
+def retriever_of(settings: Settings, *, arms: Iterable[Strategy]) -> Retriever:
+    """`make_retriever` where one of these arms searches; otherwise one that needs no index."""
+    return make_retriever(settings) if any(map(retrieves, arms)) else NoRetriever()
 
 
 def check_reranker(settings: Settings) -> None:

@@ -29,17 +29,23 @@ def add_train(app: typer.Typer) -> None:
         questions: Annotated[
             Path | None, typer.Option(help="JSONL: question and hops, for labels by inductive bias")
         ] = None,
-        params: Annotated[str, typer.Option(help='of the policy, as JSON: {"seed": 1}')] = "{}",
+        param: Annotated[
+            list[str] | None, typer.Option(help="of the policy: NAME.KEY=VALUE, as multi_label.seed=1; may be repeated")
+        ] = None,
+        params: Annotated[str, typer.Option(hidden=True, help="the former spelling: a JSON object")] = "{}",
         epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
         as_json: JsonOption = False,
     ) -> None:
         """Train a policy on a full-information table, for the param `trained`."""
+        from ragbandit.router.cli.arguments import parse_policies
         from ragbandit.router.cli.progress import bars
+        from ragbandit.router.config.settings import Settings
         from ragbandit.router.offline.simulation.table import read_table
         from ragbandit.router.offline.training import read_questions, train
 
         with failing_well():
-            asked = parse_params(params) | ({} if epochs is None else {"epochs": epochs})
+            named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
+            asked = {**parse_params(params), **named, **({} if epochs is None else {"epochs": epochs})}
             rows = list(read_table(table).rows)
             if questions is not None:
                 rows += read_questions(questions, known=rows)

@@ -175,14 +175,19 @@ class Ridge:
         if fold not in self._solved:
             others = [sums for place, sums in enumerate(self.sums) if place != fold]
             if not any(sums.rows for sums in others):
-                raise InvalidInput(
-                    f"no rows outside of fold {fold}", field="folds", remedy="use a longer log, or a fixed model"
-                )
+                raise _no_others(fold, rows=sum(sums.rows for sums in self.sums))
             whole = GramSums(arms=self._arms, targets=others[0].targets, scales=others[0].scales)
             for sums in others:
                 whole.absorb(sums)
             self._solved[fold] = _solved(whole, penalty=self._penalty)
         return self._solved[fold]
+
+
+def _no_others(fold: int, *, rows: int) -> InvalidInput:
+    if rows == 1:
+        what = "has one row: what a row would earn is learned from the other rows"
+        return InvalidInput(what, field="log", remedy="replay a log of two rows or more")
+    return InvalidInput(f"no rows outside of fold {fold}", field="folds", remedy="use a longer log, or a fixed model")
 
 
 def progressive(
@@ -237,7 +242,7 @@ def cross_fitted(
     for fold in np.unique(folds):
         others, here = folds != fold, folds == fold
         if not others.any():
-            raise InvalidInput(f"no rows outside of fold {fold}", field="folds", remedy="use a longer log")
+            raise _no_others(fold, rows=len(action))
         for arm in range(arms):
             learned = others & (action == arm)
             if not learned.any():

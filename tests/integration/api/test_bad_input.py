@@ -172,3 +172,25 @@ def test_wrong_path_and_method(unmoved):
     """An unknown path is 404 and a wrong method 405, both in the usual shape."""
     refused(unmoved.get("/v1/nowhere"), 404, "NOT_FOUND")
     refused(unmoved.get("/v1/route"), 405, "METHOD_NOT_ALLOWED")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "known"),
+    [
+        ("post", "/v1/answer?wait_s=1&wait=2", "use wait_s"),
+        ("post", "/v1/route?wait=2", "in the path or the body"),
+        ("get", "/v1/status?wait=2", "in the path or the body"),
+    ],
+)
+def test_an_unknown_query_parameter(unmoved, method, path, known):
+    """A query parameter that the endpoint does not have is 422, with its name and those that are known."""
+    response = unmoved.request(method, path, **({"json": {"question": QUESTION}} if method == "post" else {}))
+    error = response.json()["error"]
+    assert (response.status_code, error["field"]) == (422, "wait")
+    assert '"wait" is not a query parameter of /v1/' in error["message"]
+    assert known in error["remedy"]
+
+
+def test_probes_take_any_parameter(unmoved):
+    """Probes and scrapers may add parameters of their own."""
+    assert [unmoved.get(f"{path}?x=1").status_code for path in ("/health", "/metrics", "/docs")] == [200, 200, 200]

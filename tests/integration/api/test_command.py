@@ -42,3 +42,18 @@ def test_a_refused_rating_names_the_option(run, http):
     assert code == 2
     assert "--scale 1-5" in output
     assert run("feedback", key, "--rating", "4", "--scale", "1-5")[0] == 0
+
+
+def test_the_configured_server_is_asked(service, tmp_path, monkeypatch):
+    """Without --url a verb asks the server of the configuration; --config names another file."""
+    port = int(service.url.rpartition(":")[2])
+    (tmp_path / "other.yaml").write_text(f"server: {{host: 0.0.0.0, port: {port}}}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAGBANDIT_URL", raising=False)
+    app = typer.Typer()
+    add_verbs(app, check=lambda _settings: None)
+    done = CliRunner().invoke(app, ["route", QUESTION, "--config", "other.yaml", "--json"])
+    assert done.exit_code == 0, done.output
+    (tmp_path / "config.yaml").write_text((tmp_path / "other.yaml").read_text())
+    done = CliRunner().invoke(app, ["route", QUESTION, "--json"])
+    assert done.exit_code == 0, done.output

@@ -71,6 +71,18 @@ def test_train_writes_a_folder_that_routes(run, table, tmp_path, name):
         assert pmf[arm] == 1.0
 
 
+def test_train_takes_params_as_the_other_verbs_do(run, table):
+    """`--param NAME.KEY=VALUE` is what `--params` says in JSON, and wins over it."""
+    done = run(
+        "--policy", "adaptive_rag", "--table", table, "--out", "out", "--params", json.dumps(FAST | {"batch": 1}),
+        "--param", "adaptive_rag.batch=0",
+    )  # fmt: skip
+    assert done.exit_code == 2
+    assert "policy.params.batch" in done.output
+    done = run("--policy", "adaptive_rag", "--table", table, "--out", "out", "--param", "multi_label.seed=1")
+    assert "'multi_label' is not among the policies" in done.output
+
+
 def test_train_prints_the_epochs_and_what_to_do_next(run, table, tmp_path):
     """Without --json, people read a line per epoch, the labels, and the setting that takes the folder."""
     done = run("--policy", "adaptive_rag", "--table", table, "--out", "out", "--params", json.dumps(FAST))

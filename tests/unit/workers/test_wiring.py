@@ -11,12 +11,13 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.registry import make_arms
 from ragbandit.workers.active_runs import ActiveRuns
 from ragbandit.workers.consumers import Signals
 from ragbandit.workers.log_setup import _Plain
-from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import check_generator, concurrency, make_generator, offered, threads_of_worker
-from ragbandit.workers.wiring.retrievers import make_retriever
+from ragbandit.workers.wiring.retrievers import make_retriever, retriever_of
 from tests.support.answer_jobs import decision_for
 
 
@@ -50,7 +51,10 @@ def test_a_missing_package_is_named(monkeypatch, fetch):
     """Where the generator's package is missing, check and start say what to install; callers' arms need none."""
     monkeypatch.setattr("ragbandit.workers.wiring.generators.importlib.util.find_spec", lambda name: None)
     settings = Settings(generator={"model": "/no/such/model"})
-    with pytest.raises(ConfigError, match=r"torch is missing \(pip install 'ragbandit\[models\]'\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"torch is missing \(pip install 'ragbandit\[models\]', or in a clone: pip install '.\[models\]'\)",
+    ):
         check_generator(settings, fetch=fetch)
     check_generator(settings.model_copy(update={"arms": {"mine": {"run_by": "caller"}}}), fetch=fetch)
 
@@ -140,3 +144,13 @@ def test_signals_are_counted():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_arms_that_do_not_retrieve_need_no_index(tmp_path):
+    """With no_retrieval alone nothing is opened; with an arm that searches the missing index is named."""
+    settings = Settings(data_dir=str(tmp_path), arms={"no_retrieval": {}}, generator={"name": "scripted"})
+    searching = settings.model_copy(update={"arms": {"no_retrieval": {}, "single_step": {}}})
+    made = [make_arms(arm_params(each), capabilities=offered(each.generator)) for each in (settings, searching)]
+    assert retriever_of(settings, arms=made[0].values()).name == "none"
+    with pytest.raises(ConfigError, match="index"):
+        retriever_of(searching, arms=made[1].values())

@@ -158,7 +158,10 @@ def test_validate_names_the_missing_package(whole, monkeypatch, text, package, e
     )
     done = whole(text, "validate", bare=text.startswith("encoder"))
     assert done.exit_code == 2
-    assert f"the package {package} is missing (pip install 'ragbandit[{extra}]')" in done.output
+    assert (
+        f"the package {package} is missing (pip install 'ragbandit[{extra}]', or in a clone: pip install '.[{extra}]')"
+        in done.output
+    )
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "no-organisation/no-model"])

@@ -289,6 +289,15 @@ def test_wrong_pieces_are_refused():
         cross_fitted(LeastSquares, **alone, arms=ARMS)
 
 
+def test_one_row():
+    """A log of one row is refused by its length, not by a fold."""
+    one = {key: value[:1] for key, value in log_of(9).items()}
+    for fit in (lambda: fitted(one), lambda: cross_fitted(LeastSquares, **one, arms=ARMS)):
+        with pytest.raises(InvalidInput, match="has one row") as refused:
+            fit()
+        assert refused.value.field == "log"
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [

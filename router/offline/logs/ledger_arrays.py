@@ -21,9 +21,9 @@ from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings
 from ragbandit.router.storage.archive.reading import archived_spans, rows_of_ledger
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.storage.rows.draw_bytes import draw_value
+from ragbandit.router.storage.rows.draw_bytes import pmf_rows
 from ragbandit.router.storage.rows.feature_bytes import feature_rows
-from ragbandit.router.storage.sql.shared_texts import full
+from ragbandit.router.storage.sql.shared_texts import COLUMNS, full, texts_of
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.types import ArmName
 
@@ -87,11 +87,12 @@ class LedgerReader:
 
     def _read(self, start: int, stop: int, *, wanted: Sequence[Column[Any]]) -> dict[str, Sequence[Any]]:
         """Column -> its values in these rows of the database."""
-        query = _joined(select(*map(full, wanted)), label=self.ledger.label, since=self.since)
+        query = _joined(select(*wanted), label=self.ledger.label, since=self.since)
         with self.ledger.database.read() as connection:
             rows = connection.execute(query.where(updates.c.seq.between(start, stop)).order_by(updates.c.seq)).all()
-        values = list(zip(*rows, strict=True)) or [()] * len(wanted)
-        return {column.name: each for column, each in zip(wanted, values, strict=True)}
+            values: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * len(wanted)
+            found = {column.name: each for column, each in zip(wanted, values, strict=True)}
+            return found | {name: texts_of(connection, found[name]) for name in COLUMNS[decisions] if name in found}
 
     def _archived(self, start: int, stop: int) -> bool:
         with self.ledger.database.read() as connection:
@@ -227,18 +228,19 @@ class _Decoder:
         self, arms: Sequence[str], texts: Sequence[str], draws: Sequence[bytes | None], *, ids: Sequence[str]
     ) -> tuple[Matrix, Flags]:
         """Probabilities and what was offered, both of shape (n, K). draws: with the pmf where its text is empty."""
-        lists = _pmf_lists(texts, draws)
         pmf, offered = np.zeros((len(ids), len(self._arms))), np.zeros((len(ids), len(self._arms)), dtype=np.bool_)
-        for text in dict.fromkeys(arms):
-            here = self._columns(text)
-            rows = np.flatnonzero(np.array([each == text for each in arms])) if len(set(arms)) > 1 else None
-            given = lists if rows is None else [lists[row] for row in rows]
-            self._check_offer(here, ids=ids, first=0 if rows is None else int(rows[0]))
-            if {*map(len, given)} != {len(here)}:
-                raise ValueError("a pmf does not fit its arms")
-            numbers = np.fromiter(chain.from_iterable(given), dtype=np.float64, count=len(given) * len(here))
-            place = slice(None) if rows is None else rows[:, None]
-            pmf[place, here], offered[place, here] = numbers.reshape(len(given), len(here)), True
+        groups: dict[str, tuple[list[int], list[int]]] = {}
+        for row, (offer, text) in enumerate(zip(arms, texts, strict=True)):
+            groups.setdefault(offer, ([], []))[bool(text)].append(row)
+        for offer, (of_bytes, of_text) in groups.items():
+            here = self._columns(offer)
+            self._check_offer(here, ids=ids, first=min(of_bytes[:1] + of_text[:1]))
+            for rows, numbers in (
+                (of_bytes, pmf_rows([draws[row] or b"" for row in of_bytes], arms=len(here))),
+                (of_text, _pmfs_of_texts([texts[row] for row in of_text], arms=len(here))),
+            ):
+                place = np.array(rows, dtype=np.intp)[:, None]
+                pmf[place, here], offered[place, here] = numbers, True
         return pmf, offered
 
     def actions(self, arms: Sequence[str]) -> Choices:
@@ -290,12 +292,9 @@ class _Decoder:
         )
 
 
-def _pmf_lists(texts: Sequence[str], draws: Sequence[bytes | None]) -> list[Sequence[float]]:
-    """The pmf of every row, from its text, or where that is empty from the bytes of its draw."""
-    found: list[Any] = json.loads(f"[{','.join(text or 'null' for text in texts)}]")
-    if len(found) != len(texts):
-        raise ValueError("a pmf is no list")
-    for row, (text, draw) in enumerate(zip(texts, draws, strict=True)):
-        if not text:
-            found[row] = draw_value(bytes(draw or b"")).pmf
-    return found
+def _pmfs_of_texts(texts: Sequence[str], *, arms: int) -> Matrix:
+    """The pmfs of rows that have them as JSON, shape (n, arms)."""
+    lists = json.loads(f"[{','.join(texts)}]")
+    if len(lists) != len(texts) or not {*map(len, lists)} <= {arms}:
+        raise ValueError("a pmf does not fit its arms")
+    return np.fromiter(chain.from_iterable(lists), dtype=np.float64, count=len(lists) * arms).reshape(-1, arms)

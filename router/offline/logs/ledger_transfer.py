@@ -32,7 +32,7 @@ from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, outcome_row, plain_decision, update_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.shared_texts import full, whole
+from ragbandit.router.storage.sql.shared_texts import SharedTexts, full, whole
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
 
@@ -152,6 +152,7 @@ def take_in(
     holder = f"import-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     encoder: str | None = None
     taken = ImportCounts()
+    texts = SharedTexts(ledger.database)
     try:
         for page in _pages(iter(rows), size=PAGE):
             if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
@@ -161,9 +162,17 @@ def take_in(
                 _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
                 time.sleep(INHERIT_PAUSE_S if step == "wait" else 0.0)
             marked = [_marked(row, origin=origin) for row in page]
+            made = {row.decision.id: decision_row(row.decision) for row in marked}
+            texts.shorten(decisions, list(made.values()))
             with ledger.writing(holder=holder) as (connection, moves, end):
                 work = _Page(
-                    ledger=ledger, connection=connection, moves=moves, rows=marked, source=source, origin=origin
+                    ledger=ledger,
+                    connection=connection,
+                    moves=moves,
+                    rows=marked,
+                    made=made,
+                    source=source,
+                    origin=origin,
                 )
                 work.check_encoder(encoder)
                 added = work.write(end=end, now=clock())
@@ -233,15 +242,16 @@ class _Page:
     connection: Connection
     moves: Moves
     rows: Sequence[Logged]
+    #: the rows of `decisions`, by id
+    made: Mapping[DecisionId, Mapping[str, Any]]
     source: str
     origin: str
 
     def write(self, *, end: int, now: float) -> list[Logged]:
         """Write what the ledger does not have, from seq end + 1; the rows written. Raises Conflict."""
-        made = {row.decision.id: decision_row(row.decision) for row in self.rows}
-        new = insert_new(self.connection, decisions, list(made.values()), key="id")
+        new = insert_new(self.connection, decisions, list(self.made.values()), key="id")
         self.moves.add("decided", len(new))
-        self._check_standing(made, new=new)
+        self._check_standing(new)
         known = self._check_learned()
         added = [row for row in self.rows if row.decision.id not in known]
         self._out_of_waiting([row for row in added if row.decision.id not in new])
@@ -263,15 +273,14 @@ class _Page:
                     f"the ledger learns from encoder {encoder[:12]}, the row has {row.decision.encoder_hash[:12]!r}",
                 )
 
-    def _check_standing(self, made: Mapping[DecisionId, Mapping[str, Any]], *, new: set[str]) -> None:
+    def _check_standing(self, new: set[str]) -> None:
         """A decision that the store has already must be this one, in every field."""
-        old = [key for key in made if key not in new]
-        standing = self.connection.execute(select(*whole(decisions)).where(decisions.c.id.in_(old))).mappings()
-        for row_found in standing if old else ():
-            asked, found = plain_decision(made[row_found["id"]]), plain_decision(row_found)
-            other = [name for name, value in asked.items() if found[name] != value]
+        rows = {row.decision.id: row for row in self.rows if row.decision.id not in new}
+        standing = select(*whole(decisions)).where(decisions.c.id.in_(rows))
+        for found in self.connection.execute(standing).mappings().all() if rows else ():
+            row, kept = rows[found["id"]], plain_decision(found)
+            other = [name for name, value in plain_decision(decision_row(row.decision)).items() if kept[name] != value]
             if other:
-                row = next(row for row in self.rows if row.decision.id == found["id"])
                 name = next((name for name in other if name != "body_hash"), other[0])
                 raise self._conflict(row, name, f"the store has another decision {row.decision.id!r}")
 

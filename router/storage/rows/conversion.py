@@ -190,6 +190,7 @@ def _names(arms: tuple[ArmName, ...] | None) -> str | None:
 
 
 _CAPS: Final = tuple(field.name for field in fields(Budget))
+_ALL_CAPS: Final = canonical(dict.fromkeys(_CAPS))
 _NO_CAPS: Final = "{}", "{}"
 
 
@@ -272,14 +273,15 @@ def request_hash(row: Row) -> str:
 
 
 def plain_decision(row: Row) -> dict[str, Any]:
-    """A row of `decisions` with everything in columns of their own; one whose draw is damaged stays as it is."""
+    """A row of `decisions` as before: everything in columns of their own. One whose draw is damaged stays as it is."""
     try:
         draw = None if row["draw"] is None else _draw_of(row)
     except (ValueError, TypeError):
         draw = None
     if draw is None:
         return dict(row)
-    return {**row, **_draw_columns(draw, body_hash=draw.body_hash), "draw": None}
+    budget = _ALL_CAPS if row["budget"] == _NO_CAPS[0] else row["budget"]
+    return {**row, **_draw_columns(draw, body_hash=draw.body_hash), "budget": budget, "draw": None}
 
 
 def decision_value(row: Row) -> Decision:

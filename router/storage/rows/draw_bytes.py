@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["HEAD_BYTES", "DrawBytes", "draw_bytes", "draw_value"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["DrawBytes", "draw_bytes", "draw_value", "pmf_rows"]
 
 _PLAIN, _SCORED = 1, 2
 #: bytes before the pmf
-HEAD_BYTES: Final = 41
+_HEAD: Final = 41
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,10 +54,19 @@ def draw_bytes(body_hash: bytes, *, seed: int, pmf: Sequence[float], scores: Seq
 
 def draw_value(raw: bytes) -> DrawBytes:
     """The inverse of `draw_bytes`. Raises ValueError for anything else."""
-    count, rest = divmod(len(raw) - HEAD_BYTES, 8)
+    count, rest = divmod(len(raw) - _HEAD, 8)
     if count < 0 or rest or raw[0] not in (_PLAIN, _SCORED) or (raw[0] == _SCORED and count % 2):
         raise ValueError("these bytes are no draw")
     form, body_hash, seed, *numbers = _form(count).unpack(raw)
     arms = count // 2 if form == _SCORED else count
     scores = tuple(numbers[arms:]) if form == _SCORED else None
     return DrawBytes(body_hash=body_hash.hex(), seed=seed, pmf=tuple(numbers[:arms]), scores=scores)
+
+
+def pmf_rows(draws: Sequence[bytes], *, arms: int) -> npt.NDArray[np.float64]:
+    """The pmfs of n draws over as many arms each, shape (n, arms). Raises ValueError where one has another number."""
+    end = _HEAD + 8 * arms
+    if not {(raw[:1], len(raw)) for raw in draws} <= {(b"\x01", end), (b"\x02", end + 8 * arms)}:
+        raise ValueError("a pmf does not fit its arms")
+    joined = b"".join([raw[_HEAD:end] for raw in draws])
+    return np.frombuffer(joined, dtype="<f8").astype(np.float64, copy=False).reshape(len(draws), arms)

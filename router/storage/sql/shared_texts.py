@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Integer, Table, case, cast, func, select
+from sqlalchemy import Column, ColumnElement, Connection, Integer, Table, case, cast, func, select
 
+from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, shared_texts
 
-__all__ = ["COLUMNS", "MOST", "SharedTexts", "full", "whole"]
+__all__ = ["COLUMNS", "MOST", "SharedTexts", "full", "texts_of", "whole"]
 
 #: the columns that may hold references, by table
 COLUMNS: Final[Mapping[Table, tuple[str, ...]]] = {decisions: ("arms", "encoder_hash"), outcomes: ("made_by",)}
@@ -76,3 +77,16 @@ def full(column: Column[Any]) -> ColumnElement[Any]:
 def whole(table: Table) -> tuple[ColumnElement[Any], ...]:
     """All columns of a table, to select: references as their texts."""
     return tuple(full(column) for column in table.columns)
+
+
+def texts_of(connection: Connection, values: Sequence[str]) -> list[str]:
+    """What `full` gives for these values of a column, for many of them at once. Raises StoreError."""
+    marked = {value for value in values if value.startswith(_MARK)}
+    if not marked:
+        return list(values)
+    named = shared_texts.c.number.in_([int(value[1:]) for value in marked if value[1:].isdecimal()])
+    rows = connection.execute(select(shared_texts.c.number, shared_texts.c.text).where(named)).all()
+    texts = {f"{_MARK}{row.number}": row.text for row in rows}
+    if missing := marked - texts.keys():
+        raise StoreError(f"there is no shared text {min(missing)}", remedy="see: ragbandit verify")
+    return [texts.get(value, value) for value in values]

@@ -5,10 +5,11 @@ import threading
 import pytest
 from sqlalchemy import select, update
 
+from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.sql import shared_texts as module
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.shared_texts import SharedTexts, whole
+from ragbandit.router.storage.sql.shared_texts import SharedTexts, texts_of, whole
 from ragbandit.router.storage.sql.tables import decisions, outcomes, shared_texts
 from ragbandit.router.types import Cost, Outcome
 
@@ -102,6 +103,18 @@ def test_a_text_that_was_rolled_back_is_not_known(database, make_decision, monke
     known.shorten(decisions, rows := [dict(row)])
     assert rows[0]["encoder_hash"].startswith("#")
     assert texts(database) == set(row.values())
+
+
+def test_many_values_are_read_at_once(database):
+    """References and values of before come as texts, in their order; a reference to nothing is an error."""
+    known = SharedTexts(database)
+    known.shorten(outcomes, rows := [{"made_by": f'{{"k":"{n}"}}'} for n in range(3)])
+    values = [rows[2]["made_by"], "{}", rows[0]["made_by"], rows[2]["made_by"]]
+    with database.read() as connection:
+        assert texts_of(connection, values) == ['{"k":"2"}', "{}", '{"k":"0"}', '{"k":"2"}']
+        for broken in ("#999999", "#x"):
+            with pytest.raises(StoreError, match=f"no shared text {broken}"):
+                texts_of(connection, [broken])
 
 
 def test_writers_at_once_agree(database):

@@ -344,8 +344,8 @@ def test_the_form_of_before_is_read(decision):
     plain = plain_decision(row)
     assert (plain["draw"], json.loads(plain["pmf"]), plain["seed"]) == (None, list(decision.pmf), str(decision.seed))
     assert plain["body_hash"] == request_hash(row) == request_hash(plain)
-    before = plain | {"budget": canonical(asdict(decision.query.budget))}
-    assert bits(decision_value(before)) == bits(decision_value(row))
+    assert (plain["budget"], plain_decision(plain)) == (canonical(asdict(decision.query.budget)), plain)
+    assert bits(decision_value(plain)) == bits(decision_value(row))
 
 
 def test_a_column_holds_whatever_the_bytes_say():

@@ -2,8 +2,8 @@
 
 Which columns may hold such a reference is in COLUMNS. A text is written in a transaction of its own before the rows
 that name it, and is never changed or deleted: a reference that can be read has its text. The table is capped; what
-finds no place in it stays in its row, as every value of an older release does. Nothing else in these columns begins
-with "#".
+finds no place in it stays in its row, as every value of an older release does. A value that begins with "#" itself,
+which an imported log may bring, is always shared: nothing else in these columns begins with it.
 """
 
 import hashlib
@@ -42,23 +42,25 @@ class SharedTexts:
         """Put references in place of texts, in rows that are about to be written. Not within a write transaction."""
         names, known = COLUMNS[table], self._known
         missing = {row[name] for row in rows for name in names if row[name] not in known}
-        if missing and not self._full:
-            self._add(text for text in missing if _SHORTEST <= len(text) <= _LONGEST)
+        wanted = {text for text in missing if text.startswith(_MARK)}
+        if not self._full:
+            wanted |= {text for text in missing if _SHORTEST <= len(text) <= _LONGEST}
+        if wanted:
+            self._add(wanted)
         for row in rows:
             for name in names:
                 row[name] = known.get(row[name], row[name])
 
     def _add(self, texts: Iterable[str]) -> None:
         by_sha256 = {hashlib.sha256(text.encode("utf-8", "replace")).hexdigest(): text for text in texts}
-        if not by_sha256:
-            return
         here = shared_texts.c.sha256.in_(by_sha256)
         with self.database.write() as connection:
             count = connection.execute(select(func.count()).select_from(shared_texts)).scalar_one()
             there = set(connection.execute(select(shared_texts.c.sha256).where(here)).scalars())
             # In one order, so that two processes with the same texts never wait for each other in a circle.
             new = [{"sha256": key, "text": by_sha256[key]} for key in sorted(by_sha256.keys() - there)]
-            insert_new(connection, shared_texts, new[: max(MOST - count, 0)], key="sha256")
+            fitting = [row for at, row in enumerate(new) if count + at < MOST or row["text"].startswith(_MARK)]
+            insert_new(connection, shared_texts, fitting, key="sha256")
             found = connection.execute(select(shared_texts.c.sha256, shared_texts.c.number).where(here)).all()
         self._known |= {by_sha256[row.sha256]: f"{_MARK}{row.number}" for row in found}
         self._full = count >= MOST

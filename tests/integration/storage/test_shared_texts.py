@@ -105,6 +105,16 @@ def test_a_text_that_was_rolled_back_is_not_known(database, make_decision, monke
     assert texts(database) == set(row.values())
 
 
+def test_a_value_that_looks_like_a_reference_is_no_reference(database, make_decision, monkeypatch):
+    """An encoder's hash that begins with "#", from a log, is read as it was, even where no place is left."""
+    monkeypatch.setattr(module, "MOST", 0)
+    store = DecisionStore(database, label="main")
+    made = [make_decision(f"d{n}", encoder_hash=name, features=None) for n, name in enumerate(("#1", "#", "#x"))]
+    for decision in made:
+        store.add_decisions([decision])
+    assert [store.record(d.id).decision for d in made] == made
+
+
 def test_many_values_are_read_at_once(database):
     """References and values of before come as texts, in their order; a reference to nothing is an error."""
     known = SharedTexts(database)

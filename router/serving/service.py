@@ -17,7 +17,8 @@ from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
 from ragbandit.router.serving.validation import checked_query, new_id
-from ragbandit.router.storage.decisions import DecisionStore, settle
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.idempotency import settle
 from ragbandit.router.storage.rows.conversion import canonical, query_hash
 from ragbandit.router.types import ArmName, Decision, Json, Query, RunBy
 

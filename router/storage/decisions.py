@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Table, exists, select, update
+from sqlalchemy import Connection, RowMapping, Table, exists, select
 
-from ragbandit.router.errors import Conflict, NotFound, RagBanditError, StoreError
+from ragbandit.router.errors import RagBanditError, StoreError
+from ragbandit.router.storage.idempotency import feedback_reply, is_foreign, outcome_reply, settle, unknown_decision
 from ragbandit.router.storage.rows.conversion import (
     Row,
     decision_row,
@@ -36,9 +37,15 @@ from ragbandit.router.storage.sql.tables import (
     decisions,
     feedback,
     outcomes,
-    policies,
     updates,
     waiting,
+)
+from ragbandit.router.storage.sql.waiting import (
+    flag_waiting,
+    labels_in_use,
+    lock_waiting,
+    number_transaction,
+    waiting_row,
 )
 from ragbandit.router.types import (
     Decision,
@@ -51,7 +58,7 @@ from ragbandit.router.types import (
     Reward,
 )
 
-__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "labels_in_use", "waiting_row"]
+__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "readable"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,16 +178,16 @@ class DecisionStore:
         with self._writing() as (connection, moves):
             asked = {row["decision_id"] for row in rows}
             known = {key: row["run_by"] for key, row in _by_id(connection, asked, columns=("id", "run_by")).items()}
-            kept = [row for row in rows if row["decision_id"] in known and not _is_foreign(row, known)]
+            kept = [row for row in rows if row["decision_id"] in known and not is_foreign(row, known)]
             new = insert_new(connection, outcomes, kept, key="decision_id")
             if new:
-                open_rows = self._lock_waiting(connection, new)
-                _flag(connection, open_rows.values(), moves=moves, has_outcome=True)
+                open_rows = lock_waiting(connection, new)
+                flag_waiting(connection, open_rows.values(), moves=moves, has_outcome=True)
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
             standing = {row.decision_id: short_hash(row.body_hash) for row in connection.execute(hashes)}
         results: list[bool | RagBanditError] = []
         for row in rows:
-            results.append(_told(row, known=known, new=new, standing=standing))
+            results.append(outcome_reply(row, known=known, new=new, standing=standing))
             if results[-1] is True:
                 new.discard(row["decision_id"])  # the same decision again in this group is a repetition
         return results
@@ -213,9 +220,9 @@ class DecisionStore:
         rows = [feedback_row(item) for item in group]
         with self._writing() as (connection, moves):
             asked = {row["decision_id"] for row in rows}
-            _number(connection)
+            number_transaction(connection)
             known = {key: row["policy"] for key, row in _by_id(connection, asked, columns=("id", "policy")).items()}
-            open_rows = self._lock_waiting(connection, set(known))
+            open_rows = lock_waiting(connection, set(known))
             for row in rows:
                 row["late"] = (row["decision_id"], known.get(row["decision_id"])) not in open_rows
             kept = [row for row in rows if row["decision_id"] in known]
@@ -224,14 +231,14 @@ class DecisionStore:
             fed = {row["decision_id"] for row in first.values()}
             rewarded = {row["decision_id"] for row in first.values() if row["kind"] == "reward"}
             open_fed = [row for (key, _), row in open_rows.items() if key in fed]
-            _flag(
+            flag_waiting(
                 connection,
                 [row for row in open_fed if row["decision_id"] in rewarded],
                 moves=moves,
                 has_feedback=True,
                 has_reward=True,
             )
-            _flag(
+            flag_waiting(
                 connection,
                 [row for row in open_fed if row["decision_id"] not in rewarded],
                 moves=moves,
@@ -242,7 +249,7 @@ class DecisionStore:
             standing = self._standing_feedback(connection, [row["id"] for row in rows])
         results: list[Receipt | RagBanditError] = []
         for item, row in zip(group, rows, strict=True):
-            receipt = _receipt(item, row, known=set(known), new=new, standing=standing)
+            receipt = feedback_reply(item, row, known=set(known), new=new, standing=standing)
             waits = open_rows.get((item.decision_id, known.get(item.decision_id, "")))
             if isinstance(receipt, Receipt) and waits is not None and _needs_outcome(item, waits):
                 receipt = replace(receipt, waiting_for="outcome")
@@ -255,7 +262,7 @@ class DecisionStore:
         with self.database.read() as connection:
             row = _by_id(connection, [decision_id]).get(decision_id)
             if row is None:
-                raise _unknown_decision()
+                raise unknown_decision()
             outcome = connection.execute(
                 select(*whole(outcomes)).where(outcomes.c.decision_id == decision_id)
             ).mappings()
@@ -289,21 +296,6 @@ class DecisionStore:
         with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
             yield connection, moves
 
-    def _lock_waiting(self, connection: Connection, ids: set[str]) -> dict[tuple[str, str], RowMapping]:
-        """The rows of `waiting` of these decisions by (decision, label), locked.
-
-        Always in the order of ids: two writers never wait for each other in a circle.
-        """
-        if not ids:
-            return {}
-        locked = connection.execute(
-            select(waiting)
-            .where(waiting.c.decision_id.in_(ids))
-            .order_by(waiting.c.decision_id, waiting.c.policy)
-            .with_for_update()
-        ).mappings()
-        return {(row["decision_id"], row["policy"]): row for row in locked}
-
     def _standing_feedback(self, connection: Connection, ids: list[str]) -> dict[str, tuple[str, bool]]:
         rows = connection.execute(
             select(feedback.c.id, feedback.c.body_hash, feedback.c.late).where(feedback.c.id.in_(ids))
@@ -325,34 +317,6 @@ def _needs_outcome(item: Feedback, row: RowMapping) -> bool:
     return row["run_by"] == "caller" and item.kind != "reward" and not row["has_outcome"]
 
 
-def _flag(connection: Connection, rows: Iterable[RowMapping], *, moves: Moves, **flags: bool) -> None:
-    """Set flags of these locked rows of `waiting`.
-
-    No other row: one that a new label inherits at this moment is not counted here, its label looks again itself.
-    """
-    by_label: dict[str, list[RowMapping]] = {}
-    for row in rows:
-        by_label.setdefault(row["policy"], []).append(row)
-    for label, group in by_label.items():
-        ids = [row["decision_id"] for row in group]
-        here = waiting.c.policy == label, waiting.c.decision_id.in_(ids)
-        connection.execute(update(waiting).where(*here).values(**flags))
-        moves.flagged(group, **flags)
-
-
-def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
-    """The row of `waiting` of a new decision."""
-    return {
-        "policy": label,
-        "decision_id": decision.id,
-        "decided_at": decision.made_at,
-        "run_by": decision.run_by,
-        "has_outcome": False,
-        "has_feedback": False,
-        "has_reward": False,
-    }
-
-
 def _state(learned: RowMapping | None, closed: RowMapping | None) -> DecisionState:
     """The state of a decision, by its rows in `updates` and `closures`."""
     if learned is not None:
@@ -360,24 +324,6 @@ def _state(learned: RowMapping | None, closed: RowMapping | None) -> DecisionSta
     if closed is not None:
         return "quarantined" if closed["state"] == "quarantined" else "closed"
     return "waiting"
-
-
-def labels_in_use(connection: Connection, *, label: str) -> set[str]:
-    """The ledgers that a new decision waits for: this one and all that are known, but for those that are retired.
-
-    To be asked after the decision was inserted: a label that is registered meanwhile looks for older transactions.
-    """
-    known = connection.execute(select(policies.c.label, policies.c.retired_at)).all()
-    return ({label} | {row.label for row in known}) - {row.label for row in known if row.retired_at is not None}
-
-
-def _number(connection: Connection) -> None:
-    """Let PostgreSQL give this transaction its number now, not at its first write.
-
-    A label that inherits these decisions looks again when all transactions with lower numbers have ended.
-    """
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql("SELECT pg_current_xact_id()")
 
 
 def _by_id(
@@ -406,70 +352,3 @@ def readable(row: Row) -> Decision | StoreError:
         return decision_value(row)
     except (ValueError, TypeError, KeyError) as error:
         return StoreError(f"the row of decision {row['id']} cannot be read: {error}", remedy="see: ragbandit verify")
-
-
-def settle(standing: Decision | StoreError, standing_hash: str, *, asked: str) -> Decision | RagBanditError:
-    """The decision that stands under an id, or Conflict if another request made it."""
-    if standing_hash == asked:
-        return standing
-    return Conflict(
-        "this decision id was used for another request", field="decision_id", remedy="use a new id for a new question"
-    )
-
-
-def _is_foreign(row: Mapping[str, Any], run_by: Mapping[str, str]) -> bool:
-    """Whether a caller reports this outcome for a decision that our workers run. run_by: of decisions, by id."""
-    return row["run_by"] == "caller" and run_by[row["decision_id"]] == "worker"
-
-
-def _told(
-    row: Mapping[str, Any], *, known: Mapping[str, str], new: set[str], standing: Mapping[str, str]
-) -> bool | RagBanditError:
-    key = row["decision_id"]
-    if key not in known:
-        return _unknown_decision()
-    if standing.get(key) == row["body_hash"]:
-        return key in new
-    if _is_foreign(row, known):
-        return Conflict(
-            "our workers run this decision, so its outcome comes from them",
-            field="decision_id",
-            remedy="wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it; report outcomes of "
-            "decisions that /v1/route made",
-        )
-    if key in new:
-        return True
-    if row["run_by"] == "worker":
-        return False
-    return Conflict(
-        "this decision has another outcome already",
-        field="decision_id",
-        remedy="the first outcome stays; route the question again to run it again",
-    )
-
-
-def _receipt(
-    item: Feedback,
-    row: Mapping[str, Any],
-    *,
-    known: set[str],
-    new: set[str],
-    standing: Mapping[str, tuple[str, bool]],
-) -> Receipt | RagBanditError:
-    if row["id"] in standing:
-        kept_hash, late = standing[row["id"]]
-        if kept_hash != row["body_hash"]:
-            return Conflict(
-                "this feedback id was used with another body",
-                field="feedback_id",
-                remedy="use a new id for new feedback",
-            )
-        return Receipt(feedback_id=item.id, duplicate=row["id"] not in new, late=late)
-    assert row["decision_id"] not in known
-    return _unknown_decision()
-
-
-def _unknown_decision() -> NotFound:
-    return NotFound(
-        "no decision has this id", field="decision_id", remedy="use the decision id that route or answer gave"
-    )

@@ -25,7 +25,6 @@ from sqlalchemy import Connection, and_, delete, insert, select
 from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.audit.draw_check import draw_fault
 from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.storage.decisions import labels_in_use
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
@@ -34,6 +33,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.shared_texts import SharedTexts, full, whole
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
+from ragbandit.router.storage.sql.waiting import labels_in_use
 from ragbandit.router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
 
 __all__ = ["ImportCounts", "late_decisions", "ledger_rows", "take_in"]

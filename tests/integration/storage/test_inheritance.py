@@ -20,6 +20,7 @@ from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, feedback, waiting
+from ragbandit.router.storage.sql.waiting import lock_waiting
 from ragbandit.router.types import Feedback
 
 HOLDER = "test"
@@ -172,15 +173,14 @@ def test_feedback_begun_before_its_row(postgres_url, make_decision, monkeypatch)
         connection.execute(waiting.delete())
     second = register(database, "second")
     looked, inserted = threading.Event(), threading.Event()
-    lock = DecisionStore._lock_waiting
 
-    def slowly(self, connection, ids):
-        found = lock(self, connection, ids)
+    def slowly(connection, ids):
+        found = lock_waiting(connection, ids)
         looked.set()
         assert inserted.wait(10)
         return found
 
-    monkeypatch.setattr(DecisionStore, "_lock_waiting", slowly)
+    monkeypatch.setattr("ragbandit.router.storage.decisions.lock_waiting", slowly)
     note = Feedback(id="f", decision_id="d0", kind="reward", value=1.0, source="code", received_at=2.0)
     thread = threading.Thread(target=lambda: store.add_feedback([note]))
     assert second.acquire(holder=HOLDER, lease_s=60.0)

@@ -12,12 +12,12 @@ from sqlalchemy import insert, inspect, text
 from ragbandit.router.errors import StoreError
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.decisions import waiting_row
 from ragbandit.router.storage.rows.conversion import decision_row, plain_decision
 from ragbandit.router.storage.sql import database as database_module
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database, check_schema, migrate
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata, waiting
+from ragbandit.router.storage.sql.waiting import waiting_row
 
 
 @pytest.fixture

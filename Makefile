@@ -77,7 +77,7 @@ demo: install
 ifdef STRATEGIES
 	$(BIN)/python -m examples.handbook.strategies --strategies $(STRATEGIES) $(if $(EACH),--each $(EACH))
 else
-	$(BIN)/python -m examples.handbook.demo $(if $(POLICY),--policy $(POLICY))
+	$(BIN)/python -m examples.handbook.demo $(if $(POLICY),--policy $(POLICY)) $(if $(WORKERS),--workers $(WORKERS))
 endif
 
 bench: install

@@ -18,6 +18,7 @@ __all__ = [
     "COST_TERMS",
     "ERASED",
     "IMPORTED",
+    "MAX_ERROR",
     "MAX_TEXT",
     "Aggregate",
     "ArmName",
@@ -98,8 +99,10 @@ IMPORTED: Final = "imported"
 #: in the facts of a decision whose texts were erased: "texts", or "texts and features"
 ERASED: Final = "erased"
 
-#: longest question, answer or error that is kept, in characters
+#: longest question or answer, and gold answer of a label, in characters; a longer one is refused
 MAX_TEXT: Final = 100_000
+#: longest error of an outcome that is kept, characters; a longer one is cut there
+MAX_ERROR: Final = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

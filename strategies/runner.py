@@ -10,7 +10,17 @@ from dataclasses import asdict, dataclass, replace
 
 from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.router.redaction import without_secrets
-from ragbandit.router.types import CANCELLED, MAX_TEXT, Budget, Json, Outcome, OutcomeStatus, Query, count_steps
+from ragbandit.router.types import (
+    CANCELLED,
+    MAX_ERROR,
+    MAX_TEXT,
+    Budget,
+    Json,
+    Outcome,
+    OutcomeStatus,
+    Query,
+    count_steps,
+)
 from ragbandit.strategies.base import Generator, OutOfBudget, QuestionTooLong, Retriever, error_text
 from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
@@ -186,6 +196,10 @@ def _exhausted(run: Run, *, cap: str) -> _End:
     return _End(status="exhausted", answer=run.draft, stop_reason=f"budget_{cap}")
 
 
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 3]}..."
+
+
 def _failed(error: BaseException) -> _End:
     reason = "question_too_long" if isinstance(error, QuestionTooLong) else "error"
-    return _End(status="failed", answer=None, stop_reason=reason, error=error_text(error)[:MAX_TEXT])
+    return _End(status="failed", answer=None, stop_reason=reason, error=_cut(error_text(error)))

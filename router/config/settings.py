@@ -282,7 +282,8 @@ class ServerSettings(_Section):
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
     #: most questions in one POST /v1/route/batch; their text is bounded by max_batch_bytes too
     max_batch_items: Annotated[int, Field(ge=1, le=10_000)] = 512
-    #: larger request bodies are refused with 413
+    #: larger request bodies are refused with 413. Texts in them have caps of their own: 100,000 characters a question,
+    #: answer or gold answer (longer ones are 422); of an error 20,000 are kept
     max_body_bytes: Annotated[int, Field(ge=1024)] = 65_536
     #: the same for calls of many items, whose path ends in /batch
     max_batch_bytes: Annotated[int, Field(ge=1024)] = 1_048_576

@@ -15,6 +15,7 @@ import uuid_utils
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.types import (
+    MAX_ERROR,
     MAX_TEXT,
     ArmName,
     Budget,
@@ -306,6 +307,8 @@ def made_outcome(
     checked_id(decision_id, field="decision_id")
     if status not in ("answered", "exhausted", "failed"):
         raise InvalidInput(f"unknown status {status!r}", field="status", remedy="use answered, exhausted or failed")
+    if isinstance(error, str) and len(error) > MAX_ERROR:
+        error = f"{error[: MAX_ERROR - 3]}..."  # what failed must come in, however much a library says about it
     for field, text in (("answer", answer), ("error", error), ("stop_reason", stop_reason)):
         if text is not None and text != "":
             checked_text(text, field=field)

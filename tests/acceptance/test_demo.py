@@ -11,7 +11,7 @@ import sys
 import pytest
 import yaml
 
-from examples.handbook.command import HERE, read_questions
+from examples.handbook.command import read_questions
 from examples.handbook.side_by_side import KINDS, sampled
 
 from .conftest import ROOT
@@ -43,12 +43,8 @@ def test_a_short_demo(tmp_path):
 
     With the demo's own settings, but for one answer process instead of two: each loads the model anew.
     """
-    tree = yaml.safe_load((HERE / "config.yaml").read_text())
-    tree["workers"]["answer"] = 1
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(tree, sort_keys=False))
-
-    run_demo(tmp_path / "data", "--config", str(config))
+    run_demo(tmp_path / "data", "--workers", "1")
+    assert [path.name for path in (tmp_path / "data" / "logs").glob("answer-*")] == ["answer-1.log"]
 
 
 @pytest.mark.timeout(280)

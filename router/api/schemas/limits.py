@@ -48,7 +48,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "RouteBatchBody.items": {"minItems": 1},
     "OutcomeBody.decision_id": _ID,
     "OutcomeBody.answer": _ANY_TEXT,
-    "OutcomeBody.error": _ANY_TEXT,
+    "OutcomeBody.error": {"pattern": _ANY_TEXT["pattern"]},
     "OutcomeBody.stop_reason": {**_ANY_TEXT, "maxLength": 64},
     "OutcomeBody.steps": _FROM_0,
     "OutcomeBody.cost": {

@@ -12,7 +12,7 @@ from pydantic_core import core_schema
 
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.validation import checked_id
-from ragbandit.router.types import OutcomeStatus
+from ragbandit.router.types import MAX_ERROR, OutcomeStatus
 
 __all__ = [
     "BudgetBody",
@@ -156,7 +156,9 @@ class OutcomeBody(_Body):
         default_factory=dict, description="what else it used, by the names of Cost, for example dollars"
     )
     stop_reason: str = Field(default="", description="why it stopped, in a word of yours")
-    error: Text = Field(default=None, description="what failed")
+    error: Text = Field(
+        default=None, description=f"what failed; of a longer text the first {MAX_ERROR:,} characters are kept"
+    )
 
 
 #: required fields -> their type in JSON

@@ -15,6 +15,7 @@ import pytest
 
 from ragbandit.router.errors import ArmFailed, InvalidInput
 from ragbandit.router.types import (
+    MAX_ERROR,
     MAX_TEXT,
     Budget,
     CallFailed,
@@ -703,7 +704,7 @@ def test_a_draft_that_is_too_long_and_an_endless_message_are_not_kept():
     outcome = asyncio.run(outcome_of(Own(much)))
     assert (outcome.status, outcome.answer) == ("failed", None)
     assert "100001 characters" in outcome.error
-    assert 10_000 < len(run(raising(ArmFailed("x\n" * MAX_TEXT))).error) <= MAX_TEXT
+    assert 10_000 < len(run(raising(ArmFailed("x\n" * MAX_TEXT))).error) <= MAX_ERROR
     assert len(run(raising(ValueError("x" * 10 * MAX_TEXT))).error) == len("ValueError: ...") + ERROR_LENGTH
 
 

@@ -11,6 +11,7 @@ from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Set
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.policies.examples import ARMS
 from ragbandit.router.serving.validation import (
+    MAX_ERROR,
     MAX_TEXT,
     capped,
     check_charged,
@@ -384,6 +385,14 @@ def test_outcome_without_answer_passes():
     """An outcome may have no answer and no cost."""
     made = outcome(status="failed", error="timed out")
     assert (made.answer, made.cost, made.error) == (None, Cost(), "timed out")
+
+
+@pytest.mark.parametrize("characters", [MAX_ERROR, MAX_ERROR + 1, 2 * MAX_TEXT])
+def test_a_long_error_is_cut(characters):
+    """An outcome comes in however long its error is; MAX_ERROR characters of it are kept."""
+    made = outcome(status="failed", error="x" * characters)
+    assert len(made.error) == MAX_ERROR
+    assert made.error.endswith("...") == (characters > MAX_ERROR)
 
 
 @pytest.mark.parametrize(

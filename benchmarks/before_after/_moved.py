@@ -46,6 +46,7 @@ MOVED = {
     "ragbandit.router.storage.ledgers.ledger": "ragbandit.router.storage.ledger",
     "ragbandit.router.storage.ledgers.registration": "ragbandit.router.storage.registration",
     "ragbandit.router.storage.rows.conversion": "ragbandit.router.storage.rows",
+    "ragbandit.router.storage.rows.outcome_rows": "ragbandit.router.storage.rows",
     "ragbandit.router.storage.rows.feature_bytes": "ragbandit.router.storage.feature_bytes",
     "ragbandit.router.storage.rows.packing": "ragbandit.router.storage.packing",
     "ragbandit.router.storage.sql.bulk_insert": "ragbandit.router.storage.bulk_insert",

@@ -32,7 +32,7 @@ _COMMENTS = (
     ("decisions", "encoder_hash", "or # and the number of a shared text"),
     ("decisions", "arms", "JSON list, order of pmf and scores; or # and the number of a shared text"),
     ("outcomes", "made_by", "JSON object: params, generator, retriever, budget; or # and the number of a shared text"),
-    ("outcomes", "cost", "JSON object; names: storage/rows/conversion.py"),
+    ("outcomes", "cost", "JSON object; names: storage/rows/outcome_rows.py"),
 )
 
 

@@ -20,12 +20,11 @@ from ragbandit.router.storage.rows.conversion import (
     decision_value,
     feedback_row,
     feedback_value,
-    outcome_row,
-    outcome_value,
     request_hash,
     reward_value,
     short_hash,
 )
+from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.closing import is_missing_outcome
 from ragbandit.router.storage.sql.counters import Moves, moving

@@ -34,7 +34,7 @@ from ragbandit.router.serving.cancellation import Cancellation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.state import RouterState
 from ragbandit.router.storage.decisions import DecisionRecord
-from ragbandit.router.storage.rows.conversion import trace_json
+from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.types import (
     Decision,
     Feedback,

@@ -28,7 +28,8 @@ from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
-from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, outcome_row, plain_decision, update_row
+from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, plain_decision, update_row
+from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.shared_texts import SharedTexts, full, whole

@@ -19,13 +19,13 @@ from ragbandit.router.storage.rows.conversion import (
     body_hash,
     decision_value,
     feedback_value,
-    outcome_value,
     snapshot_row,
     snapshot_value,
     unreadable_field,
     update_row,
     update_value,
 )
+from ragbandit.router.storage.rows.outcome_rows import outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.closing import UNANSWERED, ClosingRule
 from ragbandit.router.storage.sql.counters import Moves, moving

@@ -3,36 +3,27 @@
 import hashlib
 import json
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from sqlalchemy import RowMapping
 
 from ragbandit.router.storage.rows.draw_bytes import DrawBytes, draw_bytes, draw_value
 from ragbandit.router.storage.rows.feature_bytes import features_bytes, features_value
-from ragbandit.router.storage.rows.packing import packed, unpacked
 from ragbandit.router.types import (
     ArmName,
-    Branch,
     Budget,
-    CallFailed,
-    Cost,
     Decision,
     DecisionId,
     Feedback,
     FeedbackId,
-    Generated,
-    Outcome,
     PolicyLabel,
     Query,
-    Retrieved,
     Reward,
-    Round,
     RunBy,
     SnapshotInfo,
-    TraceEvent,
     Update,
 )
 
@@ -44,32 +35,20 @@ __all__ = [
     "decision_value",
     "feedback_row",
     "feedback_value",
-    "outcome_row",
-    "outcome_value",
     "plain_decision",
     "query_hash",
     "request_hash",
     "reward_value",
+    "short_body_hash",
     "short_hash",
     "snapshot_row",
     "snapshot_value",
-    "storable",
-    "trace_json",
-    "trace_value",
     "unreadable_field",
     "update_row",
     "update_value",
 ]
 
 Row = RowMapping | Mapping[str, Any]
-
-_EVENTS: dict[str, type[Round | Retrieved | Generated | Branch | CallFailed]] = {
-    "round": Round,
-    "retrieved": Retrieved,
-    "generated": Generated,
-    "branch": Branch,
-    "call_failed": CallFailed,
-}
 
 
 # Made once: `json.dumps` would make one for every value.
@@ -100,6 +79,11 @@ def short_hash(known: str) -> str:
     return _base64(bytes.fromhex(known)) if len(known) == _HEX_DIGITS else known
 
 
+def short_body_hash(body: object) -> str:
+    """`body_hash` as rows hold it."""
+    return _base64(_digest(canonical(body)))
+
+
 _HEX_DIGITS: Final = 64
 
 
@@ -107,55 +91,9 @@ def _base64(digest: bytes) -> str:
     return b2a_base64(digest, newline=False).rstrip(b"=").decode()
 
 
-def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
-    """The events as JSON objects with a `type`."""
-    names = {made: name for name, made in _EVENTS.items()}
-    return [{"type": names[type(event)], **asdict(event)} for event in trace]
-
-
-def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
-    """The inverse of `trace_json`; an event that a newer version wrote is kept as a branch that says so."""
-    trace: list[TraceEvent] = []
-    for event in events:
-        made = _EVENTS.get(event["type"])
-        if made is None:
-            trace.append(Branch(rule="unknown_event", value=canonical(event)))
-            continue
-        known = {field.name for field in fields(made)}
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in event.items() if k in known}
-        trace.append(cast("Callable[..., TraceEvent]", made)(**values))
-    return tuple(trace)
-
-
-#: fields of a cost -> their names in a row. None is ever changed: rows have it. Rows of before have the fields' names.
-_COST_NAMES: Final[Mapping[str, str]] = {
-    "retriever_calls": "r",
-    "passages": "n",
-    "llm_calls": "l",
-    "prompt_tokens": "p",
-    "completion_tokens": "c",
-    "seconds_retrieve": "sr",
-    "seconds_generate": "sg",
-    "seconds_total": "st",
-    "dollars": "d",
-}
-_COST_FIELDS: Final[Mapping[str, str]] = {name: field for field, name in _COST_NAMES.items()}
-
-
-def _cost_json(given: Mapping[str, Any]) -> str:
-    return canonical({_COST_NAMES.get(field, field): value for field, value in given.items()})
-
-
-def _known(made: type[Budget | Cost], text: str) -> dict[str, Any]:
-    """The fields that this version has: a row of a newer one may have more."""
-    names = _COST_FIELDS if made is Cost else {}
-    found = {names.get(name, name): value for name, value in json.loads(text).items()}
-    return {k: v for k, v in found.items() if k in {field.name for field in fields(made)}}
-
-
-def _given(value: Budget | Cost) -> dict[str, Any]:
-    """The fields that were given, without those left out: hashes must not change when the type grows."""
-    return {k: v for k, v in asdict(value).items() if v}
+def _budget_value(text: str) -> Budget:
+    """The budget of its JSON; of a row of a newer version the caps that this one has."""
+    return Budget(**{cap: value for cap, value in json.loads(text).items() if cap in _CAPS})
 
 
 def query_hash(query: Query, *, run_by: RunBy) -> str:
@@ -294,7 +232,7 @@ def decision_value(row: Row) -> Decision:
             text=row["text"],
             context=json.loads(row["context"]),
             arms=None if allowed is None else tuple(json.loads(allowed)),
-            budget=Budget(**_known(Budget, row["budget"])),
+            budget=_budget_value(row["budget"]),
             tenant=row["tenant"],
         ),
         arm=ArmName(row["arm"]),
@@ -329,62 +267,6 @@ def unreadable_field(row: Row) -> str | None:
     return None
 
 
-def storable(text: str | None) -> str | None:
-    """Text that every database takes: no NUL, no lone surrogate. Models and arms may write both."""
-    return None if text is None else text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
-
-
-def outcome_body(outcome: Outcome) -> dict[str, Any]:
-    """Body of an outcome: two outcomes of one decision are the same if their bodies are equal."""
-    return {
-        "status": outcome.status,
-        "answer": outcome.answer,
-        "trace": trace_json(outcome.trace),
-        "cost": _given(outcome.cost),
-        "steps": outcome.steps,
-        "stop_reason": outcome.stop_reason,
-        "error": outcome.error,
-        "run_by": outcome.run_by,
-        "made_by": dict(outcome.made_by),
-    }
-
-
-def outcome_row(outcome: Outcome) -> dict[str, Any]:
-    """A row of `outcomes`."""
-    body, answer = outcome_body(outcome), storable(outcome.answer)
-    return body | {
-        "decision_id": outcome.decision_id,
-        "body_hash": _base64(_digest(canonical(body))),
-        "answer": answer,
-        "error": storable(outcome.error),
-        "stop_reason": (storable(outcome.stop_reason) or "")[:64],
-        "trace": "",
-        "packed_trace": packed(storable(canonical(body["trace"])) or "", beside=answer or ""),
-        "cost": _cost_json(body["cost"]),
-        "made_by": canonical(body["made_by"]),
-        "made_at": outcome.made_at,
-    }
-
-
-def outcome_value(row: Row) -> Outcome:
-    """The outcome of a row."""
-    packed_trace = row["packed_trace"]  # None in a row of before
-    trace = row["trace"] if packed_trace is None else unpacked(packed_trace, beside=row["answer"] or "")
-    return Outcome(
-        decision_id=DecisionId(row["decision_id"]),
-        status=row["status"],
-        answer=row["answer"],
-        trace=trace_value(json.loads(trace)),
-        cost=Cost(**_known(Cost, row["cost"])),
-        steps=row["steps"],
-        stop_reason=row["stop_reason"],
-        error=row["error"],
-        run_by=row["run_by"],
-        made_by=json.loads(row["made_by"]),
-        made_at=row["made_at"],
-    )
-
-
 def feedback_row(feedback: Feedback) -> dict[str, Any]:
     """A row of `feedback`, not late yet."""
     value = list(feedback.value) if isinstance(feedback.value, tuple) else feedback.value
@@ -396,7 +278,7 @@ def feedback_row(feedback: Feedback) -> dict[str, Any]:
     }
     return body | {
         "id": feedback.id,
-        "body_hash": _base64(_digest(canonical(body))),
+        "body_hash": short_body_hash(body),
         "value": canonical(value),
         "late": False,
         "received_at": feedback.received_at,

@@ -103,7 +103,7 @@ outcomes = Table(
     Column("answer", Text),
     Column("trace", Text, nullable=False, comment="JSON list of events"),
     Column("packed_trace", LargeBinary, comment="the same, compressed (storage/rows/packing.py); then trace is empty"),
-    Column("cost", Text, nullable=False, comment="JSON object; names: storage/rows/conversion.py"),
+    Column("cost", Text, nullable=False, comment="JSON object; names: storage/rows/outcome_rows.py"),
     Column("steps", Double, nullable=False),
     Column("stop_reason", String(64), nullable=False),
     Column("error", Text),

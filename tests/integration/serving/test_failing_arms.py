@@ -22,7 +22,8 @@ from ragbandit.router.serving.health import arm_health
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, REMEMBERED, ArmHealth
 from ragbandit.router.serving.lifecycle import POLL_S
 from ragbandit.router.serving.validation import made_outcome
-from ragbandit.router.storage.rows.conversion import decision_row, outcome_row
+from ragbandit.router.storage.rows.conversion import decision_row
+from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.router.types import IMPORTED, ArmName, Budget, Decision, Query
 from tests.conftest import EPOCH, World

@@ -16,7 +16,7 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.router.storage.rows.conversion import trace_json
+from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import decisions
 from tests.support.tar_files import unpack

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.storage.rows.conversion import canonical, outcome_row, outcome_value, trace_json
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value, trace_json
 from ragbandit.router.storage.rows.packing import packed, unpacked
 from ragbandit.router.types import Cost, Generated, Outcome, Retrieved, Round
 

@@ -15,21 +15,17 @@ from ragbandit.router.storage.rows.conversion import (
     decision_value,
     feedback_row,
     feedback_value,
-    outcome_body,
-    outcome_row,
-    outcome_value,
     plain_decision,
     query_hash,
     request_hash,
     short_hash,
     snapshot_row,
     snapshot_value,
-    trace_json,
-    trace_value,
     unreadable_field,
     update_row,
     update_value,
 )
+from ragbandit.router.storage.rows.outcome_rows import outcome_body, outcome_row, outcome_value, trace_json, trace_value
 from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.router.types import (
     Branch,

@@ -39,8 +39,8 @@ from ragbandit.router.serving.validation import made_feedback, made_outcome, new
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import leases, updates
 from ragbandit.router.types import Counters, Decision, DecisionId, Query, Receipt
-from tests.support.elasticsearch_server import shared_server
-from tests.support.tcp_proxy import TcpProxy
+from tests.support.servers.elasticsearch_server import shared_server
+from tests.support.servers.tcp_proxy import TcpProxy
 
 # A shell's background job ignores SIGINT, and so would every process that a test starts and then interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

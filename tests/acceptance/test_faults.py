@@ -16,7 +16,7 @@ import pytest
 
 from ragbandit.router.storage.sql.database import Database, migrate
 from tests.conftest import PostgresServer
-from tests.support.tcp_proxy import TcpProxy
+from tests.support.servers.tcp_proxy import TcpProxy
 
 from .conftest import Load, System
 from .test_crashes import settled
@@ -108,7 +108,7 @@ def test_the_network_goes_silent(make_system, own_postgres):
 @pytest.fixture(scope="session")
 def shifted_clock(tmp_path_factory):
     """A library that shifts the clock of a process that preloads it."""
-    source = Path(__file__).parents[1] / "support" / "shifted_clock.c"
+    source = Path(__file__).parents[1] / "support" / "servers" / "shifted_clock.c"
     library = tmp_path_factory.mktemp("clock") / "shifted_clock.so"
     compiler = shutil.which("gcc")
     if compiler is None:

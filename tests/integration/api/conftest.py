@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from tests.support.http_service import Service
+from tests.support.servers.http_service import Service
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.http_service import QUESTION, refused, routed
+from tests.support.servers.http_service import QUESTION, refused, routed
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from ragbandit import Client
 from ragbandit.router import errors
-from tests.support.http_service import QUESTION
+from tests.support.servers.http_service import QUESTION
 
 
 @pytest.fixture

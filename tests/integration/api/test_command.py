@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.service import add_verbs
-from tests.support.http_service import QUESTION, routed, worker_answers
+from tests.support.servers.http_service import QUESTION, routed, worker_answers
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ragbandit.router.api.http_server import protocol
-from tests.support.http_service import QUESTION, Service, routed
+from tests.support.servers.http_service import QUESTION, Service, routed
 
 BODY = json.dumps({"question": QUESTION}).encode()
 

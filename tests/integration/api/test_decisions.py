@@ -14,7 +14,7 @@ from ragbandit import Client
 from ragbandit.router import errors
 from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.serving.validation import made_outcome
-from tests.support.http_service import QUESTION, refused, routed, worker_answers
+from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
 
 
 def test_route(http, service):

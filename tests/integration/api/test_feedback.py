@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.http_service import refused, routed
+from tests.support.servers.http_service import refused, routed
 
 
 def test_feedback(http, service):

@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
 from ragbandit.router.api.schemas.responses import REPLIES
-from tests.support.http_service import QUESTION, routed, worker_answers
+from tests.support.servers.http_service import QUESTION, routed, worker_answers
 
 
 def test_health_and_docs(unmoved):

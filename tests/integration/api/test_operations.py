@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.serving.service import Serving
-from tests.support.http_service import QUESTION, refused, routed
+from tests.support.servers.http_service import QUESTION, refused, routed
 
 
 def test_overload_is_refused_early(serve):

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ragbandit.router.api.http_server.read_delay import LATE
-from tests.support.http_service import QUESTION, refused, routed, worker_answers
+from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
 
 
 class HeldEncoder:

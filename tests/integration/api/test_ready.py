@@ -11,7 +11,7 @@ from sqlalchemy import event, func, select
 from ragbandit.router.errors import StoreError
 from ragbandit.router.serving.health import readiness
 from ragbandit.router.storage.sql.tables import leases
-from tests.support.http_service import QUESTION, routed
+from tests.support.servers.http_service import QUESTION, routed
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import pytest
 from starlette.routing import Route
 
-from tests.support.http_service import QUESTION, refused
+from tests.support.servers.http_service import QUESTION, refused
 
 BODIES = {
     "plain": {"question": QUESTION},

@@ -7,8 +7,8 @@ from urllib.parse import quote
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from tests.support.http_service import QUESTION, Service, refused, routed
 from tests.support.json_schema import fits
+from tests.support.servers.http_service import QUESTION, Service, refused, routed
 
 IDS = ["a", "A-z_09", "x" * 64, "x" * 65, "", "no spaces", "a\n", "é", "a/b", 7, None]
 TEXTS = [

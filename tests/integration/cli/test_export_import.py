@@ -27,7 +27,7 @@ from ragbandit.router.storage.sql.shared_texts import whole
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.types import IMPORTED, Query
 from tests.conftest import EPOCH
-from tests.support.log_rows import LEAST, plain_rows, write_json
+from tests.support.logs.log_rows import LEAST, plain_rows, write_json
 
 FORMATS = ["jsonl", "jsonl.gz", "parquet", "dsjson", "npz"]
 

@@ -20,7 +20,7 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.types import DecisionId, Query
-from tests.support.log_rows import LEAST, plain_rows, with_extra, write_json
+from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 FORMATS = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson", "log.npz"]

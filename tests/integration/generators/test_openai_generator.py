@@ -11,7 +11,7 @@ from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
-from tests.support.openai_calls import CAPITAL, ask, sent, wait_until
+from tests.support.servers.openai_calls import CAPITAL, ask, sent, wait_until
 
 PREFIXED = Prompt(instructions="", body="Where is it?", prefix="It lies in")
 LOGPROBS: frozenset[Need] = frozenset({"logprobs"})

@@ -10,7 +10,7 @@ from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.wiring.generators import check_generator, make_generator
-from tests.support.openai_settings import settings
+from tests.support.servers.openai_settings import settings
 
 
 def test_prices_reach_the_generator():

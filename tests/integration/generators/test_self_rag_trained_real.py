@@ -14,7 +14,7 @@ from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import make_generator, offered
-from tests.support.arm_runs import JAWS, MAN, QUESTION, TOWN, branches, purposes
+from tests.support.arms.arm_runs import JAWS, MAN, QUESTION, TOWN, branches, purposes
 
 pytestmark = pytest.mark.models
 

@@ -18,7 +18,7 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import dask_engine, open_log, replay
 from ragbandit.router.offline.replay.dask_engine import DaskEngine
 from ragbandit.router.offline.replay.parts import jobs
-from tests.support.replay_logs import close, lived_rows
+from tests.support.logs.replay_logs import close, lived_rows
 
 distributed = pytest.importorskip("distributed")
 

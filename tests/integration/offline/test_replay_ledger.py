@@ -16,7 +16,7 @@ from ragbandit.router.storage.rows.conversion import plain_decision
 from ragbandit.router.storage.sql.shared_texts import whole
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.types import PolicyLabel
-from tests.support.replay_logs import close, lived_rows, rows_from
+from tests.support.logs.replay_logs import close, lived_rows, rows_from
 
 CANDIDATES = ["fixed:deep", "uniform"]
 

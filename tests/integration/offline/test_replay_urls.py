@@ -13,7 +13,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import open_log, replay
-from tests.support.replay_logs import close, lived_rows
+from tests.support.logs.replay_logs import close, lived_rows
 
 pytest.importorskip("pyarrow")
 

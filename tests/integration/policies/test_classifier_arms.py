@@ -6,7 +6,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
 from ragbandit.router.policies.checks import check_policy
-from tests.support.replay_logs import lived_rows
+from tests.support.logs.replay_logs import lived_rows
 from tests.support.tiny_models import tiny_trained
 
 

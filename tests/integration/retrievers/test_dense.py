@@ -15,7 +15,7 @@ from ragbandit.strategies.retrievers.bm25 import Bm25Retriever
 from ragbandit.strategies.retrievers.bm25 import build_index as build_bm25
 from ragbandit.strategies.retrievers.dense import DenseRetriever, build_index
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
-from tests.support.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 from tests.support.tiny_models import WIDTH, tiny_encoder
 
 ROWS = [

@@ -11,7 +11,7 @@ import pytest
 
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
-from tests.support.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 from tests.support.tiny_models import tiny_encoder
 
 pytest.importorskip("elasticsearch", reason="pip install 'ragbandit[elasticsearch]'")

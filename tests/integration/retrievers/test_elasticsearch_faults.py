@@ -11,7 +11,7 @@ from ragbandit.strategies.arms.multi_step import MultiStep
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.strategies.testing.arm_checks import PASSAGES
-from tests.support.tcp_proxy import TcpProxy
+from tests.support.servers.tcp_proxy import TcpProxy
 
 es = pytest.importorskip(
     "ragbandit.strategies.retrievers.elasticsearch", reason="pip install 'ragbandit[elasticsearch]'"

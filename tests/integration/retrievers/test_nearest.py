@@ -9,7 +9,7 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.strategies.retrievers.dense import DenseRetriever, build_index
 from ragbandit.strategies.retrievers.nearest import GRAPH, NearGraph, write_graph
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
-from tests.support.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 from tests.support.tiny_models import tiny_encoder
 
 

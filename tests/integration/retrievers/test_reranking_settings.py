@@ -21,8 +21,8 @@ from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 from ragbandit.workers.cli import app
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.retrievers import make_retriever
-from tests.support.rerankers import ROWS, Shortest, best_first, ids
-from tests.support.retriever_checks import RETRIEVER_CHECKS, found
+from tests.support.arms.rerankers import ROWS, Shortest, best_first, ids
+from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found
 from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder
 
 

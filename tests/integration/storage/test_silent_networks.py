@@ -142,7 +142,7 @@ def test_packets_dropped(postgres, postgres_url, tmp_path):
     """When the packets of every open connection are dropped for good, routes work again within 10 s."""
     if subprocess.run(["unshare", "-n", "true"], capture_output=True, check=False).returncode:
         pytest.skip("a network namespace cannot be made here: unshare -n is not allowed")
-    command = ["unshare", "-n", sys.executable, "-m", "tests.support.dropped_packets"]
+    command = ["unshare", "-n", sys.executable, "-m", "tests.support.servers.dropped_packets"]
     command += [str(postgres.folder / ".s.PGSQL.5432"), str(make_url(postgres_url).database), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.workers import tasks
 from ragbandit.workers.event_loop import EventLoop
-from tests.support.answer_jobs import Redis, decision_for
+from tests.support.arms.answer_jobs import Redis, decision_for
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.router.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers import tasks
-from tests.support.answer_jobs import Held, Redis, cancel, decision_for, outcome_in, until
+from tests.support.arms.answer_jobs import Held, Redis, cancel, decision_for, outcome_in, until
 
 
 @pytest.fixture

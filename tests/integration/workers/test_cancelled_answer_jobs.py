@@ -12,7 +12,7 @@ from ragbandit.router.errors import StoreError
 from ragbandit.router.serving import cancellation
 from ragbandit.router.types import CallFailed, Cost, DecisionId
 from ragbandit.workers import housekeeping, tasks
-from tests.support.answer_jobs import Held, Redis, cancel, decision_for, outcome_in, until
+from tests.support.arms.answer_jobs import Held, Redis, cancel, decision_for, outcome_in, until
 
 
 def test_what_was_cancelled_before_it_began_never_runs(work):

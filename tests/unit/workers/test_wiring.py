@@ -18,7 +18,7 @@ from ragbandit.workers.log_setup import _Plain
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import check_generator, concurrency, make_generator, offered, threads_of_worker
 from ragbandit.workers.wiring.retrievers import make_retriever, retriever_of
-from tests.support.answer_jobs import decision_for
+from tests.support.arms.answer_jobs import decision_for
 
 
 def test_the_scripted_generator_has_the_room_that_is_configured():

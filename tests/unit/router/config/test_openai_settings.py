@@ -14,7 +14,7 @@ from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import check_generator, make_generator, offered
-from tests.support.openai_settings import settings
+from tests.support.servers.openai_settings import settings
 
 
 def test_settings_are_the_options():

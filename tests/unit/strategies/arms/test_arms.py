@@ -9,7 +9,7 @@ from ragbandit.strategies.arms.no_retrieval import NoRetrieval
 from ragbandit.strategies.arms.single_step import SingleStep
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from tests.support.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
+from tests.support.arms.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
 
 
 def test_no_retrieval_asks_once_and_takes_no_step():

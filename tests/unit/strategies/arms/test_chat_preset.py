@@ -6,7 +6,7 @@ import pytest
 
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import ARMS, make_arms
-from tests.support.arm_runs import outcome_of
+from tests.support.arms.arm_runs import outcome_of
 
 PARAGRAPHS = "Spielberg made Jaws. The answer is not one word.\n\nHe came from Cincinnati, in Ohio."
 #: every arm whose answer a reader writes freely

@@ -12,8 +12,8 @@ from ragbandit.strategies.arms.self_refine import SelfRefine
 from ragbandit.strategies.arms.self_rerank import SelfRerank
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from tests.support import arm_runs
-from tests.support.arm_runs import branches, purposes, queries
+from tests.support.arms import arm_runs
+from tests.support.arms.arm_runs import branches, purposes, queries
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")
 MAN = Passage(id="man", title="Spielberg", text="Spielberg did come from Cincinnati.")

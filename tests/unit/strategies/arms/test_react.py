@@ -11,8 +11,8 @@ from ragbandit.strategies.arms.react import Action, React, parsed_action
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
-from tests.support import arm_runs
-from tests.support.arm_runs import branches, purposes, queries
+from tests.support.arms import arm_runs
+from tests.support.arms.arm_runs import branches, purposes, queries
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg. It came out in 1975. It has a shark.")
 MAN = Passage(id="man", title="Spielberg", text="Spielberg came from Cincinnati. He made Jaws. A shark made him rich.")

@@ -13,7 +13,7 @@ from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
-from tests.support.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
+from tests.support.arms.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
 
 
 def end_of(outcome):

@@ -11,7 +11,7 @@ from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.hybrid import HybridRetriever, fuse
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from tests.support.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 
 
 def hits(letters):

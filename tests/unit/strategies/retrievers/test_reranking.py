@@ -10,8 +10,8 @@ from ragbandit.router.errors import ArmFailed, InvalidInput
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.retrievers.reranking import RerankedRetriever
-from tests.support.rerankers import ROWS, Shortest, ids
-from tests.support.retriever_checks import found
+from tests.support.arms.rerankers import ROWS, Shortest, ids
+from tests.support.arms.retriever_checks import found
 
 
 class Recording(MemoryRetriever):

@@ -141,7 +141,7 @@ def test_tallies_merge(make_log):
 def make_log():
     """A log in memory and a candidate's probabilities."""
     from ragbandit.router.offline.replay import memory_log
-    from tests.support.replay_logs import lived_rows
+    from tests.support.logs.replay_logs import lived_rows
 
     def make(rows):
         log = memory_log(lived_rows(rows)).log

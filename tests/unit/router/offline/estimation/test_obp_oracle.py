@@ -10,7 +10,7 @@ import pytest
 from ragbandit.router.offline.estimation import estimators, tuning
 from ragbandit.router.offline.estimation.estimators import Estimator
 from ragbandit.router.offline.estimation.reward_models import mrdr_weights
-from tests.support.obp_values import CASES, GRID, PLAIN, RECORDED, TUNED, Case, log_of, obp_inputs, values_of
+from tests.support.logs.obp_values import CASES, GRID, PLAIN, RECORDED, TUNED, Case, log_of, obp_inputs, values_of
 
 _LIVE = (
     *CASES,

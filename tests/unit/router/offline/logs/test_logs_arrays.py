@@ -15,7 +15,7 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import keys_of
 from ragbandit.router.offline.logs import Defaults, parquet, write_rows
 from ragbandit.router.offline.logs.parquet_arrays import read_log, read_log_with
-from tests.support.log_rows import LEAST, logs, plain_rows, with_extra
+from tests.support.logs.log_rows import LEAST, logs, plain_rows, with_extra
 
 
 def whole(logs_):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.logs import Defaults, Logged, read_rows, write_rows
 from ragbandit.router.offline.logs.records import OURS, record_of
-from tests.support.log_rows import LEAST, logs, plain_rows, same, write_json
+from tests.support.logs.log_rows import LEAST, logs, plain_rows, same, write_json
 
 NAMES = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson", "log.dsjson.gz", "log.npz"]
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from ragbandit.router.offline.logs import read_rows, write_rows
-from tests.support.log_rows import logs, plain_rows, write_json
+from tests.support.logs.log_rows import logs, plain_rows, write_json
 
 ARGUMENTS = ["--cb_explore_adf", "--epsilon", "0.2", "-q", "ea", "--learning_rate", "0.1"]
 

@@ -11,7 +11,7 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
 from ragbandit.router.offline.replay.candidates import CandidateSpec
 from ragbandit.router.offline.replay.parts import map_reduce
-from tests.support.replay_logs import ARMS, close, lived_rows
+from tests.support.logs.replay_logs import ARMS, close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform", "column:better"]
 ROWS = 400

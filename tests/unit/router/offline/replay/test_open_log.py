@@ -14,7 +14,7 @@ from ragbandit.router.offline import replay as package
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import MemoryLog, OpenLog, memory_log, parse_candidates
 from ragbandit.router.offline.replay.sources.parquet import ParquetPieces
-from tests.support.replay_logs import close, lived_rows
+from tests.support.logs.replay_logs import close, lived_rows
 
 DOC = Path(__file__).parents[5] / "docs" / "replay.md"
 

@@ -11,8 +11,8 @@ from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.replay import Plan, judge, memory_log, parse_candidates, prepare
 from ragbandit.router.offline.replay.sources.pieces import Piece
 from ragbandit.router.policies import make_policy
-from tests.support.log_rows import with_extra
-from tests.support.replay_logs import close, judged, lived_rows, rows_from
+from tests.support.logs.log_rows import with_extra
+from tests.support.logs.replay_logs import close, judged, lived_rows, rows_from
 
 # -------------------------------------------------------------------------------------------------------------- by hand
 

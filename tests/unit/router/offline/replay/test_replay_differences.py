@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ragbandit.router.errors import InvalidInput
-from tests.support.log_rows import with_extra
-from tests.support.replay_logs import ARMS, close, judged, lived_rows, rows_from
+from tests.support.logs.log_rows import with_extra
+from tests.support.logs.replay_logs import ARMS, close, judged, lived_rows, rows_from
 
 # ---------------------------------------------------------------------------------------------------------- comparisons
 

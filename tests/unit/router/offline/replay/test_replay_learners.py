@@ -19,8 +19,8 @@ from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, apply
 from ragbandit.router.policies.fixed import Uniform
 from ragbandit.router.types import PolicyLabel
-from tests.support.log_rows import plain_rows
-from tests.support.replay_logs import ARMS, close, judged, lived_rows, rows_from
+from tests.support.logs.log_rows import plain_rows
+from tests.support.logs.replay_logs import ARMS, close, judged, lived_rows, rows_from
 
 # ------------------------------------------------------------------------------------------------------------ snapshots
 

@@ -10,8 +10,8 @@ from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.candidates import baselines
 from ragbandit.router.offline.replay.results import Skipped
-from tests.support.log_rows import with_extra
-from tests.support.replay_logs import ARMS, judged, lived_rows, rows_from
+from tests.support.logs.log_rows import with_extra
+from tests.support.logs.replay_logs import ARMS, judged, lived_rows, rows_from
 
 
 def hand_rows():

@@ -1,7 +1,7 @@
 """In a network namespace of its own: a router whose open connections to PostgreSQL lose every packet from now on.
 
-Run as `unshare -n python -m tests.support.dropped_packets SOCKET DATABASE FOLDER`; writes after how many seconds a
-route worked again.
+Run as `unshare -n python -m tests.support.servers.dropped_packets SOCKET DATABASE FOLDER`; writes after how many
+seconds a route worked again.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import StoreError
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
-from tests.support.tcp_proxy import TcpProxy
+from tests.support.servers.tcp_proxy import TcpProxy
 
 
 def _ip(*words: str) -> None:

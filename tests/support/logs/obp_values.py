@@ -1,9 +1,9 @@
 """What the Open Bandit Pipeline says of small made-up logs: an oracle that shares no code with ours.
 
 It needs Python below 3.11 by its own word, so that no environment here may count on it: its values are recorded in
-unit/obp_values.json, made by
+obp_values.json beside this file, made by
 
-    python -m tests.support.obp_values
+    python -m tests.support.logs.obp_values
 
 where obp 0.5.7 can be imported. The logs come from the standard library's generator, which promises the same numbers
 in every version.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).parents[3] / "shared" / "elasticsearch" / "start"
+PROGRAM = Path(__file__).parents[4] / "shared" / "elasticsearch" / "start"
 
 
 @contextlib.contextmanager

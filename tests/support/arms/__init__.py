@@ -1,0 +1,1 @@
+"""Arms, retrievers and answer jobs as tests run them."""

@@ -1,0 +1,1 @@
+"""Logs of decisions whose truth is known."""

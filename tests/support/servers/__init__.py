@@ -1,0 +1,1 @@
+"""Servers and networks that tests need: a service in a thread, proxies, clocks, OpenAI-compatible servers."""

@@ -157,8 +157,10 @@ class Log:
 
 def possible(pmf: Matrix, *, action: Choices) -> Matrix:
     """The pmf (n, K) with 0 for arms, other than the drawn one, that could not be drawn: below LEAST_PROBABILITY."""
-    tiny = (pmf > 0.0) & (pmf < LEAST_PROBABILITY) & (np.arange(pmf.shape[1]) != action[:, None])
-    return np.where(tiny, 0.0, pmf) if tiny.any() else pmf
+    tiny = (pmf > 0.0) & (pmf < LEAST_PROBABILITY)
+    if not tiny.any():
+        return pmf
+    return np.where(tiny & (np.arange(pmf.shape[1]) != action[:, None]), 0.0, pmf)
 
 
 def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:

@@ -17,6 +17,7 @@ from ragbandit.router.encoders.lexical import lexical_counts
 from ragbandit.router.encoders.projection import KINDS, fitted, references
 from ragbandit.router.encoders.token_batches import token_batches
 from ragbandit.router.errors import ConfigError, InvalidInput
+from tests.support.model_memory import release
 from tests.support.tiny_models import tiny_encoder
 
 QUESTIONS = [
@@ -50,26 +51,32 @@ def bfloat16_error(layers: int) -> float:
     return math.sqrt(14 * layers + 4) * 2.0**-8
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module", autouse=True)
+def no_model_outlives_this_file():
+    yield
+    release()
+
+
+@pytest.fixture(scope="module")
 def half(folder):
     """The same weights in bfloat16, which any processor computes; some in hardware."""
     return load_transformer(folder, precision="bfloat16", device="cpu", threads=1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def encoder():
     # One thread: on a busy machine OpenMP threads wait for each other far longer than they compute.
     return DistilBertEncoder(precision="float32", device="cpu", threads=1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def folder(encoder):
     from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 
     return resolve(DEFAULT_ENCODER).folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tiny_bert(folder, tmp_path_factory):
     """A BERT of two small layers with random weights and the real tokenizer."""
     import torch
@@ -94,7 +101,7 @@ def tiny(tmp_path):
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def reference_states(encoder):
     """What the real encoder makes of every second reference question, before the projection; (n, 9216)."""
     return encoder._states(references().questions[::2])

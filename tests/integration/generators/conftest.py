@@ -1,6 +1,10 @@
-"""The real small model, loaded once for all files that a process runs."""
+"""The real small model, loaded once for all files that a process runs, and let go after the last one."""
+
+import asyncio
 
 import pytest
+
+from tests.support.model_memory import release
 
 
 @pytest.fixture(scope="session")
@@ -11,7 +15,14 @@ def folder():
     return resolve(DEFAULT_GENERATOR).folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module", autouse=True)
+def no_model_outlives_its_file():
+    """The memory of a file's models is free for those of the next."""
+    yield
+    release()
+
+
+@pytest.fixture(scope="package")
 def generator(folder):
     """In float32, because its texts are the same on every processor; bfloat16 has tests of its own.
 
@@ -19,4 +30,8 @@ def generator(folder):
     """
     from ragbandit.strategies.generators.local import LocalGenerator
 
-    return LocalGenerator(folder, device="cpu", precision="float32", threads=1)
+    made = LocalGenerator(folder, device="cpu", precision="float32", threads=1)
+    yield made
+    asyncio.run(made.close())
+    del made
+    release()

@@ -18,7 +18,7 @@ LONG = Prompt(instructions="", body="Passage: " + "The ferry leaves the harbour 
 MEDIUM = Prompt(instructions="", body="The ferry leaves the harbour at nine. " * 30 + "When does it leave?")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def reference(folder):
     """Transformers' own model of the same folder in float32, nothing of ours in it."""
     import torch
@@ -27,10 +27,12 @@ def reference(folder):
     return AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32).eval()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def half(folder):
     """The model in bfloat16, which any processor computes; some in hardware."""
-    return LocalGenerator(folder, device="cpu", precision="bfloat16", threads=1)
+    made = LocalGenerator(folder, device="cpu", precision="bfloat16", threads=1)
+    yield made
+    asyncio.run(made.close())
 
 
 def complete(generator, prompt=CAPITAL, *, max_tokens=24, **options):
@@ -312,6 +314,7 @@ def test_a_model_without_a_template_gets_the_joined_text(folder, tmp_path):
     prompt = Prompt(instructions="One.", body="Two.", prefix="Three")
     assert plain._text(plain._ids(prompt)) == "One.\n\nTwo.\n\nThree"
     assert complete(plain, prompt, max_tokens=2).completion_tokens == 2
+    asyncio.run(plain.close())
 
 
 @pytest.mark.parametrize("wrong", [{"precision": "int8"}, {"device": "tpu"}, {"threads": 0}, {"max_batch": 0}])

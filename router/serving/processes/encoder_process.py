@@ -31,6 +31,8 @@ log = logging.getLogger("ragbandit.encoder")
 MAX_FRAME: Final = 256 * 2**20
 #: processes that may be connected
 MAX_CONNECTIONS: Final = 128
+#: where no connection can be accepted, for want of open files, it is tried again so often, seconds
+PAUSE_S: Final = 0.1
 _DOWN: Final = "the encoder process does not run; it is being started again"
 
 
@@ -43,6 +45,7 @@ class EncoderServer:
             self._encode, name="ragbandit-encode", limit=MAX_CONNECTIONS
         )
         self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._closed = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # Bound under another name first: who finds the socket finds it ready.
         hidden = path.with_suffix(".new")
@@ -55,11 +58,20 @@ class EncoderServer:
     def run(self) -> None:
         """Accept connections until `close`."""
         self._batcher.start()
+        failing = False
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._closed.is_set():
+                    return
+                if not failing:
+                    facts = {"action": "accept", "reason": str(error)}
+                    log.error("a router cannot be connected to the encoder process; it is tried again", extra=facts)
+                failing = True
+                self._closed.wait(PAUSE_S)
+                continue
+            failing = False
             if not self._connections.acquire(blocking=False):
                 connection.close()
                 continue
@@ -67,6 +79,7 @@ class EncoderServer:
 
     def close(self) -> None:
         """Take no more connections."""
+        self._closed.set()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -1,7 +1,10 @@
 """One encoder for several processes: the same features over a socket, and a clear error while it is gone."""
 
+import os
+import resource
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -111,3 +114,20 @@ def test_a_broken_request_harms_nobody_else(tmp_path):
         assert remote.encode(QUESTIONS).shape == (4, 8)
         remote.close()
         other.close()
+
+
+def test_no_files_left_for_a_moment(tmp_path):
+    """An encoder process that may open no more files for a moment accepts the connections that came meanwhile."""
+    path = tmp_path / "encoder.sock"
+    with serving(path), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            connection.connect(str(path))
+            time.sleep(0.15)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert b'"dimension": 8' in connection.recv(1000)

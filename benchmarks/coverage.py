@@ -34,7 +34,7 @@ from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.simulation.process_pool import cores
 from ragbandit.router.offline.types import Choices, Matrix, Vector
 
-__all__ = ["COUNTS", "PRINTED", "World", "main", "missed", "shares", "worlds"]
+__all__ = ["COUNTS", "PRINTED", "USUAL", "World", "main", "missed", "shares", "worlds"]
 
 CONFIDENCE = 0.95
 COUNTS = (500, 2_000, 10_000)
@@ -43,6 +43,8 @@ CONTEXTS, SIZE, ARMS = 4096, 5, 3
 FOLDS = 5
 #: where a dashboard looks: every 50 rows
 LOOKS = np.arange(200, 5_001, 50)
+#: intervals for one look, of which `missed` tells what looking again and again makes of them
+USUAL = ("normal, IPS", "Cressie-Read, IPS")
 #: resamples of the baseline's bootstrap
 RESAMPLES = 200
 #: the intervals that the product prints
@@ -360,16 +362,21 @@ def shares(number: int, *, count: int, seeds: Sequence[int], others: int = 0) ->
     return found
 
 
-def missed(number: int, *, seeds: Sequence[int]) -> Mapping[str, list[bool]]:
-    """True where the interval left out the truth at any of LOOKS, for every run of world `number`."""
+def missed(number: int, *, seeds: Sequence[int], usual: Sequence[str] = USUAL) -> Mapping[str, list[bool]]:
+    """True where the interval left out the truth at any of LOOKS, for every run of world `number`.
+
+    usual: those of the intervals for one look that are looked at as often.
+    """
     world, found = worlds()[number], dict[str, list[bool]]()
     for seed in seeds:
         rows = world.log(int(LOOKS[-1]), seed=seed)
         for name, (lows, highs, truth) in sequences(world, rows, looks=LOOKS).items():
             found.setdefault(name, []).append(bool(((lows > truth) | (highs < truth)).any()))
         scores = rows.drawn(rows.candidate) / rows.drawn(rows.pmf) * rows.reward
-        for name, ends in (("normal, IPS", _normal), ("Cressie-Read, IPS", partial(_likely, world, rows))):
-            told = np.array([ends(scores[:look]) for look in LOOKS])
+        ends: dict[str, Callable[[Vector], Interval]] = dict.fromkeys(USUAL, _normal)
+        ends[USUAL[1]] = partial(_likely, world, rows)
+        for name in usual:
+            told = np.array([ends[name](scores[:look]) for look in LOOKS])
             out = (told[:, 0] > world.truths[0]) | (told[:, 1] < world.truths[0])
             found.setdefault(name, []).append(bool(out.any()))
     return found

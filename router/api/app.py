@@ -144,9 +144,17 @@ def _add_errors(app: FastAPI) -> None:
     async def http(request: Request, error: HTTPException) -> Response:
         codes = {
             400: ("INVALID_JSON", "the body cannot be read", "send a JSON object in UTF-8"),
-            404: ("NOT_FOUND", f"there is nothing at {request.url.path}", "see /docs"),
-            405: ("METHOD_NOT_ALLOWED", f"{request.method} is not for {request.url.path}", "see /docs"),
-            413: ("BODY_TOO_LARGE", "the body is too large", "send less"),
+            404: ("NOT_FOUND", f"there is no endpoint {request.url.path}", "/docs lists the endpoints"),
+            405: (
+                "METHOD_NOT_ALLOWED",
+                f"{request.url.path} does not take {request.method}",
+                "send a method that the header Allow names",
+            ),
+            413: (
+                "BODY_TOO_LARGE",
+                "the body is larger than the service takes",
+                "send less, or raise server.max_body_bytes",
+            ),
         }
         code, message, remedy = codes.get(error.status_code, ("HTTP_ERROR", str(error.detail), "see /docs"))
         reply = error_body(code, message, remedy=remedy)
@@ -157,4 +165,11 @@ def _add_errors(app: FastAPI) -> None:
         log.exception(
             "unexpected error in a request", extra={"action": "error", "path": request.url.path}, exc_info=error
         )
-        return JsonReply(error_body("INTERNAL", "internal error; the service's log has the details"), status_code=500)
+        return JsonReply(
+            error_body(
+                "INTERNAL",
+                "the service failed; its log has the traceback",
+                remedy="try again; if it stays, read the log of the service",
+            ),
+            status_code=500,
+        )

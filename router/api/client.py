@@ -126,7 +126,7 @@ class Client:
             response = self._http.send(request)
         except httpx.TransportError as error:
             raise NotReady(
-                f"{self._http.base_url}{path}: {error}",
+                f"no service answered at {self._http.base_url}{path}: {error}",
                 remedy="check the URL (on the command line --url or RAGBANDIT_URL), and that the service is running",
             ) from error
         try:

@@ -167,4 +167,7 @@ async def awaited_all(
 
 
 def _late(what: str) -> NotReady:
-    return NotReady(f"no reply within {SERVE_S:g} s", remedy=f"try again with the same {what}")
+    return NotReady(
+        f"no reply within {SERVE_S:g} s, so whether it is stored is not known",
+        remedy=f"send it again with the same {what}: nothing is stored twice",
+    )

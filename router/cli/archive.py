@@ -78,7 +78,11 @@ def alone(database: "Database") -> Iterator[Callable[[], None]]:
 
     def prolong() -> None:
         if not lease.acquire(holder=holder, lease_s=LEASE_S):
-            raise NotReady("another process is archiving", field="archive", remedy="wait until it has ended")
+            raise NotReady(
+                "another process is archiving or erasing in this store",
+                field="archive",
+                remedy="wait until it has ended, then run this again",
+            )
 
     prolong()
     try:

@@ -37,7 +37,7 @@ def parse_policies(
         if not (equals and dot and key):
             raise InvalidInput(f"{given!r} is not NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0")
         if name not in found:
-            remedy = f"use one of {', '.join(found)}" if found else "ask for that policy too"
+            remedy = f"use one of {', '.join(found)}" if found else f"ask for that policy too: --policy {name}"
             raise InvalidInput(f"{name!r} is not among the policies", field="param", remedy=remedy)
         try:
             found[name][key] = yaml.safe_load(text)

@@ -50,7 +50,9 @@ def _erase(
                 found = erasable(ledger.database, selection)
             elif not yes:
                 raise InvalidInput(
-                    "erasing cannot be undone", field="yes", remedy="look with --dry-run, then add --yes"
+                    "nothing was erased: erasing cannot be undone, so it must be confirmed",
+                    field="yes",
+                    remedy="see with --dry-run what would be erased, then add --yes",
                 )
             else:
                 with alone(ledger.database) as prolong, bars(errors) as progress:

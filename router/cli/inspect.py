@@ -25,11 +25,15 @@ from ragbandit.router.cli.console import (
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import Settings
+    from ragbandit.router.learning.status import Status
     from ragbandit.router.policies.base import Policy
     from ragbandit.router.serving.health.circuit_breaker import ArmHealth
     from ragbandit.router.storage.ledgers.ledger import Ledger
 
 __all__ = ["add_facts"]
+
+#: feedback that waits longer than that is remarkable, seconds
+LATE_S = 60.0
 
 
 def add_facts(app: typer.Typer) -> None:
@@ -65,9 +69,31 @@ def _status(label: LabelOption = None, config: ConfigOption = None, as_json: Jso
         else:
             more = {"balanced": found.counters.balanced, "rebuilding": rebuilding}
             facts = asdict(found) | more | {"arms": "\n".join(map(_health, healths))}
+            notes = _notes(found, rebuilding=rebuilding)
+            facts |= {"notes": "\n".join(notes)} if notes else {}
             show({"policy": ledger.label} | facts.pop("counters") | facts, as_json=False)
         if not found.counters.balanced:
             raise typer.Exit(1)
+
+
+def _notes(found: "Status", *, rebuilding: bool) -> list[str]:
+    """What of a status is no ordinary state, what it means and what to do; nothing where all is well."""
+    counts, lag = found.counters, f"{found.lag_s:.0f} s"
+    said = [
+        (
+            not counts.balanced,
+            "the counters do not add up: run `ragbandit verify`; `recount` corrects them",
+        ),
+        (
+            found.missing_outcome,
+            "decisions have feedback and no outcome, so they are not learned: report the outcome",
+        ),
+        (counts.quarantined, "decisions could not be learned: `ragbandit quarantine` says why"),
+        (counts.unseen, "decisions have no place in this ledger: its learner gives it to them, or it is retired"),
+        (found.lag_s > LATE_S, f"feedback has waited for {lag}: check that a learner runs, then its log"),
+        (rebuilding, "the policy is being learned again and another one decides: a learner must run, no more"),
+    ]
+    return [text if count is True else f"{count} {text}" for count, text in said if count]
 
 
 def _verify(

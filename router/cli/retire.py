@@ -48,9 +48,9 @@ def _retire(
         settings = configuration.load(config).settings
         if label == settings.policy.label:
             raise Conflict(
-                f"this configuration serves the ledger {label!r}",
+                f"the ledger {label!r} is the one that this configuration serves, so it cannot be retired",
                 field="policy.label",
-                remedy="set another label first",
+                remedy="set policy.label to another one and restart the services first",
             )
         with ledger_of(settings, label=PolicyLabel(label)) as ledger, bars(errors) as progress:
             check_registered(ledger)
@@ -68,7 +68,10 @@ def _retired(ledger: "Ledger", *, report: Callable[[int], None]) -> int:
         while True:
             if not ledger.acquire(holder=holder, lease_s=LEASE_S):
                 if time.monotonic() >= give_up:
-                    raise NotReady(f"a learner holds the ledger {ledger.label!r}", remedy="stop it, then try again")
+                    raise NotReady(
+                        f"a learner works on the ledger {ledger.label!r}, so it cannot be retired now",
+                        remedy="stop that learner, or its `ragbandit up`, then try again",
+                    )
                 time.sleep(LOOK_S)
                 continue
             step = retire(ledger, holder=holder, now=time.time())

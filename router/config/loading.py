@@ -192,9 +192,9 @@ def _refuse_secrets(tree: Mapping[str, Any]) -> None:
             continue
         if url.password or "password" in url.query:
             raise ConfigError(
-                "a URL with a password does not belong in the file",
+                "the file has a URL with a password, which whoever reads the file would know",
                 field=key,
-                remedy=f"set the environment variable {variable}",
+                remedy=f"take it out of the file and set the environment variable {variable}",
             )
 
 
@@ -219,7 +219,9 @@ def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable
         tree = tree.setdefault(key, {})
         if not isinstance(tree, dict):
             raise ConfigError(
-                f"{key} is not a section", field=variable, remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}"
+                f"{key} is one setting, and this names a part of it",
+                field=variable,
+                remedy=f"unset it, or set {ENV_PREFIX}{key.upper()}",
             )
     tree[keys[-1]] = value
 
@@ -304,7 +306,11 @@ def _check_database(settings: Settings) -> None:
             "this is not a database URL", field="database_url", remedy="for example postgresql+psycopg://host/name"
         ) from error
     if dialect not in ("sqlite", "postgresql"):
-        raise ConfigError(f"{dialect} is not supported", field="database_url", remedy="use sqlite or postgresql")
+        raise ConfigError(
+            f"databases of the kind {dialect!r} are not supported",
+            field="database_url",
+            remedy="use sqlite:///FILE or postgresql+psycopg://host/name",
+        )
 
 
 def _check_redis(settings: Settings) -> None:

@@ -354,7 +354,11 @@ class Router(RouterLifecycle):
     def with_policy(self, parts: dict[str, str]) -> dict[str, str]:
         """These parts, and "policy" while it is being learned again."""
         serving = self.service.serving
-        return parts | {"policy": f"rebuilding: {serving.version} decides meanwhile"} if serving.rebuilding else parts
+        return (
+            parts | {"policy": f"rebuilding: {serving.version} decides until the policy is learned again"}
+            if serving.rebuilding
+            else parts
+        )
 
     def end_waits(self) -> None:
         """End all waits for answers as if their time had run out; the answers are stored when they come."""
@@ -372,4 +376,7 @@ def _result(future: "Future[Reply]", *, timeout_s: float) -> Reply:
         return future.result(timeout_s)
     except FutureTimeout as error:
         future.cancel()  # nobody waits for it any more: it is dropped if its batch has not begun
-        raise NotReady(f"no reply within {timeout_s:g} s", remedy="try again with the same id") from error
+        raise NotReady(
+            f"no reply within {timeout_s:g} s, so whether it is stored is not known",
+            remedy="send it again with the same id: nothing is stored twice",
+        ) from error

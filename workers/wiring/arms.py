@@ -34,9 +34,9 @@ def check_arms(settings: Settings) -> None:
     for name, params in settings.arms.items():
         if params.get("run_by", "worker") not in ("worker", "caller"):
             raise ConfigError(
-                f"{described(params['run_by'])} is not who runs an arm",
+                f"must be worker or caller, not {described(params['run_by'])}",
                 field=f"arms.{name}.run_by",
-                remedy="set it to worker or caller",
+                remedy="worker: our workers run this arm; caller: your own pipeline does",
             )
     if settings.worker_arms:
         make_arms(arm_params(settings), capabilities=offered(settings.generator))

@@ -27,7 +27,9 @@ _QUEUES: Final[Mapping[str, tuple[Queue, ...]]] = {
 }
 
 
-_ENDING: Final = NotReady("the service ends before this is done", remedy="try again with the same id")
+_ENDING: Final = NotReady(
+    "the service is shutting down, and this request was not finished", remedy="try again with the same id"
+)
 
 
 class LimitsMiddleware:

@@ -24,7 +24,9 @@ class Reads:
     async def run(self, work: Callable[[], Value]) -> Value:
         """What `work` returns. Raises Overloaded, and NotReady when it takes too long."""
         if self._open >= self._most:
-            raise Overloaded(f"{self._open} reads are waiting already", remedy="try again in a second")
+            raise Overloaded(
+                f"{self._open} reads are waiting already, so this one was refused", remedy="try again in a second"
+            )
         self._open += 1
         try:
             future = self._executor.submit(work)

@@ -121,10 +121,14 @@ def _engine(
         return nullcontext(SerialEngine())
     field = "workers" if cluster is None else "cluster"
     if workers is not None and cluster is not None:
-        raise InvalidInput("a cluster has its own", field="workers", remedy="give --workers or --cluster")
+        raise InvalidInput(
+            "a cluster has workers of its own", field="workers", remedy="leave out --workers or --cluster"
+        )
     if log.parts() is None:
         raise InvalidInput(
-            "one log in one place is judged by one process", field=field, remedy="give --log FOLDER of Parquet files"
+            "one file, and the store, are judged by one process; several judge a folder of Parquet files",
+            field=field,
+            remedy=f"give --log FOLDER, or leave out --{field}",
         )
     return DaskEngine.local(workers=workers or 1) if cluster is None else DaskEngine.cluster(cluster)
 
@@ -159,7 +163,9 @@ def _check_gate(fail_below: float | None, *, candidates: "Sequence[CandidateSpec
     if fail_below is None:
         return
     if not math.isfinite(fail_below):
-        raise InvalidInput(f"{fail_below!r}", field="fail_below", remedy="give a difference of rewards, as -0.01")
+        raise InvalidInput(
+            f"{fail_below!r} is no finite number", field="fail_below", remedy="give a difference of rewards, as -0.01"
+        )
     if candidates is not None and all(spec.name == baseline for spec in candidates):
         raise InvalidInput(
             "there is nothing to judge: the only candidate is the baseline",
@@ -211,9 +217,9 @@ def _beginning(since: str | None, *, anytime: bool) -> float | None:
         return None
     if anytime and is_age(since):
         raise InvalidInput(
-            "an age begins elsewhere at every look: what holds at every look of one log does not hold then",
+            "an age such as 7d begins at another time in every run, and --anytime speaks of one log that grows",
             field="since",
-            remedy="give a date with --anytime",
+            remedy="give a date with --anytime, for example --since 2026-11-20",
         )
     return parse_time(since, now=time.time())
 

@@ -213,7 +213,9 @@ def _acquire(ledger: Ledger, *, holder: str, lease_s: float, patience_s: float) 
     while not ledger.acquire(holder=holder, lease_s=lease_s):
         if time.monotonic() >= give_up:
             raise NotReady(
-                f"a learner holds the ledger {ledger.label!r}", field="label", remedy="try again, or import elsewhere"
+                f"a learner holds the ledger {ledger.label!r}",
+                field="label",
+                remedy="stop that learner and try again, or import into another ledger with --label",
             )
         time.sleep(0.1)
 

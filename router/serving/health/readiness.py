@@ -128,7 +128,7 @@ class Readiness:
 
     def states(self) -> dict[str, str]:
         """State of each part as it is known now."""
-        router = OK if self._alive() else "its thread has ended"
+        router = OK if self._alive() else "its thread has ended, so no question is decided: restart the service"
         states = {"router": router} | {name: part.state() for name, part in self._parts.items()}
         if states.get(LEARNER) == OK:
             del states[LEARNER]  # no learner has said that it fails: that does not say that one runs

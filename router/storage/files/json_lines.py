@@ -38,7 +38,9 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
     except OSError as error:
         raise InvalidInput(
-            f"cannot be read: {error.strerror}", field=str(path), remedy="give the path of a file that can be"
+            f"cannot be read: {error.strerror}",
+            field=str(path),
+            remedy="give the path of a file that this user can read",
         ) from error
     if not rows:
         raise InvalidInput("has no rows", field=str(path), remedy="give a file with at least one JSON object")

@@ -97,8 +97,8 @@ class Database:
             if writes and isinstance(error, OperationalError | InternalError | PoolTimeout):  # not: the row is wrong
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
             raise StoreError(
-                f"the database said: {reason}",
-                remedy="nothing was written; check that the database is reachable, then try again",
+                f"the database failed: {reason}",
+                remedy="nothing was written; check that the database is reachable and has disk space, then try again",
             ) from error
 
 

@@ -56,7 +56,7 @@ def test_a_rebuild_shows(serve):
     service.router.service.swap(Serving(policy=now.policy, version=now.version, last_seq=0, rebuilding=True))
     ready = service.http.get("/ready")
     assert (ready.status_code, ready.json()["status"]) == (200, "ok")
-    assert ready.json()["parts"]["policy"] == f"rebuilding: {now.version} decides meanwhile"
+    assert ready.json()["parts"]["policy"] == f"rebuilding: {now.version} decides until the policy is learned again"
     assert service.http.get("/v1/status").json()["rebuilding"] is True
     assert "ragbandit_policy_rebuilding 1.0" in service.http.get("/metrics").text
 

@@ -433,8 +433,11 @@ def test_damaged_files(run, tmp_path):
         (("--policy", "multi_label"), ("CONFIG_INVALID", "is not trained", "--param multi_label.trained=FOLDER)")),
         (("--policy", "linucb", "--param", "linucb.beta=3"), ("unknown parameter",)),
         (("--policy", "uniform", "--param", "linucb.alpha=1"), ("'linucb' is not among", "use one of uniform")),
-        (("--policy", "fixed:multi_step", "--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy")),
-        (("--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy")),
+        (
+            ("--policy", "fixed:multi_step", "--param", "linucb.alpha=1"),
+            ("'linucb' is not", "ask for that policy too: --policy linucb"),
+        ),
+        (("--param", "linucb.alpha=1"), ("'linucb' is not", "ask for that policy too: --policy linucb")),
         (("--database", "sqlite:///a.db"), ("database", "applies to the store, but --log reads a file")),
         (("--label", "main"), ("label", "applies to the store, but --log reads a file")),
         (("--minimum", "1"), ("minimum", "must be below maximum")),

@@ -1,0 +1,53 @@
+"""The notes of `ragbandit status`: what is not ordinary, what it means and what to do."""
+
+from dataclasses import replace
+
+import pytest
+
+from ragbandit.router.cli.inspect import _notes
+from ragbandit.router.learning.status import Status
+from ragbandit.router.types import Counters
+
+COUNTERS = Counters(
+    decided=9, learned=5, defaulted=1, waiting=2, closed=1, quarantined=0, feedback=7, late_feedback=0, unseen=0
+)
+WELL = Status(
+    counters=COUNTERS,
+    last_seq=6,
+    snapshot="main-6-0",
+    snapshot_last_seq=6,
+    behind=0,
+    lag_s=0.5,
+    unanswered=2,
+    missing_outcome=0,
+)
+
+
+def test_nothing_is_said_where_all_is_well():
+    """An ordinary state has no notes."""
+    assert _notes(WELL, rebuilding=False) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "rebuilding", "words"),
+    [
+        (
+            replace(WELL, missing_outcome=3),
+            False,
+            ("3 decisions have feedback", "report the outcome"),
+        ),
+        (replace(WELL, lag_s=75.4), False, ("feedback has waited for 75 s", "check that a learner runs")),
+        (replace(WELL, counters=replace(COUNTERS, decided=10)), False, ("do not add up", "ragbandit verify")),
+        (
+            replace(WELL, counters=replace(COUNTERS, decided=10, quarantined=1)),
+            False,
+            ("1 decisions could not be learned", "ragbandit quarantine"),
+        ),
+        (replace(WELL, counters=replace(COUNTERS, decided=13, unseen=4)), False, ("4 decisions have no place",)),
+        (WELL, True, ("being learned again", "a learner must run")),
+    ],
+)
+def test_what_is_not_ordinary_is_said(found, rebuilding, words):
+    """Each is one sentence with what it is and what to do."""
+    (note,) = _notes(found, rebuilding=rebuilding)
+    assert all(word in note for word in words)

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.decisions import DecisionStore
@@ -113,6 +113,18 @@ def test_a_value_that_looks_like_a_reference_is_no_reference(database, make_deci
     for decision in made:
         store.add_decisions([decision])
     assert [store.record(d.id).decision for d in made] == made
+
+
+def test_a_text_that_is_gone_is_damage(make_world, database_url):
+    """Where somebody has deleted the shared texts, no decision is read as another: `verify` counts every one."""
+    world = make_world(database_url=database_url)
+    made = [world.route() for _ in range(3)]
+    assert world.router.verify().ok
+    world.write(delete(shared_texts))
+    verdict = world.router.verify()
+    assert (verdict.ok, verdict.propensity_mismatches) == (False, 3)
+    with pytest.raises(StoreError, match="cannot be read"):
+        world.store.record(made[0].id)
 
 
 def test_many_values_are_read_at_once(database):

@@ -289,7 +289,8 @@ class PassagePool:
     def _refusal(self, passage: Passage) -> str | None:
         if any(hit.passage.id == passage.id for hit in self._held):
             return "held already"
-        words = max(len(_WORD.findall(part)) for part in (passage.title, passage.text))
+        long = [part for part in (passage.title, passage.text) if len(part) >= 2 * self._words]  # for others no count
+        words = max((len(_WORD.findall(part)) for part in long), default=0)
         if words > self._words:
             return f"{words} words, more than {self._words}"
         twin = next((hit.passage.id for hit in self._held if self._alike(hit.passage, passage)), None)

@@ -22,7 +22,7 @@ from ragbandit.router.redaction import without_secrets
 from ragbandit.router.storage.files.json_lines import new_file
 from ragbandit.router.storage.rows.conversion import canonical
 
-__all__ = ["arrow", "opened", "read", "write"]
+__all__ = ["arrow", "is_empty", "opened", "read", "write"]
 
 #: rows per row group: what a reader holds at a time
 GROUP = 1 << 16
@@ -37,8 +37,22 @@ def arrow(module: str = "pyarrow") -> Any:
     return required_module(module, extra="parquet", field="format")
 
 
+def is_empty(path: Place) -> bool:
+    """Whether the file has no rows, as engines write for a partition of nothing. Raises InvalidInput as `opened`."""
+    with _opened(path) as file:
+        return not file.metadata.num_rows
+
+
 def opened(path: Place, **options: Any) -> Any:
     """The ParquetFile. Raises InvalidInput for one that cannot be read or has no rows."""
+    file = _opened(path, **options)
+    if not file.metadata.num_rows:
+        file.close()
+        raise InvalidInput("has no rows", field=shown(path), remedy="give a log with at least one decision")
+    return file
+
+
+def _opened(path: Place, **options: Any) -> Any:
     library = arrow("pyarrow.parquet")
     if isinstance(path, Path):
         check_format(path, said="parquet")
@@ -46,13 +60,10 @@ def opened(path: Place, **options: Any) -> Any:
     else:
         options["filesystem"], name = file_system(path)
     try:
-        file = library.ParquetFile(name, **options)
+        return library.ParquetFile(name, **options)
     except (OSError, arrow().ArrowException) as error:
         said = without_secrets(str(error))
         raise InvalidInput(f"cannot be read: {said}", field=shown(path), remedy="give a Parquet file, whole") from error
-    if not file.metadata.num_rows:
-        raise InvalidInput("has no rows", field=shown(path), remedy="give a log with at least one decision")
-    return file
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:

@@ -12,6 +12,7 @@ import numpy as np
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.gram_sums import Scales
 from ragbandit.router.offline.estimation.tuning import Trials
+from ragbandit.router.offline.logs.parquet import is_empty
 from ragbandit.router.offline.logs.parquet_arrays import LogOverview, overview_of, read_keys
 from ragbandit.router.offline.logs.place import Place
 from ragbandit.router.offline.logs.records import Defaults
@@ -109,8 +110,10 @@ class MeasureJob:
 
 
 def overview_part(job: tuple[int, Place, Defaults]) -> dict[int, tuple[LogOverview, tuple[str, ...]]]:
-    """Overview of a file and the encoder of its features."""
+    """Overview of a file and the encoder of its features; nothing for a file without rows."""
     index, path, defaults = job
+    if is_empty(path):
+        return {}
     return {index: (overview_of(path, defaults=defaults), encoders_of(path))}
 
 

@@ -166,11 +166,14 @@ def _check_parts(plan: Plan, *, candidates: Sequence[CandidateSpec] | None) -> N
 
 
 def _opened(paths: Sequence[Place], *, defaults: Defaults, run: _Run) -> tuple[list[LogOverview], bool]:
-    """The parts, each with arms and bounds of the whole log; and whether all have features, of one encoder."""
+    """The parts that have rows, each with arms and bounds of the log; and whether all have features, of one encoder."""
     jobs = [(index, path, defaults) for index, path in enumerate(paths)]
     found = run.reduce("parts opened", overview_part, jobs, merge=merge_by_part)
-    overviews = [found[index][0] for index in range(len(paths))]
-    encoders = {found[index][1] for index in range(len(paths))}
+    if not found:
+        remedy = "give a log with at least one decision"
+        raise InvalidInput(f"none of {len(paths)} files has rows", field="log", remedy=remedy)
+    overviews = [found[index][0] for index in sorted(found)]
+    encoders = {encoder for _, encoder in found.values()}
     return [overview.within(overviews) for overview in overviews], len(encoders) == 1 and encoders != {()}
 
 

@@ -86,6 +86,26 @@ def test_arms_of_one_part_only(tmp_path):
     assert "part-0.parquet" in str(caught.value.field)
 
 
+def without_rows(path, *, like):
+    """A file with the columns of another one and no row, as engines write for a partition of nothing."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(parquet.read_schema(like).empty_table(), path)
+
+
+def test_files_without_rows_are_left_out(whole, tmp_path):
+    """Files without rows, first, last and between, change no bit; a log of such files alone is refused."""
+    expected = replay(whole, candidates=CANDIDATES)
+    parts = cut(tmp_path / "parts", 100, 300)
+    for name in ("part-", "part-1a", "part-9"):
+        without_rows(tmp_path / "parts" / f"{name}.parquet", like=tmp_path / "whole.parquet")
+    close(replace(replay(parts, candidates=CANDIDATES), log=expected.log), expected, within=0.0)
+    (tmp_path / "empty").mkdir()
+    for number in range(2):
+        without_rows(tmp_path / "empty" / f"{number}.parquet", like=tmp_path / "whole.parquet")
+    with pytest.raises(InvalidInput, match="none of 2 files has rows"):
+        replay(open_log(tmp_path / "empty", config=Settings()), candidates=CANDIDATES)
+
+
 @pytest.mark.parametrize("most", [1 << 27, 100])
 def test_an_id_in_two_parts(tmp_path, most, monkeypatch):
     """A row that is in two files is refused with their names, also where ids are compared in several rounds."""

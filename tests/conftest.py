@@ -112,6 +112,11 @@ class PostgresServer:
                     raise RuntimeError(f"postgres: {(self.folder / 'log').read_text()[-500:]}") from error
                 time.sleep(0.05)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the server has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
     def signal(self, number: int) -> None:
         """Send a signal to the server and all its processes; they have ended when a SIGKILL returns."""
         assert self._process is not None

@@ -57,8 +57,12 @@ class HybridRetriever(Retriever):
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(retriever.search(query, k=k)) for retriever in self._pair]
-        except* ArmFailed as failures:
-            raise _first(failures) from failures
+        except BaseExceptionGroup as failures:
+            # Not `except*`: CPython 3.11.2 puts what is raised inside it into another group.
+            failed, others = failures.split(ArmFailed)
+            if failed is None or others is not None:
+                raise
+            raise _first(failed) from failures
         return [task.result() for task in tasks]
 
     async def close(self) -> None:

@@ -8,8 +8,8 @@ import contextlib
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -144,19 +144,42 @@ def test_clocks_jump(make_system, request, tmp_path, shifted_clock, database):
     settled(system, load)
 
 
+@contextlib.contextmanager
+def mounted(folder: Path, *, megabytes: int) -> Iterator[None]:
+    """A file system of this size on the folder."""
+    options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    done = subprocess.run(["mount", *options], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
 @pytest.fixture
-def small_disk():
-    """A file system of 24 MB."""
-    folder = Path(tempfile.mkdtemp(prefix="ragbandit-disk-"))
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        folder.rmdir()
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=False)
-    folder.rmdir()
+def small_disk(tmp_path):
+    """A folder on a disk of 24 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    with mounted(folder, megabytes=24):
+        yield folder
+
+
+@pytest.fixture
+def postgres_on_a_small_disk():
+    """A PostgreSQL whose data are on a disk of 200 MB, and the folder of its data."""
+    server = PostgresServer()
+    data = server.folder / "data"
+    data.mkdir()
+    with mounted(data, megabytes=200):
+        if server.folder.stat().st_uid:
+            shutil.chown(data, server.folder.stat().st_uid, server.folder.stat().st_gid)
+        try:
+            server.start()
+            yield server, data
+        finally:
+            server.stop()
 
 
 def fill(file: Path) -> None:
@@ -166,23 +189,45 @@ def fill(file: Path) -> None:
             pass
 
 
+def full_and_free_again(system: System, load: Load, *, filler: Path, freed: Callable[[], None]) -> None:
+    """Fill the disk until /ready says so, and free it: all goes on. freed: what an operator does then."""
+    time.sleep(2)
+    fill(filler)
+    give_up = time.monotonic() + 30
+    with system.client(timeout_s=5) as client:
+        while client.ready():  # until the last pages are used up
+            assert time.monotonic() < give_up, "/ready says that all is well on a full disk"
+            time.sleep(0.2)
+    time.sleep(3)
+    began = time.monotonic()
+    filler.unlink()
+    freed()
+    works_again(system, within_s=HEALED_S)
+    system.wait_ready()
+    assert time.monotonic() - began < HEALED_S
+    told = len(load.decided)
+    time.sleep(2)
+    assert len(load.decided) > told
+
+
 def test_the_disk_is_full(make_system, small_disk):
-    """While the disk is full writes are refused with 503 and /ready says so within 5 s; with space all goes on."""
+    """While the disk is full writes are refused with 503 and /ready says so; with space all goes on."""
     # Few features: the snapshots and checkpoints of the default fill this disk by themselves.
     system = make_system(data_dir=str(small_disk / "data"), encoder={"model": "hashing", "dimension": 16})
-    filler = small_disk / "filler"
     with Load(system) as load:
-        time.sleep(2)
-        fill(filler)
-        give_up = time.monotonic() + 30
-        with system.client(timeout_s=5) as client:
-            while client.ready():  # until the last pages are used up
-                assert time.monotonic() < give_up, "/ready says that all is well on a full disk"
-                time.sleep(0.2)
-        began = time.monotonic()
-        filler.unlink()
-        works_again(system, within_s=HEALED_S)
-        system.wait_ready()
-        assert time.monotonic() - began < HEALED_S
-        time.sleep(1)
+        full_and_free_again(system, load, filler=small_disk / "filler", freed=lambda: None)
+    settled(system, load)
+
+
+def test_the_disk_of_postgresql_is_full(make_system, postgres_on_a_small_disk):
+    """The same on PostgreSQL, which ends where its log of writes finds no space, and is started again with space."""
+    server, data = postgres_on_a_small_disk
+    system = make_system(database_url=database_in(server), encoder={"model": "hashing", "dimension": 16})
+
+    def start_again() -> None:
+        if server.ended:
+            server.run()
+
+    with Load(system) as load:
+        full_and_free_again(system, load, filler=data / "filler", freed=start_again)
     settled(system, load)

@@ -116,10 +116,16 @@ def test_trial_that_fails(world):
 
 def test_one_question_of_a_group(world):
     """Questions that come together in one group try a half-open arm one at a time."""
+
+    def tried() -> int:
+        """How many of 300 questions drew the arm: one of a group may, so that all groups may miss it by chance."""
+        made = [world.router.submit(Query(text=f"question {number}")) for number in range(300)]
+        return sum(future.result(30).arm == "multi_step" for future in made)
+
     broken(world, "multi_step")
     world.now += COOL_DOWN
-    made = [future.result(30) for future in [world.router.submit(Query(text=f"question {n}")) for n in range(300)]]
-    assert sum(one.arm == "multi_step" for one in made) == 1
+    assert next(found for found in (tried() for _ in range(20)) if found) == 1
+    assert tried() == 0
 
 
 def test_two_routers(make_world, database_url):

@@ -221,17 +221,13 @@ def _rows(
 def _inherit(database: Database, *, label: PolicyLabel) -> None:
     """What the learner of a new label does, with its pauses. Before, registering did it in one statement."""
     try:
-        from ragbandit.router.learning.learner import INHERIT_PAUSE_S
-        from ragbandit.router.storage.ledgers.inheritance import inherit
+        from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
     except ImportError:
         return
-    ledger = Ledger(database, label=label)
+    ledger, pace = Ledger(database, label=label), Pace()
     ledger.acquire(holder="benchmark", lease_s=1e6)
-    while True:
-        began = time.monotonic()
-        if inherit(ledger, holder="benchmark") == "done":
-            return
-        time.sleep(max(INHERIT_PAUSE_S, time.monotonic() - began))
+    while (step := inherit(ledger, holder="benchmark", pace=pace)) != "done":
+        pace.rest(step)
 
 
 def _new_label(database: Database) -> dict[str, float]:

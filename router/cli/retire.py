@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_retire"]
 
-#: how long to wait for the ledger's learner, and between two looks at it or at transactions that have to end, seconds
+#: how long to wait for the ledger's learner, and between two looks at it, seconds
 PATIENCE_S = 30.0
 LOOK_S = 0.05
 LEASE_S = 10.0
@@ -60,10 +60,10 @@ def _retire(
 
 def _retired(ledger: "Ledger", *, report: Callable[[int], None]) -> int:
     """The number of batches that it took. Raises NotReady while a learner holds the ledger."""
-    from ragbandit.router.storage.ledgers.inheritance import retire
+    from ragbandit.router.storage.ledgers.inheritance import Pace, retire
 
     holder = f"retire-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    batches, give_up = 0, time.monotonic() + PATIENCE_S
+    batches, give_up, pace = 0, time.monotonic() + PATIENCE_S, Pace()
     try:
         while True:
             if not ledger.acquire(holder=holder, lease_s=LEASE_S):
@@ -74,11 +74,11 @@ def _retired(ledger: "Ledger", *, report: Callable[[int], None]) -> int:
                     )
                 time.sleep(LOOK_S)
                 continue
-            step = retire(ledger, holder=holder, now=time.time())
+            step = retire(ledger, holder=holder, now=time.time(), pace=pace)
             if step == "done":
                 return batches
             batches += step == "batch"
             report(batches)
-            time.sleep(LOOK_S if step == "wait" else 0.002)
+            pace.rest(step)
     finally:
         ledger.release(holder=holder)

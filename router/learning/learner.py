@@ -21,7 +21,7 @@ from ragbandit.router.learning.examples import Example, closing_rule, join, made
 from ragbandit.router.learning.lessons import lessons, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.storage.ledgers.inheritance import inherit
+from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
 from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
@@ -32,8 +32,6 @@ log = logging.getLogger("ragbandit.learner")
 
 #: longest drain, seconds; what is left then rings again
 DRAIN_S = 20.0
-#: least pause between two batches of what a new label inherits, seconds
-INHERIT_PAUSE_S = 0.002
 #: A snapshot that takes long (a fine-tuned model has hundreds of megabytes) is followed by this many times as long
 #: without one, DRAIN_S at most, so that learning and serving get most of the machine.
 PUBLISH_SHARE = 4.0
@@ -205,15 +203,12 @@ class Learner:
 
     def _inherit(self, give_up: float) -> bool:
         """Give a new label its place for every decision before it; False if that is not done at this time."""
-        while True:
-            began = time.monotonic()
-            step = inherit(self.ledger, holder=self.holder)
-            if step == "done":
-                return True
+        pace = Pace()
+        while (step := inherit(self.ledger, holder=self.holder, pace=pace)) != "done":
             if time.monotonic() >= give_up or not self._acquire(0.0):
                 return False
-            # As long as a batch took, SQLite's other writers have the database; nobody can have it while one waits.
-            time.sleep(max(INHERIT_PAUSE_S, time.monotonic() - began))
+            pace.rest(step)
+        return True
 
     def close(self) -> None:
         """Give the lease back, so that another learner need not wait for it to run out."""

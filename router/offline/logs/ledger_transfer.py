@@ -25,7 +25,7 @@ from sqlalchemy import Connection, and_, delete, insert, select
 from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.audit.draw_check import draw_fault
 from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.storage.ledgers.inheritance import inherit
+from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
 from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, plain_decision, update_row
@@ -43,8 +43,6 @@ T = TypeVar("T")
 
 #: rows per transaction
 PAGE = 500
-#: between two looks whether transactions of others have ended
-INHERIT_PAUSE_S = 0.02
 #: how the version of a snapshot ends: its last update, and the first digits of its sha256
 _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 
@@ -159,9 +157,11 @@ def take_in(
             if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
                 encoder = _register(ledger, now=clock())
             _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
-            while (step := inherit(ledger, holder=holder)) != "done":  # a decision of the log may be here already
+            pace = Pace()
+            # A decision of the log may be here already.
+            while (step := inherit(ledger, holder=holder, pace=pace)) != "done":
                 _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
-                time.sleep(INHERIT_PAUSE_S if step == "wait" else 0.0)
+                pace.rest(step)
             marked = [_marked(row, origin=origin) for row in page]
             made = {row.decision.id: decision_row(row.decision) for row in marked}
             texts.shorten(decisions, list(made.values()))

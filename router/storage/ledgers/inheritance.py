@@ -1,7 +1,7 @@
 """Inheritance: a new label gets its place in `waiting` for every decision that was there before it, in short batches.
 
     register   the label is known: from now on new decisions wait for it
-    insert     every other decision, in the order of ids, `BATCH` per transaction
+    insert     every other decision, in the order of ids, as many per transaction as `Pace` says
     again      the same walk: outcomes and feedback that came in while a decision's row was being inserted
 
 How far it is stands in the label's row of `policies`, written with each batch: a process that dies loses nothing.
@@ -12,6 +12,9 @@ Nothing is locked. On PostgreSQL a transaction that is going on while a step is 
 begins when all of those have ended (`_older_ended`). On SQLite there is one writer at a time, and no such transaction.
 """
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, Select, and_, delete, exists, literal, or_, select, text, update
@@ -22,10 +25,14 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
 
-__all__ = ["BATCH", "BEGUN", "Step", "inherit", "is_inheriting", "retire"]
+__all__ = ["BEGUN", "Pace", "Step", "inherit", "is_inheriting", "retire"]
 
-#: decisions of one transaction: some milliseconds on SQLite, whose other writers wait meanwhile
-BATCH: Final = 200
+#: decisions of the first transaction of a walk, of the smallest one, and of the largest one
+BATCH, LEAST, MOST = 100, 20, 2000
+#: how long a transaction is to take, seconds: SQLite's other writers wait meanwhile
+TARGET_S: Final = 0.006
+#: least rest after a batch, and rest while transactions of others have to end, seconds
+REST_S, WAIT_S = 0.002, 0.02
 
 #: what a call has done: a batch; nothing, since transactions of others have to end first; nothing, since all is done
 Step = Literal["batch", "wait", "done"]
@@ -43,17 +50,46 @@ _FLAGS = {
 }
 
 
+class Pace:
+    """How many decisions the next batch of a walk has, and the rest after it: both follow from how long batches take.
+
+    On SQLite other writers have the database during the rest, which is as long as the batch was.
+    """
+
+    def __init__(self) -> None:
+        self.rows = BATCH
+        self._took_s = 0.0
+
+    @contextmanager
+    def writing(self, ledger: Ledger, *, holder: str) -> Iterator[tuple[Connection, Moves]]:
+        """The transaction of one batch, timed from where no other writer comes in to the end of its commit."""
+        with ledger.writing(holder=holder) as (connection, moves, _):
+            began = time.monotonic()
+            yield connection, moves
+        self._took_s = time.monotonic() - began
+
+    def rest(self, step: Step) -> None:
+        """Sleep after this step, and set the size of the next batch."""
+        if step == "wait":
+            time.sleep(WAIT_S)
+            return
+        # Halved or doubled at most: one batch that a busy disk held up says little about the next one.
+        wanted = self.rows * min(2.0, max(0.5, TARGET_S / max(self._took_s, 1e-6)))
+        self.rows = max(LEAST, min(MOST, int(wanted)))
+        time.sleep(max(REST_S, self._took_s))
+
+
 def is_inheriting(ledger: Ledger) -> bool:
     """Whether decisions of before the label have no place in its ledger yet."""
     row = ledger.registered()
     return row is not None and row["inheriting"] is not None
 
 
-def inherit(ledger: Ledger, *, holder: str) -> Step:
+def inherit(ledger: Ledger, *, holder: str, pace: Pace) -> Step:
     """Do the next batch, under the lease of this ledger. Raises Conflict if the lease is lost."""
     if not is_inheriting(ledger):
         return "done"
-    with ledger.writing(holder=holder) as (connection, moves, _):
+    with pace.writing(ledger, holder=holder) as (connection, moves):
         row = connection.execute(select(policies).where(policies.c.label == ledger.label)).mappings().one()
         if row["inherit_after"] is None:
             _number(connection, ledger.label)
@@ -61,11 +97,11 @@ def inherit(ledger: Ledger, *, holder: str) -> Step:
         if not _older_ended(connection, row["inherit_after"]):
             return "wait"
         if row["inheriting"] == "insert":
-            last = _insert_batch(connection, row, moves=moves)
+            last = _insert_batch(connection, row, moves=moves, rows=pace.rows)
             # Only where a writer may have missed a row that was being inserted.
             following = "again" if connection.dialect.name == "postgresql" else None
         else:
-            last, following = _look_again(connection, row, moves=moves), None
+            last, following = _look_again(connection, row, moves=moves, rows=pace.rows), None
         changed: dict[str, Any] = {"inherited_to": last}
         if last is None:
             changed = {"inheriting": following, "inherited_to": "", "inherit_after": None}
@@ -73,12 +109,12 @@ def inherit(ledger: Ledger, *, holder: str) -> Step:
     return "batch"
 
 
-def retire(ledger: Ledger, *, holder: str, now: float) -> Step:
+def retire(ledger: Ledger, *, holder: str, now: float, pace: Pace) -> Step:
     """Let no decision wait for this label any more; remove a batch of those that do. Under the ledger's lease.
 
     Its updates stay. A router that opens the label again brings it back by inheriting. Raises NotFound.
     """
-    with ledger.writing(holder=holder) as (connection, moves, _):
+    with pace.writing(ledger, holder=holder) as (connection, moves):
         row = connection.execute(select(policies).where(policies.c.label == ledger.label)).mappings().first()
         if row is None:
             raise NotFound(f"the store has no ledger {ledger.label!r}", field="label")
@@ -88,7 +124,9 @@ def retire(ledger: Ledger, *, holder: str, now: float) -> Step:
             return "batch"
         if row["inherit_after"] is None:
             _number(connection, ledger.label)
-        oldest = select(waiting).where(waiting.c.policy == ledger.label).order_by(waiting.c.decision_id).limit(BATCH)
+        oldest = (
+            select(waiting).where(waiting.c.policy == ledger.label).order_by(waiting.c.decision_id).limit(pace.rows)
+        )
         rows = connection.execute(oldest.with_for_update()).mappings().all()
         ids = [one["decision_id"] for one in rows]
         here = waiting.c.policy == ledger.label, waiting.c.decision_id.in_(ids)
@@ -101,9 +139,9 @@ def retire(ledger: Ledger, *, holder: str, now: float) -> Step:
         return "done" if ended_all else "wait"
 
 
-def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
+def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves, rows: int) -> str | None:
     """Insert what the label lacks of the next decisions; the last id, None after the last of all."""
-    last = _next(connection, select(decisions.c.id), decisions.c.id, after=row["inherited_to"])
+    last = _next(connection, select(decisions.c.id), decisions.c.id, after=row["inherited_to"], rows=rows)
     if last is None:
         return None
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
@@ -113,10 +151,10 @@ def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> s
     return last
 
 
-def _look_again(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
+def _look_again(connection: Connection, row: RowMapping, *, moves: Moves, rows: int) -> str | None:
     """Set the flags that writers could not set, since they did not see the row; the last id, None after the last."""
     ours = select(waiting.c.decision_id).where(waiting.c.policy == row["label"])
-    last = _next(connection, ours, waiting.c.decision_id, after=row["inherited_to"])
+    last = _next(connection, ours, waiting.c.decision_id, after=row["inherited_to"], rows=rows)
     if last is None:
         return None
     here = and_(
@@ -139,9 +177,9 @@ def _look_again(connection: Connection, row: RowMapping, *, moves: Moves) -> str
     return last
 
 
-def _next(connection: Connection, query: Select[Any], key: Any, *, after: str) -> str | None:
+def _next(connection: Connection, query: Select[Any], key: Any, *, after: str, rows: int) -> str | None:
     """The id that ends the next batch."""
-    ids = connection.execute(query.where(key > after).order_by(key).limit(BATCH)).scalars().all()
+    ids = connection.execute(query.where(key > after).order_by(key).limit(rows)).scalars().all()
     return ids[-1] if ids else None
 
 

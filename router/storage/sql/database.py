@@ -6,6 +6,7 @@ two writers queue instead of failing. PostgreSQL: read committed. Driver errors 
 
 import contextlib
 import os
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,9 @@ __all__ = ["Database", "check_schema", "migrate"]
 
 #: how long a writer waits for another writer, seconds
 LOCK_WAIT_S = 30.0
+#: between two tries of a writer of SQLite, seconds. SQLite by itself soon waits 25 to 100 ms between two, and finds the
+#: database taken again each time where another process writes often.
+LOCK_RETRY_S = 0.002
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,8 +140,24 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get("ragbandit_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    if not connection.get_execution_options().get("ragbandit_write", False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    driver: Any = connection.connection.driver_connection
+    give_up = time.monotonic() + LOCK_WAIT_S
+    driver.execute("PRAGMA busy_timeout=0")
+    try:
+        while time.monotonic() < give_up:
+            try:
+                driver.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # above these bits stands the kind of it
+                    break
+            time.sleep(LOCK_RETRY_S)
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # raises what is wrong, as SQLAlchemy wraps it
+    finally:
+        driver.execute(f"PRAGMA busy_timeout={int(1000 * LOCK_WAIT_S)}")
 
 
 def migrate(database: Database, *, revision: str = "head") -> str:

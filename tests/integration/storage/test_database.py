@@ -1,10 +1,15 @@
 """The two kinds of transaction: readers see one state and change nothing, writers queue."""
 
+import sqlite3
+import time
+from types import SimpleNamespace
+
 import pytest
 from sqlalchemy import func, select
 
 from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.rows.conversion import decision_row
+from ragbandit.router.storage.sql import database as database_module
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 
@@ -41,3 +46,38 @@ def test_reader_changes_nothing(postgres_url, make_decision):
             assert kept(connection) == 1
     finally:
         database.close()
+
+
+def test_a_writer_of_sqlite_tries_again_soon(tmp_path, monkeypatch):
+    """A writer that finds SQLite taken tries again after LOCK_RETRY_S, and goes on once the other has ended."""
+    monkeypatch.setattr(database_module, "LOCK_WAIT_S", 0.05)
+    database, slept = Database(f"sqlite:///{tmp_path}/x.db"), []
+    with database.read():  # the journal is set up
+        pass
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        other.rollback()
+
+    monkeypatch.setattr(database_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    with database.write() as connection:
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == 50
+    assert slept == [database_module.LOCK_RETRY_S]
+    other.close()
+    database.close()
+
+
+def test_a_writer_of_sqlite_waits_no_longer_than_said(tmp_path, monkeypatch):
+    """A writer that never gets its turn is told so after LOCK_WAIT_S."""
+    monkeypatch.setattr(database_module, "LOCK_WAIT_S", 0.05)
+    database = Database(f"sqlite:///{tmp_path}/x.db")
+    with database.read():  # the journal is set up
+        pass
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="locked"), database.write():
+        pass
+    other.close()
+    database.close()

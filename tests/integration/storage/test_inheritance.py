@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import func, insert, select
@@ -13,7 +14,7 @@ from ragbandit.router.serving.recovery import recover
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers import inheritance
-from ragbandit.router.storage.ledgers.inheritance import inherit, is_inheriting, retire
+from ragbandit.router.storage.ledgers.inheritance import Pace, inherit, is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row
@@ -33,10 +34,10 @@ def register(database, label: str) -> Ledger:
 
 def inherit_all(ledger: Ledger, *, pause_s: float = 0.0) -> int:
     """Inherit to the end; the number of batches."""
-    batches, give_up = 0, time.monotonic() + 30
+    batches, give_up, pace = 0, time.monotonic() + 30, Pace()
     while True:
         assert ledger.acquire(holder=HOLDER, lease_s=60.0)
-        step = inherit(ledger, holder=HOLDER)
+        step = inherit(ledger, holder=HOLDER, pace=pace)
         if step == "done":
             ledger.release(holder=HOLDER)
             return batches
@@ -47,7 +48,7 @@ def inherit_all(ledger: Ledger, *, pause_s: float = 0.0) -> int:
 
 def retire_all(ledger: Ledger) -> None:
     assert ledger.acquire(holder=HOLDER, lease_s=60.0)
-    while retire(ledger, holder=HOLDER, now=1.0) != "done":
+    while retire(ledger, holder=HOLDER, now=1.0, pace=Pace()) != "done":
         time.sleep(0.005)
     ledger.release(holder=HOLDER)
 
@@ -68,7 +69,8 @@ def assert_exact(database, label: str) -> None:
 @pytest.fixture
 def small(monkeypatch):
     """Batches of three decisions."""
-    monkeypatch.setattr(inheritance, "BATCH", 3)
+    for name in ("BATCH", "LEAST", "MOST"):
+        monkeypatch.setattr(inheritance, name, 3)
 
 
 def test_counters_say_how_far_it_is(database, make_decision, small):
@@ -84,7 +86,7 @@ def test_counters_say_how_far_it_is(database, make_decision, small):
         assert found.balanced
         if not seen or seen[-1] != found.unseen:
             seen.append(found.unseen)
-        if inherit(second, holder=HOLDER) == "done":
+        if inherit(second, holder=HOLDER, pace=Pace()) == "done":
             break
         time.sleep(0.005)
     assert seen == [8, 6, 3, 0]  # the first batch walks over the new one, which has its place
@@ -158,7 +160,7 @@ def test_a_decision_begun_before_the_label(postgres_url, make_decision):
         moves.add("decided")
         second = register(database, "second")
         assert second.acquire(holder=HOLDER, lease_s=60.0)
-        assert [inherit(second, holder=HOLDER) for _ in range(3)] == ["batch", "wait", "wait"]
+        assert [inherit(second, holder=HOLDER, pace=Pace()) for _ in range(3)] == ["batch", "wait", "wait"]
     inherit_all(second)
     assert set(places(database, "second")) == {"d0", "d1"}
     database.close()
@@ -184,16 +186,30 @@ def test_feedback_begun_before_its_row(postgres_url, make_decision, monkeypatch)
     note = Feedback(id="f", decision_id="d0", kind="reward", value=1.0, source="code", received_at=2.0)
     thread = threading.Thread(target=lambda: store.add_feedback([note]))
     assert second.acquire(holder=HOLDER, lease_s=60.0)
-    assert inherit(second, holder=HOLDER) == "batch"  # those that had begun before this step have ended
+    assert inherit(second, holder=HOLDER, pace=Pace()) == "batch"  # those that had begun before this step have ended
     thread.start()
     assert looked.wait(10)
-    assert [inherit(second, holder=HOLDER) for _ in range(4)] == ["batch", "batch", "batch", "wait"]
+    assert [inherit(second, holder=HOLDER, pace=Pace()) for _ in range(4)] == ["batch", "batch", "batch", "wait"]
     assert places(database, "second") == {"d0": (False, False, False)}
     inserted.set()
     thread.join()
     inherit_all(second)
     assert places(database, "second") == {"d0": (False, True, True)}
     database.close()
+
+
+@pytest.mark.parametrize(("took_s", "rows"), [(0.0, 200), (inheritance.TARGET_S, 100), (1.0, 50)])
+def test_a_batch_follows_the_time_of_the_one_before(database, monkeypatch, took_s, rows):
+    """A batch that took longer than the aim is followed by a smaller one; the rest is as long as the batch."""
+    clock, slept = iter([0.0, took_s]), []
+    ledger, pace = register(database, "main"), inheritance.Pace()
+    assert ledger.acquire(holder=HOLDER, lease_s=60.0)
+    monkeypatch.setattr(inheritance, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=slept.append))
+    with pace.writing(ledger, holder=HOLDER):
+        pass
+    pace.rest("batch")
+    assert pace.rows == rows
+    assert slept == [max(inheritance.REST_S, took_s)]
 
 
 def test_it_goes_on_where_it_was(database, make_decision, small):
@@ -203,11 +219,11 @@ def test_it_goes_on_where_it_was(database, make_decision, small):
     second = register(database, "second")
     assert second.acquire(holder="dies", lease_s=60.0)
     for _ in range(3):
-        inherit(second, holder="dies")
+        inherit(second, holder="dies", pace=Pace())
     assert len(places(database, "second")) == 6
     assert not second.acquire(holder=HOLDER, lease_s=60.0)
     with pytest.raises(Conflict, match="lease"):
-        inherit(second, holder=HOLDER)
+        inherit(second, holder=HOLDER, pace=Pace())
     second.release(holder="dies")
     inherit_all(second)
     assert not is_inheriting(second)

@@ -1,7 +1,8 @@
-"""What a long history costs, on SQLite: status, router start, and a new label beside a writer.
+"""What a long history costs, on SQLite and PostgreSQL: status, router start, and a new label beside a writer.
 
-ROWS decisions (the environment variable HISTORY_ROWS; 100,000 by default, which takes about a minute a tree): 90 % are
-learned, 3 % closed, the rest waits; one snapshot row for every twenty updates has params of before.
+ROWS decisions (the environment variable HISTORY_ROWS; 100,000 by default, which takes about two minutes a tree): 90 %
+are learned, 3 % closed, the rest waits; one snapshot row for every twenty updates has params of before.
+HISTORY_DATABASES names what is measured, "SQLite PostgreSQL" by default.
 """
 
 import hashlib
@@ -78,9 +79,25 @@ def a_decision(key: str, *, made_at: float) -> Decision:
 
 
 def measure() -> dict[str, float]:
-    """Milliseconds; of processor time but for the writer, who waits."""
-    with tempfile.TemporaryDirectory(prefix="ragbandit-history-") as folder:
-        database = Database(f"sqlite:///{folder}/ragbandit.db")
+    """Milliseconds; of processor time but for the writer, who waits. By database."""
+    wanted, found = os.environ.get("HISTORY_DATABASES", "SQLite PostgreSQL").split(), dict[str, float]()
+    if "SQLite" in wanted:
+        with tempfile.TemporaryDirectory(prefix="ragbandit-history-") as folder:
+            found |= _measured(f"sqlite:///{folder}/ragbandit.db", name="SQLite")
+    if "PostgreSQL" in wanted:
+        server = importlib.import_module("tests.conftest").PostgresServer()
+        server.start()
+        try:
+            server.execute("CREATE DATABASE history")
+            found |= _measured(server.url("history"), name="PostgreSQL")
+        finally:
+            server.stop()
+    return found
+
+
+def _measured(url: str, *, name: str) -> dict[str, float]:
+    database = Database(url)
+    try:
         migrate(database)
         register_policy(database, label=MAIN, now=BEGAN, **POLICY)
         _fill(database)
@@ -95,8 +112,9 @@ def measure() -> dict[str, float]:
             ),
         }
         found |= _new_label(database)
+    finally:
         database.close()
-        return found
+    return {f"{name}: {figure}": value for figure, value in found.items()}
 
 
 def _fill(database: Database) -> None:
@@ -131,7 +149,7 @@ def _fill(database: Database) -> None:
         with database.write() as connection:
             for table, rows in batches.items():
                 names = list(rows[0])
-                marks = ",".join("?" * len(names))
+                marks = ",".join(["?" if connection.dialect.name == "sqlite" else "%s"] * len(names))
                 connection.exec_driver_sql(
                     f"INSERT INTO {table.name} ({','.join(names)}) VALUES ({marks})",
                     [tuple(row.values()) for row in rows],

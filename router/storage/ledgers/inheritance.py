@@ -13,11 +13,11 @@ begins when all of those have ended (`_older_ended`). On SQLite there is one wri
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Select, and_, delete, exists, literal, or_, select, text, update
+from sqlalchemy import Connection, RowMapping, Select, and_, delete, exists, literal, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.errors import NotFound
@@ -29,8 +29,8 @@ __all__ = ["BEGUN", "Pace", "Step", "inherit", "is_inheriting", "retire"]
 
 #: decisions of the first transaction of a walk, of the smallest one, and of the largest one
 BATCH, LEAST, MOST = 100, 20, 2000
-#: how long a transaction is to take, seconds: SQLite's other writers wait meanwhile
-TARGET_S: Final = 0.006
+#: how long a transaction is to take, seconds: SQLite's other writers wait meanwhile, PostgreSQL's do not
+TARGET_S: Final[Mapping[str, float]] = {"sqlite": 0.006, "postgresql": 0.03}
 #: least rest after a batch, and rest while transactions of others have to end, seconds
 REST_S, WAIT_S = 0.002, 0.02
 
@@ -58,13 +58,13 @@ class Pace:
 
     def __init__(self) -> None:
         self.rows = BATCH
-        self._took_s = 0.0
+        self._took_s = self._target_s = 0.0
 
     @contextmanager
     def writing(self, ledger: Ledger, *, holder: str) -> Iterator[tuple[Connection, Moves]]:
         """The transaction of one batch, timed from where no other writer comes in to the end of its commit."""
         with ledger.writing(holder=holder) as (connection, moves, _):
-            began = time.monotonic()
+            self._target_s, began = TARGET_S[connection.dialect.name], time.monotonic()
             yield connection, moves
         self._took_s = time.monotonic() - began
 
@@ -74,7 +74,7 @@ class Pace:
             time.sleep(WAIT_S)
             return
         # Halved or doubled at most: one batch that a busy disk held up says little about the next one.
-        wanted = self.rows * min(2.0, max(0.5, TARGET_S / max(self._took_s, 1e-6)))
+        wanted = self.rows * min(2.0, max(0.5, self._target_s / max(self._took_s, 1e-6)))
         self.rows = max(LEAST, min(MOST, int(wanted)))
         time.sleep(max(REST_S, self._took_s))
 
@@ -140,26 +140,24 @@ def retire(ledger: Ledger, *, holder: str, now: float, pace: Pace) -> Step:
 
 
 def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves, rows: int) -> str | None:
-    """Insert what the label lacks of the next decisions; the last id, None after the last of all."""
-    last = _next(connection, select(decisions.c.id), decisions.c.id, after=row["inherited_to"], rows=rows)
-    if last is None:
-        return None
+    """Insert what the label lacks of the next decisions; the last id, None if these were the last."""
+    after = row["inherited_to"]
+    last, more = _next(connection, select(decisions.c.id), decisions.c.id, after=after, rows=rows)
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    lacking = _lacking(row["label"]).where(decisions.c.id > row["inherited_to"], decisions.c.id <= last)
+    lacking = _lacking(row["label"], after=after, last=last)
     statement = dialect.insert(waiting).from_select(_COLUMNS, lacking).on_conflict_do_nothing().returning(waiting)
     moves.waiting(connection.execute(statement).mappings().all())
-    return last
+    return last if more else None
 
 
 def _look_again(connection: Connection, row: RowMapping, *, moves: Moves, rows: int) -> str | None:
     """Set the flags that writers could not set, since they did not see the row; the last id, None after the last."""
+    after = row["inherited_to"]
     ours = select(waiting.c.decision_id).where(waiting.c.policy == row["label"])
-    last = _next(connection, ours, waiting.c.decision_id, after=row["inherited_to"], rows=rows)
-    if last is None:
-        return None
+    last, more = _next(connection, ours, waiting.c.decision_id, after=after, rows=rows)
     here = and_(
         waiting.c.policy == row["label"],
-        waiting.c.decision_id > row["inherited_to"],
+        waiting.c.decision_id > after,
         waiting.c.decision_id <= last,
         ~and_(waiting.c.has_outcome, waiting.c.has_feedback, waiting.c.has_reward),
     )
@@ -174,23 +172,36 @@ def _look_again(connection: Connection, row: RowMapping, *, moves: Moves, rows: 
             one = waiting.c.policy == row["label"], waiting.c.decision_id == seen["id"]
             connection.execute(update(waiting).where(*one).values(**flags))
             moves.flagged([old], **flags)
-    return last
+    return last if more else None
 
 
-def _next(connection: Connection, query: Select[Any], key: Any, *, after: str, rows: int) -> str | None:
-    """The id that ends the next batch."""
+def _next(connection: Connection, query: Select[Any], key: Any, *, after: str, rows: int) -> tuple[str, bool]:
+    """The id that ends the next batch, and whether there is more.
+
+    A batch that is not full is the last one. What is committed after it was begun when the step before was known, so
+    it needs no walk; a walk that waited for an empty batch would follow ids that grow for ever.
+    """
     ids = connection.execute(query.where(key > after).order_by(key).limit(rows)).scalars().all()
-    return ids[-1] if ids else None
+    return ids[-1] if ids else after, len(ids) == rows
 
 
-def _lacking(label: str) -> Select[Any]:
-    """Waiting rows for the decisions of which this ledger knows nothing: made before it, or while it was retired."""
-    seen = [
-        exists().where(table.c.policy == label, table.c.decision_id == decisions.c.id)
+def _lacking(label: str, *, after: str, last: str) -> Select[Any]:
+    """Waiting rows for the decisions of which this ledger knows nothing: made before it, or while it was retired.
+
+    Of ids in (after, last].
+    """
+    unseen = [
+        # The range for each table: PostgreSQL may read all of the table that it is left out for, in every batch.
+        ~exists().where(
+            table.c.policy == label,
+            table.c.decision_id == decisions.c.id,
+            table.c.decision_id > after,
+            table.c.decision_id <= last,
+        )
         for table in (waiting, updates, closures)
     ]
     columns = literal(label), decisions.c.id, decisions.c.made_at, decisions.c.run_by, *_FLAGS.values()
-    return select(*columns).select_from(decisions).where(~or_(*seen))
+    return select(*columns).select_from(decisions).where(decisions.c.id > after, decisions.c.id <= last, *unseen)
 
 
 def _number(connection: Connection, label: str) -> None:

@@ -189,7 +189,7 @@ def test_feedback_begun_before_its_row(postgres_url, make_decision, monkeypatch)
     assert inherit(second, holder=HOLDER, pace=Pace()) == "batch"  # those that had begun before this step have ended
     thread.start()
     assert looked.wait(10)
-    assert [inherit(second, holder=HOLDER, pace=Pace()) for _ in range(4)] == ["batch", "batch", "batch", "wait"]
+    assert [inherit(second, holder=HOLDER, pace=Pace()) for _ in range(3)] == ["batch", "batch", "wait"]
     assert places(database, "second") == {"d0": (False, False, False)}
     inserted.set()
     thread.join()
@@ -198,9 +198,25 @@ def test_feedback_begun_before_its_row(postgres_url, make_decision, monkeypatch)
     database.close()
 
 
-@pytest.mark.parametrize(("took_s", "rows"), [(0.0, 200), (inheritance.TARGET_S, 100), (1.0, 50)])
-def test_a_batch_follows_the_time_of_the_one_before(database, monkeypatch, took_s, rows):
+def test_ids_that_grow_do_not_keep_it_going(database, make_decision, small):
+    """It ends though a decision with a higher id comes in after each of its batches."""
+    store, _ = DecisionStore(database, label="main"), register(database, "main")
+    store.add_decisions([make_decision(f"d{number}") for number in range(8)])
+    second, pace = register(database, "second"), Pace()
+    assert second.acquire(holder=HOLDER, lease_s=60.0)
+    for number in range(100, 130):
+        if inherit(second, holder=HOLDER, pace=pace) == "done":
+            break
+        store.add_decisions([make_decision(f"e{number}")])
+    assert not is_inheriting(second)
+    assert_exact(database, "second")
+    assert places(database, "second") == places(database, "main")
+
+
+@pytest.mark.parametrize(("share", "rows"), [(0.0, 200), (1.0, 100), (100.0, 50)])
+def test_a_batch_follows_the_time_of_the_one_before(database, monkeypatch, share, rows):
     """A batch that took longer than the aim is followed by a smaller one; the rest is as long as the batch."""
+    took_s = share * inheritance.TARGET_S[database.engine.dialect.name]
     clock, slept = iter([0.0, took_s]), []
     ledger, pace = register(database, "main"), inheritance.Pace()
     assert ledger.acquire(holder=HOLDER, lease_s=60.0)

@@ -96,21 +96,14 @@ def _learned_next(rule: ClosingRule) -> Select[Any]:
 def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:
     """Counters, and how far learning is behind.
 
-    serving: any instance of the ledger's policy; None where it has
-    none: what was imported and has no policy is not behind.
+    serving: any instance of the ledger's policy; None where it has none: what was imported and has no policy is not
+    behind.
     """
-    last_seq = ledger.last_seq()
-    newest = next(
-        iter(
-            ledger.latest_snapshots(
-                limit=1,
-                algorithm=None if serving is None else serving.algorithm,
-                params=None if serving is None else serving.params,
-            )
-        ),
-        None,
-    )
-    with ledger.database.read() as connection:
+    wanted: dict[str, Any] = {} if serving is None else {"algorithm": serving.algorithm, "params": serving.params}
+    with ledger.database.read() as connection:  # one transaction: the numbers are of one moment
+        last_seq = ledger.last_seq(connection=connection)
+        snapshots = ledger.latest_snapshots(limit=1, **wanted, connection=connection)
+        newest = snapshots[0] if snapshots else None
         found = kept(connection, label=ledger.label)
         counts = _counters(connection, found, label=ledger.label)
         lag_s = _lag_s(connection, label=ledger.label, rule=rule, now=now)

@@ -5,7 +5,7 @@ has been there, the append is refused and nothing of it is kept.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,10 +133,13 @@ class Ledger:
             )
             return [DecisionId(key) for key in ids.scalars()]
 
-    def last_seq(self) -> int:
-        """The last seq of the ledger; 0 if it is empty."""
-        with self.database.read() as connection:
-            return self._last_seq(connection)
+    def last_seq(self, *, connection: Connection | None = None) -> int:
+        """The last seq of the ledger; 0 if it is empty. connection: as in `latest_snapshots`."""
+        with self._reading(connection) as reading:
+            return self._last_seq(reading)
+
+    def _reading(self, connection: Connection | None) -> AbstractContextManager[Connection]:
+        return self.database.read() if connection is None else nullcontext(connection)
 
     @contextmanager
     def writing(self, *, holder: str) -> Iterator[tuple[Connection, Moves, int]]:
@@ -239,8 +242,12 @@ class Ledger:
         algorithm: str | None = None,
         params: Mapping[str, Json] | None = None,
         encoder_hash: str | None = None,
+        connection: Connection | None = None,
     ) -> list[SnapshotInfo]:
-        """The newest snapshots of this ledger, newest first; only those of the algorithm, params and encoder given."""
+        """The newest snapshots of this ledger, newest first; only those of the algorithm, params and encoder given.
+
+        connection: of a transaction to read in; None: one of its own.
+        """
         query = select(snapshots).where(snapshots.c.policy == self.label)
         if algorithm is not None:
             query = query.where(snapshots.c.algorithm == algorithm)
@@ -248,8 +255,8 @@ class Ledger:
             query = query.where(snapshots.c.params_sha256 == body_hash(dict(params)))
         if encoder_hash is not None:
             query = query.where(snapshots.c.encoder_hash == encoder_hash)
-        with self.database.read() as connection:
-            rows = connection.execute(
+        with self._reading(connection) as reading:
+            rows = reading.execute(
                 query.order_by(snapshots.c.last_seq.desc(), snapshots.c.made_at.desc()).limit(limit)
             ).mappings()
             return [snapshot_value(row) for row in rows]

@@ -66,7 +66,7 @@ class MemoryJobs:
         return {"answer": len(self.enqueued), "learn": len(self.notified)}
 
     def refused(self) -> int:
-        """None: nobody else reaches this queue."""
+        """0: nobody else reaches this queue."""
         self._check()
         return 0
 

@@ -124,7 +124,7 @@ def _engine(
         raise InvalidInput(
             "a cluster has workers of its own", field="workers", remedy="leave out --workers or --cluster"
         )
-    if log.parts() is None:
+    if not log.several:
         raise InvalidInput(
             "one file, and the store, are judged by one process; several judge a folder of Parquet files",
             field=field,

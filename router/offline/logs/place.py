@@ -1,13 +1,15 @@
-"""Place of a log file: a local path, or the URL of a Parquet file that fsspec reads (s3://, gs://, file://)."""
+"""Place of a log: local paths, or the URL of Parquet files that fsspec reads (s3://, gs://, file://)."""
 
-from collections.abc import Sequence
+import glob
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.redaction import without_secrets
 
-__all__ = ["Place", "check_shared", "file_system", "files_of", "is_remote", "place_of", "shown"]
+__all__ = ["Place", "check_shared", "file_system", "files_of", "is_remote", "is_several", "place_of", "shown"]
 
 #: a Path; or a str, which is a URL
 Place = Path | str
@@ -57,22 +59,34 @@ def check_shared(places: Sequence[Place]) -> None:
         )
 
 
-def files_of(place: str) -> list[Place] | None:
-    """The Parquet files below the folder of a URL, or of a pattern with *; None for the URL of one file.
-
-    Raises InvalidInput where it cannot be read.
-    """
+def is_several(place: Place) -> bool:
+    """Whether it is a folder, or a pattern with *. Raises InvalidInput where that cannot be found out."""
+    if "*" in str(place):
+        return True
+    if isinstance(place, Path):
+        return place.is_dir()
     system, path = file_system(place)
+    with _listing(place):
+        return bool(system.isdir(path))
+
+
+def files_of(place: Place) -> list[Place]:
+    """The Parquet files below a folder, or the files of a pattern, by name. Raises InvalidInput as `is_several`."""
+    if isinstance(place, Path):
+        folder = place.is_dir()
+        return sorted(place.rglob(f"*{_SUFFIX}") if folder else map(Path, glob.glob(str(place), recursive=True)))
+    system, path = file_system(place)
+    with _listing(place):
+        found = system.glob(path) if "*" in place else [name for name in system.find(path) if name.endswith(_SUFFIX)]
+    return [system.unstrip_protocol(name) for name in sorted(found)]
+
+
+@contextmanager
+def _listing(place: str) -> Iterator[None]:
     try:
-        if "*" in place:
-            found = system.glob(path)
-        elif system.isdir(path):
-            found = [name for name in system.find(path) if name.endswith(_SUFFIX)]
-        else:
-            return None
+        yield
     except Exception as error:  # each file system raises errors of its own
         said = without_secrets(f"{type(error).__name__}: {error}")
         raise InvalidInput(
             f"cannot be listed: {said}", field=shown(place), remedy="check the URL and this user's rights"
         ) from error
-    return [system.unstrip_protocol(name) for name in sorted(found)]

@@ -1,6 +1,5 @@
 """Opening a log for replay: a file, or a ledger of the configured store; read when it is replayed."""
 
-import glob
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, r
 from ragbandit.router.offline.logs.ledger_arrays import LedgerReader, open_ledger
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import opened
-from ragbandit.router.offline.logs.place import Place, files_of, is_remote, place_of, shown
+from ragbandit.router.offline.logs.place import Place, files_of, is_remote, is_several, place_of, shown
 from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.offline.replay.candidates import CandidateSpec, baselines
 from ragbandit.router.offline.replay.plan import Plan
@@ -43,7 +42,7 @@ def open_log(
     mixed_arms: bool = False,
     skip_bad: bool = False,
 ) -> "OpenLog":
-    """A log for `replay`. Only the configuration is read, and a folder is listed.
+    """A log for `replay`. Nothing but the configuration is read here.
 
     path: a file (JSONL, Parquet, dsjson, npz); a folder of Parquet files, or a pattern with * for several; for Parquet
     also a URL of fsspec; None: the ledger `label` of the configured store.
@@ -84,11 +83,16 @@ class OpenLog:
     mixed_arms: bool = False
     skip_bad: bool = False
 
+    @property
+    def several(self) -> bool:
+        """Whether it is a folder of files, or a pattern. Lists nothing."""
+        return self.path is not None and is_several(self.path)
+
     def parts(self) -> Sequence[Place] | None:
         """The files of a folder or a pattern, by name; None for one file and for the store. Raises InvalidInput."""
-        found = None if self.path is None else _files(self.path)
-        if self.path is None or found is None:
+        if self.path is None or not self.several:
             return None
+        found = files_of(self.path)
         if not found:
             raise InvalidInput(
                 "has no Parquet files", field=shown(self.path), remedy="name a folder with *.parquet in it"
@@ -201,18 +205,9 @@ class OpenLog:
         )
 
 
-def _files(path: Place) -> Sequence[Place] | None:
-    """The files of a folder or a pattern, by name; None for one file."""
-    if isinstance(path, str):
-        return files_of(path)
-    if path.is_dir():
-        return sorted(path.rglob("*.parquet"))
-    return sorted(map(Path, glob.glob(str(path), recursive=True))) if "*" in str(path) else None
-
-
 def _format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as in read_rows
     """The format of a file; several files are Parquet."""
-    if _files(path) is None:
+    if not is_several(path):
         named = format_of(path, format=format)
         if is_remote(path) and named != "parquet":
             raise InvalidInput(

@@ -41,6 +41,7 @@ __all__ = [
     "Generated",
     "JoinedDecision",
     "Json",
+    "JudgedBy",
     "Matrix",
     "Outcome",
     "OutcomeStatus",
@@ -81,11 +82,14 @@ if TYPE_CHECKING:
 else:  # names for annotations: importing numpy would take longer than all the rest of `ragbandit --help`
     Features = FeatureRows = Vector = Matrix = object
 
-FeedbackKind = Literal["label", "rating", "reward"]
+FeedbackKind = Literal["label", "rating", "reward", "event"]
 Aggregate = Literal["first", "last", "mean", "sum", "min", "max"]
 RewardSource = Literal["explicit", "default"]
 RunBy = Literal["worker", "caller"]
-FeedbackSource = Literal["human", "judge", "code"]
+FeedbackSource = Literal["human", "judge", "code", "event"]
+#: the feedback that a reward was made of, the most trusted first: gold answers, raw rewards and checks by code; a
+#: person's rating; a model's; what a user did with the answer
+JudgedBy = Literal["label", "human", "judge", "event"]
 OutcomeStatus = Literal["answered", "exhausted", "failed"]
 #: where a decision is, for one ledger: exactly one of these (promise 7)
 DecisionState = Literal["learned", "defaulted", "waiting", "closed", "quarantined"]
@@ -270,15 +274,22 @@ class Feedback:
 
     label: `value` is the tuple of gold answers. rating: a float in [0, 1], whatever scale it came in.
     reward: a float used as it is, in the bounds of the reward setting.
+    event: what a user did with the answer, a float in [0, 1] by the configuration; None: counted, and not learned.
     """
 
     id: FeedbackId
     decision_id: DecisionId
     kind: FeedbackKind
-    value: float | tuple[str, ...]
+    value: float | tuple[str, ...] | None
     #: who judged
     source: FeedbackSource
     received_at: float
+    #: which one of them: a user's id, a model's name; None: not told
+    rater: str | None = None
+    #: the name of the event
+    event: str | None = None
+    #: what else the rater said: a judge's model, rubric, reasons, cost; JSON values
+    facts: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -332,6 +343,12 @@ class Reward:
     #: name of the quality measure, "rating", "mixed", or "reward" where the caller gave the reward itself
     preset: str
     source: RewardSource
+    #: the most trusted feedback in it; None: a default reward, or a row of before 0.3
+    judged_by: JudgedBy | None = None
+    #: the quality before calibration, where it was calibrated
+    raw_quality: float | None = None
+    #: how many rows this one counts as when a policy learns it (>= 0)
+    sample_weight: float = 1.0
 
     @property
     def clipped(self) -> bool:

@@ -1,8 +1,9 @@
 """Erasure: texts about decisions become blank, in the database and in the archive; what was learned stays.
 
-Blank are the question, its context, the answer, the trace, messages of errors, labels, and texts among the policy's
-facts; features too where that is asked. Probabilities, the arm, rewards, costs, ratings and the order of the ledger
-stay. A decision that still waits is closed: nothing can be learned of it any more, and no worker answers it.
+Blank are the question, its context, the answer, the trace, messages of errors, labels, who rated, a judge's reasons,
+and texts among the policy's facts; features too where that is asked. Probabilities, the arm, rewards, costs, ratings
+and the order of the ledger stay. A decision that still waits is closed: nothing can be learned of it any more, and no
+worker answers it.
 
 An erasure is a row of `erasures`, written before anything is erased, with how far it has come. The same request again
 goes on with one that was interrupted; an erased decision says so in its facts (`types.ERASED`), so that `verify` tells
@@ -246,6 +247,14 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     connection.execute(update(outcomes).where(outcomes.c.decision_id.in_(ids)).values(texts))
     labels = feedback.c.decision_id.in_(ids), feedback.c.kind == "label"
     connection.execute(update(feedback).where(*labels).values(value="[]"))
+    ours = feedback.c.decision_id.in_(ids)
+    connection.execute(update(feedback).where(ours, feedback.c.rater.is_not(None)).values(rater=ERASED))
+    told = connection.execute(select(feedback.c.id, feedback.c.facts).where(ours, feedback.c.facts.is_not(None))).all()
+    if told:
+        numbers = [{"key": row.id, "new_facts": _numbers_of(row.facts)} for row in told]
+        connection.execute(
+            update(feedback).where(feedback.c.id == bindparam("key")).values(facts=bindparam("new_facts")), numbers
+        )
     named = closures.c.decision_id.in_(ids), closures.c.state == "quarantined"
     connection.execute(update(closures).where(*named).values(reason=ERASED))
 
@@ -262,6 +271,14 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(known)}
     blank["fault"] = None if row["fault"] is None else ERASED
     return blank | ({"features": None} if features else {})
+
+
+def _numbers_of(facts: str) -> str:
+    """The JSON of a feedback's facts without its texts: a judge's scores stay, its reasons go."""
+    try:
+        return canonical(_without_texts(json.loads(facts)))
+    except ValueError:
+        return "{}"
 
 
 def _without_texts(value: Any) -> Any:
@@ -298,8 +315,12 @@ def _blank_archived(table: str, row: Mapping[str, Any], *, features: bool) -> di
     if table == "outcomes":
         error = None if row["error"] is None else ERASED
         return {"answer": None, "trace": "[]", "packed_trace": None, "error": error}
-    if table == "feedback" and row["kind"] == "label":
-        return {"value": "[]"}
+    if table == "feedback":
+        blank = {
+            "rater": None if row["rater"] is None else ERASED,
+            "facts": None if row["facts"] is None else _numbers_of(row["facts"]),
+        }
+        return {**blank, "value": "[]"} if row["kind"] == "label" else blank
     if table == "closures" and row["state"] == "quarantined":
         return {"reason": ERASED}
     return {}

@@ -16,6 +16,7 @@ from ragbandit.router.types import (
     DecisionState,
     FeedbackKind,
     FeedbackSource,
+    JudgedBy,
     OutcomeStatus,
     Receipt,
     RewardSource,
@@ -145,8 +146,11 @@ class KeptFeedback(TypedDict):
     id: str
     decision_id: str
     kind: FeedbackKind
-    value: float | tuple[str, ...]
+    value: float | tuple[str, ...] | None
     source: FeedbackSource
+    rater: str | None
+    event: str | None
+    facts: dict[str, Any]
     received_at: float
     late: bool
 
@@ -163,6 +167,9 @@ class KeptReward(TypedDict):
     terms: dict[str, float]
     preset: str
     source: RewardSource
+    judged_by: JudgedBy | None
+    raw_quality: float | None
+    sample_weight: float
     clipped: bool
 
 

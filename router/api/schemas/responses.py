@@ -221,6 +221,9 @@ def _kept_feedback(item: Feedback, *, late: bool) -> KeptFeedback:
         "kind": item.kind,
         "value": item.value,
         "source": item.source,
+        "rater": item.rater,
+        "event": item.event,
+        "facts": dict(item.facts),
         "received_at": item.received_at,
         "late": late,
     }
@@ -237,6 +240,9 @@ def _kept_reward(reward: Reward) -> KeptReward:
         "terms": dict(reward.terms),
         "preset": reward.preset,
         "source": reward.source,
+        "judged_by": reward.judged_by,
+        "raw_quality": reward.raw_quality,
+        "sample_weight": reward.sample_weight,
         "clipped": reward.clipped,
     }
 

@@ -164,6 +164,8 @@ def _schema(own: Sequence[str]) -> Any:
     pa = arrow()
     text, number, names = pa.string(), pa.float64(), pa.list_(pa.string())
     reward = dict.fromkeys(("value", "quality", "cost", "weight", "minimum", "maximum"), number)
+    words = dict.fromkeys(("terms", "preset", "source"), text)
+    later = {"judged_by": text, "raw_quality": number, "sample_weight": number}
     types = {
         "seq": pa.int64(),
         "made_at": number,
@@ -174,7 +176,7 @@ def _schema(own: Sequence[str]) -> Any:
         "propensity": number,
         "floor": number,
         "explored": pa.bool_(),
-        "reward": pa.struct([*reward.items(), ("terms", text), ("preset", text), ("source", text)]),
+        "reward": pa.struct([*reward.items(), *words.items(), *later.items()]),
         "feedback_ids": names,
         "feedback_at": number,
         "learned_at": number,

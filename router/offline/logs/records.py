@@ -48,7 +48,9 @@ OURS = (
     "features",
 )
 _CAPS = tuple(cap.name for cap in fields(Budget))
-_PARTS = tuple(part.name for part in fields(Reward))
+#: parts of a reward with what they are where nobody told them: then they are left out, as in files of before
+_UNTOLD: Mapping[str, object] = {"judged_by": None, "raw_quality": None, "sample_weight": 1.0}
+_PARTS = tuple(part.name for part in fields(Reward) if part.name not in _UNTOLD)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +137,7 @@ def record_of(row: Logged) -> Record:
         "fault": decision.fault,
         "facts": dict(decision.facts),
         "run_by": decision.run_by,
-        "reward": {part: getattr(row.reward, part) for part in _PARTS} | {"terms": dict(row.reward.terms)},
+        "reward": _reward_parts(row.reward),
         "feedback_ids": list(row.feedback_ids),
         "feedback_at": row.feedback_at,
         "learned_at": row.learned_at,
@@ -143,3 +145,8 @@ def record_of(row: Logged) -> Record:
         "features": decision.features,
         **row.extra,
     }
+
+
+def _reward_parts(reward: Reward) -> dict[str, Any]:
+    told = [part for part, untold in _UNTOLD.items() if getattr(reward, part) != untold]
+    return {part: getattr(reward, part) for part in (*_PARTS, *told)} | {"terms": dict(reward.terms)}

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ragbandit.router.types import (
     DecisionId,
     Features,
     FeedbackId,
+    JudgedBy,
     PolicyLabel,
     Query,
     Reward,
@@ -225,7 +226,19 @@ def _reward(found: Mapping[str, Any], *, defaults: Defaults) -> Reward:
         source=cast(
             "RewardSource", _one_of(parts.get("source", "explicit"), "reward.source", known=("explicit", "default"))
         ),
+        judged_by=None
+        if "judged_by" not in parts
+        else cast("JudgedBy", _one_of(parts["judged_by"], "reward.judged_by", known=get_args(JudgedBy))),
+        raw_quality=part("raw_quality", 0.0) if "raw_quality" in parts else None,
+        sample_weight=_sample_weight(part("sample_weight", 1.0)),
     )
+
+
+def _sample_weight(weight: float) -> float:
+    if weight < 0.0:
+        message = f"{weight!r} is below 0"
+        raise InvalidInput(message, field="reward.sample_weight", remedy="give the rows that it counts as, 0 or more")
+    return weight
 
 
 def _check_value(value: float, *, made: float, minimum: float, maximum: float) -> None:

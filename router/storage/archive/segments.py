@@ -42,7 +42,7 @@ ARCHIVED: Final[tuple[Table, ...]] = (decisions, outcomes, feedback, updates, cl
 ERASABLE: Final[Mapping[str, frozenset[str]]] = {
     "decisions": frozenset({"text", "context", "features", "scores", "facts", "fault"}),
     "outcomes": frozenset({"answer", "trace", "packed_trace", "error", "made_by"}),
-    "feedback": frozenset({"value"}),
+    "feedback": frozenset({"value", "rater", "facts"}),
     "closures": frozenset({"reason"}),
 }
 #: of the manifest; another number is refused

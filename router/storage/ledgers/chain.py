@@ -28,6 +28,9 @@ START: Final = (0, "")
 PAGE = 5000
 
 _TEXTS = ("policy", "seq", "decision_id", "arm", "terms", "preset", "source", "feedback_ids")
+#: columns since revision 0010: a row that has none of them is linked as ever
+_LATER_TEXTS = ("judged_by",)
+_LATER_NUMBERS = ("raw_quality", "sample_weight")
 _NUMBERS = ("propensity", "value", "quality", "cost", "weight", "minimum", "maximum", "feedback_at", "made_at")
 
 
@@ -35,7 +38,10 @@ def link(previous: str, row: Mapping[str, Any] | RowMapping) -> str:
     """The next link, from the one before and a row of `updates`, before it is written or as it is read."""
     # A database gives floats back where whole numbers were written, and SQLite gives 0.0 for -0.0.
     numbers = [None if row[name] is None else float(row[name]) + 0.0 for name in _NUMBERS]
-    body = canonical([previous, [row[name] for name in _TEXTS], numbers])
+    parts = [previous, [row[name] for name in _TEXTS], numbers]
+    later = [row[name] for name in _LATER_TEXTS]
+    later += [None if row[name] is None else float(row[name]) + 0.0 for name in _LATER_NUMBERS]
+    body = canonical([*parts, later] if any(value is not None for value in later) else parts)
     return hashlib.sha256(body.encode()).hexdigest()
 
 

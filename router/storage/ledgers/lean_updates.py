@@ -30,6 +30,9 @@ _COLUMNS = (
     "terms",
     "preset",
     "source",
+    "judged_by",
+    "raw_quality",
+    "sample_weight",
     "made_at",
 )
 _NO_QUESTION = Query(text="")
@@ -72,7 +75,7 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int) -> Sequenc
 def _update(row: Any, *, label: PolicyLabel, terms: Callable[[str], dict[str, float]]) -> Update:
     """The update of _COLUMNS and the decision's features, in that order; terms: what reads the JSON of `terms`."""
     seq, decision_id, arm, propensity, value, quality, cost, weight, minimum, maximum = row[:10]
-    prices, preset, source, made_at, features = row[10:]
+    prices, preset, source, judged_by, raw_quality, sample_weight, made_at, features = row[10:]
     return Update(
         policy=label,
         seq=seq,
@@ -93,6 +96,9 @@ def _update(row: Any, *, label: PolicyLabel, terms: Callable[[str], dict[str, fl
             terms=terms(prices),
             preset=preset,
             source=source,
+            judged_by=judged_by,
+            raw_quality=raw_quality,
+            sample_weight=1.0 if sample_weight is None else sample_weight,
         ),
         feedback_ids=(),
         features=features_value(features),

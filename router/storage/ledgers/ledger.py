@@ -7,7 +7,7 @@ has been there, the append is refused and nothing of it is kept.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, and_, delete, exists, func, insert, select, tuple_, update
 
@@ -47,6 +47,7 @@ from ragbandit.router.types import (
     ClosedDecision,
     Decision,
     DecisionId,
+    FeedbackKind,
     JoinedDecision,
     Json,
     PolicyLabel,
@@ -315,6 +316,14 @@ class Ledger:
         }
 
 
+_VALUES: Final[Mapping[FeedbackKind, Any]] = {
+    "label": tuple,
+    "rating": int | float,
+    "reward": int | float,
+    "event": int | float | None,
+}
+
+
 def _read_together(
     row: RowMapping, outcome: RowMapping | None, notes: Sequence[RowMapping]
 ) -> JoinedDecision | ClosedDecision:
@@ -328,7 +337,7 @@ def _read_together(
         field = "feedback.value"
         feedback = tuple(feedback_value(note) for note in notes)
         for item in feedback:
-            if not isinstance(item.value, tuple if item.kind == "label" else int | float):
+            if not isinstance(item.value, _VALUES[item.kind]):
                 raise ValueError(f"{item.value!r} is no {item.kind}")
     except (ValueError, TypeError, KeyError) as error:
         return ClosedDecision(

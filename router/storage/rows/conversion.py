@@ -276,12 +276,16 @@ def feedback_row(feedback: Feedback) -> dict[str, Any]:
         "value": value,
         "source": feedback.source,
     }
+    facts = canonical(dict(feedback.facts)) if feedback.facts else None
+    more = {"rater": feedback.rater, "event": feedback.event, "facts": facts}
+    told = {name: said for name, said in more.items() if said is not None}
     return body | {
         "id": feedback.id,
-        "body_hash": short_body_hash(body),
+        "body_hash": short_body_hash(body | told),  # the same as ever where nothing more is told
         "value": canonical(value),
         "late": False,
         "received_at": feedback.received_at,
+        **more,
     }
 
 
@@ -295,6 +299,9 @@ def feedback_value(row: Row) -> Feedback:
         value=tuple(value) if isinstance(value, list) else value,
         source=row["source"],
         received_at=row["received_at"],
+        rater=row["rater"],
+        event=row["event"],
+        facts={} if row["facts"] is None else json.loads(row["facts"]),
     )
 
 
@@ -308,6 +315,7 @@ def update_row(update: Update, *, feedback_at: float | None) -> dict[str, Any]:
         "propensity": update.propensity,
         **asdict(update.reward),
         "terms": canonical(dict(update.reward.terms)),
+        "sample_weight": None if update.reward.sample_weight == 1.0 else update.reward.sample_weight,
         "feedback_ids": canonical(list(update.feedback_ids)),
         "feedback_at": feedback_at,
         "made_at": update.made_at,
@@ -326,6 +334,9 @@ def reward_value(row: Row) -> Reward:
         terms=json.loads(row["terms"]),
         preset=row["preset"],
         source=row["source"],
+        judged_by=row["judged_by"],
+        raw_quality=row["raw_quality"],
+        sample_weight=1.0 if row["sample_weight"] is None else row["sample_weight"],
     )
 
 

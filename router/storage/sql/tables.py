@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0009"
+SCHEMA_REVISION = "0010"
 #: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
-OLDEST_REVISION = "0009"
+OLDEST_REVISION = "0010"
 
 metadata = MetaData()
 
@@ -132,10 +132,13 @@ feedback = Table(
     Column("decision_id", ID, ForeignKey("decisions.id"), nullable=False),
     Column("body_hash", String(64), nullable=False),
     Column("kind", String(16), nullable=False),
-    Column("value", Text, nullable=False, comment="JSON number, or list of gold answers"),
+    Column("value", Text, nullable=False, comment="JSON number, list of gold answers, or null"),
     Column("source", String(16), nullable=False),
     Column("late", Boolean, nullable=False, comment="its decision was closed before, in the ledger that decided"),
     Column("received_at", Double, nullable=False),
+    Column("rater", String(64), comment="which one of the source"),
+    Column("event", String(64), comment="name of the event"),
+    Column("facts", Text, comment="JSON object, what else the rater said"),
     Index("feedback_decision", "decision_id"),
 )
 
@@ -188,6 +191,9 @@ updates = Table(
     Column("feedback_ids", Text, nullable=False, comment="JSON list"),
     Column("feedback_at", Double, comment="when the last feedback that made it came in"),
     Column("made_at", Double, nullable=False),
+    Column("judged_by", String(16), comment="label, human, judge or event"),
+    Column("raw_quality", Double, comment="before calibration; NULL: it was not calibrated"),
+    Column("sample_weight", Double, comment="rows that it counts as; NULL: one"),
     UniqueConstraint("policy", "decision_id", name="updates_decision_once"),
 )
 

@@ -1,5 +1,6 @@
 """The sha256 chain over a ledger's updates, on SQLite and PostgreSQL."""
 
+import pytest
 from sqlalchemy import delete, update
 
 from ragbandit.router.storage.ledgers.chain import Chain
@@ -28,12 +29,13 @@ def test_the_append_moves_the_end(make_world, database_url):
     assert last == chain.at(5, start=(2, chain.at(2)))
 
 
-def test_a_changed_row_shows(make_world, database_url):
+@pytest.mark.parametrize("changed", [{"cost": 1.0 + 2**-50}, {"sample_weight": 0.5}], ids=["cost", "sample weight"])
+def test_a_changed_row_shows(make_world, database_url, changed):
     """One number of one old update changed: every link from there on is another one."""
     world, chain = learned(make_world, database_url)
     before = [chain.at(seq) for seq in range(6)]
     with world.router.database.write() as connection:
-        connection.execute(update(updates).where(updates.c.seq == 3).values(cost=1.0 + 2**-50))
+        connection.execute(update(updates).where(updates.c.seq == 3).values(changed))
     after = [chain.at(seq) for seq in range(6)]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, True, True, False, False, False]
 

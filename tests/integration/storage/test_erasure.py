@@ -14,7 +14,7 @@ from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import closures, decisions, erasures, feedback, outcomes
-from ragbandit.router.types import ERASED, CallFailed, Query, Retrieved
+from ragbandit.router.types import ERASED, CallFailed, Feedback, Query, Retrieved
 
 SECRET = "Zygmunt-Przybylski"
 TABLES = (decisions, outcomes, feedback, closures)
@@ -38,6 +38,9 @@ def told(world, *, tenant: str = "default", learned: bool = True, ours: bool = F
         world.store.add_outcome(replace(made, trace=trace, run_by=decision.run_by))
         world.feedback(decision, label=[SECRET])
         world.learn()
+        said = {"kind": "rating", "value": 0.5, "source": "judge", "rater": SECRET, "received_at": world.now}
+        facts = {"reason": SECRET, "scores": {"right": 0.5}}
+        world.store.add_feedback([Feedback(id=f"j{decision.id}", decision_id=decision.id, facts=facts, **said)])
     return decision
 
 
@@ -63,7 +66,10 @@ def test_texts_are_gone_and_the_ledger_stays(world):
     record = world.router.decision(gone.id)
     assert (record.decision.query.text, record.decision.query.context) == ("", {})
     assert (record.outcome.answer, record.outcome.trace) == (None, ())
-    assert [note.value for note in record.feedback] == [()]
+    assert sorted(map(str, [note.value for note in record.feedback])) == ["()", "0.5"]
+    assert [(note.rater, note.facts) for note in record.feedback if note.facts] == [
+        (ERASED, {"scores": {"right": 0.5}})
+    ]
     assert (record.decision.pmf, record.decision.arm, record.reward) == (gone.pmf, gone.arm, record.reward)
     assert record.decision.features is not None
     assert [dict(row) for row in world.updates()] == before

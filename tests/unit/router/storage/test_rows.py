@@ -141,10 +141,13 @@ feedbacks = st.builds(
     Feedback,
     id=ids,
     decision_id=ids,
-    kind=st.sampled_from(["label", "rating", "reward"]),
-    value=reals | st.lists(texts, min_size=1, max_size=3).map(tuple),
-    source=st.sampled_from(["human", "judge", "code"]),
+    kind=st.sampled_from(["label", "rating", "reward", "event"]),
+    value=reals | st.lists(texts, min_size=1, max_size=3).map(tuple) | st.none(),
+    source=st.sampled_from(["human", "judge", "code", "event"]),
     received_at=reals,
+    rater=st.none() | texts,
+    event=st.none() | texts,
+    facts=st.dictionaries(texts, json_values, max_size=3).map(lambda facts: dict(sorted(facts.items()))),
 )
 rewards = st.builds(
     Reward,
@@ -157,6 +160,9 @@ rewards = st.builds(
     terms=st.dictionaries(texts, spans, max_size=3).map(lambda prices: dict(sorted(prices.items()))),
     preset=texts,
     source=st.sampled_from(["explicit", "default"]),
+    judged_by=st.sampled_from([None, "label", "human", "judge", "event"]),
+    raw_quality=st.none() | reals,
+    sample_weight=st.just(1.0) | reals,
 )
 QUERY = Query(id="d-1", text="who?", context={"a": 1, "b": "x"}, arms=("a", "b"), budget=Budget(rounds=2))
 
@@ -448,12 +454,20 @@ def test_what_was_decided_is_not_in_the_body():
 @steady
 @given(feedback=feedbacks, other=feedbacks)
 def test_feedback_bodies(feedback, other):
-    """Feedback under one id is a duplicate if decision, kind, value and source agree, whenever it came."""
+    """Feedback under one id is a duplicate if all that was said agrees, whenever it came."""
     later = replace(feedback, received_at=1.0, id="another")
     assert feedback_row(later)["body_hash"] == feedback_row(feedback)["body_hash"]
     same = all(bits(getattr(feedback, key)) == bits(getattr(other, key)) for key in ("decision_id", "kind", "value"))
-    same = same and feedback.source == other.source
+    same = same and all(getattr(feedback, key) == getattr(other, key) for key in ("source", "rater", "event"))
+    same = same and canonical(feedback.facts) == canonical(other.facts)
     assert (feedback_row(feedback)["body_hash"] == feedback_row(other)["body_hash"]) == same
+
+
+def test_feedback_of_before_has_the_hash_of_before():
+    """Feedback without rater, event and facts has the hash that releases before gave it."""
+    told = {"decision_id": "d-1", "kind": "rating", "value": 1.0, "source": "human"}
+    row = feedback_row(Feedback(id="f-1", received_at=1.0, **told))
+    assert row["body_hash"] == short_hash(body_hash(told))
 
 
 @steady

@@ -1,0 +1,49 @@
+"""Feedback of several raters: who judged, and how much a reward counts.
+
+Rows that are there keep NULL in the new columns, which says what they said before. The step is quick at any size.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0010"
+down_revision = "0009"
+branch_labels = None
+depends_on = None
+
+
+def _columns() -> dict[str, list[sa.Column[Any]]]:
+    return {
+        "feedback": [
+            sa.Column("rater", sa.String(length=64), nullable=True, comment="which one of the source"),
+            sa.Column("event", sa.String(length=64), nullable=True, comment="name of the event"),
+            sa.Column("facts", sa.Text(), nullable=True, comment="JSON object, what else the rater said"),
+        ],
+        "updates": [
+            sa.Column("judged_by", sa.String(length=16), nullable=True, comment="label, human, judge or event"),
+            sa.Column(
+                "raw_quality", sa.Double(), nullable=True, comment="before calibration; NULL: it was not calibrated"
+            ),
+            sa.Column("sample_weight", sa.Double(), nullable=True, comment="rows that it counts as; NULL: one"),
+        ],
+    }
+
+
+def upgrade() -> None:
+    for table, columns in _columns().items():
+        for column in columns:
+            op.add_column(table, column)
+    if op.get_bind().dialect.name == "postgresql":  # SQLite keeps no comments
+        op.alter_column("feedback", "value", comment="JSON number, list of gold answers, or null")
+
+
+def downgrade() -> None:
+    for table, columns in _columns().items():
+        said = sa.or_(*(sa.column(column.name).is_not(None) for column in columns))
+        if op.get_bind().execute(sa.select(sa.literal(1)).select_from(sa.table(table)).where(said).limit(1)).first():
+            raise RuntimeError("rows were written since that revision 0009 cannot read; put a backup of before back")
+        with op.batch_alter_table(table) as batch:
+            for column in columns:
+                batch.drop_column(column.name)

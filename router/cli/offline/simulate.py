@@ -39,7 +39,11 @@ def _add_simulate(app: typer.Typer) -> None:
         line: Annotated[
             str | None, typer.Option(help="A,B: arms of the mixture line; default single_step,multi_step")
         ] = None,
+        incumbent: Annotated[
+            str | None, typer.Option(help="ARM that the rewards while learning are compared with; default best fixed")
+        ] = None,
         plot: Annotated[Path | None, typer.Option(help="draw the quality-cost frontier as PNG")] = None,
+        plot_learning: Annotated[Path | None, typer.Option(help="draw the rewards while learning as PNG")] = None,
         by_dataset: Annotated[bool, typer.Option("--by-dataset", help="also EM and steps per dataset")] = False,
         jobs: Annotated[int | None, typer.Option(min=1, help="processes; default one per core")] = None,
         config: ConfigOption = None,
@@ -52,7 +56,7 @@ def _add_simulate(app: typer.Typer) -> None:
         from ragbandit.router.offline.simulation import simulate
         from ragbandit.router.offline.simulation.frontier_plot import check_plot
         from ragbandit.router.offline.simulation.process_pool import cores
-        from ragbandit.router.offline.simulation.report import draw_plot, print_training
+        from ragbandit.router.offline.simulation.report import draw_learning_plot, draw_plot, print_training
         from ragbandit.router.offline.simulation.table import read_table
         from ragbandit.router.policies.checks import check_fallback
         from ragbandit.router.serving.setup.bootstrap import make_encoder
@@ -60,8 +64,9 @@ def _add_simulate(app: typer.Typer) -> None:
         with failing_well():
             settings = configuration.load(config).settings
             check_fallback(settings)
-            if plot is not None:
-                check_plot(plot)
+            for figure in (plot, plot_learning):
+                if figure is not None:
+                    check_plot(figure)
             if test is not None and folds is not None:
                 raise InvalidInput("--test and --folds exclude each other", field="folds", remedy="give one of them")
             policies = parse_policies(policy, params=param or [], settings=settings)
@@ -77,6 +82,7 @@ def _add_simulate(app: typer.Typer) -> None:
                     settings=settings,
                     encoder=lambda: make_encoder(settings.encoder),
                     line=None if line is None else parse_line(line),
+                    incumbent=incumbent,
                     jobs=jobs or cores(),
                     progress=progress,
                 )
@@ -86,3 +92,5 @@ def _add_simulate(app: typer.Typer) -> None:
                 print_training(rows, console=console, by_dataset=by_dataset)
             if plot is not None:  # last: a figure that cannot be written must not cost the table
                 draw_plot(rows, path=plot)
+            if plot_learning is not None:
+                draw_learning_plot(rows, path=plot_learning)

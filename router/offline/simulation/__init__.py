@@ -48,6 +48,7 @@ def simulate(
     settings: Settings | None = None,
     encoder: Callable[[], Encoder] | None = None,
     line: tuple[str, str] | None = None,
+    incumbent: str | None = None,
     jobs: int = 1,
     progress: Progress = lambda _what, _done, _total: None,
 ) -> list[Simulated]:
@@ -56,8 +57,8 @@ def simulate(
     policies: name or class path -> params. test: rows to predict after learning all of the table; without it the table
     is cut in folds. weights: of cost while learning; None is the settings'. total: questions in the denominator of EM;
     those not in the table count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the
-    cache. encoder: makes the encoder, if some policy needs features. line: the two arms of the mixture line. jobs:
-    processes.
+    cache. encoder: makes the encoder, if some policy needs features. line: the two arms of the mixture line. incumbent:
+    the arm that the rewards while learning are compared with; None: the best fixed one. jobs: processes.
     Raises InvalidInput or ConfigError for what cannot be simulated, before anything is learned.
     """
     settings = settings or Settings()
@@ -66,7 +67,7 @@ def simulate(
     _check(weights=weights, seeds=seeds, settings=settings)
     policies = {name: with_new_ledger(name, params=params) for name, params in policies.items()}
     world = SimulationData(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
-    measure = _measure(world.judged, total=total, line=line)
+    measure = _measure(world, total=total, line=line, incumbent=incumbent)
     made = _made(policies, table=table)
     if any("features" in policy.needs for policy in made.values()):
         world = _with_features(world, encoder=encoder, progress=progress)
@@ -79,7 +80,7 @@ def simulate(
     ]
     here = frozenset(name for name, policy in made.items() if "text" in policy.needs)
     found = played(runs, world=world, jobs=jobs, here=here, progress=progress)
-    plain = measure.baselines(weights=weights, reward=settings.reward)
+    plain = measure.baselines(weights=weights)
     learned = measure.rows(by_seed(runs, found, table=world.judged))
     return learned + [row for row in plain if row.policy not in policies]
 
@@ -123,7 +124,10 @@ def _folds(folds: int, *, table: LabelledTable, test: LabelledTable | None) -> i
     return folds
 
 
-def _measure(judged: LabelledTable, *, total: int | None, line: tuple[str, str] | None) -> Measure:
+def _measure(
+    world: SimulationData, *, total: int | None, line: tuple[str, str] | None, incumbent: str | None
+) -> Measure:
+    judged, arms = world.judged, world.table.arms
     rows = len(judged.rows)
     total = rows if total is None else total
     if total < rows:
@@ -132,7 +136,16 @@ def _measure(judged: LabelledTable, *, total: int | None, line: tuple[str, str] 
             field="total",
             remedy="count the questions that the table leaves out too, or drop it",
         )
-    return Measure(table=judged, total=total, line=line_of(judged, total=total, arms=line))
+    if incumbent is not None and incumbent not in arms:
+        raise InvalidInput(f"unknown arm {incumbent!r}", field="incumbent", remedy=f"use one of {', '.join(arms)}")
+    return Measure(
+        table=judged,
+        total=total,
+        line=line_of(judged, total=total, arms=line),
+        learned=world.table,
+        reward=world.settings.reward,
+        incumbent=incumbent,
+    )
 
 
 def _made(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -> dict[str, Policy]:

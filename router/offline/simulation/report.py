@@ -1,6 +1,6 @@
 """Simulation results as tables for the terminal and curves for the figure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -8,16 +8,23 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as Printed
 
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, FirstPass, Stretch
 from ragbandit.router.offline.simulation.frontier import STEPS_READ, Line, Point
 from ragbandit.router.offline.simulation.frontier_plot import Curve, plot_frontier
+from ragbandit.router.offline.simulation.learning_plot import plot_learning
 from ragbandit.router.offline.simulation.results import Simulated
 
-__all__ = ["draw_plot", "print_training"]
+__all__ = ["draw_learning_plot", "draw_plot", "print_training"]
+
+#: places at which the curves are printed
+_STRETCHES = 5
 
 
 def print_training(rows: Sequence[Simulated], *, console: Console, by_dataset: bool) -> None:
     """All tables, wide enough to be whole in a file or a pipe."""
-    tables = [main_table(rows), frontier_table(rows), dataset_table(rows) if by_dataset else None]
+    learning = [first_pass_table(rows), ahead_table(rows), regret_table(rows)]
+    tables = [main_table(rows), frontier_table(rows), *learning, dataset_table(rows) if by_dataset else None]
     for table in tables:
         if table is not None:
             wide = Measurement.get(console, console.options.update(width=1000), table).maximum
@@ -72,6 +79,78 @@ def frontier_table(rows: Sequence[Simulated]) -> Printed | None:
     return table
 
 
+def first_pass_table(rows: Sequence[Simulated]) -> Printed | None:
+    """What was earned while learning, and what always one arm would have earned on the same questions."""
+    passes = passes_of(rows)
+    if not passes:
+        return None
+    table = Printed("while learning", "lambda", "reward", "break-even", "passes", "worst prefix", "after", "harmed")
+    for column in table.columns[1:]:
+        column.justify = "right"
+        column.no_wrap = True
+    for row, one in passes:
+        even, worst = one.break_even, one.worst_prefix
+        table.add_row(
+            escape(row.policy),
+            f"{row.weight:g}",
+            _number(one.reward, digits=3) + ("" if one.reward_se is None else f" ± {one.reward_se:.3f}"),
+            "never" if even.question is None else str(even.question),
+            f"{100 * even.share:.0f}%",
+            f"{worst.difference:+.1f}" if worst.ratio is None else f"{worst.ratio:.3f}",
+            str(worst.questions),
+            f"{100 * worst.harmed:.0f}%",
+        )
+    for weight, one in {row.weight: one for row, one in reversed(passes)}.items():
+        for arm, reward in one.always.items():
+            said = [
+                what for what, is_it in (("incumbent", one.incumbent), ("best fixed", one.best_fixed)) if is_it == arm
+            ]
+            name = f"always-{arm}" + (f" ({', '.join(said)})" if said else "")
+            table.add_row(escape(name), f"{weight:g}", f"{reward:.3f}")
+        table.add_row("best arm of each question", f"{weight:g}", f"{one.oracle:.3f}")
+    return table
+
+
+def ahead_table(rows: Sequence[Simulated]) -> Printed | None:
+    """Sum of rewards minus the incumbent's after so many questions, with the band."""
+    return _stretches(
+        rows,
+        title=lambda one: f"ahead of always {one.incumbent} after",
+        shown=lambda s: f"{s.ahead:+.1f} ({s.ahead_low:+.1f} to {s.ahead_high:+.1f})",
+    )
+
+
+def regret_table(rows: Sequence[Simulated]) -> Printed | None:
+    """Regret against the best arm of each question after so many questions, with the band."""
+    return _stretches(
+        rows,
+        title=lambda _one: "regret after",
+        shown=lambda s: f"{s.regret:.1f} ({s.regret_low:.1f} to {s.regret_high:.1f})",
+    )
+
+
+def _stretches(
+    rows: Sequence[Simulated], *, title: Callable[[FirstPass], str], shown: Callable[[Stretch], str]
+) -> Printed | None:
+    passes = passes_of(rows)
+    if not passes:
+        return None
+    first = passes[0][1]
+    places = sorted({round(len(first.curve) * part / _STRETCHES) - 1 for part in range(1, _STRETCHES + 1)} - {-1})
+    table = Printed(escape(title(first)), "lambda", *(str(first.curve[place].questions) for place in places))
+    for column in table.columns[1:]:
+        column.justify = "right"
+        column.no_wrap = True
+    for row, one in passes:
+        table.add_row(escape(row.policy), f"{row.weight:g}", *(shown(one.curve[place]) for place in places))
+    return table
+
+
+def passes_of(rows: Sequence[Simulated]) -> list[tuple[Simulated, FirstPass]]:
+    """The rows that learned question by question, with their first passes."""
+    return [(row, row.first_pass) for row in rows if row.first_pass is not None]
+
+
 def dataset_table(rows: Sequence[Simulated]) -> Printed:
     """EM and steps on the questions of each dataset."""
     names = sorted({name for row in rows for name in row.by_dataset})
@@ -89,6 +168,7 @@ def footnotes(rows: Sequence[Simulated]) -> list[str]:
     first, seeds = rows[0], max(row.seeds for row in rows)
     em = f"EM in % of {first.total} questions, {first.n} of them judged; mean and standard error over {seeds} seeds"
     notes = [em, f"arms %: {' / '.join(first.arms)}. reward, regret, ms: while learning"]
+    notes += learning_notes(rows)
     if any(row.full_information for row in rows):
         notes.append("* fitted to the outcomes of all arms, which no live policy sees")
     return notes + [
@@ -96,6 +176,25 @@ def footnotes(rows: Sequence[Simulated]) -> list[str]:
         for row in rows
         if row.faults or row.refused
     ]
+
+
+def learning_notes(rows: Sequence[Simulated]) -> list[str]:
+    """Notes on the tables of the first pass."""
+    passes = passes_of(rows)
+    if not passes:
+        return []
+    one = passes[0][1]
+    even = (
+        f"reward: mean per question while learning. break-even: the question from which on the sum of rewards is never "
+        f"again below that of always {one.incumbent}, in the middle one of {one.passes} passes; passes: the share that "
+        "gets there"
+    )
+    worst = (
+        f"worst prefix: least sum of rewards over the incumbent's, of the first {LEAST_PREFIX} questions or more of "
+        f"any pass; harmed: passes that fall below {1 - one.worst_prefix.harm:g}. In brackets: 10th to 90th percentile "
+        "of the passes. regret: against the best arm of each question"
+    )
+    return [even, worst]
 
 
 def line_between(rows: Sequence[Simulated]) -> Line:
@@ -118,6 +217,15 @@ def draw_plot(rows: Sequence[Simulated], *, path: str | Path) -> None:
         line=line_between(rows),
         path=path,
     )
+
+
+def draw_learning_plot(rows: Sequence[Simulated], *, path: str | Path) -> None:
+    """Write the figure of the passes; of several weights the first. Raises InvalidInput where nothing learned."""
+    passes = passes_of(rows)
+    if not passes:
+        raise InvalidInput("no policy learned question by question", field="plot-learning", remedy="name one that does")
+    weight = passes[0][0].weight
+    plot_learning([(row.policy, one) for row, one in passes if row.weight == weight], path=path)
 
 
 def _curve(rows: Sequence[Simulated]) -> Curve:

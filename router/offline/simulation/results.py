@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.offline.simulation.first_pass import FirstPass, first_pass, incumbent_of
 from ragbandit.router.offline.simulation.frontier import (
     STEPS_READ,
     SWEEP,
@@ -90,6 +91,8 @@ class Simulated:
     online_reward: float | None = None
     #: by how much the best arm of every question would have beaten it
     online_regret: float | None = None
+    #: that pass question by question, against always one arm; None where nothing was learned one by one
+    first_pass: FirstPass | None = None
     seconds: Seconds | None = None
     #: 0 for a row that needs no run
     seeds: int = 0
@@ -174,6 +177,13 @@ class Measure:
     table: LabelledTable
     total: int
     line: Line
+    #: the table that is learned, for what each arm would have earned while a policy learned
+    learned: LabelledTable
+    reward: RewardSettings
+    #: the arm that a pass is compared with; None: the best fixed one
+    incumbent: str | None = None
+    #: what a pass may lose against it at most before `harmed` counts it
+    harm: float = 0.05
 
     def point(self, shares: Matrix) -> Point:
         """Point of these shares."""
@@ -195,15 +205,16 @@ class Measure:
 
     def _learned(self, group: Group, *, frontier: Points) -> Simulated:
         played = [run for seed in group.seeds for run in seed.runs]
-        online = [_online(seed.runs) for seed in group.seeds]
         whole = played[0].full_information
+        passed = None if whole else self._passed(group)
         return self.row(
             group.policy,
             weight=None if whole else group.weight,
             shares=[seed.shares for seed in group.seeds],
             frontier=frontier,
-            online_reward=None if whole else mean_and_error([earned for earned, _ in online])[0],
-            online_regret=None if whole else mean_and_error([best - earned for earned, best in online])[0],
+            online_reward=None if passed is None else passed.reward,
+            online_regret=None if passed is None else passed.oracle - passed.reward,
+            first_pass=passed,
             seconds=Seconds(
                 decision=_per_call([run.decisions for run in played]),
                 update=_per_call([run.updates for run in played]),
@@ -215,6 +226,19 @@ class Measure:
             reason=next((run.reason for run in played if run.reason), None),
             full_information=whole,
             params=group.params,
+        )
+
+    def _passed(self, group: Group) -> FirstPass:
+        reward = self.reward
+        bounds = (reward.minimum, reward.maximum)
+        rewards = rewards_of(self.learned, weight=group.weight, price=reward.cost["steps"], bounds=bounds)
+        arms = self.learned.arms
+        return first_pass(
+            [seed.runs for seed in group.seeds],
+            arms=arms,
+            rewards=rewards,
+            incumbent=incumbent_of(self.incumbent, arms=arms, rewards=rewards),
+            harm=self.harm,
         )
 
     def row(
@@ -248,9 +272,9 @@ class Measure:
             **more,
         )
 
-    def baselines(self, *, weights: Sequence[float], reward: RewardSettings) -> list[Simulated]:
+    def baselines(self, *, weights: Sequence[float]) -> list[Simulated]:
         """Rows without a learner: always one arm, uniform, half of the line each, the oracles."""
-        count, arms = self.table.correct.shape
+        (count, arms), reward = self.table.correct.shape, self.reward
         found = [
             self._plain(f"always-{arm}", np.eye(arms)[[place] * count]) for place, arm in enumerate(self.table.arms)
         ]
@@ -332,12 +356,6 @@ class Measure:
                 arms=self._arms(shares[mine]),
             )
         return found
-
-
-def _online(runs: Sequence[Played]) -> tuple[float, float]:
-    """Mean reward of a seed's decisions: earned, and the best arm's."""
-    count = max(1, sum(run.decisions.calls for run in runs))
-    return math.fsum(run.earned for run in runs) / count, math.fsum(run.best for run in runs) / count
 
 
 def _per_call(timed: Sequence[Timed]) -> float | None:

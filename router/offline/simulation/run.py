@@ -18,7 +18,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, join, made_update
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.table import LabelledTable
-from ragbandit.router.offline.types import Matrix
+from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, TableTrained, apply
 from ragbandit.router.policies.draw import Drawn, draw, made_decision, outputs_of
@@ -109,9 +109,12 @@ class Played:
     #: expected, where the policy keeps them apart on every test row
     quality: Matrix | None
     cost: Matrix | None
-    #: rewards of the pass, summed: what was earned, and what the best arm of every question would have earned
-    earned: float
-    best: float
+    #: the pass, in its order: places of its rows in the table that is learned, and the reward of each drawn arm, of
+    #: shape (questions,); both empty without a pass
+    order: Places
+    earned: Vector
+    seed: int
+    fold: int
     decisions: Timed
     updates: Timed
     seconds: float
@@ -166,8 +169,10 @@ def play(run: SimulationRun, *, world: SimulationData, progress: RunProgress = l
         shares=np.array([_greedy_shares(one) for one in drawn]),
         quality=quality,
         cost=cost,
-        earned=learning.earned,
-        best=learning.best,
+        order=np.array(learning.order, dtype=np.intp),
+        earned=np.array(learning.earned, dtype=np.float64),
+        seed=run.seed,
+        fold=run.fold,
         decisions=asked if full_information else Timed(calls=learning.steps, seconds=learning.decision_s),
         updates=Timed(calls=learning.steps, seconds=learning.update_s),
         seconds=time.perf_counter() - began,
@@ -193,7 +198,9 @@ class Learning:
             bounds=(reward.minimum, reward.maximum),
         )
         self._sees = "features" in self.policy.needs
-        self.earned = self.best = self.decision_s = self.update_s = 0.0
+        self.order: list[int] = []
+        self.earned: list[float] = []
+        self.decision_s = self.update_s = 0.0
         self.steps = self.seq = self.faults = self.refused = 0
         self.reason: str | None = None
 
@@ -207,9 +214,8 @@ class Learning:
         self.update_s += time.perf_counter() - decided
         self.decision_s += decided - began
         self.steps += 1
-        rewards = self._rewards[place]
-        self.earned += float(rewards[self.world.table.arms.index(decision.arm)])
-        self.best += float(rewards.max())
+        self.order.append(place)
+        self.earned.append(float(self._rewards[place, self.world.table.arms.index(decision.arm)]))
         return decision
 
     def predicted(self, places: Places) -> tuple[list[Drawn], Timed]:

@@ -214,6 +214,23 @@ def test_plot_is_a_png(run, tmp_path):
     assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_learning_is_told_and_drawn(run, tmp_path):
+    """The first pass against the named incumbent is in the tables, in the JSON and in a figure of its own."""
+    words = ("--policy", "mba", "--folds", "3", "--seeds", "2", "--incumbent", "single_step")
+    done = run(*words, "--plot-learning", "learning.png")
+    assert done.exit_code == 0, done.output
+    for said in ("break-even", "worst prefix", "ahead of always single_step after", "always-single_step (incumbent"):
+        assert said in done.stdout
+    assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
+    row = json.loads(run(*words, "--json").stdout)[0]
+    assert row["first_pass"]["incumbent"] == "single_step"
+    assert row["first_pass"]["reward"] == row["online_reward"]
+    assert {"question", "of_mean", "share"} == set(row["first_pass"]["break_even"])
+    refused = run(*words[:-1], "odd")
+    assert refused.exit_code == 2
+    assert "incumbent" in refused.output
+
+
 def test_seeds_are_counted(run):
     """`--seeds 3` learns three times: the row says so, and the note below the tables."""
     done = run("--policy", "uniform", "--seeds", "3", "--json")

@@ -1,0 +1,215 @@
+"""The first pass: what a policy earns while it learns, against always one arm, question by question.
+
+A pass is the training part of one run, in the order in which it was learned. Everything here is arithmetic on what was
+earned there and on what the table says that each arm would have earned on the same questions.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ragbandit.router.offline.simulation.frontier import mean_and_error
+from ragbandit.router.offline.simulation.run import Played
+from ragbandit.router.offline.types import Matrix
+from ragbandit.router.types import ArmName, Vector
+
+__all__ = ["LEAST_PREFIX", "BreakEven", "FirstPass", "Stretch", "WorstPrefix", "first_pass", "incumbent_of"]
+
+#: Shortest prefix that a worst prefix is looked for in, questions: of fewer, one wrong answer moves the ratio by much.
+LEAST_PREFIX = 100
+#: points of a curve at most
+_POINTS = 40
+#: the band of a curve, in quantiles over the passes
+_BAND = (0.1, 0.9)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BreakEven:
+    """From which question on the sum of rewards is never again below the incumbent's, in each pass."""
+
+    #: the middle pass; None where fewer than half of them get there
+    question: int | None
+    #: of the curve that is the mean over the passes; None where it ends below
+    of_mean: int | None
+    #: passes that get there, in [0, 1]
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorstPrefix:
+    """The first questions of a pass that ended worst against the incumbent, over all passes and lengths from
+    LEAST_PREFIX on.
+    """
+
+    #: sum of rewards over the incumbent's; None where the incumbent's is not above 0
+    ratio: float | None
+    #: length of that prefix; of the one of least difference where there is no ratio
+    questions: int
+    seed: int
+    fold: int
+    #: least sum of rewards minus the incumbent's
+    difference: float
+    #: passes with a prefix below (1 - harm) times the incumbent's, in [0, 1]
+    harmed: float
+    harm: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stretch:
+    """Sums after so many questions: mean over the passes, and the quantiles .1 and .9 over them."""
+
+    questions: int
+    #: rewards minus the incumbent's
+    ahead: float
+    ahead_low: float
+    ahead_high: float
+    #: rewards of the best arm of every question minus the policy's
+    regret: float
+    regret_low: float
+    regret_high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstPass:
+    """What a policy earned while it learned, over all its passes. Rewards are means per question."""
+
+    incumbent: ArmName
+    #: the arm that earns most if it is always taken
+    best_fixed: ArmName
+    reward: float
+    #: over seeds; None with one
+    reward_se: float | None
+    #: what always one arm earns on the same questions
+    always: Mapping[ArmName, float]
+    #: what the best arm of every question earns
+    oracle: float
+    #: runs, and questions of the shortest one
+    passes: int
+    questions: int
+    break_even: BreakEven
+    worst_prefix: WorstPrefix
+    curve: tuple[Stretch, ...]
+
+
+def incumbent_of(asked: str | None, *, arms: Sequence[ArmName], rewards: Matrix) -> ArmName:
+    """The arm to compare with: the one asked for, else the arm of the highest mean reward, the first of equal ones.
+
+    rewards: (n, arms).
+    """
+    return arms[int(rewards.mean(axis=0).argmax())] if asked is None else ArmName(asked)
+
+
+def first_pass(
+    seeds: Sequence[Sequence[Played]], *, arms: Sequence[ArmName], rewards: Matrix, incumbent: ArmName, harm: float
+) -> FirstPass:
+    """The passes of one policy, a sequence of runs per seed.
+
+    rewards: of every row and arm of the table that was learned, (n, arms).
+    """
+    runs = [run for folds in seeds for run in folds]
+    known = [rewards[run.order] for run in runs]  # a pass each: (questions, arms)
+    place = arms.index(incumbent)
+    always = dict(zip(arms, _means(known), strict=True))
+    cut = min(len(run.order) for run in runs)
+    ahead = np.array([np.cumsum(run.earned - one[:, place])[:cut] for run, one in zip(runs, known, strict=True)])
+    regret = np.array([np.cumsum(one.max(axis=1) - run.earned)[:cut] for run, one in zip(runs, known, strict=True)])
+    reward, reward_se = mean_and_error([_mean([run.earned for run in folds]) for folds in seeds])
+    return FirstPass(
+        incumbent=incumbent,
+        best_fixed=max(arms, key=lambda arm: always[arm]),
+        reward=reward,
+        reward_se=reward_se,
+        always=always,
+        oracle=_mean([one.max(axis=1) for one in known]),
+        passes=len(runs),
+        questions=cut,
+        break_even=_break_even(ahead),
+        worst_prefix=_worst(runs, known=[one[:, place] for one in known], harm=harm),
+        curve=_curve(ahead, regret=regret),
+    )
+
+
+def _mean(parts: Sequence[Vector]) -> float:
+    return math.fsum(float(v) for part in parts for v in part) / max(1, sum(map(len, parts)))
+
+
+def _means(known: Sequence[Matrix]) -> list[float]:
+    return [_mean([one[:, place] for one in known]) for place in range(known[0].shape[1])]
+
+
+def _break_even(ahead: Matrix) -> BreakEven:
+    """ahead: (passes, questions), sums."""
+    found = [_passed_for_good(row) for row in ahead]
+    reached = sorted(one for one in found if one is not None)
+    middle = (len(found) + 1) // 2  # the lower of two in the middle
+    return BreakEven(
+        question=reached[middle - 1] if len(reached) >= middle else None,
+        of_mean=_passed_for_good(ahead.mean(axis=0)),
+        share=len(reached) / len(found),
+    )
+
+
+def _passed_for_good(ahead: Vector) -> int | None:
+    """The first question, from 1, from which on no sum is below 0; None where the last one is."""
+    below = np.flatnonzero(ahead < -1e-9)  # the sums of the same rewards in another order are equal
+    first = int(below[-1]) + 2 if len(below) else 1
+    return first if first <= len(ahead) else None
+
+
+def _worst(runs: Sequence[Played], *, known: Sequence[Vector], harm: float) -> WorstPrefix:
+    """known: the incumbent's rewards in every pass."""
+    found = []
+    for run, incumbent in zip(runs, known, strict=True):
+        first = min(LEAST_PREFIX, len(run.order)) - 1
+        ours, theirs = np.cumsum(run.earned)[first:], np.cumsum(incumbent)[first:]
+        least = int((ours - theirs).argmin())
+        if (theirs > 0.0).all():
+            ratios = ours / theirs
+            at = int(ratios.argmin())
+            ratio: float | None = float(ratios[at])
+        else:
+            at, ratio = least, None
+        kept = float((ours - (1.0 - harm) * theirs).min()) >= -1e-9
+        found.append((ratio, float((ours - theirs)[least]), first + at + 1, run, kept))
+    no_ratio = any(ratio is None for ratio, *_ in found)
+    ratio, _, questions, run, _ = min(found, key=lambda one: one[1] if no_ratio or one[0] is None else one[0])
+    return WorstPrefix(
+        ratio=None if no_ratio else ratio,
+        questions=questions,
+        seed=run.seed,
+        fold=run.fold,
+        difference=min(difference for _, difference, *_ in found),
+        harmed=sum(not kept for *_, kept in found) / len(found),
+        harm=harm,
+    )
+
+
+def _curve(ahead: Matrix, *, regret: Matrix) -> tuple[Stretch, ...]:
+    count = ahead.shape[1]
+    step = next(size for size in _steps() if count <= size * _POINTS)
+    found = []
+    for questions in [*range(step, count, step), count]:
+        mine, theirs = ahead[:, questions - 1], regret[:, questions - 1]
+        low, high = np.quantile(mine, _BAND)
+        regret_low, regret_high = np.quantile(theirs, _BAND)
+        found.append(
+            Stretch(
+                questions=questions,
+                ahead=float(mine.mean()),
+                ahead_low=float(low),
+                ahead_high=float(high),
+                regret=float(theirs.mean()),
+                regret_low=float(regret_low),
+                regret_high=float(regret_high),
+            )
+        )
+    return tuple(found)
+
+
+def _steps() -> Iterator[int]:
+    """1, 2, 5, 10, 20, 50 and so on."""
+    for power in itertools.count():
+        yield from (factor * 10**power for factor in (1, 2, 5))

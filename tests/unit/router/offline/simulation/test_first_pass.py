@@ -1,0 +1,168 @@
+"""What is said of the first pass, on passes worked out by hand."""
+
+import numpy as np
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.simulation import report, simulate
+from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, first_pass, incumbent_of
+from ragbandit.router.offline.simulation.learning_plot import plot_learning
+from ragbandit.router.offline.simulation.run import Played, Timed
+from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.types import TableRow
+
+ARMS = ("low", "high")
+NEVER = Timed(calls=0, seconds=0.0)
+PLAIN = Settings(policy={"floor": 0.0, "cold_start_floor": 0.0})
+
+
+def played(earned, *, order=None, seed=0, fold=0):
+    """A pass with these rewards."""
+    earned = np.array(earned, dtype=np.float64)
+    return Played(
+        test=np.arange(0),
+        shares=np.empty((0, 2)),
+        quality=None,
+        cost=None,
+        order=np.arange(len(earned)) if order is None else np.array(order),
+        earned=earned,
+        seed=seed,
+        fold=fold,
+        decisions=NEVER,
+        updates=NEVER,
+        seconds=0.0,
+        faults=0,
+        refused=0,
+        reason=None,
+        full_information=False,
+    )
+
+
+def said(seeds, *, high, low=0.0, incumbent="high", harm=0.05):
+    """The first pass of these runs, on a table of constant rewards."""
+    rewards = np.tile([low, high], (500, 1)).astype(np.float64)
+    return first_pass(seeds, arms=ARMS, rewards=rewards, incumbent=incumbent, harm=harm)
+
+
+def table_of(count):
+    """`high` is right on every question but each fourth, `low` on these; one step each."""
+    rows = tuple(
+        TableRow(
+            id=f"q{n}",
+            question=f"{n}?",
+            correct={"low": float(n % 4 == 0), "high": float(n % 4 != 0)},
+            steps={"low": 1.0, "high": 1.0},
+        )
+        for n in range(count)
+    )
+    return LabelledTable(rows=rows, arms=ARMS, datasets=(None,) * count)
+
+
+def test_break_even_is_for_good():
+    """A lead that is lost again is no break-even: it is the question after the last one that was behind."""
+    found = said([[played([1, 1, 0, 0, 0, 1, 1, 1])]], high=0.5)  # ahead: .5 1 .5 0 -.5 0 .5 1
+    assert (found.break_even.question, found.break_even.of_mean, found.break_even.share) == (6, 6, 1.0)
+
+
+def test_break_even_of_the_middle_pass():
+    """Of three passes the second; where fewer than half get there, there is none, though the mean curve does."""
+    never, early, late = [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1]
+    found = said([[played(never)], [played(early)], [played(late)]], high=0.5).break_even
+    assert (found.question, found.share) == (4, pytest.approx(2 / 3))
+    found = said([[played(never)], [played(never)], [played([2, 2, 2, 2])]], high=0.5).break_even
+    assert (found.question, found.of_mean, found.share) == (None, 1, pytest.approx(1 / 3))
+
+
+def test_equal_to_the_incumbent_is_even_from_the_first():
+    """Who earns what the incumbent earns is never behind, whatever the rounding of the sums."""
+    found = said([[played([0.1] * 300)]], high=0.1)
+    assert found.break_even.question == 1
+    assert found.worst_prefix.ratio == pytest.approx(1.0)
+    assert found.worst_prefix.harmed == 0.0
+
+
+def test_worst_prefix_looks_from_the_hundredth_on():
+    """Nothing earned in 50 questions is half of the incumbent's after 100, and less of it later."""
+    earned = [0.0] * 50 + [1.0] * 150
+    found = said([[played([1.0] * 200), played(earned, fold=1)]], high=1.0).worst_prefix
+    assert (found.ratio, found.questions, found.fold, found.difference) == (0.5, LEAST_PREFIX, 1, -50.0)
+    assert found.harmed == 0.5
+
+
+def test_worst_prefix_may_be_in_the_middle():
+    """The prefix that ended worst is found where it ends."""
+    earned = [1.0] * 100 + [0.0] * 60 + [1.0] * 140
+    found = said([[played(earned, seed=3)]], high=1.0).worst_prefix
+    assert (found.ratio, found.questions, found.seed) == (100 / 160, 160, 3)
+
+
+def test_harm_is_what_the_bound_allows():
+    """Four of a hundred lost is within a harm of .05, and not within one of .03."""
+    run = played([0.0] * 4 + [1.0] * 200)
+    assert said([[run]], high=1.0, harm=0.05).worst_prefix.harmed == 0.0
+    assert said([[run]], high=1.0, harm=0.03).worst_prefix.harmed == 1.0
+
+
+def test_no_ratio_to_an_incumbent_that_earns_nothing():
+    """Where the incumbent's sum is not above 0 the difference alone is told, and where it is least."""
+    found = said([[played([-0.5] * 120 + [0.0] * 30)]], high=-0.1, low=-1.0).worst_prefix
+    assert found.ratio is None
+    assert (found.questions, found.difference) == (120, pytest.approx(-48.0))
+
+
+def test_rewards_follow_the_order_of_the_pass():
+    """The incumbent's rewards are those of the questions that were asked, in their order."""
+    rewards = np.array([[0.0, 1.0], [0.0, 0.0], [0.0, 0.5]])
+    found = first_pass([[played([0.0, 0.0], order=[2, 1])]], arms=ARMS, rewards=rewards, incumbent="high", harm=0.05)
+    assert (found.always, found.oracle) == ({"low": 0.0, "high": 0.25}, 0.25)
+    assert [(s.questions, s.ahead, s.regret) for s in found.curve] == [(1, -0.5, 0.5), (2, -0.5, 0.5)]
+
+
+def test_the_curve_ends_with_the_shortest_pass_and_has_few_points():
+    """Folds of 333 and 334 questions make a curve of 333, at round numbers of questions, with a band over passes."""
+    found = said([[played([1.0] * 333), played([0.0] * 334)]], high=0.5)
+    assert found.questions == found.curve[-1].questions == 333
+    assert [s.questions for s in found.curve[:3]] == [10, 20, 30]
+    last = found.curve[-1]
+    assert (last.ahead, last.ahead_low, last.ahead_high) == pytest.approx((0.0, -0.8 * 166.5, 0.8 * 166.5))
+
+
+def test_without_a_name_the_incumbent_is_the_best_fixed_arm():
+    """The arm of the highest mean reward is the default."""
+    assert incumbent_of(None, arms=ARMS, rewards=np.array([[0.2, 0.3], [0.5, 0.1]])) == "low"
+    assert incumbent_of("high", arms=ARMS, rewards=np.array([[0.2, 0.3], [0.5, 0.1]])) == "high"
+
+
+def test_simulate_says_it_of_each_learner():
+    """Always `low`, against the incumbent `high`: reward, always, break-even and the regret are those of the table."""
+    rows = simulate(
+        table_of(40), policies={"fixed": {"arm": "low"}}, seeds=2, weights=[0.1], settings=PLAIN, incumbent="high"
+    )
+    row = rows[0]
+    found = row.first_pass
+    assert (found.incumbent, found.best_fixed, found.passes, found.questions) == ("high", "high", 10, 32)
+    assert found.reward == pytest.approx(0.25 - 0.1)
+    assert found.always == pytest.approx({"low": 0.15, "high": 0.65})
+    assert found.oracle == pytest.approx(0.9)
+    assert found.break_even.question is None
+    assert row.as_json()["first_pass"]["worst_prefix"]["difference"] == pytest.approx(-16.0, abs=8.0)
+    assert all(other.first_pass is None for other in rows[1:])
+
+
+def test_incumbent_that_the_table_has_not():
+    """It is refused before anything is learned, with the arms that there are."""
+    with pytest.raises(InvalidInput, match="unknown arm 'odd'") as caught:
+        simulate(table_of(10), policies={"uniform": {}}, incumbent="odd", settings=PLAIN)
+    assert (caught.value.field, "low, high" in caught.value.remedy) == ("incumbent", True)
+
+
+def test_figure_is_a_png(tmp_path):
+    """Two policies of one simulation are drawn, break-even marked; a simulation without a pass is refused."""
+    rows = simulate(table_of(40), policies={"uniform": {}, "fixed": {"arm": "high"}}, seeds=2, settings=PLAIN)
+    report.draw_learning_plot(rows, path=tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InvalidInput, match="no policy learned"):
+        report.draw_learning_plot(rows[2:], path=tmp_path / "b.png")
+    with pytest.raises(InvalidInput, match="cannot be written"):
+        plot_learning([("uniform", rows[0].first_pass)], path=tmp_path / "none" / "a.png")

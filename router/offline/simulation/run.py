@@ -109,9 +109,10 @@ class Played:
     #: expected, where the policy keeps them apart on every test row
     quality: Matrix | None
     cost: Matrix | None
-    #: the pass, in its order: places of its rows in the table that is learned, and the reward of each drawn arm, of
-    #: shape (questions,); both empty without a pass
+    #: the pass, in its order, each of shape (questions,), empty without a pass: places of its rows in the table that is
+    #: learned, places of the drawn arms among the table's, and their rewards
     order: Places
+    drawn: Places
     earned: Vector
     seed: int
     fold: int
@@ -170,6 +171,7 @@ def play(run: SimulationRun, *, world: SimulationData, progress: RunProgress = l
         quality=quality,
         cost=cost,
         order=np.array(learning.order, dtype=np.intp),
+        drawn=np.array(learning.drawn, dtype=np.intp),
         earned=np.array(learning.earned, dtype=np.float64),
         seed=run.seed,
         fold=run.fold,
@@ -199,6 +201,7 @@ class Learning:
         )
         self._sees = "features" in self.policy.needs
         self.order: list[int] = []
+        self.drawn: list[int] = []
         self.earned: list[float] = []
         self.decision_s = self.update_s = 0.0
         self.steps = self.seq = self.faults = self.refused = 0
@@ -215,7 +218,8 @@ class Learning:
         self.decision_s += decided - began
         self.steps += 1
         self.order.append(place)
-        self.earned.append(float(self._rewards[place, self.world.table.arms.index(decision.arm)]))
+        self.drawn.append(self.world.table.arms.index(decision.arm))
+        self.earned.append(float(self._rewards[place, self.drawn[-1]]))
         return decision
 
     def predicted(self, places: Places) -> tuple[list[Drawn], Timed]:

@@ -26,6 +26,7 @@ def played(earned, *, order=None, seed=0, fold=0):
         quality=None,
         cost=None,
         order=np.arange(len(earned)) if order is None else np.array(order),
+        drawn=np.zeros(len(earned), dtype=np.intp),
         earned=earned,
         seed=seed,
         fold=fold,

@@ -731,3 +731,16 @@ def test_fixed_needs_no_encoder():
 
     assert simulate(SMALL, policies={"fixed": {"arm": "none"}}, folds=2, seeds=1, encoder=fail)
     assert Fixed.needs == frozenset()
+
+
+def test_the_pass_tells_which_arm_was_drawn():
+    """Order, drawn arms and rewards of a pass belong together: each reward is that of the drawn arm on its row."""
+    table = made_table(30)
+    world = SimulationData(table=table, test=table, folds=1, settings=Settings())
+
+    found = play(SimulationRun(policy="uniform", params={}, weight=0.1, seed=3, fold=0), world=world)
+
+    rewards = table.correct - 0.1 * table.steps
+    assert found.earned == pytest.approx(rewards[found.order, found.drawn])
+    assert sorted(found.order) == list(range(30))
+    assert set(found.drawn) == {0, 1, 2}

@@ -52,7 +52,7 @@ def _status(label: LabelOption = None, config: ConfigOption = None, as_json: Jso
     from ragbandit.router.api.schemas.responses import ledger_json, plain
     from ragbandit.router.learning import status as ledger_status
     from ragbandit.router.learning.examples import closing_rule
-    from ragbandit.router.learning.incumbent import needs_rebuild
+    from ragbandit.router.learning.interim import needs_rebuild
     from ragbandit.router.learning.snapshots import SnapshotFiles
     from ragbandit.router.serving.health.arm_health import OutcomePoller
     from ragbandit.router.types import ArmName

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import SnapshotError
-from ragbandit.router.learning.incumbent import find_incumbent
+from ragbandit.router.learning.interim import find_interim
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.service import Serving
@@ -53,14 +53,14 @@ class SnapshotFollower:
     def first(self) -> Serving:
         """The newest usable snapshot; on a new ledger the policy that has learned nothing, published as snapshot 0.
 
-        Where the ledger has updates and no snapshot can be used, the incumbent until the learner has made one.
+        Where the ledger has updates and no snapshot can be used, the interim policy until the learner has made one.
         """
         for info in self._newest(limit=FIRST_TRIES):
             policy = self._loaded(info)
             if policy is not None:
                 return Serving(policy=policy, version=info.version, last_seq=info.last_seq)
         if self.ledger.last_seq() > 0:
-            return self._incumbent()
+            return self._interim()
         info, tensors, described = pack(
             self.fresh, label=self.ledger.label, last_seq=0, encoder_hash=self.encoder_hash, now=time.time()
         )
@@ -68,8 +68,8 @@ class SnapshotFollower:
         self.ledger.add_snapshot(info)
         return Serving(policy=self.fresh, version=info.version, last_seq=0)
 
-    def _incumbent(self) -> Serving:
-        found = find_incumbent(
+    def _interim(self) -> Serving:
+        found = find_interim(
             self.ledger, fresh=self.fresh, files=self.files, settings=self.settings, encoder_hash=self.encoder_hash
         )
         facts = {"action": "rebuilding", "version": found.snapshot.version}

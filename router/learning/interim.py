@@ -1,4 +1,4 @@
-"""The incumbent: what decides while the policy is being learned again from its ledger.
+"""The interim policy: what decides while the policy is being learned again from its ledger.
 
 A ledger that has updates and no usable snapshot of the configured policy must not be served by a policy that has
 learned nothing: it would explore as on its first day. In its place stands, in this order, the policy of the newest
@@ -19,14 +19,14 @@ from ragbandit.router.policies.draw import fallback_arm
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import ArmName, SnapshotInfo
 
-__all__ = ["Incumbent", "find_incumbent", "needs_rebuild"]
+__all__ = ["Interim", "find_interim", "needs_rebuild"]
 
 #: newest snapshots that are tried
 TRIES = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Incumbent:
+class Interim:
     """A policy that decides meanwhile, and its snapshot, which the database knows."""
 
     policy: Policy
@@ -39,9 +39,9 @@ def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bo
     return ledger.last_seq() > 0 and not any(files.exists(info.version) for info in newest)
 
 
-def find_incumbent(
+def find_interim(
     ledger: Ledger, *, fresh: Policy, files: SnapshotFiles, settings: Settings, encoder_hash: str
-) -> Incumbent:
+) -> Interim:
     """What decides until the learner has learned `fresh` again. Raises StoreError, and SnapshotError if files cannot be
     written.
     """
@@ -49,11 +49,11 @@ def find_incumbent(
     kept = next(checkpoints.usable(fresh, encoder_hash=encoder_hash, upto=ledger.last_seq()), None)
     if kept is not None:
         ledger.add_snapshot(kept[1].snapshot)
-        return Incumbent(policy=kept[0], snapshot=kept[1].snapshot)
+        return Interim(policy=kept[0], snapshot=kept[1].snapshot)
     for info in ledger.latest_snapshots(limit=TRIES):
         if info.last_seq > 0 and info.encoder_hash in ("", encoder_hash):
             try:
-                return Incumbent(policy=files.load(info, encoder_hash=info.encoder_hash)[0], snapshot=info)
+                return Interim(policy=files.load(info, encoder_hash=info.encoder_hash)[0], snapshot=info)
             except SnapshotError:
                 continue
     arm = fallback_arm(settings.policy.fallback, arms=[ArmName(name) for name in settings.arms])
@@ -61,4 +61,4 @@ def find_incumbent(
     info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
     files.write(info, tensors, described)
     ledger.add_snapshot(info)
-    return Incumbent(policy=fixed, snapshot=info)
+    return Interim(policy=fixed, snapshot=info)

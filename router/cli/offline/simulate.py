@@ -42,6 +42,9 @@ def _add_simulate(app: typer.Typer) -> None:
         incumbent: Annotated[
             str | None, typer.Option(help="ARM that the rewards while learning are compared with; default best fixed")
         ] = None,
+        warm: Annotated[
+            int, typer.Option(help="rows of every pass that are learned before it, with the outcomes of all arms")
+        ] = 0,
         plot: Annotated[Path | None, typer.Option(help="draw the quality-cost frontier as PNG")] = None,
         plot_learning: Annotated[Path | None, typer.Option(help="draw the rewards while learning as PNG")] = None,
         by_dataset: Annotated[bool, typer.Option("--by-dataset", help="also EM and steps per dataset")] = False,
@@ -83,6 +86,7 @@ def _add_simulate(app: typer.Typer) -> None:
                     encoder=lambda: make_encoder(settings.encoder),
                     line=None if line is None else parse_line(line),
                     incumbent=incumbent,
+                    warm=warm,
                     jobs=jobs or cores(),
                     progress=progress,
                 )

@@ -49,6 +49,7 @@ def simulate(
     encoder: Callable[[], Encoder] | None = None,
     line: tuple[str, str] | None = None,
     incumbent: str | None = None,
+    warm: int = 0,
     jobs: int = 1,
     progress: Progress = lambda _what, _done, _total: None,
 ) -> list[Simulated]:
@@ -58,7 +59,8 @@ def simulate(
     is cut in folds. weights: of cost while learning; None is the settings'. total: questions in the denominator of EM;
     those not in the table count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the
     cache. encoder: makes the encoder, if some policy needs features. line: the two arms of the mixture line. incumbent:
-    the arm that the rewards while learning are compared with; None: the best fixed one. jobs: processes.
+    the arm that the rewards while learning are compared with; None: the best fixed one. warm: so many rows of every
+    pass are learned before it, with the outcomes of all arms, and not asked. jobs: processes.
     Raises InvalidInput or ConfigError for what cannot be simulated, before anything is learned.
     """
     settings = settings or Settings()
@@ -67,6 +69,7 @@ def simulate(
     _check(weights=weights, seeds=seeds, settings=settings)
     policies = {name: with_new_ledger(name, params=params) for name, params in policies.items()}
     world = SimulationData(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
+    world = replace(world, warm=_warm(warm, world=world))
     measure = _measure(world, total=total, line=line, incumbent=incumbent)
     made = _made(policies, table=table)
     if any("features" in policy.needs for policy in made.values()):
@@ -122,6 +125,15 @@ def _folds(folds: int, *, table: LabelledTable, test: LabelledTable | None) -> i
     if not 2 <= folds <= len(table.rows):
         raise InvalidInput(f"{folds} folds of {len(table.rows)} rows", field="folds", remedy="use 2 up to one per row")
     return folds
+
+
+def _warm(count: int, *, world: SimulationData) -> int:
+    """The rows that are learned before a pass; at least one is left to ask."""
+    rows = len(world.table.rows)
+    least = rows if world.test is not None else rows - math.ceil(rows / world.folds)
+    if not 0 <= count < least:
+        raise InvalidInput(f"{count} rows of a pass of {least}", field="warm", remedy="use 0 or more, and fewer rows")
+    return count
 
 
 def _measure(

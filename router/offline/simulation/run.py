@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, join, made_update
+from ragbandit.router.offline.logs.full_information import arm_rows, table_query
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Matrix, Vector
@@ -60,6 +61,8 @@ class SimulationData:
     features: FeatureRows | None = None
     test_features: FeatureRows | None = None
     encoder_hash: str = ""
+    #: rows of every pass that are learned before it, with the outcomes of all arms
+    warm: int = 0
 
     @property
     def judged(self) -> LabelledTable:
@@ -157,7 +160,9 @@ def play(run: SimulationRun, *, world: SimulationData, progress: RunProgress = l
     policy = learning.policy
     full_information = isinstance(policy, TableTrained)
     if not isinstance(policy, TableTrained):
-        for done, place in enumerate(split.train, start=1):
+        for place in split.train[: world.warm]:
+            learning.show(int(place))
+        for done, place in enumerate(split.train[world.warm :], start=world.warm + 1):
             learning.step(int(place))
             progress(done, len(split.train))
     elif policy.params.get("trained") is None:  # else `ragbandit train` has made it: it is judged as it is
@@ -207,6 +212,20 @@ class Learning:
         self.steps = self.seq = self.faults = self.refused = 0
         self.reason: str | None = None
 
+    def show(self, place: int) -> None:
+        """Learn the outcomes of all arms on one training row, as `ragbandit warm --table` has them learned."""
+        rows = arm_rows(
+            self.world.table.rows[place],
+            arms=self.world.table.arms,
+            features=self._features(place),
+            encoder_hash=self.world.encoder_hash,
+            settings=self.settings,
+            now=EPOCH,
+        )
+        for row in rows:
+            if not apply(self.policy, self._update(row.decision, Example(reward=row.reward, feedback=()))):
+                self._refuse("the policy would not learn it")
+
     def step(self, place: int) -> Decision:
         """Decide one training row and learn what the drawn arm made of it."""
         row = self.world.table.rows[place]
@@ -230,7 +249,7 @@ class Learning:
         for start in range(0, len(places), BATCH):
             batch = places[start : start + BATCH]
             found += self._asked(
-                [Query(text=rows[place].question) for place in batch],
+                [table_query(rows[place]) for place in batch],
                 features=features[batch] if self._sees and features is not None else None,
             )
         return found, Timed(calls=len(places), seconds=time.perf_counter() - began)
@@ -245,7 +264,7 @@ class Learning:
 
     def _decision(self, row: TableRow, *, place: int) -> Decision:
         arms = self.world.table.arms
-        query = Query(text=row.question, id=decision_id(row, seed=self.run.seed, fold=self.run.fold))
+        query = replace(table_query(row), id=decision_id(row, seed=self.run.seed, fold=self.run.fold))
         features = self._features(place)
         rows = None if features is None else features[None, :]
         decision = made_decision(

@@ -10,6 +10,8 @@ from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, first_p
 from ragbandit.router.offline.simulation.learning_plot import plot_learning
 from ragbandit.router.offline.simulation.run import Played, Timed
 from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.policies import POLICIES
+from ragbandit.router.policies.fixed import Uniform
 from ragbandit.router.types import TableRow
 
 ARMS = ("low", "high")
@@ -156,6 +158,40 @@ def test_incumbent_that_the_table_has_not():
     with pytest.raises(InvalidInput, match="unknown arm 'odd'") as caught:
         simulate(table_of(10), policies={"uniform": {}}, incumbent="odd", settings=PLAIN)
     assert (caught.value.field, "low, high" in caught.value.remedy) == ("incumbent", True)
+
+
+def test_warm_rows_are_learned_with_all_arms_and_not_asked(monkeypatch):
+    """The first rows of a pass come as K updates each, before the first question; the pass is shorter by them."""
+    taught, asked = [], []
+
+    class Watching(Uniform):
+        algorithm = "watching"
+
+        def pmf(self, queries, *, features, arms):
+            asked.append((len(taught), [query.text for query in queries]))
+            return super().pmf(queries, features=features, arms=arms)
+
+        def learn(self, update):
+            taught.append(update)
+
+    monkeypatch.setitem(POLICIES, "watching", f"{__name__}:Watching")
+    monkeypatch.setitem(globals(), "Watching", Watching)
+    rows = simulate(table_of(20), policies={"watching": {}}, folds=2, seeds=1, warm=3, settings=PLAIN)
+    assert rows[0].first_pass.questions == 7
+    first = taught[:6]
+    assert [update.arm for update in first] == list(ARMS) * 3
+    assert {update.propensity for update in first} == {0.5}
+    assert [update.seq for update in taught[:13]] == list(range(1, 14))
+    assert asked[0][0] == 6
+    assert not {update.query.text for update in first} & {text for _, texts in asked[:7] for text in texts}
+
+
+@pytest.mark.parametrize("warm", [-1, 8])
+def test_warm_rows_leave_a_row_to_ask(warm):
+    """As many rows as a pass has, or fewer than none, are refused."""
+    with pytest.raises(InvalidInput, match=f"{warm} rows of a pass of 8") as caught:
+        simulate(table_of(10), policies={"uniform": {}}, warm=warm, settings=PLAIN)
+    assert caught.value.field == "warm"
 
 
 def test_figure_is_a_png(tmp_path):

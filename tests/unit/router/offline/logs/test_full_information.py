@@ -1,0 +1,54 @@
+"""Rows of a table as rows of a log."""
+
+from dataclasses import replace
+
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.logs.full_information import arm_rows
+from ragbandit.router.policies.draw import gate
+from ragbandit.router.types import IMPORTED, TableRow
+
+ARMS = ("a", "b", "c")
+ROW = TableRow(id="secret", question="Who?", correct={"a": 0.0, "b": 1.0, "c": 0.5}, steps={"a": 0, "b": 2, "c": 5})
+
+
+def rows_of(row=ROW, *, occurrence=0, **more):
+    return arm_rows(
+        row,
+        arms=ARMS,
+        features=None,
+        encoder_hash="",
+        settings=Settings(reward={"weight": 0.1}, **more),
+        now=7.0,
+        occurrence=occurrence,
+    )
+
+
+def test_every_arm_once_with_the_uniform_propensity():
+    """K rows, an arm each, whose pmf is uniform and whose propensity is that of their arm."""
+    found = [row.decision for row in rows_of()]
+    assert [decision.arm for decision in found] == list(ARMS)
+    for decision in found:
+        assert decision.arms == ARMS
+        assert decision.pmf == pytest.approx((1 / 3,) * 3)
+        assert decision.propensity == decision.pmf[0]
+        assert decision.facts == {IMPORTED: "table"}
+
+
+def test_rewards_are_those_of_the_arms():
+    """Quality and cost are the table's, the value follows from the configured weight."""
+    found = [row.reward for row in rows_of()]
+    assert [(reward.quality, reward.cost) for reward in found] == [(0.0, 0.0), (1.0, 2.0), (0.5, 5.0)]
+    assert [reward.value for reward in found] == pytest.approx([0.0, 0.8, 0.0])
+    assert {(reward.preset, reward.source, reward.weight) for reward in found} == {("rating", "explicit", 0.1)}
+
+
+def test_ids_follow_from_what_is_asked():
+    """The same question has the same ids whatever the row is called; asked once more in a table it has others."""
+    ids = [row.decision.id for row in rows_of()]
+    assert len(set(ids)) == 3
+    assert [row.decision.id for row in rows_of(replace(ROW, id="other"))] == ids
+    assert not set(ids) & {row.decision.id for row in rows_of(occurrence=1)}
+    assert not any("secret" in repr(row) for row in rows_of())
+    assert gate(rows_of()[0].decision, arms=ARMS)

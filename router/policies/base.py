@@ -9,7 +9,7 @@ step again.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Reward, TableRow, Update
 
 __all__ = [
+    "MOST_ROWS",
     "Arrays",
     "LeanLearner",
     "Policy",
@@ -30,8 +31,11 @@ __all__ = [
     "epsilon_greedy",
     "heads_of",
     "is_lean",
+    "part_of_counts",
     "pmf_of_one",
     "restored_counts",
+    "restored_mass",
+    "rows_of",
     "tally",
     "tolerance_of",
 ]
@@ -39,6 +43,8 @@ __all__ = [
 #: What a policy must be given: the shared encoder's embedding, or the raw text (it has its own way to read it).
 PolicyNeed = Literal["features", "text"]
 Arrays = dict[str, npt.NDArray[np.generic]]
+#: one row of the ledger counts as at most this many
+MOST_ROWS: Final = 1e6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +110,10 @@ class Policy(Protocol):
         ...
 
     def learn(self, update: Update) -> None:
-        """Take in one ledger row, or raise PolicyFault and change nothing."""
+        """Take in one ledger row, or raise PolicyFault and change nothing.
+
+        It counts as `rows_of(update)` rows; one that counts as none is tallied in `seen` and changes no pmf.
+        """
         ...
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
@@ -206,14 +215,46 @@ def heads_of(reward: Reward, *, weight: float) -> tuple[float, float, float]:
     return reward.quality, min(reward.cost, max(most, 0.0)), reward.weight
 
 
+def rows_of(update: Update) -> float:
+    """How many rows an update counts as, its sample weight. Raises PolicyFault outside [0, MOST_ROWS]."""
+    rows = update.reward.sample_weight
+    if not 0.0 <= rows <= MOST_ROWS:  # also where it is NaN
+        raise PolicyFault(f"the sample weight is {rows!r}, not in [0, {MOST_ROWS:g}]")
+    return rows
+
+
 def tally(seen: dict[ArmName, int], update: Update) -> None:
     """Count one more update of its arm."""
     seen[update.arm] = seen.get(update.arm, 0) + 1
 
 
-def counted_state(seen: Mapping[ArmName, int]) -> tuple[Arrays, dict[str, Json]]:
-    """The beginning of every policy's state: no arrays yet, and how many updates of which arm made it."""
-    return {}, {"updates": sum(seen.values()), "seen": dict(sorted(seen.items()))}
+def counted_state(seen: Mapping[ArmName, int], *, mass: float | None = None) -> tuple[Arrays, dict[str, Json]]:
+    """The beginning of every policy's state: no arrays yet, and how many updates of which arm made it.
+
+    mass: what these updates count as, for a policy that needs to know; kept where it is another number.
+    """
+    updates = sum(seen.values())
+    facts: dict[str, Json] = {"updates": updates, "seen": dict(sorted(seen.items()))}
+    return {}, facts if mass is None or mass == updates else facts | {"mass": mass}
+
+
+def restored_mass(facts: Mapping[str, Json]) -> float:
+    """What the updates of a saved state count as. Raises SnapshotError."""
+    mass = facts.get("mass", facts["updates"])
+    if not isinstance(mass, int | float) or not 0 <= mass < math.inf:
+        raise SnapshotError(f"what the updates count as is wrong: {mass!r}")
+    return float(mass)
+
+
+def part_of_counts(facts: Mapping[str, Json], name: str, *, seen: Mapping[ArmName, int]) -> dict[ArmName, int]:
+    """Of each arm's updates some, from a saved state; all where it does not tell. Raises SnapshotError."""
+    found = facts.get(name, dict(seen))
+    right = isinstance(found, Mapping) and all(
+        isinstance(n, int) and 0 < n <= seen.get(ArmName(arm), 0) for arm, n in found.items()
+    )
+    if not isinstance(found, Mapping) or not right:
+        raise SnapshotError(f"{name} is wrong: {found!r}")
+    return {ArmName(arm): n for arm, n in found.items()}
 
 
 def restored_counts(arrays: Arrays, facts: Mapping[str, Json]) -> dict[ArmName, int]:

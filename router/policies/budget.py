@@ -15,6 +15,8 @@ Different from ParetoBandit, on purpose:
   over `horizon` decisions: the mean over the whole stream is held, not only the rate, and |mean - target| shrinks
   like 1/n. A debt of more than MEMORY decisions' worth of target is forgotten, or a target that was out of
   reach for a year would be avenged for another one.
+- A row counts here as one, whatever its sample weight: what was spent was spent. One that counts as none is not
+  learned, and not paid either.
 - Costs have no unit here. Deviations are measured in their own root mean square about the target, so seconds and
   milliseconds learn the same policy.
 
@@ -40,8 +42,10 @@ from ragbandit.router.policies.base import (
     counted_state,
     epsilon_greedy,
     heads_of,
+    part_of_counts,
     pmf_of_one,
     restored_counts,
+    rows_of,
     tally,
     tolerance_of,
 )
@@ -91,7 +95,8 @@ class BudgetPolicy(HasParams):
         self.needs: frozenset[PolicyNeed] = self.inner.needs
         self.deterministic: bool = self.inner.deterministic
         self.seen: dict[ArmName, int] = {}
-        #: per arm: the costs of its updates, summed
+        #: per arm: its updates that count as anything, and their costs, summed
+        self._paid: dict[ArmName, int] = {}
         self._cost: dict[ArmName, float] = {}
         #: the dual variable in [0, price_max]; the debt (units of cost); sum of squares of cost - target; the
         #: reward setting's weight of cost in the newest update that had one
@@ -117,7 +122,7 @@ class BudgetPolicy(HasParams):
     @property
     def scale(self) -> float:
         """Root mean square of cost - target over the updates so far, begun with the target itself: never 0."""
-        updates = sum(self.seen.values())
+        updates = sum(self._paid.values())
         return math.sqrt((self.target * self.target + self._squares) / (1 + updates))
 
     @property
@@ -128,7 +133,7 @@ class BudgetPolicy(HasParams):
     @property
     def spent(self) -> float | None:
         """Mean cost of the updates so far; None before the first."""
-        updates = sum(self.seen.values())
+        updates = sum(self._paid.values())
         return math.fsum(self._cost.values()) / updates if updates else None
 
     def pmf(
@@ -162,20 +167,23 @@ class BudgetPolicy(HasParams):
             return quality, cost
         # An arm that nobody knows yet is taken to cost what the average decision does.
         usual = self.spent or 0.0
-        means = [self._cost[arm] / self.seen[arm] if arm in self.seen else usual for arm in arms]
+        means = [self._cost[arm] / self._paid[arm] if arm in self._paid else usual for arm in arms]
         if output.scores is None:
             return None, means
         return [score + self._weight * mean for score, mean in zip(output.scores, means, strict=True)], means
 
     def learn(self, update: Update) -> None:
         """Let the policy learn, then take the dual step."""
-        cost = update.reward.cost
+        cost, rows = update.reward.cost, rows_of(update)
         deviation = cost - self.target
         squares = self._squares + deviation * deviation
         if not math.isfinite(squares):
             raise PolicyFault(f"the cost is {cost!r}, no number or too large to be squared")
         self.inner.learn(update)
         tally(self.seen, update)
+        if rows == 0.0:
+            return
+        tally(self._paid, update)
         self._cost[update.arm] = self._cost.get(update.arm, 0.0) + cost
         *_, self._weight = heads_of(update.reward, weight=self._weight)  # a raw or default reward carries none
         self._squares = squares
@@ -189,7 +197,7 @@ class BudgetPolicy(HasParams):
         """Expected cost of this question at the price in force, over the arms whose cost is known."""
         if not self.inner.deterministic:
             return update.reward.cost
-        known = tuple(arm for arm in update.arms if arm in self.seen)
+        known = tuple(arm for arm in update.arms if arm in self._paid)
         output = pmf_of_one(self, update.query, features=update.features, arms=known)
         cost = output.facts["cost"]
         assert isinstance(cost, list)
@@ -202,14 +210,15 @@ class BudgetPolicy(HasParams):
         nested["pacer"] = np.array([self._dual, self._debt, self._squares, self._weight])
         for arm in sorted(self._cost):
             nested[f"cost/{arm}"] = np.array([self._cost[arm]])
-        return nested, {**counted_state(self.seen)[1], "inner": facts}
+        paid: dict[str, Json] = {} if self._paid == self.seen else {"paid": dict(sorted(self._paid.items()))}
+        return nested, {**counted_state(self.seen)[1], "inner": facts} | paid
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
         """Take over a saved state; the inner policy checks its own part."""
         seen = restored_counts(arrays, facts)
-        inner = facts.get("inner")
+        inner, paid = facts.get("inner"), part_of_counts(facts, "paid", seen=seen)
         own = {name: array for name, array in arrays.items() if not name.startswith(_INNER)}
-        if set(own) != {"pacer", *(f"cost/{arm}" for arm in seen)} or not isinstance(inner, Mapping):
+        if set(own) != {"pacer", *(f"cost/{arm}" for arm in paid)} or not isinstance(inner, Mapping):
             raise SnapshotError(f"the pacer's state is missing or of other arms: {sorted(own)}")
         for name, array in own.items():
             if array.shape != ((4,) if name == "pacer" else (1,)) or array.dtype != np.float64:
@@ -221,7 +230,7 @@ class BudgetPolicy(HasParams):
         if {arm: count for arm, count in self.inner.seen.items() if count} != seen:
             raise SnapshotError("the policy inside has seen other updates than the pacer")
         self.seen, self._dual, self._debt, self._squares, self._weight = seen, dual, debt, squares, weight
-        self._cost = {arm: float(own[f"cost/{arm}"][0]) for arm in seen}
+        self._paid, self._cost = paid, {arm: float(own[f"cost/{arm}"][0]) for arm in paid}
 
 
 def _made(policy: str, *, params: Mapping[str, Json]) -> Policy:

@@ -11,7 +11,8 @@ Different from the paper, on purpose:
 - One threshold, not one per relation type: a question does not say its relation.
 - The paper fits on questions that every arm has answered. Here one arm answered each, so an edge is judged by the
   mean reward of either arm in every bin; `epsilon` and the floor see to it that both are tried. Within a bin the
-  draw does not look at the question, so these means are not biased.
+  draw does not look at the question, so these means are not biased. A row that counts as w rows (its reward's sample
+  weight) is w rows in sums and counts.
 - Reward, not accuracy: what retrieval costs counts too.
 
 Entities are found by lookup, without a model: the longest keys of the table, from left to right, among capitalised
@@ -35,7 +36,15 @@ from typing import ClassVar
 import numpy as np
 
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
-from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
+from ragbandit.router.policies.base import (
+    Arrays,
+    PolicyNeed,
+    PolicyOutput,
+    counted_state,
+    restored_counts,
+    rows_of,
+    tally,
+)
 from ragbandit.router.policies.params import (
     NO_RETRIEVAL,
     SINGLE_STEP,
@@ -165,6 +174,7 @@ class Popularity(HasParams):
     algorithm: ClassVar[str] = "popularity"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
+    weights_are_rows: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(PopularityParams, given=params)
@@ -179,9 +189,9 @@ class Popularity(HasParams):
         self._path = settings.table
         self.seen: dict[ArmName, int] = {}
         #: questions per bin, whatever their arm; sums of reward and counts, row 0 of `below`, row 1 of `above`
-        self._questions = np.zeros(BINS, dtype=np.int64)
+        self._questions = np.zeros(BINS)
         self._sums = np.zeros((2, BINS))
-        self._counts = np.zeros((2, BINS), dtype=np.int64)
+        self._counts = np.zeros((2, BINS))
 
     @property
     def edge(self) -> int:
@@ -191,7 +201,7 @@ class Popularity(HasParams):
         mean leans with the weight of one row on its arm's mean over all bins, which stands for a cell without rows.
         """
         totals = self._counts.sum(axis=1)
-        overall = np.where(totals > 0, self._sums.sum(axis=1) / np.maximum(totals, 1), 0.0)  # (2,)
+        overall = np.where(totals > 0, self._sums.sum(axis=1) / np.where(totals > 0, totals, 1.0), 0.0)  # (2,)
         mean = (self._sums + overall[:, None]) / (self._counts + 1)  # (2, BINS)
         gained = self._questions * (mean[0] - mean[1])  # by answering this bin with `below`
         worth = [math.fsum(gained[:edge].tolist()) for edge in range(BINS + 1)]
@@ -228,24 +238,31 @@ class Popularity(HasParams):
         """Add the reward to its arm's sum in the question's bin; a question without a known entity has no bin."""
         if not math.isfinite(update.reward.value):
             raise PolicyFault(f"the reward is {update.reward.value!r}")
+        rows = rows_of(update)
         tally(self.seen, update)
         least = min(self.table.entities(update.query.text).values(), default=0.0)
         if least == 0.0:
             return
         place = self._bin(least)
-        self._questions[place] += 1
+        self._questions[place] += rows
         if update.arm in (self.below, self.above):
             row = int(update.arm == self.above)
-            self._sums[row, place] += update.reward.value
-            self._counts[row, place] += 1
+            self._sums[row, place] += rows * update.reward.value
+            self._counts[row, place] += rows
 
     def _bin(self, popularity: float) -> int:
         return min(BINS - 1, int(BINS * math.log10(popularity + 1.0) / self.table.top))
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The histogram, and which table it was made with."""
+        """The histogram, and which table it was made with; counts are int64 where all are whole."""
         arrays, facts = counted_state(self.seen)
-        arrays |= {"questions": self._questions, "sums": self._sums, "counts": self._counts}
+        whole = not any((counts % 1.0).any() for counts in (self._questions, self._counts))
+        kind = np.int64 if whole else np.float64
+        arrays |= {
+            "questions": self._questions.astype(kind),
+            "sums": self._sums,
+            "counts": self._counts.astype(kind),
+        }
         return arrays, facts | {"table_sha256": self.table.sha256}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
@@ -260,11 +277,11 @@ class Popularity(HasParams):
         shapes = {"questions": (BINS,), "sums": (2, BINS), "counts": (2, BINS)}
         for name, shape in shapes.items():
             array = arrays.get(name)
-            wanted = np.float64 if name == "sums" else np.int64
-            if array is None or array.shape != shape or array.dtype != wanted:
-                raise SnapshotError(f"{name} must be {np.dtype(wanted).name} of shape {shape}")
-        questions, counts = (np.array(arrays[name], dtype=np.int64) for name in ("questions", "counts"))
-        if (counts < 0).any() or (counts.sum(axis=0) > questions).any():
+            kinds = ("float64",) if name == "sums" else ("int64", "float64")
+            if array is None or array.shape != shape or array.dtype.name not in kinds:
+                raise SnapshotError(f"{name} must be {' or '.join(kinds)} of shape {shape}")
+        questions, counts = (np.array(arrays[name], dtype=np.float64) for name in ("questions", "counts"))
+        if (counts < 0).any() or (counts.sum(axis=0) > questions * (1.0 + 1e-9)).any():
             raise SnapshotError("the counts of the histogram do not fit together")
         self.seen, self._questions, self._counts = seen, questions, counts
         self._sums = np.array(arrays["sums"], dtype=np.float64)

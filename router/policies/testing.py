@@ -301,6 +301,44 @@ def _is_refused(policy: Policy, row: Update) -> bool:
     return False
 
 
+def check_weight_zero_teaches_nothing(make: Make) -> None:
+    """A row whose reward has the sample weight 0 is counted and changes no pmf, before the first row or later."""
+    updates = made_updates(30)
+    policy = make()
+    for update in updates:
+        before = pmf_of(policy)
+        policy.learn(_weighing(0.0, update))
+        assert pmf_of(policy) == before, "a row of weight 0 changed the pmf"
+        policy.learn(update)
+        policy = through_files(policy)
+    assert pmf_of(policy) == pmf_of(taught(make, updates))
+    assert sum(policy.seen.values()) == 2 * len(updates)
+
+
+def check_weights_are_rows(make: Make) -> None:
+    """Where a policy says `weights_are_rows`, a row of weight 2 is the same row twice, but for rounding."""
+    if getattr(make(), "weights_are_rows", False):
+        updates = made_updates(30)
+        doubled = taught(make, [_weighing(2.0, update) for update in updates])
+        twice = taught(make, [update for update in updates for _ in range(2)])
+        for seed in range(5):
+            _same(pmf_of(doubled, seed=seed), pmf_of(twice, seed=seed), within=1e-6)
+
+
+def check_weighted_rows_are_kept(make: Make) -> None:
+    """A policy that learned rows of several weights learns on after a restore as if it had never stopped."""
+    updates = [_weighing(0.25 * (update.seq % 7), update) for update in made_updates(40)]
+    back = through_files(taught(make, updates[:22]), last_seq=22)
+    for update in updates[22:]:
+        back.learn(update)
+    assert sha_of(back) == sha_of(taught(make, updates))
+
+
+def _weighing(rows: float, update: Update) -> Update:
+    """The update, its reward counting as so many rows."""
+    return replace(update, reward=replace(update.reward, sample_weight=rows))
+
+
 def check_says_whether_it_repeats_itself(make: Make) -> None:
     """A policy that calls itself deterministic gives one question one output, scores and facts included."""
     policy = taught(make, made_updates(20))
@@ -377,6 +415,9 @@ POLICY_CHECKS: list[Callable[[Make], None]] = [
     check_facts_are_json,
     check_heads_apart_make_the_scores,
     check_refused_update_changes_nothing,
+    check_weight_zero_teaches_nothing,
+    check_weights_are_rows,
+    check_weighted_rows_are_kept,
     check_says_whether_it_repeats_itself,
     check_refuses_broken_arrays,
     check_refuses_broken_facts,

@@ -14,7 +14,8 @@ VW's are float32, hide the predicted costs, and come in the order of the scores.
 
 - epsilon: --cb_explore_adf --epsilon.
 - squarecb: --squarecb, probability 1 / (K + gamma * gap) for all but the best arm, gamma = gamma_scale * sqrt(updates)
-  (Foster and Rakhlin 2020). VW lifts small probabilities to epsilon/K; here epsilon/K is mixed in.
+  (Foster and Rakhlin 2020; an update that counts as w rows is w of them). VW lifts small probabilities to epsilon/K;
+  here epsilon/K is mixed in.
 
 Quality and cost are not kept apart: VW learns the reward's value. Not thread-safe and not picklable: a lock stands
 before every call. A state holds VW's own model bytes, which the command line of VW reads.
@@ -39,6 +40,8 @@ from ragbandit.router.policies.base import (
     counted_state,
     epsilon_greedy,
     restored_counts,
+    restored_mass,
+    rows_of,
     tally,
 )
 from ragbandit.router.policies.draw import with_floor
@@ -88,6 +91,8 @@ class VowpalWabbit(HasParams):
         self.cb_type, self.learning_rate = settings.cb_type, settings.learning_rate
         self.power_t, self.bits = settings.power_t, settings.bits
         self.seen: dict[ArmName, int] = {}
+        #: what these updates count as
+        self._mass = 0.0
         #: d of the features it has learned; None before the first update
         self._dimension: int | None = None
         self._vw = _vowpal_wabbit()
@@ -120,30 +125,36 @@ class VowpalWabbit(HasParams):
             scores[index] = 0.0 - cost  # never -0.0
         if self.explorer == "epsilon":
             return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=self.epsilon), scores=tuple(scores))
-        gamma = self.gamma_scale * math.sqrt(sum(self.seen.values()))
+        gamma = self.gamma_scale * math.sqrt(self._mass)
         pmf = with_floor(_squarecb(scores, gamma=gamma), floor=self.epsilon / len(arms))
         return PolicyOutput(pmf=pmf, scores=tuple(scores), facts={"gamma": gamma})
 
     def learn(self, update: Update) -> None:
-        """One step of VW. PolicyFault for what VW takes without a word and is spoilt by: NaN, p of 0 or above 1."""
-        features, p, cost = update.features, update.propensity, -update.reward.value
+        """One step of VW, with the importance weight that the row counts as.
+
+        PolicyFault for what VW takes without a word and is spoilt by: NaN, p of 0 or above 1.
+        """
+        features, p, cost, rows = update.features, update.propensity, -update.reward.value, rows_of(update)
         if features is None or self._dimension not in (None, features.size):
             raise PolicyFault("features are missing or of another length")
         # VW squares these in float32, and says nothing when they become infinite there. NaN fails every comparison.
         if not (float(np.abs(features).max()) < 1e6 and 0.0 < p <= 1.0 and (1.0 + abs(cost)) / p < 1e15):
             raise PolicyFault(f"VW cannot learn from cost {cost!r} at probability {p!r} with these features")
-        drawn = self._vw.CBLabel(label=(0, cost, p))
+        if rows == 0.0:
+            tally(self.seen, update)
+            return
+        drawn = self._vw.CBLabel(label=(0, cost, p), weight=rows)
         # One order for every order of offering, since the sums of float32 depend on it.
         shown = [update.arm] if self.cb_type == "mtr" else sorted({update.arm, *update.arms})
-        actions = [self._action(arm, label=drawn if arm == update.arm else None) for arm in shown]
+        actions = [self._action(arm, label=drawn if arm == update.arm else None, weight=rows) for arm in shown]
         with self._lock:
             self._workspace.learn_one([self._shared(features), *actions])
-        self._dimension = features.size
+        self._dimension, self._mass = features.size, self._mass + rows
         tally(self.seen, update)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """VW's model as bytes, with their sha256, the counts, and d."""
-        arrays, facts = counted_state(self.seen)
+        arrays, facts = counted_state(self.seen, mass=self._mass)
         with self._lock:
             kept = self._workspace.serialize()
         # Loading puts VW's own tallies (examples and features shown, predictions among them) back to 0: what is left
@@ -154,14 +165,14 @@ class VowpalWabbit(HasParams):
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
         """Take over a saved state. The sha256 is checked first: VW may crash on bytes that are not its own."""
-        seen = restored_counts(arrays, facts)
+        seen, mass = restored_counts(arrays, facts), restored_mass(facts)
         model, dimension = arrays.get("model"), facts.get("dimension")
         if model is None or len(arrays) != 1 or model.dtype != np.uint8 or model.ndim != 1:
             raise SnapshotError(f"there must be one array, model, uint8 of shape (bytes,), not {sorted(arrays)}")
         kept = model.tobytes()
         if hashlib.sha256(kept).hexdigest() != facts.get("model_sha256"):
             raise SnapshotError("model is damaged: its sha256 does not match")
-        if not isinstance(dimension, int if seen else type(None)):
+        if not isinstance(dimension, int if mass else type(None)):
             raise SnapshotError(f"the length of the features is missing or wrong: {dimension!r}")
         try:
             workspace = self._vw.Workspace(["--quiet"], model_data=kept)
@@ -169,7 +180,7 @@ class VowpalWabbit(HasParams):
             raise SnapshotError(f"VW cannot load the model: {error}") from error
         self._dimension = dimension if isinstance(dimension, int) else None
         with self._lock:
-            self.seen, self._workspace = seen, workspace
+            self.seen, self._mass, self._workspace = seen, mass, workspace
 
     def _shared(self, features: Features, *, weight: float = 1.0) -> Any:
         """The question: x / sqrt(d), so that with the intercept 1 both parts weigh alike."""

@@ -12,6 +12,7 @@ Different, on purpose:
 - Arms come and go by name. A head begins at its arm's first update and then is a row of the same matrix.
 - loss "code" divides by 3, the arms of the authors' net, whatever the number of arms here. AdamW hardly notices:
   it divides by the gradient's own size.
+- A row that counts as w rows (its reward's sample weight) has w times its loss. One that counts as none is no step.
 - The order is the ledger's. The authors shuffle their 1,292 questions once.
 
 An online service has no last step: after `total` updates the rate stays at `floor`, by default 0 as in the paper: from
@@ -34,7 +35,9 @@ from ragbandit.router.policies.base import (
     PolicyOutput,
     counted_state,
     epsilon_greedy,
+    part_of_counts,
     restored_counts,
+    rows_of,
     tally,
 )
 from ragbandit.router.policies.finetuned.body import RIGHT, ReadingParams, load_body, score
@@ -102,13 +105,15 @@ class MbaPaper(HasParams):
             threads=settings.threads,
         )
         self.seen: dict[ArmName, int] = {}
+        #: of these, the updates that were steps
+        self._steps: dict[ArmName, int] = {}
         #: none before the first update: a fresh policy reads with the weights it shares
         self._tuning: Tuning | None = None
 
     @property
     def updates(self) -> int:
-        """Number of updates learned."""
-        return sum(self.seen.values())
+        """Number of updates that were steps: all but those that count as no row."""
+        return sum(self._steps.values())
 
     @property
     def epsilon(self) -> float:
@@ -171,7 +176,11 @@ class MbaPaper(HasParams):
 
     def learn(self, update: Update) -> None:
         """One step on the question of the row, with dropout seeded by the number of updates before it."""
-        target, factor = self._target(update), 1.0 if self.loss == "paper" else 1.0 / _LOGITS
+        target, rows = self._target(update), rows_of(update)
+        if rows == 0.0:
+            tally(self.seen, update)
+            return
+        factor = rows if self.loss == "paper" else rows / _LOGITS
         tuning = self._tuning or Tuning.fresh(self._body, seed=self.seed)
         fresh = HEAD + update.arm not in tuning.slots
         if fresh:
@@ -194,6 +203,7 @@ class MbaPaper(HasParams):
                 raise
         self._tuning = tuning
         tally(self.seen, update)
+        tally(self._steps, update)
 
     def _target(self, update: Update) -> float:
         """The target of the drawn arm's head. Raises PolicyFault where the row does not tell."""
@@ -218,6 +228,8 @@ class MbaPaper(HasParams):
         """All weights, each with its two moments: "encoder", "pre", and "head/<arm>" for every arm it has learned."""
         arrays, facts = counted_state(self.seen)
         facts["model"] = self._body.identity
+        if self._steps != self.seen:
+            facts["steps"] = dict(sorted(self._steps.items()))
         if self._tuning is not None:
             for key in sorted(self._tuning.slots):
                 arrays[key] = self._tuning.slots[key].cpu().numpy()
@@ -228,16 +240,17 @@ class MbaPaper(HasParams):
         seen = restored_counts(arrays, facts)
         if facts.get("model") != self._body.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
+        steps = part_of_counts(facts, "steps", seen=seen)
         width, size = self._body.width, self._body.size
-        shapes: dict[str, tuple[int, ...]] = {"encoder": (3, size), "pre": (3, width, width + 1)} if seen else {}
-        shapes |= {HEAD + arm: (3, width + 1) for arm in seen}
+        shapes: dict[str, tuple[int, ...]] = {"encoder": (3, size), "pre": (3, width, width + 1)} if steps else {}
+        shapes |= {HEAD + arm: (3, width + 1) for arm in steps}
         if set(arrays) != set(shapes):
             raise SnapshotError(f"arrays {sorted(arrays)}, wanted {sorted(shapes)}")
         for key, shape in shapes.items():
             if arrays[key].shape != shape or arrays[key].dtype != np.float32:
                 raise SnapshotError(f"{key} must be float32 of shape {shape}")
-        self.seen, self._tuning = seen, None
-        if seen:
+        self.seen, self._steps, self._tuning = seen, steps, None
+        if steps:
             slots = {key: self._body.tensor(array) for key, array in arrays.items()}
             self._tuning = Tuning(self._body, slots=slots)
 

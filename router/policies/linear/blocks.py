@@ -15,7 +15,8 @@ Residuals, and with them the noise and a policy's CUSUM, are taken row by row ag
 
 Z^T Z comes from BLAS, whose order of sums differs between processors. So features are rounded to multiples of 2^-14
 first: then every product and every sum of a block is a whole number below 2^53, exact in any order. The inverse has a
-fixed order of its own (inversion.py).
+fixed order of its own (inversion.py). Rows that count as w are summed apart for each w, and these sums are put
+together in the order of w. Old rows fade by what the rows of the block before counted as.
 """
 
 import math
@@ -27,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import PolicyFault, SnapshotError
-from ragbandit.router.policies.base import Arrays, heads_of, tally
+from ragbandit.router.policies.base import MOST_ROWS, Arrays, heads_of, rows_of, tally
 from ragbandit.router.policies.linear.inversion import inverse_of
 from ragbandit.router.policies.linear.ridge import (
     LATEST,
@@ -48,6 +49,8 @@ LARGEST_BLOCK: Final = 512
 _UNIT: Final = 2.0**-14
 #: features are below this many units, which is 256
 _MOST_UNITS: Final = 2.0**22
+#: arrays of a block in a saved state
+_KINDS: Final = ("precision", "start", "units", "targets")
 #: a block has at most this share of the memory's rows: within a block rows count alike
 _SHARE_OF_MEMORY: Final = 16
 
@@ -66,9 +69,10 @@ class _Block:
     moment: Matrix
     start: Matrix
     leverage: float
-    #: rows of the block so far: features in units (rows, d), quality and cost (rows, 2)
+    #: rows of the block so far: features in units (rows, d), quality and cost (rows, 2), what they count as (rows,)
     units: Units
     targets: Matrix
+    counts: Vector
     rows: int
     #: of these, the rows that the served posterior has taken; their sums of y z^T, None where they are to be made
     taken: int
@@ -103,61 +107,73 @@ class BlockHeads(RidgeHeads):
         """
         if update.features is None or (self._blocks and update.features.size != self._width):
             raise PolicyFault("features are missing or of another length")
-        arm, units = update.arm, _rounded(update.features)
+        arm, units, rows = update.arm, _rounded(update.features), rows_of(update)
+        if rows == 0.0:
+            tally(self.seen, update)
+            return 0.0
         quality, cost, weight = heads_of(update.reward, weight=self.weight)
         block = self._blocks.get(arm)
         leverage = self._prior_leverage if block is None else block.leverage
-        kept = 1.0 if self.memory is None else 1.0 - 1.0 / self.memory
+        kept = self._kept(rows)
         q = c = 0.0
         if block is not None:
             z = design(np.multiply(units, _UNIT))
             q, c = np.multiply(block.start, z).sum(axis=1).tolist()
         q, c = quality - q, cost - c  # what the block's beginning misses
-        scatter = kept * self._scatter + np.array([[q * q, q * c], [q * c, c * c]]) / (1.0 + leverage)
-        # The moment's entries are below 512 * 256 times the largest target.
-        reach = leverage * weight * weight + update.reward.cost + 1e6 * (abs(quality) + abs(cost))
+        square = np.array([[q * q, q * c], [q * c, c * c]])
+        scatter = kept * self._scatter + rows * square / (1.0 + rows * leverage)
+        # The moment's entries are below 512 * 256 times the largest target that is multiplied by its count.
+        reach = leverage * weight * weight + update.reward.cost + 1e6 * max(rows, 1.0) * (abs(quality) + abs(cost))
         if not (math.isfinite(scatter[0, 0] + scatter[1, 1]) and math.isfinite(reach)):
             raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
-        residual = self._standardised((q, c), weight=weight, leverage=leverage)
+        residual = self._standardised((q, c), weight=weight, leverage=leverage, rows=rows)
         if block is None:
             block = self._blocks[arm] = self._opened(self._new(units.size + 1), rows=self.block_rows(0))
         block.units[block.rows], block.targets[block.rows] = units, (quality, cost)
+        block.counts[block.rows] = rows
         block.rows += 1
-        self._scatter, self._rows, self.weight = scatter, kept * self._rows + 1.0, float(weight)
-        self._age[arm] = self._age.get(arm, 0) + 1
+        self._scatter, self._rows, self.weight = scatter, kept * self._rows + rows, float(weight)
+        self._age[arm], self._mass[arm] = self._age.get(arm, 0) + 1, self._mass.get(arm, 0.0) + rows
         self._behind.add(arm)
         tally(self.seen, update)
         return residual
 
     def finish(self, arm: ArmName, *, restart: float | None = None) -> None:
         """End the arm's block if it is full; or at once, its rows counting as `restart` (> 0) together from then on."""
-        block, age = self._blocks[arm], self._age[arm]
+        block, age = self._blocks.get(arm), self._age.get(arm, 0)
+        if block is None:  # rows that counted as none
+            return
         if restart is None and block.rows < self.block_rows(age - block.rows):
             return
         z = _designs(block)
         gram = _gram(block)
         block.precision += gram
-        block.moment += np.einsum("nk,nj->kj", block.targets[: block.rows], z)
+        block.moment += np.einsum("nk,nj->kj", _counted(block), z)
+        mass = math.fsum(block.counts[: block.rows].tolist())
         share = 1.0
         if restart is not None:
-            known = float(age) if self.memory is None else min(float(age), self.memory)
-            share = min(1.0, restart / known)
-            self._age[arm] = 0
-        self._begin(arm, gram=gram / block.rows, share=share)
+            share = self._share(arm, rows=restart)
+            self._age[arm], self._mass[arm] = 0, 0.0
+        self._begin(arm, gram=gram / mass, share=share, count=mass / block.rows)
 
-    def _begin(self, arm: ArmName, *, gram: Matrix, share: float) -> None:
-        """Begin the arm's next block: fade, invert. gram: mean of z z^T over its latest rows; share: what all keep."""
+    def _begin(self, arm: ArmName, *, gram: Matrix, share: float, count: float) -> None:
+        """Begin the arm's next block: fade, invert.
+
+        gram: mean of z z^T over its latest rows, each with what it counts as; count: what one of these rows counts as
+        on average; share: what all keep.
+        """
         old = self._blocks[arm]
         rows = self.block_rows(self._age[arm])
-        fade = share * self._faded(rows)
+        fade = share * self._faded(rows, count=count)
         old.precision *= fade
         old.precision[np.diag_indices(len(old.precision))] += (1.0 - fade) * self._precision(len(old.precision))
         old.moment *= fade
         inverse = inverse_of(old.precision)
         old.start = np.einsum("kj,ij->ki", old.moment, inverse)
-        # The mean of z^T P z over rows that P has learned with the weight `fade`, as if it had not (leave one out).
+        # The mean of z^T P z over rows that P has learned with the weight `fade * count`, as if it had not (leave one
+        # out).
         own = float((inverse * gram).sum())
-        free = 1.0 - fade * own
+        free = 1.0 - fade * count * own
         old.leverage = min(own / free, self._prior_leverage) if free > 0.0 else self._prior_leverage
         self._blocks[arm] = self._opened(old, rows=rows)
         self._serve(arm, inverse)
@@ -172,6 +188,7 @@ class BlockHeads(RidgeHeads):
             leverage=old.leverage,
             units=np.empty((rows, width), dtype=np.float32),
             targets=np.empty((rows, 2)),
+            counts=np.ones(rows),
             rows=0,
             taken=0,
             sums=None,
@@ -186,6 +203,7 @@ class BlockHeads(RidgeHeads):
             leverage=self._prior_leverage,
             units=np.empty((0, size - 1), dtype=np.float32),
             targets=np.empty((0, 2)),
+            counts=np.ones(0),
             rows=0,
             taken=0,
             sums=None,
@@ -210,7 +228,7 @@ class BlockHeads(RidgeHeads):
                 block.sums = np.zeros_like(block.moment)
                 _add_up(block.sums, block, first=0, last=block.taken)
             for row, z in enumerate(_designs(block, first=block.taken), start=block.taken):
-                leverage = add_row(inverse, z)
+                leverage = add_row(inverse, z, rows=float(block.counts[row]))
                 known = self._leverage[arm]
                 self._leverage[arm] = known + (leverage - known) / min(before + row + 1, LATEST)
             _add_up(block.sums, block, first=block.taken, last=block.rows)
@@ -223,12 +241,15 @@ class BlockHeads(RidgeHeads):
         """Rows of the block that begins when the arm has learned `age` rows."""
         return max(1, min(self.block, age))
 
-    def _faded(self, rows: int) -> float:
-        """What is left of a row's weight after that many rows of its arm: a power, its products in a fixed order."""
+    def _faded(self, rows: int, *, count: float) -> float:
+        """What is left of a row's weight after that many rows of its arm, each of which counts as `count`.
+
+        A power, its products in a fixed order.
+        """
         left = 1.0
         if self.memory is not None:
             for _ in range(rows):
-                left *= 1.0 - 1.0 / self.memory
+                left *= self._kept(count)
         return left
 
     @property
@@ -252,29 +273,30 @@ class BlockHeads(RidgeHeads):
             arrays[f"start/{arm}"] = block.start
             arrays[f"units/{arm}"] = block.units[: block.rows]
             arrays[f"targets/{arm}"] = block.targets[: block.rows]
+            if (block.counts[: block.rows] != 1.0).any():
+                arrays[f"counts/{arm}"] = block.counts[: block.rows]
         facts["block_leverage"] = {arm: block.leverage for arm, block in sorted(self._blocks.items())}
         return arrays, facts
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
         """Take over a saved state: besides that of RidgeHeads, every arm's block."""
-        own = {
-            name: a for name, a in arrays.items() if name.split("/", 1)[0] in ("precision", "start", "units", "targets")
-        }
-        former = self.seen, self.weight, self._scatter, self._rows, self._age, self._leverage
+        own = {name: a for name, a in arrays.items() if name.split("/", 1)[0] in (*_KINDS, "counts")}
+        former = self.seen, self.weight, self._scatter, self._rows, self._age, self._leverage, self._mass
         served = self._inverse, self._moment, self._mean, self._stack
         super().restore({name: a for name, a in arrays.items() if name not in own}, facts)
         try:
             blocks = self._restored(own, facts)
         except SnapshotError:
-            self.seen, self.weight, self._scatter, self._rows, self._age, self._leverage = former
+            self.seen, self.weight, self._scatter, self._rows, self._age, self._leverage, self._mass = former
             self._inverse, self._moment, self._mean, self._stack = served
             raise
         self._blocks, self._behind = blocks, set()
 
     def _restored(self, arrays: Arrays, facts: Mapping[str, Json]) -> dict[ArmName, _Block]:
         leverage = per_arm(facts, "block_leverage")
-        names = {f"{kind}/{arm}" for arm in self._age for kind in ("precision", "start", "units", "targets")}
-        if names != arrays.keys() or set(leverage) != set(self._age):
+        names = {f"{kind}/{arm}" for arm in self._age for kind in _KINDS}
+        counted = {f"counts/{arm}" for arm in self._age}  # where a row counts as another number than one
+        if not names <= arrays.keys() <= names | counted or set(leverage) != set(self._age):
             raise SnapshotError(f"blocks of other arms than {sorted(self._age)}: {sorted(arrays)}")
         blocks: dict[ArmName, _Block] = {}
         for arm, age in self._age.items():
@@ -300,9 +322,20 @@ class BlockHeads(RidgeHeads):
             block.precision, block.moment = whole_matrix(triangle, size=size), self._moment[arm].copy()
             block.start, block.leverage = np.array(arrays[f"start/{arm}"], dtype=np.float64), leverage[arm]
             block.units[:rows], block.targets[:rows] = units, targets
+            block.counts[:rows] = _restored_counts(arrays.get(f"counts/{arm}"), arm=arm, rows=rows)
             block.rows = block.taken = rows
             blocks[arm] = block
         return blocks
+
+
+def _restored_counts(counts: npt.NDArray[np.generic] | None, *, arm: ArmName, rows: int) -> Vector:
+    """What the rows of an arm's block count as, from a saved state; one each where it does not tell."""
+    if counts is None:
+        return np.ones(rows)
+    found = np.array(counts, dtype=np.float64)
+    if counts.shape != (rows,) or counts.dtype != np.float64 or not ((found > 0.0) & (found <= MOST_ROWS)).all():
+        raise SnapshotError(f"counts/{arm} must be float64 in (0, {MOST_ROWS:g}] of shape {(rows,)}")
+    return found
 
 
 def _rounded(features: Features) -> Vector:
@@ -326,17 +359,31 @@ def _designs(block: _Block, *, first: int = 0) -> Matrix:
 
 def _add_up(sums: Matrix, block: _Block, *, first: int, last: int) -> None:
     """Add y z^T of these rows, one after the other: the order of sums does not depend on how often this is called."""
-    for target, z in zip(block.targets[first:last], _designs(block, first=first), strict=False):
+    for target, z in zip(_counted(block)[first:last], _designs(block, first=first), strict=False):
         sums += target[:, None] * z[None, :]
 
 
+def _counted(block: _Block) -> Matrix:
+    """Quality and cost of a block's rows, times what each row counts as; (rows, 2)."""
+    product: Matrix = block.targets[: block.rows] * block.counts[: block.rows, None]
+    return product
+
+
 def _gram(block: _Block) -> Matrix:
-    """Z^T Z of a block, (d+1, d+1): a sum of whole numbers, which no order of sums rounds, then scaled."""
+    """Z^T W Z of a block, (d+1, d+1): sums of whole numbers, which no order of sums rounds, then scaled.
+
+    W holds what the rows count as: one sum for each of its values, put together in their order.
+    """
     units = np.ones((block.rows, block.units.shape[1] + 1))
     units[:, 1:] = block.units[: block.rows]
+    counts = block.counts[: block.rows]
+    first, *others = sorted(set(counts.tolist()))
+    total = first * _exact_gram(units[counts == first])
+    for count in others:
+        total += count * _exact_gram(units[counts == count])
     scale = np.full(units.shape[1], _UNIT / math.sqrt(units.shape[1] - 1))
     scale[0] = 1.0
-    gram: Matrix = _exact_gram(units) * (scale[:, None] * scale[None, :])
+    gram: Matrix = total * (scale[:, None] * scale[None, :])
     return gram
 
 

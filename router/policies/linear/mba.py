@@ -30,7 +30,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from ragbandit.router.errors import SnapshotError
-from ragbandit.router.policies.base import Arrays
+from ragbandit.router.policies.base import Arrays, part_of_counts, tally
 from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
 from ragbandit.router.policies.linear.ridge import LEAST_MEMORY, Prediction, per_arm
 from ragbandit.router.policies.params import Number, Positive, Share, read_params
@@ -81,6 +81,8 @@ class MbaRag(RidgePolicy):
         self.explore, self.epsilon_min, self.alarm = settings.explore, settings.epsilon_min, settings.alarm
         #: per arm: residual variance; upper and lower CUSUM sums (all >= 0); alarms so far
         self._residual_variance: dict[ArmName, float] = {}
+        #: per arm: updates that count as anything
+        self._rows: dict[ArmName, int] = {}
         self._cusum_up: dict[ArmName, float] = {}
         self._cusum_down: dict[ArmName, float] = {}
         self.alarms: dict[ArmName, int] = {}
@@ -98,18 +100,24 @@ class MbaRag(RidgePolicy):
 
     def learn(self, update: Update) -> None:
         """Rank-one update of the drawn arm, O(d^2) whatever the number of rows; PolicyFault as in RidgeHeads."""
-        arm, residual = update.arm, self._heads.learn(update)
+        arm, residual, rows = update.arm, self._heads.learn(update), update.reward.sample_weight
+        if rows == 0.0:
+            return
+        tally(self._rows, update)
         variance = self._residual_variance.get(arm, 1.0)
         # The heads' noise variance is pooled over the arms, so each arm's residual is scaled by its own root mean
         # square before it enters the CUSUM.
         scaled = min(max(residual / math.sqrt(max(variance, 1.0)), -_MAX_RESIDUAL), _MAX_RESIDUAL)
-        rows = min(self.seen[arm] + _PRIOR_ROWS, _VARIANCE_ROWS)
-        self._residual_variance[arm] = variance + (residual * residual - variance) / rows
+        latest = min(self._rows[arm] + _PRIOR_ROWS, _VARIANCE_ROWS)
+        self._residual_variance[arm] = variance + (residual * residual - variance) / latest
         if self._heads.age(arm) <= _WARM_UP:
             self._heads.finish(arm)
             return
-        up = max(0.0, self._cusum_up.get(arm, 0.0) + scaled - _ALLOWANCE)
-        down = max(0.0, self._cusum_down.get(arm, 0.0) - scaled - _ALLOWANCE)
+        # A row that counts as w tells w times as much of a shift: the step of the log likelihood ratio, whose residual
+        # is in deviations of S / w.
+        step, allowance = math.sqrt(rows) * scaled, rows * _ALLOWANCE
+        up = max(0.0, self._cusum_up.get(arm, 0.0) + step - allowance)
+        down = max(0.0, self._cusum_down.get(arm, 0.0) - step - allowance)
         alarm = max(up, down) > self.alarm
         self._heads.finish(arm, restart=_RESTART_ROWS if alarm else None)
         if alarm:
@@ -123,6 +131,8 @@ class MbaRag(RidgePolicy):
         facts[_CUSUM_KEY] = {arm: [self._cusum_up[arm], self._cusum_down[arm]] for arm in sorted(self._cusum_up)}
         facts["alarms"] = dict(sorted(self.alarms.items()))
         facts[_VARIANCE_KEY] = dict(sorted(self._residual_variance.items()))
+        if self._rows != self.seen:
+            facts["counted"] = dict(sorted(self._rows.items()))
         return arrays, facts
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
@@ -138,6 +148,7 @@ class MbaRag(RidgePolicy):
             raise SnapshotError(f"the alarms are wrong: {alarms!r}")
         variance = per_arm(facts, _VARIANCE_KEY)
         super().restore(arrays, facts)
+        self._rows = part_of_counts(facts, "counted", seen=self.seen)
         self._residual_variance = variance
         self._cusum_up = {arm: float(sums[0]) for arm, sums in cusum.items()}
         self._cusum_down = {arm: float(sums[1]) for arm, sums in cusum.items()}

@@ -55,6 +55,11 @@ class RidgePolicy(HasParams, ABC):
         )
 
     @property
+    def weights_are_rows(self) -> bool:
+        """Whether a row of weight 2 is the same row twice: row by row, and where none fades."""
+        return type(self._heads) is RidgeHeads and self._heads.memory is None
+
+    @property
     def params(self) -> Mapping[str, Json]:
         """The settings after defaults, as JSON values; `block` where it is above 1: 0.1 did not have it."""
         found = dict(super().params)

@@ -18,6 +18,10 @@ Rows may fade: with a memory of m rows, each new row of an arm multiplies the we
 prior would fade as well, and the precision of directions that no question takes would fall without end. So every row
 restores the prior of one coordinate, each in its turn.
 
+A row may count as w rows (its reward's sample weight): as one whose noise is S / w, which adds w z z^T and w y z^T,
+scatters w e e^T / (1 + w z^T P z), and lets older rows fade by 1 - w/m. With w = 2 that is the same row twice; a row
+that counts as none is counted and leaves no other trace.
+
 Sums run through einsum and numpy's own loops, never BLAS: its result depends on the threads.
 """
 
@@ -35,6 +39,7 @@ from ragbandit.router.policies.base import (
     counted_state,
     heads_of,
     restored_counts,
+    rows_of,
     tally,
 )
 from ragbandit.router.types import ArmName, Features, Json, Matrix, Update, Vector
@@ -65,6 +70,8 @@ LEAST_MEMORY = 50
 MANY_ARMS = 8
 #: rows of a matrix that are changed at once, so that what is subtracted stays in the processor's cache
 _STRIP = 32
+#: one row lets its arm's older ones fade by at most this share
+_MOST_LOST = 0.5
 #: a prediction is never surer than this, in units of reward
 _LEAST_NOISE = 1e-6
 
@@ -116,6 +123,8 @@ class RidgeHeads:
         self._rows = 0.0
         #: per arm: rows since it was started, mean of z^T P z over the latest of them
         self._age: dict[ArmName, int] = {}
+        #: per arm: what these rows count as
+        self._mass: dict[ArmName, float] = {}
         self._leverage: dict[ArmName, float] = {}
         #: what `predict_fast` needs of all arms; made when asked for
         self._stack: _Stack | None = None
@@ -199,6 +208,10 @@ class RidgeHeads:
         """
         if update.features is None or (self._mean and update.features.size + 1 != self._size):
             raise PolicyFault("features are missing or of another length")
+        rows = rows_of(update)
+        if rows == 0.0:
+            tally(self.seen, update)
+            return 0.0
         arm, z = update.arm, design(update.features)
         *heads, weight = heads_of(update.reward, weight=self.weight)
         y = np.array(heads)  # (2,)
@@ -206,34 +219,38 @@ class RidgeHeads:
         inverse = np.diag(1.0 / self._precision(z.size)) if fresh else self._inverse[arm]
         moment = np.zeros((2, z.size)) if fresh else self._moment[arm]
         mean = np.zeros((2, z.size)) if fresh else self._mean[arm]
-        kept = 1.0 if self.memory is None else 1.0 - 1.0 / self.memory
+        kept = self._kept(rows)
         with np.errstate(over="ignore", invalid="ignore"):
             leverage = float((np.einsum("ij,j->i", inverse, z) * z).sum())
             missed = y - (mean * z).sum(axis=1)  # (2,)
-            scatter = kept * self._scatter + missed[:, None] * missed[None, :] / (1.0 + leverage)
-            moment = kept * moment + y[:, None] * z[None, :]
+            scatter = kept * self._scatter + rows * (missed[:, None] * missed[None, :]) / (1.0 + rows * leverage)
+            moment = kept * moment + (rows * y)[:, None] * z[None, :]
         reach = leverage * weight * weight + update.reward.cost
         if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(reach)):
             raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
-        residual = self._standardised(missed, weight=weight, leverage=leverage)
+        residual = self._standardised(missed, weight=weight, leverage=leverage, rows=rows)
         age = self._age.get(arm, 0)
         if self.memory is not None:
             inverse /= kept
             self._restore_prior(inverse, place=age % z.size, lost=1.0 - kept)
-        add_row(inverse, z)
+        add_row(inverse, z, rows=rows)
         self._inverse[arm], self._moment[arm] = inverse, moment
         self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
-        self._scatter, self._rows, self.weight = scatter, kept * self._rows + 1.0, float(weight)
-        self._age[arm] = age + 1
+        self._scatter, self._rows, self.weight = scatter, kept * self._rows + rows, float(weight)
+        self._age[arm], self._mass[arm] = age + 1, self._mass.get(arm, 0.0) + rows
         known = self._leverage.get(arm, leverage)
         self._leverage[arm] = known + (leverage - known) / min(age + 1, LATEST)
         self._forget(arm)
         tally(self.seen, update)
         return residual
 
-    def _standardised(self, missed: Sequence[float] | Vector, *, weight: float, leverage: float) -> float:
-        """A row's miss (quality, cost) in standard deviations of its prediction."""
-        expected = self._noise(weight=weight) * math.sqrt(1.0 + leverage)
+    def _kept(self, rows: float) -> float:
+        """What is left of an older row's weight when its arm learns one that counts as `rows`."""
+        return 1.0 if self.memory is None else 1.0 - min(rows / self.memory, _MOST_LOST)
+
+    def _standardised(self, missed: Sequence[float] | Vector, *, weight: float, leverage: float, rows: float) -> float:
+        """The miss (quality, cost) of a row that counts as `rows`, in standard deviations of its prediction."""
+        expected = self._noise(weight=weight) * math.sqrt((1.0 + rows * leverage) / rows)
         return float(missed[0] - weight * missed[1]) / max(expected, _LEAST_NOISE)
 
     def finish(self, arm: ArmName, *, restart: float | None = None) -> None:
@@ -251,8 +268,7 @@ class RidgeHeads:
         What was learned stays the best guess, and new rows soon outweigh it.
         """
         inverse, moment = self._inverse[arm], self._moment[arm]
-        known = float(self._age[arm]) if self.memory is None else min(float(self._age[arm]), self.memory)
-        share = min(1.0, rows / known)
+        share = self._share(arm, rows=rows)
         inverse /= share
         moment *= share
         for place in range(len(inverse)):  # the prior was scaled as well
@@ -260,8 +276,12 @@ class RidgeHeads:
             _add_at(inverse, place=place, precision=precision)
         self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
         self._leverage[arm] = min(self._leverage[arm] / share, 1.0 / self.bias_ridge + 1.0 / self.ridge)
-        self._age[arm] = 0
+        self._age[arm], self._mass[arm] = 0, 0.0
         self._forget(arm)
+
+    def _share(self, arm: ArmName, *, rows: float) -> float:
+        """What is left of an arm's rows where they are to count as `rows` together, if they are more."""
+        return min(1.0, rows / (self._mass[arm] if self.memory is None else min(self._mass[arm], self.memory)))
 
     def _restore_prior(self, inverse: Matrix, *, place: int, lost: float) -> None:
         """Return to one coordinate the prior precision that all of them lose in as many rows as there are of them."""
@@ -282,6 +302,8 @@ class RidgeHeads:
         facts["weight"] = self.weight
         facts["rows"] = self._rows
         facts["age"] = dict(sorted(self._age.items()))
+        if any(self._mass[arm] != age for arm, age in self._age.items()):  # a row counted as more or less than one
+            facts["mass"] = dict(sorted(self._mass.items()))
         facts["leverage"] = dict(sorted(self._leverage.items()))
         return arrays, facts
 
@@ -292,8 +314,11 @@ class RidgeHeads:
         if rows < 0:
             raise SnapshotError(f"rows is missing or wrong: {rows!r}")
         age, leverage = per_arm(facts, "age"), per_arm(facts, "leverage")
-        if not set(age) == set(leverage) <= set(seen):
-            raise SnapshotError(f"age {sorted(age)} and leverage {sorted(leverage)} are not of arms that were seen")
+        mass = per_arm(facts, "mass") if "mass" in facts else {arm: float(rows) for arm, rows in age.items()}
+        if not set(age) == set(leverage) == set(mass) <= set(seen):
+            raise SnapshotError(
+                f"age {sorted(age)}, mass or leverage {sorted(leverage)} are not of arms that were seen"
+            )
         size = max(
             (array.shape[-1] for name, array in arrays.items() if name.startswith("mean/") and array.ndim), default=0
         )
@@ -306,6 +331,7 @@ class RidgeHeads:
         taken = {name: np.array(array, dtype=np.float64) for name, array in arrays.items()}
         self.seen, self.weight, self._scatter, self._rows = seen, weight, taken["scatter"], rows
         self._age, self._leverage = {ArmName(arm): int(n) for arm, n in age.items()}, leverage
+        self._mass = mass
         self._inverse = {arm: whole_matrix(taken[f"inverse/{arm}"], size=size) for arm in self._age}
         self._moment = {arm: taken[f"moment/{arm}"] for arm in self._age}
         self._mean = {arm: taken[f"mean/{arm}"] for arm in self._age}
@@ -358,11 +384,14 @@ def _add_at(inverse: Matrix, *, place: int, precision: float) -> None:
     _subtract_square(inverse, column)
 
 
-def add_row(inverse: Matrix, z: Vector) -> float:
-    """(A + z z^T)^-1 from A^-1, in place; z^T A^-1 z. One vector times itself keeps it symmetric to the last bit."""
+def add_row(inverse: Matrix, z: Vector, *, rows: float = 1.0) -> float:
+    """(A + w z z^T)^-1 from A^-1, in place; z^T A^-1 z. w, > 0: what the row counts as.
+
+    One vector times itself keeps it symmetric to the last bit.
+    """
     gain = np.einsum("ij,j->i", inverse, z)  # (d+1,)
     leverage = float((gain * z).sum())
-    gain /= math.sqrt(1.0 + leverage)
+    gain /= math.sqrt((1.0 + rows * leverage) / rows)
     _subtract_square(inverse, gain)
     return leverage
 

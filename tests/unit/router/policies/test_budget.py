@@ -175,7 +175,7 @@ def test_dual_step_is_the_expected_overspending():
     """One lesson moves the dual variable by step * (expected cost now - target + bend) / scale."""
     budget = wrapping(heads((0.5, 0.5, 0.5), (0.0, 1.0, 5.0), epsilon=1.0), target=2.0, step=0.05, horizon=10)
     budget._dual = 0.4
-    budget.seen, budget._cost = dict.fromkeys(ARMS, 1), dict.fromkeys(ARMS, 2.0)
+    budget.seen, budget._paid, budget._cost = *(dict.fromkeys(ARMS, 1) for _ in range(2)), dict.fromkeys(ARMS, 2.0)
     budget.inner.seen = dict.fromkeys(ARMS, 1)
     budget.learn(lesson(cost=7.0))
     scale = math.sqrt((2.0**2 + 5.0**2) / (1 + 4))

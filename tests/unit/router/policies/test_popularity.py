@@ -378,6 +378,20 @@ def test_contract_holds_with_a_learned_threshold(check):
 # The file.
 
 
+def test_rows_count_as_their_weights(tmp_path):
+    """Sums and counts of a bin add what the rows count as, and a state with parts of rows comes back."""
+    policy = Popularity(table=table_file(tmp_path, {"dracula": 9}))
+    rows = [("Dracula?", NO, 1.0), ("Dracula?", NO, 0.0), ("Dracula?", ONE, 0.5)] * 3
+    for update, weight in zip(lessons(rows), (0.25, 2.5, 1.0) * 3, strict=True):
+        policy.learn(replace(update, reward=replace(update.reward, sample_weight=weight)))
+    arrays, facts = policy.state()
+    assert arrays["counts"].sum(axis=1).tolist() == [3.0, 8.25]
+    assert arrays["sums"].sum(axis=1).tolist() == [1.5, 0.75]
+    back = Popularity(table=table_file(tmp_path, {"dracula": 9}))
+    back.restore(arrays, facts)
+    assert sha_of(back) == sha_of(policy)
+
+
 def test_snapshot_of_another_table_is_refused(tmp_path):
     """Another file makes another sha256, and a state made with one is refused by a policy that has the other."""
     path = tmp_path / "table.json"

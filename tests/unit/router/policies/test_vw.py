@@ -204,6 +204,20 @@ def test_learns_an_arm_that_is_better(explorer, cb_type):
         assert output.pmf.index(max(output.pmf)) == output.scores.index(max(output.scores)) == best
 
 
+@pytest.mark.parametrize("cb_type", ["mtr", "ips"])
+def test_weights_are_importance_weights(cb_type):
+    """A row of weight 2 moves VW's costs as the same row twice, to what float32 rounds."""
+    once = make_policy("vw", params={"cb_type": cb_type})
+    twice = make_policy("vw", params={"cb_type": cb_type})
+    for update in made_updates(30):
+        once.learn(replace(update, reward=replace(update.reward, sample_weight=2.0)))
+        twice.learn(update)
+        twice.learn(update)
+    found, wanted = (output_of(one, made_features(1)) for one in (once, twice))
+    assert found.facts == wanted.facts
+    assert found.scores == pytest.approx(wanted.scores, abs=1e-5)
+
+
 def test_scores_are_rewards():
     """An arm that pays .4 and 1 by turns, whatever is asked, scores .7 to .1; one never learned scores 0."""
     policy = VowpalWabbit()

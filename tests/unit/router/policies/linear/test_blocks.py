@@ -72,18 +72,45 @@ def test_asking_changes_nothing():
     assert sha_of(asked) == sha_of(bulk)
 
 
-def test_gram_is_exact():
-    """Z^T Z has the same bits for every order of the rows: nothing of it was rounded before it was scaled."""
+@pytest.mark.parametrize("counts", [[1.0], [0.3, 1.0, 2.5]], ids=["alike", "weighted"])
+def test_gram_is_exact(counts):
+    """Z^T W Z has the same bits for every order of the rows: no sum of it was rounded before it was scaled."""
     heads = BlockHeads(ridge=1.0, bias_ridge=1.0, block=512)
     block = heads._opened(heads._new(65), rows=512)
     rng = np.random.default_rng(3)
     block.units[:] = [_rounded((255.0 * rng.uniform(-1, 1, 64)).astype(np.float32)) for _ in range(512)]
+    block.counts[:] = rng.choice(counts, 512)
     block.rows = 512
-    whole = _gram(block)
-    block.units[:] = block.units[rng.permutation(512)]
+    whole, order = _gram(block), rng.permutation(512)
+    block.units[:], block.counts[:] = block.units[order], block.counts[order]
     assert np.array_equal(_gram(block), whole)
-    products = block.units[:, 0].astype(object).astype(int) @ block.units[:, 1].astype(object).astype(int)
+    first, second = (block.units[:, place].astype(object).astype(int) for place in (0, 1))
+    products = sum(count * (first * second)[block.counts == count].sum() for count in counts)
     assert whole[1, 2] == products * ((UNIT / 8.0) * (UNIT / 8.0))
+
+
+@pytest.mark.parametrize("memory", [None, 5000.0])
+def test_weighted_blocks_are_the_weighted_regression(memory):
+    """With rows that count as 0 to 2.5 the means in blocks are those row by row, to 1e-9 where nothing fades."""
+    rng, updates = np.random.default_rng(8), made_updates(500)
+    updates = [
+        replace(update, reward=replace(update.reward, sample_weight=float(rng.choice([0.0, 0.3, 1.0, 2.5]))))
+        for update in updates
+    ]
+    rounded = [
+        replace(update, features=(UNIT * np.rint(update.features / UNIT)).astype(np.float32)) for update in updates
+    ]
+    blocks = BlockHeads(ridge=3.0, bias_ridge=0.5, memory=memory, block=64)
+    rows = RidgeHeads(ridge=3.0, bias_ridge=0.5, memory=memory)
+    for update in rounded:
+        blocks.learn(update)
+        blocks.finish(update.arm)
+        rows.learn(update)
+    found, wanted = (heads.predict(made_features(7), arms=ARMS) for heads in (blocks, rows))
+    close = {"abs": 1e-9} if memory is None else {"abs": 0.01}
+    assert found.quality == pytest.approx(wanted.quality, **close)
+    assert found.cost == pytest.approx(wanted.cost, **close)
+    assert found.width == pytest.approx(wanted.width, rel=0.1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 23, 24, 25, 130])

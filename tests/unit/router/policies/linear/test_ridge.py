@@ -15,6 +15,7 @@ from ragbandit.router.policies.linear.softmax import Softmax
 from ragbandit.router.policies.linear.thompson import LinTs
 from ragbandit.router.policies.testing import sha_of, taught
 from ragbandit.router.types import Query
+from tests.support.policy_examples import maker
 
 SIZE = 24
 
@@ -60,6 +61,39 @@ def test_posterior_is_the_ridge_solution(ridge, bias_ridge, size):
         inverse, mean, _ = solution(updates, arm, ridge=ridge, bias_ridge=bias_ridge)
         assert np.abs(heads._inverse[arm] - inverse).max() < 1e-9
         assert np.abs(heads._mean[arm] - mean).max() < 1e-9
+
+
+def test_weights_are_those_of_weighted_least_squares():
+    """Rows that count as w give inverse, means and scatter of the regression weighted by w, to 1e-9."""
+    rng = np.random.default_rng(7)
+    updates = [
+        replace(update, reward=replace(update.reward, sample_weight=float(rng.uniform(0.05, 4.0))))
+        for update in made_updates(900, seed=4)
+    ]
+    heads, left, total = heads_after(updates), np.zeros((2, 2)), 0.0
+    for arm in ARMS:
+        rows = [update for update in updates if update.arm == arm]
+        z = np.array([design(update.features) for update in rows])
+        y = np.array([(update.reward.quality, update.reward.cost) for update in rows])
+        w = np.array([update.reward.sample_weight for update in rows])
+        precision = np.diag([1.0] + [10.0] * (z.shape[1] - 1)) + z.T @ (w[:, None] * z)
+        mean = np.linalg.solve(precision, z.T @ (w[:, None] * y)).T
+        assert np.abs(heads._inverse[arm] - np.linalg.inv(precision)).max() < 1e-9
+        assert np.abs(heads._mean[arm] - mean).max() < 1e-9
+        left, total = left + y.T @ (w[:, None] * y) - mean @ precision @ mean.T, total + w.sum()
+    assert heads._scatter == pytest.approx(left, rel=1e-9)
+    assert heads._rows == pytest.approx(total)
+
+
+@pytest.mark.parametrize("policy", ["linucb", "mba", "vw", "popularity", "budget"])
+@pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf"), 1e7])
+def test_a_weight_that_is_none_is_refused(policy, weight):
+    """A row that counts as less than none, or as more than a million, is a PolicyFault, and leaves no trace."""
+    taught_one = taught(maker(policy), made_updates(9))
+    before, bad = sha_of(taught_one), made_updates(1, first=10)[0]
+    with pytest.raises(PolicyFault, match="sample weight"):
+        taught_one.learn(replace(bad, reward=replace(bad.reward, sample_weight=weight)))
+    assert sha_of(taught_one) == before
 
 
 @pytest.mark.parametrize("memory", [None, 50.0])

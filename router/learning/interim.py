@@ -4,16 +4,17 @@ A ledger that has updates and no usable snapshot of the configured policy must n
 learned nothing: it would explore as on its first day. In its place stands, in this order, the policy of the newest
 usable checkpoint, the policy that was served before (the configuration may have changed), or always the fallback arm;
 all with the floor, exact propensities, and a snapshot row of their own, so that `verify` makes their pmfs again.
+With `policy.incumbent`, only policies that are held back to this arm stand in, and then the incumbent alone.
 """
 
 import time
 from dataclasses import dataclass
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.errors import SnapshotError
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
-from ragbandit.router.policies import make_policy
+from ragbandit.router.policies import make_policy, protected
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import fallback_arm
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -51,14 +52,21 @@ def find_interim(
         ledger.add_snapshot(kept[1].snapshot)
         return Interim(policy=kept[0], snapshot=kept[1].snapshot)
     for info in ledger.latest_snapshots(limit=TRIES):
-        if info.last_seq > 0 and info.encoder_hash in ("", encoder_hash):
+        if info.last_seq > 0 and info.encoder_hash in ("", encoder_hash) and _protects(info, settings=settings.policy):
             try:
                 return Interim(policy=files.load(info, encoder_hash=info.encoder_hash)[0], snapshot=info)
             except SnapshotError:
                 continue
-    arm = fallback_arm(settings.policy.fallback, arms=[ArmName(name) for name in settings.arms])
-    fixed = make_policy("fixed", params={"arm": arm})
+    wanted = settings.policy.fallback if settings.policy.incumbent is None else settings.policy.incumbent
+    arm = fallback_arm(wanted, arms=[ArmName(name) for name in settings.arms])
+    name, params = protected("fixed", params={"arm": arm}, settings=settings.policy)
+    fixed = make_policy(name, params=params)
     info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
     files.write(info, tensors, described)
     ledger.add_snapshot(info)
     return Interim(policy=fixed, snapshot=info)
+
+
+def _protects(info: SnapshotInfo, *, settings: PolicySettings) -> bool:
+    """Whether this snapshot's policy keeps what the settings promise of the incumbent, if they do."""
+    return settings.incumbent in (None, info.params.get("incumbent"))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.policies import configured_policy
+from ragbandit.router.policies import CONSERVATIVE, configured_policy, make_policy, protected
 from ragbandit.router.policies.base import Policy, is_lean
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -15,13 +15,19 @@ __all__ = ["is_erased_for", "lessons", "policy_of"]
 
 
 def policy_of(settings: PolicySettings, *, registered: Mapping[str, Any] | None) -> Policy:
-    """The configured policy, fresh. registered: the row of its ledger, None before the first router opened it."""
-    return configured_policy(
-        settings.name,
-        params=settings.params,
-        algorithm=None if registered is None else registered["algorithm"],
-        recorded={} if registered is None else json.loads(registered["params"]),
-    )
+    """The configured policy, fresh, held back to the incumbent if there is one.
+
+    registered: the row of its ledger, None before the first router opened it.
+    """
+    algorithm = None if registered is None else registered["algorithm"]
+    recorded = {} if registered is None else json.loads(registered["params"])
+    if algorithm == CONSERVATIVE and settings.name != CONSERVATIVE:  # what it holds back goes on as it began
+        algorithm, recorded = recorded["policy"], recorded["params"]
+    policy = configured_policy(settings.name, params=settings.params, algorithm=algorithm, recorded=recorded)
+    if settings.incumbent is None:
+        return policy
+    name, params = protected(policy.algorithm, params=policy.params, settings=settings)
+    return make_policy(name, params=params)
 
 
 def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = None) -> Iterator[Update]:

@@ -7,18 +7,21 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.errors import ConfigError, RagBanditError
 from ragbandit.router.plugins import import_class, installed, load
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.types import Json
 
 __all__ = [
+    "CONSERVATIVE",
     "GROUP",
     "POLICIES",
     "configured_policy",
     "is_class_path",
     "known_policies",
     "make_policy",
+    "protected",
     "with_new_ledger",
 ]
 
@@ -28,6 +31,7 @@ _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
 POLICIES: dict[str, str] = {
     "adaptive_rag": "ragbandit.router.policies.finetuned.adaptive_rag:AdaptiveRag",
     "budget": "ragbandit.router.policies.budget:BudgetPolicy",
+    "conservative": "ragbandit.router.policies.conservative.policy:ConservativePolicy",
     "fixed": "ragbandit.router.policies.fixed:Fixed",
     "lints": "ragbandit.router.policies.linear.thompson:LinTs",
     "linucb": "ragbandit.router.policies.linear.linucb:LinUcb",
@@ -42,6 +46,8 @@ POLICIES: dict[str, str] = {
     "vw": "ragbandit.router.policies.vw:VowpalWabbit",
 }
 
+#: the policy that holds another one back
+CONSERVATIVE: Final = "conservative"
 
 GROUP: Final = "ragbandit.policies"
 #: longest name that a ledger and a snapshot can record
@@ -94,6 +100,14 @@ def configured_policy(
     added = getattr(_class_of(name), "new_ledger", {})
     kept = {key: recorded[key] for key in added if key in recorded}
     return make_policy(name, params={**kept, **params})
+
+
+def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings) -> tuple[str, dict[str, Json]]:
+    """The name and the params of the policy that decides: the one of this name, held back where an incumbent is set."""
+    if settings.incumbent is None:
+        return name, dict(params)
+    held: dict[str, Json] = {"incumbent": settings.incumbent, "harm": settings.harm}
+    return CONSERVATIVE, held | {"policy": name, "params": dict(params)}
 
 
 def with_new_ledger(name: str, *, params: Mapping[str, Json]) -> dict[str, Json]:

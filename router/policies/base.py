@@ -1,9 +1,9 @@
 """The contract of choosing: a policy gives one pmf; the draw and the logged propensity both come from it.
 
-From values to a decision in four pure steps: `Policy.pmf` -> `gate` (finite, sums to 1) -> `with_floor`
-(exploration floor) -> `choose` (draw seeded by the decision id). `draw` takes the last three at once, wherever a
-decision is made or made again: live, in `verify --deep`, in `simulate`. Anybody who has the row can take the last
-step again.
+From values to a decision in pure steps: `Policy.pmf` -> `gate` (finite, sums to 1) -> `with_floor` (exploration
+floor) -> `held_back` (to an incumbent arm, where the policy asks for it) -> `choose` (draw seeded by the decision id).
+`draw` takes all after the first at once, wherever a decision is made or made again: live, in `verify --deep`, in
+`simulate`. Anybody who has the row can take the last step again.
 """
 
 import math
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import PolicyFault, SnapshotError
+from ragbandit.router.policies.conservative.restraint import Restraint
 from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Reward, TableRow, Update
 
 __all__ = [
@@ -58,6 +59,8 @@ class PolicyOutput:
     #: both here, as lists aligned with the arms, with the weight between them: {"quality": [...], "cost": [...],
     #: "weight": 0.05}, scores = quality - weight * cost. From these rows any other weight can be tried on the log.
     facts: Mapping[str, Json] = field(default_factory=dict)
+    #: what the draw holds it back with, after the floors; None for a policy that nothing holds back
+    restraint: Restraint | None = None
 
 
 class Policy(Protocol):
@@ -157,7 +160,7 @@ class Rounded(Protocol):
 
 @runtime_checkable
 class LeanLearner(Protocol):
-    """A policy whose `learn` reads an update's arm, features and reward and nothing else, if `lean` is true.
+    """A policy whose `learn` reads an update's arm, propensity, features and reward alone, if `lean` is true.
 
     Its ledger is read without texts, pmfs and ids, which is most of the work.
     """

@@ -239,6 +239,9 @@ def _made(policy: str, *, params: Mapping[str, Json]) -> Policy:
 
     if policy == BudgetPolicy.algorithm:
         raise ConfigError("a budget cannot hold itself", field="policy.params.policy", remedy="for example mba")
+    if policy == "conservative":  # the price would be put on after the restraint
+        remedy = "set policy.incumbent: the budget is then inside"
+        raise ConfigError("a budget cannot hold what holds it back", field="policy.params.policy", remedy=remedy)
     try:
         return make_policy(policy, params=params)
     except ConfigError as error:

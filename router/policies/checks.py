@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
-from ragbandit.router.policies import make_policy
+from ragbandit.router.policies import CONSERVATIVE, make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
 from ragbandit.router.policies.params import WHERE
 
-__all__ = ["check_arms", "check_fallback", "check_policy"]
+__all__ = ["check_arms", "check_fallback", "check_incumbent", "check_policy"]
 
 
 def check_policy(settings: Settings) -> None:
@@ -22,6 +22,7 @@ def check_policy(settings: Settings) -> None:
     Raises ConfigError.
     """
     check_fallback(settings)
+    check_incumbent(settings)
     policy = make_policy(settings.policy.name, params=settings.policy.params)
     check_arms(policy, arms=sorted(settings.arms), where=WHERE)
     _check_texts(policy, settings=settings)
@@ -46,13 +47,27 @@ def _check_texts(policy: Policy, *, settings: Settings) -> None:
 
 def check_fallback(settings: Settings) -> None:
     """Refuse a fallback that is no arm. Raises ConfigError."""
-    fallback = settings.policy.fallback
-    if fallback is None or fallback in settings.arms:
+    _check_arm(settings.policy.fallback, field="policy.fallback", settings=settings)
+
+
+def check_incumbent(settings: Settings) -> None:
+    """Refuse an incumbent that is no arm, and one around a policy that has its own. Raises ConfigError."""
+    _check_arm(settings.policy.incumbent, field="policy.incumbent", settings=settings)
+    if settings.policy.incumbent is not None and settings.policy.name == CONSERVATIVE:
+        raise ConfigError(
+            f"the policy {CONSERVATIVE} has an incumbent of its own",
+            field="policy.incumbent",
+            remedy="leave it out, or name the policy inside in policy.name",
+        )
+
+
+def _check_arm(arm: str | None, *, field: str, settings: Settings) -> None:
+    if arm is None or arm in settings.arms:
         return
-    alike = difflib.get_close_matches(fallback, settings.arms, n=1)
+    alike = difflib.get_close_matches(arm, settings.arms, n=1)
     raise ConfigError(
-        f"{fallback!r} is not among the arms {sorted(settings.arms)}",
-        field="policy.fallback",
+        f"{arm!r} is not among the arms {sorted(settings.arms)}",
+        field=field,
         # Not to be named as the remedy: the arm's own name may be the wrong one.
         remedy=f"is it the arm {alike[0]!r}? Correct one of the two" if alike else "name one of them, or leave it out",
     )

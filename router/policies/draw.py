@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import PolicyFault
 from ragbandit.router.policies.base import Policy, PolicyOutput
+from ragbandit.router.policies.conservative.restraint import INCUMBENT, held_back, held_back_wholly
 from ragbandit.router.types import ArmName, Decision, FeatureRows, Features, Json, Matrix, PolicyLabel, Query, RunBy
 
 __all__ = [
@@ -52,6 +54,8 @@ class Drawn:
     index: int
     #: probability of every offered arm, after the floor
     pmf: tuple[float, ...]
+    #: least probability of every offered arm in that pmf
+    floor: float
     scores: tuple[float, ...] | None = None
     facts: Mapping[str, Json] = field(default_factory=dict)
     #: why the fallback's pmf was drawn from; None when it was the policy's own
@@ -135,20 +139,23 @@ def draw(
     fallback: str | None,
     seed: int,
     raised: Mapping[ArmName, float] | None = None,
+    incumbent: ArmName | None = None,
 ) -> Drawn:
     """Gate, floor, draw: the whole way from a policy's word on a question to the arm it gets.
 
     raised: the arms whose floor is higher, with that floor; it goes into the facts, so that the row tells it.
     Where the policy raised, or what it said fails the gate, the fallback arm (None: single_step; the first one where
-    that is not offered) has all the probability but the floor, and the fault says why.
+    that is not offered) has all the probability but the floor, and the fault says why. incumbent: the arm that nothing
+    may fall behind; it then has all of the probability. What holds a policy back to it is in the facts.
     """
     scores: tuple[float, ...] | None = None
     facts: dict[str, Json] = {}
-    fault: str | None = None
+    fault, restraint = None, None
     try:
         if isinstance(output, Exception):
             raise output
         pmf, scores, facts = gate(output, arms=arms), output.scores, dict(output.facts)
+        restraint = output.restraint
     except Exception as error:  # a policy must never cost a caller the answer
         fault = str(error) if isinstance(error, PolicyFault) else f"{type(error).__name__}: {error}"
         wanted = fallback_arm(fallback, arms=arms)
@@ -156,8 +163,12 @@ def draw(
     pmf = with_floor(pmf, floor=floor, raised=raised, arms=arms)
     if raised:
         facts[COLD_START_FLOOR] = dict(raised)
+    if fault is not None and incumbent is not None and incumbent in arms:
+        pmf, floor, facts[INCUMBENT] = held_back_wholly(incumbent, floor=floor, arms=arms)
+    elif restraint is not None:
+        pmf, floor, facts[INCUMBENT] = held_back(pmf, restraint=restraint, floor=floor, arms=arms)
     scores = None if scores is None else tuple(scores)
-    return Drawn(index=choose(pmf, seed=seed), pmf=pmf, scores=scores, facts=facts, fault=fault)
+    return Drawn(index=choose(pmf, seed=seed), pmf=pmf, floor=floor, scores=scores, facts=facts, fault=fault)
 
 
 def draw_group(
@@ -168,10 +179,12 @@ def draw_group(
     fallback: str | None,
     seeds: Sequence[int],
     raised: Mapping[ArmName, float] | None = None,
+    incumbent: ArmName | None = None,
 ) -> list[Drawn]:
     """`draw` for many questions with the same arms, as arrays: every number has the same bits as there.
 
-    What the arrays cannot be sure of (an exception, a pmf that may not pass the gate) goes through `draw` itself.
+    What the arrays cannot be sure of (an exception, a pmf that may not pass the gate), and a policy that is held back,
+    goes through `draw` itself.
     """
     found: dict[int, Drawn] = {}
     if len(outputs) >= _LEAST_GROUP:
@@ -179,10 +192,8 @@ def draw_group(
             found = _drawn_as_arrays(outputs, arms=arms, floor=floor, seeds=seeds, raised=raised)
         except Exception:  # values that are no numbers, lengths that differ: `draw` says for each what is wrong
             found = {}
-    return [
-        found.get(at) or draw(output, arms=arms, floor=floor, fallback=fallback, seed=seeds[at], raised=raised)
-        for at, output in enumerate(outputs)
-    ]
+    alone = partial(draw, arms=arms, floor=floor, fallback=fallback, raised=raised, incumbent=incumbent)
+    return [found.get(at) or alone(output, seed=seeds[at]) for at, output in enumerate(outputs)]
 
 
 def _drawn_as_arrays(
@@ -198,7 +209,7 @@ def _drawn_as_arrays(
     Bits: a sum over the arms is math.fsum as in `gate`, the edges are added from left to right as in `choose`, and
     all else is one operation per element in the order that `with_floor` has.
     """
-    said = {at: output for at, output in enumerate(outputs) if not isinstance(output, Exception)}
+    said = {at: o for at, o in enumerate(outputs) if not isinstance(o, Exception) and o.restraint is None}
     scored = {at: output.scores for at, output in said.items() if output.scores is not None}
     _, whole = _table(scored, width=len(arms))
     pmf, sound = _table({at: output.pmf for at, output in said.items()}, width=len(arms))
@@ -218,6 +229,7 @@ def _drawn_as_arrays(
         at: Drawn(
             index=drawn,
             pmf=tuple(row),
+            floor=floor,
             scores=None if (scores := said[at].scores) is None else tuple(scores),
             facts=dict(said[at].facts) | more,
         )
@@ -325,7 +337,7 @@ def made_decisions(
 
     seen: the outcomes of each arm that the policy has learned, for the cold-start floor.
     """
-    policy, label = settings.policy, PolicyLabel(settings.policy.label)
+    label = PolicyLabel(settings.policy.label)
     seeds = [seed_of(query.id or "") for query in queries]
     drawn = _drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen)
     decisions = []
@@ -345,7 +357,7 @@ def made_decisions(
                 version=version,
                 encoder_hash=encoder_hash,
                 seed=seeds[at],
-                floor=policy.floor,
+                floor=one.floor,
                 explored=propensity < max(one.pmf),
                 fault=one.fault,
                 facts=one.facts,
@@ -382,6 +394,7 @@ def _drawn_by_arms(
             fallback=policy.fallback,
             seeds=[seeds[at] for at in group],
             raised=raised,
+            incumbent=None if policy.incumbent is None else ArmName(policy.incumbent),
         )
         found.update(zip(group, drawn, strict=True))
     return [found[at] for at in range(len(outputs))]

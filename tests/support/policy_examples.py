@@ -39,6 +39,12 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "horizon": 30,
         "price_max": 0.7,
     },
+    "conservative": {
+        "incumbent": "multi_step",
+        "harm": 0.2,
+        "policy": "softmax",
+        "params": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5},
+    },
     "fixed": {"arm": "multi_step"},
     "lints": {"scale": 0.5, "ridge": 3.0, "bias_ridge": 0.5},
     "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5},

@@ -16,6 +16,7 @@ from ragbandit.router.learning.lessons import is_erased_for, lessons
 from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
+from ragbandit.router.policies.conservative.restraint import configured_floor
 from ragbandit.router.policies.draw import Drawn, draw, raised_floors
 from ragbandit.router.storage.archive.segments import Segment
 from ragbandit.router.storage.decisions import readable
@@ -251,7 +252,7 @@ def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
     return draw(
         output,
         arms=decision.arms,
-        floor=decision.floor,
+        floor=configured_floor(decision),
         fallback=decision.arm,
         seed=decision.seed,
         raised=raised_floors(decision.facts),

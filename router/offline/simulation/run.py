@@ -20,7 +20,7 @@ from ragbandit.router.offline.logs.full_information import arm_rows, table_query
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Matrix, Vector
-from ragbandit.router.policies import make_policy
+from ragbandit.router.policies import CONSERVATIVE, make_policy, protected
 from ragbandit.router.policies.base import Policy, TableTrained, apply
 from ragbandit.router.policies.draw import Drawn, draw, made_decision, outputs_of
 from ragbandit.router.serving.validation import made_feedback, made_outcome
@@ -195,7 +195,7 @@ class Learning:
 
     def __init__(self, run: SimulationRun, *, world: SimulationData) -> None:
         self.run, self.world = run, world
-        self.policy: Policy = make_policy(run.policy, params=run.params)
+        self.policy: Policy = _made(run, settings=world.settings)
         self.settings = weighted(world.settings, weight=run.weight)
         reward = self.settings.reward
         self._rewards = rewards_of(
@@ -327,6 +327,15 @@ class Learning:
     def _refuse(self, reason: str) -> None:
         self.refused += 1
         self.reason = self.reason or reason
+
+
+def _made(run: SimulationRun, *, settings: Settings) -> Policy:
+    """The run's policy as it is served: held back, where an incumbent is set, unless it is fitted to a table first."""
+    policy = make_policy(run.policy, params=run.params)
+    if isinstance(policy, TableTrained) or settings.policy.incumbent is None or run.policy == CONSERVATIVE:
+        return policy
+    name, params = protected(run.policy, params=run.params, settings=settings.policy)
+    return make_policy(name, params=params)
 
 
 def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:

@@ -35,7 +35,9 @@ WIDE, MANY = made_updates(250, size=150), made_updates(60, arms=TWENTY)
 def fingerprints():
     """Name -> hash of outputs and state after 60 lessons; of the classifiers, which torch runs, of the last step."""
     lessons = made_updates(60)
-    cases = {name: EXAMPLES[name] for name in ("budget", "lints", "linucb", "mba", "popularity", "softmax")}
+    cases = {
+        name: EXAMPLES[name] for name in ("budget", "conservative", "lints", "linucb", "mba", "popularity", "softmax")
+    }
     found = {}
     for case, params in (*cases.items(), ("budget over lints", {"target": 2.0, "policy": "lints"})):
         policy, said = make_policy(case.split()[0], params=params), []

@@ -52,7 +52,8 @@ RECORDED = (Path(__file__).parent / "recorded_params.jsonl").read_text().splitli
 def test_recorded_params_are_those_of_release_0_1(line):
     """The canonical JSON of `params`, by which snapshots and ledgers know a policy, is byte for byte that of 0.1.
 
-    The lines of recorded_params.jsonl were written by release 0.1: name, params given, what it recorded.
+    The lines of recorded_params.jsonl were written by release 0.1, those of newer policies when they came:
+    name, params given, what it recorded.
     """
     name, params, recorded = json.loads(line)
     given = {key: value.replace("MODEL", tiny_encoder()) if key == "model" else value for key, value in params.items()}

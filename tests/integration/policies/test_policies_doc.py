@@ -170,12 +170,12 @@ def test_the_table_says_who_keeps_quality_and_cost_apart(name, shown):
 @pytest.mark.parametrize("least", [False, True], ids=["as shown", "by default"])
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_logged_facts_are_named(name, least, shown):
-    """What a policy logs stands in its section; only `budget` speaks of what another one logs."""
+    """What a policy logs stands in its section; only wrappers speak of what another one logs."""
     body, _ = section(name)
     policy = taught(shown(name, least=least), made_updates(10))
     arms = ARMS if policy.deterministic else ARMS[:1]
     facts = pmf_of_one(policy, made_query(3), features=made_features(3), arms=arms).facts
-    theirs = {"quality", "cost", "weight", "epsilon"} if name == "budget" else set()
+    theirs = {"quality", "cost", "weight", "epsilon"} if name in ("budget", "conservative") else set()
     assert {fact for fact in facts if f"`{fact}`" not in body} <= theirs
 
 

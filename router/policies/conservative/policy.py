@@ -1,0 +1,192 @@
+"""A policy that must not fall behind an incumbent arm: with high probability, at every moment from the 100th question
+on, the reward collected is at least (1 - harm) times what always playing the incumbent would have collected.
+
+Conservative bandits (Wu, Shariff, Lattimore, Szepesvari 2016; with features: Kazerouni et al. 2017) play the incumbent
+until what was earned pays for the worst that the next draw may do. Stage-wise ones (Khezeli and Bitar 2020; Moradipari
+et al. 2020) ask of every single decision that it keeps (1 - harm) of the incumbent's reward. Here:
+
+- The incumbent is mixed in (restraint.py), instead of played in the place of the policy: propensities stay exact, and
+  an arm that the policy may draw keeps a chance.
+- Feedback comes late, and many decisions are out before the first of them is learned. So the condition is on one
+  decision, and counts no others. With slack s, the reward that may still be lost by what the ledger tells, and
+  theta = ln(1 / CONFIDENCE) / s, a decision must keep
+
+      E exp(theta * (loss - credit)) <= 1,      credit = half of its own allowance, harm * the incumbent's mean.
+
+  Then exp(theta * sum of (loss - credit)) is a supermartingale, and by Ville's inequality the decisions of one version
+  of the policy, however many there are and however late their feedback is, lose more than s beyond their credit with
+  probability CONFIDENCE at most. As s shrinks theta grows, and the share of the policy goes to 0.
+- The expected loss is the incumbent's score less the arm's; the rewards' variance is that of the ledger's rows, for
+  either arm. So E exp(theta * loss) = exp(theta * (score_incumbent - score_arm) + theta^2 * variance), a Gaussian's.
+  A policy without scores has the arms' mean rewards in their place, an arm never learned having 0.
+- What was lost is estimated without the policy (shortfall.py): scores that are wrong cost slack, and the slack holds
+  the policy back.
+
+It is a bound on what is learned: rewards that nobody tells do not count. Where rewards may be negative, harm is a share
+of the size of the incumbent's mean reward.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field
+
+from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.router.policies.base import (
+    Arrays,
+    Policy,
+    PolicyNeed,
+    PolicyOutput,
+    is_lean,
+    restored_counts,
+    tolerance_of,
+)
+from ragbandit.router.policies.conservative.restraint import Restraint
+from ragbandit.router.policies.conservative.shortfall import Shortfall
+from ragbandit.router.policies.params import ArmParam, HasParams, PolicyParams, Text, read_params
+from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
+
+__all__ = ["CONFIDENCE", "ConservativePolicy"]
+
+#: chance at most that the decisions of one version lose more than the slack
+CONFIDENCE: Final = 0.05
+#: share of a decision's allowance that it may count on before it is learned
+_CREDIT: Final = 0.5
+#: exponents end here
+_MOST_EXPONENT: Final = 50.0
+#: rewards are below this: sums of their squares stay floats
+_MOST_REWARD: Final = 1e100
+
+_INNER: Final = "inner/"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConservativeParams(PolicyParams):
+    """Settings of conservative."""
+
+    #: the arm that must not be fallen behind
+    incumbent: ArmParam
+    #: share of the incumbent's reward that may be lost
+    harm: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.05
+    #: the policy that is held back, and its params; any but this one
+    policy: Text = "mba"
+    params: Mapping[str, Any] | None = None
+
+    arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
+
+
+class ConservativePolicy(HasParams):
+    """The policy of your choice, held back to the incumbent while it may cost more than `harm` of its reward."""
+
+    algorithm: ClassVar[str] = "conservative"
+
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(ConservativeParams, given=params)
+        super().__init__(settings)
+        self.incumbent, self.harm = settings.incumbent, settings.harm
+        self.inner = _made(settings.policy, params=settings.params or {})
+        self.needs: frozenset[PolicyNeed] = self.inner.needs
+        self.deterministic: bool = self.inner.deterministic
+        self.lean: bool = is_lean(self.inner)
+        self.shortfall = Shortfall(self.incumbent, harm=self.harm)
+
+    @property
+    def params(self) -> Mapping[str, Json]:
+        """The settings, with all params of the policy inside."""
+        inner = {"policy": self.inner.algorithm, "params": dict(self.inner.params)}
+        return {"incumbent": self.incumbent, "harm": self.harm} | inner
+
+    @property
+    def arms_named(self) -> Mapping[str, ArmName]:
+        """The incumbent, and those of the policy inside."""
+        inside = {f"params.{name}": arm for name, arm in self.inner.arms_named.items()}
+        return {"incumbent": self.incumbent} | inside
+
+    @property
+    def tolerance(self) -> float:
+        """That of the policy inside."""
+        return tolerance_of(self.inner)
+
+    @property
+    def seen(self) -> Mapping[ArmName, int]:
+        """Those of the policy inside."""
+        return self.inner.seen
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """The policy's output, and the restraint that the draw puts on it."""
+        outputs = self.inner.pmf(queries, features=features, arms=arms)
+        return [
+            replace(output, restraint=self._restraint(output, arms=offered))
+            for output, offered in zip(outputs, arms, strict=True)
+        ]
+
+    def _restraint(self, output: PolicyOutput, *, arms: Sequence[ArmName]) -> Restraint:
+        tally, slack = self.shortfall, self.shortfall.slack
+        values = output.scores if output.scores is not None else [tally.mean(arm) for arm in arms]
+        if not tally.known or slack <= 0.0 or self.incumbent not in arms:
+            reason = "nothing may be lost now" if tally.known else "too few outcomes of it are learned"
+            risks = tuple(float(arm != self.incumbent) for arm in arms)
+            return Restraint(arm=self.incumbent, risks=risks, allowance=0.0, slack=slack, reason=reason)
+        theta = math.log(1.0 / CONFIDENCE) / slack
+        usual, spread = values[list(arms).index(self.incumbent)], theta * theta * tally.variance
+        risks = tuple(
+            0.0 if arm == self.incumbent else _exponential(theta * (usual - value) + spread)
+            for arm, value in zip(arms, values, strict=True)
+        )
+        allowance = _exponential(theta * _CREDIT * tally.allowance)
+        reason = "another arm may cost too much"
+        return Restraint(arm=self.incumbent, risks=risks, allowance=allowance, slack=slack, reason=reason)
+
+    def learn(self, update: Update) -> None:
+        """Let the policy learn, then the shortfall. PolicyFault and no change if either cannot use the row."""
+        if not abs(update.reward.value) < _MOST_REWARD:
+            raise PolicyFault(f"the reward is {update.reward.value!r}, no number or too large to be squared")
+        self.inner.learn(update)
+        self.shortfall.learn(update)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The inner policy's state, its arrays under "inner/", and the shortfall's numbers."""
+        arrays, facts = self.inner.state()
+        nested: Arrays = {f"{_INNER}{name}": array for name, array in arrays.items()}
+        return nested | self.shortfall.state(), {
+            "updates": facts["updates"],
+            "seen": facts["seen"],
+            "inner": facts,
+        }
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over a saved state; the inner policy checks its own part."""
+        seen = restored_counts(arrays, facts)
+        inner = facts.get("inner")
+        if not isinstance(inner, Mapping):
+            raise SnapshotError("the state of the policy inside is missing")
+        shortfall = Shortfall(self.incumbent, harm=self.harm)
+        shortfall.restore({n: a for n, a in arrays.items() if not n.startswith(_INNER)}, seen=seen)
+        if (inner.get("updates"), inner.get("seen")) != (facts.get("updates"), facts.get("seen")):
+            raise SnapshotError("the policy inside has seen other updates than the shortfall")
+        own = {n.removeprefix(_INNER): a for n, a in arrays.items() if n.startswith(_INNER)}
+        self.inner.restore(own, inner)
+        self.shortfall = shortfall
+
+
+def _exponential(exponent: float) -> float:
+    """exp(exponent) - 1, and no overflow."""
+    return math.expm1(min(exponent, _MOST_EXPONENT))
+
+
+def _made(policy: str, *, params: Mapping[str, Json]) -> Policy:
+    """The policy inside; an error of its params has the field `policy.params.params`."""
+    from ragbandit.router.policies import make_policy  # the registry imports this module
+
+    if policy == ConservativePolicy.algorithm:
+        raise ConfigError("it cannot hold itself", field="policy.params.policy", remedy="for example mba")
+    try:
+        return make_policy(policy, params=params)
+    except ConfigError as error:
+        field = (error.field or "").replace("policy.params.", "policy.params.params.", 1)
+        field = "policy.params.policy" if field == "policy.name" else field
+        raise ConfigError(error.message, field=field, remedy=error.remedy) from error

@@ -1,0 +1,142 @@
+"""Shortfall: what the ledger tells about the reward that a router lost against always playing the incumbent arm.
+
+A row of another arm lost b - r, r its reward and b the incumbent's mean reward so far; a row of the incumbent lost
+(r - b) (1/q - 1), q its propensity. The sum is unbiased whatever b is (doubly robust: Dudik et al. 2011), although the
+policy leaves the incumbent where it expects it to be weak. Weights 1/q end at MOST_WEIGHT.
+
+All of it is sums, products, quotients and roots of the rows, in their order: the same bits on every machine.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from ragbandit.router.errors import SnapshotError
+from ragbandit.router.policies.base import Arrays
+from ragbandit.router.types import ArmName, Update
+
+__all__ = ["FROM", "KNOWN", "MOST", "Shortfall"]
+
+#: the promise holds from this question on; what may be lost until then may be lost at once
+FROM: Final = 100
+#: learned outcomes of the incumbent before anything else is tried
+KNOWN: Final = 10
+#: decisions' worth of allowance that are kept at most: a policy that has earned much may not lose all of it again
+MOST: Final = 1000
+#: rows of the incumbent after which an older one counts 1/e in its mean reward
+_MEMORY: Final = 1000.0
+_MOST_WEIGHT: Final = 10.0
+#: share of the rewards' standard deviation that stands for the incumbent's mean reward where that is nearer to 0
+_LEAST_SCALE: Final = 0.1
+
+_NUMBERS: Final = ("lost", "others", "weight", "rewards", "squares", "all_squares")
+
+
+class Shortfall:
+    """The tally of one ledger against one incumbent.
+
+    harm: share of the incumbent's reward that may be lost.
+    """
+
+    def __init__(self, incumbent: ArmName, *, harm: float) -> None:
+        self.incumbent, self.harm = incumbent, harm
+        #: rows of each arm, and the sum of their rewards
+        self.rows: dict[ArmName, int] = {}
+        self._sums: dict[ArmName, float] = {}
+        #: reward lost so far, clamped; rows of other arms, faded
+        self._lost = self._others = 0.0
+        #: over the incumbent's rows, faded, weighted by 1/q: weights, rewards, squares of rewards
+        self._weight = self._rewards = self._squares = 0.0
+        #: squares of all rewards
+        self._all_squares = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether the incumbent has outcomes enough to say what it earns."""
+        return self.rows.get(self.incumbent, 0) >= KNOWN
+
+    @property
+    def allowance(self) -> float:
+        """Reward that one decision may lose on average: harm times the size of the incumbent's mean reward.
+
+        Where that mean is near 0, a tenth of its rewards' standard deviation stands for it: a share of nothing would
+        be nothing, for ever.
+        """
+        if self._weight == 0.0:
+            return 0.0
+        mean = self._rewards / self._weight
+        spread = math.sqrt(max(self._squares / self._weight - mean * mean, 0.0))
+        return self.harm * max(abs(mean), _LEAST_SCALE * spread)
+
+    @property
+    def variance(self) -> float:
+        """Variance of the rewards around their arms' means, over all rows."""
+        rows = sum(self.rows.values())
+        if rows == 0:
+            return 0.0
+        explained = math.fsum(self._sums[arm] * self._sums[arm] / count for arm, count in self.rows.items())
+        return max((self._all_squares - explained) / rows, 0.0)
+
+    @property
+    def slack(self) -> float:
+        """Reward that may still be lost: what was allowed, less what was lost and one standard deviation of that.
+
+        At most MOST decisions' worth.
+        """
+        return self._allowed - self._lost - math.sqrt(self._others * self.variance)
+
+    def mean(self, arm: ArmName) -> float:
+        """Mean reward of an arm, begun with one row of reward 0, as the ridge heads begin."""
+        return self._sums.get(arm, 0.0) / (1 + self.rows.get(arm, 0))
+
+    @property
+    def _allowed(self) -> float:
+        rows = sum(self.rows.values())
+        return self.allowance * max(float(rows), 0.5 * (rows + FROM))
+
+    def learn(self, update: Update) -> None:
+        """One row of the ledger: its arm, its reward and its propensity."""
+        arm, reward = update.arm, update.reward.value
+        base = self._rewards / self._weight if self._weight > 0.0 else reward
+        if arm == self.incumbent:
+            weight, kept = min(1.0 / update.propensity, _MOST_WEIGHT), 1.0 - 1.0 / _MEMORY
+            self._lost += (reward - base) * (weight - 1.0)
+            self._weight = kept * self._weight + weight
+            self._rewards = kept * self._rewards + weight * reward
+            self._squares = kept * self._squares + weight * reward * reward
+        else:
+            self._lost += base - reward
+            self._others = (1.0 - 1.0 / _MEMORY) * self._others + 1.0
+        self.rows[arm] = self.rows.get(arm, 0) + 1
+        self._sums[arm] = self._sums.get(arm, 0.0) + reward
+        self._all_squares += reward * reward
+        # A surplus is kept up to MOST decisions, a debt of feedback that came late up to FROM.
+        allowed, one = self._allowed, self.allowance
+        self._lost = min(max(self._lost, allowed - MOST * one), allowed + FROM * one)
+
+    def state(self) -> Arrays:
+        """Its numbers, and each arm's rows and rewards."""
+        own = (self._lost, self._others, self._weight, self._rewards, self._squares, self._all_squares)
+        arrays: Arrays = {"shortfall": np.array(own)}
+        for arm in sorted(self.rows):
+            arrays[f"rewards/{arm}"] = np.array([self.rows[arm], self._sums[arm]])
+        return arrays
+
+    def restore(self, arrays: Arrays, *, seen: Mapping[ArmName, int]) -> None:
+        """Take over a saved state, of a policy that has learned these rows of each arm. Raises SnapshotError."""
+        if arrays.keys() != {"shortfall", *(f"rewards/{arm}" for arm in seen)}:
+            raise SnapshotError(f"the shortfall is missing or of other arms: {sorted(arrays)}")
+        for name, array in arrays.items():
+            shape = (len(_NUMBERS),) if name == "shortfall" else (2,)
+            if array.shape != shape or array.dtype != np.float64:
+                raise SnapshotError(f"{name} must be float64 of shape {shape}")
+        if any(float(arrays[f"rewards/{arm}"][0]) != count for arm, count in seen.items()):
+            raise SnapshotError("the shortfall has seen other updates than the policy")
+        own = [float(number) for number in arrays["shortfall"]]
+        if min(own[1], own[2], own[4], own[5]) < 0.0:
+            raise SnapshotError(f"the shortfall has a weight or a square below 0: {own}")
+        self._lost, self._others, self._weight, self._rewards, self._squares, self._all_squares = own
+        self.rows = dict(seen)
+        self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}

@@ -1,0 +1,120 @@
+"""A router with an incumbent: what it serves, live, late, after a change, and what `verify --deep` says of it."""
+
+import json
+import shutil
+
+import pytest
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.policies.draw import choose
+from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.router.types import Query
+
+INCUMBENT = "single_step"
+SAFE = {"policy": {"incumbent": INCUMBENT}}
+
+
+def taught(world, *, rows=60):
+    """The world after so many decisions, judged and learned ten at a time; the incumbent earns most."""
+    made = []
+    for _ in range(rows // 10):
+        for decision in [world.route() for _ in range(10)]:
+            world.feedback(decision, reward=0.7 if decision.arm == INCUMBENT else 0.4)
+            made.append(decision)
+        world.learn()
+    return made
+
+
+def test_it_starts_with_the_incumbent_alone(make_world, database_url):
+    """A new router plays it alone, then others more and more; every pmf is made again from the snapshots."""
+    world = make_world(database_url=database_url, **SAFE)
+    made = taught(world)
+    assert all(d.propensity == 1.0 and d.arm == INCUMBENT and d.floor == 0.0 for d in made[:10])
+    assert made[0].facts["incumbent"]["reason"] == "too few outcomes of it are learned"
+    shares = [d.facts["incumbent"]["share"] for d in made]
+    assert 0.0 < shares[-1] < 1.0
+    assert min(made[-1].pmf) >= made[-1].floor > 0.0
+    verified = world.router.verify(deep=True)
+    assert verified.ok
+    assert verified.deep_decisions == len(made)
+    assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
+
+
+def test_a_row_that_was_not_held_back_is_found(make_world):
+    """A row whose draw is sound, but from more of the policy than its snapshot allows, is a mismatch."""
+    world = make_world(**SAFE)
+    more = (0.02, 0.96, 0.02)
+    last = next(d for d in taught(world, rows=20)[::-1] if d.arms[choose(more, seed=d.seed)] == d.arm == INCUMBENT)
+    world.write(decisions.update().where(decisions.c.id == last.id).values(pmf=json.dumps(more), propensity=0.96))
+    verified = world.router.verify(deep=True)
+    assert (verified.propensity_mismatches, verified.deep_mismatches) == (0, 1)
+
+
+def test_an_incumbent_that_a_question_leaves_out(make_world):
+    """The policy decides alone over the other arms, with its floors."""
+    world = make_world(**SAFE)
+    taught(world, rows=20)
+    query = Query(text="who?", arms=("no_retrieval", "multi_step"))
+    decision = world.router.submit(query, run_by="caller").result(30)
+    assert decision.facts["incumbent"]["reason"] == "not offered"
+    assert min(decision.pmf) >= decision.floor == world.settings.policy.floor
+    assert world.router.verify(deep=True).ok
+
+
+def test_an_incumbent_that_only_fails_is_left_out(make_world):
+    """The circuit breaker suspends the incumbent like any arm; the others answer meanwhile."""
+    world = make_world(health={"failures": 2}, **SAFE)
+    for _ in range(2):
+        failed = made_outcome(decision_id=world.route().id, now=world.now, status="failed", stop_reason="error")
+        world.store.add_outcome(failed)
+        world.router.service.poll_outcomes()
+    decision = world.route()
+    assert INCUMBENT not in decision.arms
+    assert decision.facts["incumbent"]["reason"] == "not offered"
+
+
+def test_it_cannot_be_taken_out_of_a_running_router(make_world):
+    """Offering arms without it is refused with the field, and the router goes on as before."""
+    world = make_world(**SAFE)
+    with pytest.raises(ConfigError, match="'single_step' is not among the arms") as caught:
+        world.router.offer({"no_retrieval": {}, "multi_step": {}})
+    assert caught.value.field == "policy.incumbent"
+    assert world.route().arm == INCUMBENT
+
+
+def test_it_decides_during_a_rebuild(make_world):
+    """Where no snapshot is left it has all of the probability, before the fallback and without floors."""
+    world = make_world(**SAFE)
+    taught(world)
+    world.router.close()
+    shutil.rmtree(world.settings.snapshot_root)
+    given = {"policy": {"incumbent": INCUMBENT, "fallback": "multi_step"}, "data_dir": world.settings.data_dir}
+    again = make_world(**given)
+    assert again.router.service.serving.rebuilding
+    decision = again.route()
+    assert (decision.arm, decision.propensity, decision.floor) == (INCUMBENT, 1.0, 0.0)
+    again.learn()
+    assert not again.router.service.serving.rebuilding
+    assert again.router.verify(deep=True).ok
+
+
+def test_switched_on_later_and_off_again(make_world, tmp_path):
+    """The same ledger goes on, learned anew; until then the incumbent stands in, not a policy without restraint."""
+    plain = make_world(data_dir=str(tmp_path))
+    taught(plain, rows=40)
+    plain.router.close()
+    safe = make_world(data_dir=str(tmp_path), **SAFE)
+    assert safe.router.service.serving.rebuilding
+    assert safe.route().propensity == 1.0
+    safe.learn()
+    policy = safe.router.service.serving.policy
+    assert dict(policy.inner.params) == dict(plain.router.service.serving.policy.params)
+    assert sum(policy.seen.values()) == 40
+    assert safe.router.verify(deep=True).ok
+    safe.router.close()
+    off = make_world(data_dir=str(tmp_path))
+    off.learn()
+    assert off.router.service.serving.policy.algorithm == "mba"
+    assert off.router.service.serving.policy.params == plain.router.service.serving.policy.params
+    assert "incumbent" not in off.route().facts

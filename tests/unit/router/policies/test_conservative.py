@@ -1,0 +1,240 @@
+"""A safe start: a policy that is held back to an incumbent arm, and what the rows say of it."""
+
+import math
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError, PolicyFault
+from ragbandit.router.learning.audit.draw_check import draw_fault
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies.conservative.restraint import Restraint, held_back
+from ragbandit.router.policies.conservative.shortfall import KNOWN, Shortfall
+from ragbandit.router.policies.draw import draw, draw_group, made_decision, seed_of
+from ragbandit.router.policies.examples import ARMS, made_features, made_query, made_reward, made_updates
+from ragbandit.router.types import ArmName
+
+INCUMBENT = ArmName("single_step")
+FLOORS = {"floor": 0.02, "fallback": None}
+
+
+def row(arm, reward, *, propensity=1.0, seq=1):
+    """A ledger row of this arm with this reward."""
+    (update,) = made_updates(1, first=seq)
+    return replace(update, arm=arm, propensity=propensity, reward=made_reward(reward))
+
+
+def taught(policy, *rows):
+    for seq, (arm, reward, propensity) in enumerate(rows, start=1):
+        policy.learn(row(arm, reward, propensity=propensity, seq=seq))
+    return policy
+
+
+def drawn(policy, *, arms=ARMS, seed=7, **more):
+    """The draw of one question."""
+    output = pmf_of_one(policy, made_query(seed), features=made_features(seed), arms=arms)
+    return draw(output, arms=arms, seed=seed_of(str(seed)), **FLOORS | more)
+
+
+def conservative(policy="uniform", **params):
+    return make_policy("conservative", params={"incumbent": INCUMBENT, "policy": policy, **params})
+
+
+def test_first_the_incumbent_alone():
+    """Before its outcomes are known nothing else is drawn, floors or not, and the row says so."""
+    policy = taught(conservative(), *[(INCUMBENT, 0.7, 1.0)] * (KNOWN - 1))
+    found = drawn(policy, raised={ARMS[0]: 0.05})
+    assert found.pmf == (0.0, 1.0, 0.0)
+    assert found.floor == 0.0
+    said = found.facts["incumbent"]
+    assert (said["arm"], said["share"], said["floor"]) == (INCUMBENT, 0.0, 0.02)
+    assert said["reason"] == "too few outcomes of it are learned"
+    policy.learn(row(INCUMBENT, 0.7, seq=KNOWN))
+    assert 0.0 < drawn(policy).facts["incumbent"]["share"] < 1.0
+
+
+def test_the_mixture_is_exact():
+    """The pmf is share times the policy's, floors included, the rest the incumbent's; the floor is what is left."""
+    policy = taught(conservative(), *[(INCUMBENT, 0.6, 1.0), (INCUMBENT, 0.8, 1.0)] * 20)
+    found = drawn(policy)
+    share = found.facts["incumbent"]["share"]
+    assert found.facts["incumbent"]["reason"] == "another arm may cost too much"
+    assert 0.0 < share < 0.5
+    assert found.pmf == pytest.approx([share / 3, 1 - 2 * share / 3, share / 3])
+    assert found.floor == pytest.approx(0.02 * share)
+    assert min(found.pmf) >= found.floor
+
+
+def test_a_group_is_drawn_as_each_alone():
+    """Held back or not, questions that are drawn together get bit for bit what they get alone."""
+    policy = taught(conservative(), *[(INCUMBENT, 0.6, 1.0), (INCUMBENT, 0.8, 1.0)] * 20)
+    outputs = [
+        pmf_of_one(one, made_query(seed), features=made_features(seed), arms=ARMS)
+        for seed in range(10)
+        for one in (policy, policy.inner)
+    ]
+    seeds = [seed_of(str(place)) for place in range(20)]
+    together = draw_group(outputs, arms=ARMS, seeds=seeds, **FLOORS)
+    assert together == [draw(o, arms=ARMS, seed=s, **FLOORS) for o, s in zip(outputs, seeds, strict=True)]
+
+
+def test_an_arm_that_is_worth_it_is_set_free():
+    """Where the policy earns more than the incumbent the slack grows, and nothing holds it back any more."""
+    good = [(INCUMBENT, 0.5, 0.5), (ARMS[2], 0.9, 0.5)]
+    found = drawn(taught(conservative(), *good * 100), arms=ARMS[1:])
+    assert found.facts["incumbent"]["share"] == 1.0
+    assert found.facts["incumbent"]["reason"] is None
+    assert found.floor == 0.02
+
+
+def test_what_was_lost_holds_back():
+    """After losses beyond what is allowed the incumbent plays alone, until its rows have allowed more."""
+    policy = taught(conservative(), *[(INCUMBENT, 0.7, 1.0)] * 50, *[(ARMS[0], 0.0, 0.1)] * 20)
+    said = drawn(policy).facts["incumbent"]
+    assert said["share"] == 0.0
+    assert said["slack"] < 0.0
+    assert said["reason"] == "nothing may be lost now"
+    for seq in range(1000):
+        policy.learn(row(INCUMBENT, 0.7, seq=seq))
+    assert drawn(policy).facts["incumbent"]["share"] > 0.0
+
+
+def test_an_incumbent_that_is_not_offered():
+    """Without it the policy decides alone, with its floors, and the row says so."""
+    policy = taught(conservative(), *[(INCUMBENT, 0.7, 1.0)] * 20)
+    found = drawn(policy, arms=(ARMS[0], ARMS[2]))
+    assert found.pmf == pytest.approx([0.5, 0.5])
+    assert found.floor == 0.02
+    assert found.facts["incumbent"]["reason"] == "not offered"
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_a_policy_that_fails_leaves_it_to_the_incumbent(offered):
+    """The incumbent has all of the probability, whatever the fallback; where it is not offered the fallback decides."""
+    arms = ARMS if offered else (ARMS[0], ARMS[2])
+    found = draw(ValueError("no"), arms=arms, floor=0.02, fallback="multi_step", seed=1, incumbent=INCUMBENT)
+    assert found.pmf == pytest.approx((0.0, 1.0, 0.0) if offered else (0.02, 0.98))
+    assert found.floor == (0.0 if offered else 0.02)
+    assert ("incumbent" in found.facts) == offered
+
+
+def test_rows_pass_the_check_of_draws():
+    """What `verify` checks of a row holds for one that was held back."""
+    settings = Settings(policy={"incumbent": INCUMBENT})
+    policy = taught(conservative(), *[(INCUMBENT, 0.6, 1.0), (INCUMBENT, 0.8, 1.0)] * 20)
+    output = pmf_of_one(policy, made_query(7), features=None, arms=ARMS)
+    for number in range(20):
+        decision = made_decision(
+            replace(made_query(7), id=f"d{number}"),
+            run_by="caller",
+            output=output,
+            arms=ARMS,
+            features=None,
+            settings=settings,
+            seen=policy.seen,
+            version="v",
+            encoder_hash="",
+            now=0.0,
+        )
+        assert draw_fault(decision) is None
+        assert decision.floor < settings.policy.floor
+
+
+def test_rewards_below_zero():
+    """Where the incumbent's mean is negative harm is a share of its size; where it is 0, of the rewards' spread."""
+    negative, nothing = Shortfall(INCUMBENT, harm=0.1), Shortfall(INCUMBENT, harm=0.1)
+    for _ in range(20):
+        negative.learn(row(INCUMBENT, -0.5))
+        nothing.learn(row(INCUMBENT, 0.5))
+        nothing.learn(row(INCUMBENT, -0.5))
+    assert negative.allowance == pytest.approx(0.05)
+    assert nothing.allowance == pytest.approx(0.1 * 0.1 * 0.5, rel=0.05)
+    assert negative.slack > 0.0 < nothing.slack
+
+
+def test_the_tally_is_unbiased():
+    """Over many rows the estimate of what was lost is the truth, also where the incumbent is left where it is weak."""
+    errors = []
+    for seed in range(200):
+        rng, tally, lost = np.random.default_rng(seed), Shortfall(INCUMBENT, harm=0.05), 0.0
+        for _ in range(300):
+            weak = rng.random() < 0.4
+            incumbent, other = float(rng.random() < (0.4 if weak else 0.9)), float(rng.random() < 0.6)
+            share = 0.5 if weak else 0.1
+            stays = rng.random() >= share
+            lost += 0.0 if stays else incumbent - other
+            arm, reward = (INCUMBENT, incumbent) if stays else (ARMS[2], other)
+            tally.learn(row(arm, reward, propensity=1 - share if stays else share))
+        errors.append(tally._lost - lost)
+    assert abs(np.mean(errors)) < 4 * np.std(errors) / math.sqrt(len(errors))
+
+
+@pytest.mark.parametrize("delay", [0, 100])
+@pytest.mark.parametrize("policy", ["uniform", "mba"])
+def test_the_promise_is_kept(policy, delay):
+    """Where every other arm is worse, no prefix of 100 questions falls below 1 - harm of the incumbent, late or not."""
+    chances = dict(zip(ARMS, (0.2, 0.75, 0.5), strict=True))
+    broken = 0
+    for seed in range(12):
+        rng, held = np.random.default_rng(seed), conservative(policy)
+        won, theirs, waiting = 0.0, 0.0, deque()
+        for number in range(500):
+            rewards = {arm: float(rng.random() < chance) for arm, chance in chances.items()}
+            output = pmf_of_one(held, made_query(number), features=made_features(number, size=8), arms=ARMS)
+            found = draw(output, arms=ARMS, seed=seed_of(f"{seed}/{number}"), **FLOORS, raised={ARMS[0]: 0.05})
+            arm = ARMS[found.index]
+            won, theirs = won + rewards[arm], theirs + rewards[INCUMBENT]
+            update = row(arm, rewards[arm], propensity=found.pmf[found.index])
+            waiting.append(replace(update, features=made_features(number, size=8)))
+            if len(waiting) > delay:
+                held.learn(waiting.popleft())
+            if number >= 99 and won < 0.95 * theirs:
+                broken += 1
+                break
+    assert broken <= 1
+
+
+def test_a_share_is_at_most_what_is_allowed():
+    """The expected risk of what is drawn is the allowance, to the last digits, wherever something is held back."""
+    restraint = Restraint(arm=INCUMBENT, risks=(3.0, 0.0, -0.5), allowance=0.1, slack=1.0, reason="why")
+    pmf, floor, said = held_back((0.3, 0.3, 0.4), restraint=restraint, floor=0.02, arms=ARMS)
+    assert math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True)) == pytest.approx(0.1)
+    assert said["share"] == pytest.approx(0.1 / 0.7)
+    assert floor == 0.02 * said["share"]
+    assert held_back((0.0, 0.4, 0.6), restraint=restraint, floor=0.0, arms=ARMS)[0] == (0.0, 0.4, 0.6)
+
+
+def test_bad_settings_are_refused():
+    """An incumbent that is no arm, harm that is no share, and a policy that holds itself, each with its field."""
+    with pytest.raises(ConfigError, match="'singel_step' is not among the arms") as caught:
+        check_policy(Settings(policy={"incumbent": "singel_step"}))
+    assert (caught.value.field, "single_step" in caught.value.remedy) == ("policy.incumbent", True)
+    with pytest.raises(ConfigError) as caught:
+        check_policy(
+            Settings(policy={"name": "conservative", "params": {"incumbent": INCUMBENT}, "incumbent": INCUMBENT})
+        )
+    assert caught.value.field == "policy.incumbent"
+    for params, field in (({"harm": 0.0}, "harm"), ({"policy": "conservative"}, "policy")):
+        with pytest.raises(ConfigError) as caught:
+            conservative(**params)
+        assert caught.value.field == f"policy.params.{field}"
+    with pytest.raises(ConfigError, match="holds it back"):
+        make_policy("budget", params={"target": 1.0, "policy": "conservative"})
+    for harm in (0.0, 1.5, math.nan):
+        with pytest.raises(ValueError, match="harm"):
+            Settings(policy={"harm": harm})
+
+
+def test_a_reward_that_cannot_be_squared_is_refused():
+    """And leaves no trace."""
+    policy = taught(conservative("mba"), *[(INCUMBENT, 0.7, 1.0)] * 3)
+    before = policy.state()[1]
+    update = row(INCUMBENT, 0.5)
+    with pytest.raises(PolicyFault, match="too large"):
+        policy.learn(replace(update, reward=replace(update.reward, value=1e200)))
+    assert policy.state()[1] == before

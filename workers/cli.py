@@ -63,6 +63,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "offline",
         "Learn from a full-information table as live traffic would, then judge on rows not learned.",
     ),
+    "warm": (
+        "offline",
+        "Let the policy learn a table or a log before the first user; say what it does on questions held out.",
+    ),
     "train": ("offline", "Train a policy on a full-information table, for the param `trained`."),
     "export": ("logs", "Write what a ledger learned as a log, in its order; the file is whole or not there."),
     "import": ("logs", "Add a log's rows to a ledger, in the file's order; rows that it has already add nothing."),

@@ -1,4 +1,4 @@
-"""`ragbandit simulate`: policies on a full-information table. Also adds `train`."""
+"""`ragbandit simulate`: policies on a full-information table. Also adds `train` and `warm`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,9 +14,11 @@ __all__ = ["add_offline_verbs"]
 def add_offline_verbs(app: typer.Typer) -> None:
     """Put the offline verbs on the command."""
     from ragbandit.router.cli.offline.train import add_train
+    from ragbandit.router.cli.offline.warm import add_warm
 
     _add_simulate(app)
     add_train(app)
+    add_warm(app)
 
 
 def _add_simulate(app: typer.Typer) -> None:

@@ -1,0 +1,215 @@
+"""`ragbandit warm`: a policy learns labelled questions or a log before the first user comes."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Printed
+
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, failing_well, print_json
+from ragbandit.router.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ragbandit.router.config.settings import Settings
+    from ragbandit.router.encoders.base import Encoder
+    from ragbandit.router.offline.replay.results import EstimateWithInterval
+    from ragbandit.router.offline.types import Progress
+    from ragbandit.router.offline.warm.held_out import HeldOut
+    from ragbandit.router.offline.warm.material import Material
+    from ragbandit.router.policies.base import Policy
+
+__all__ = ["add_warm"]
+
+
+def add_warm(app: typer.Typer) -> None:
+    """Put the verb on the command."""
+
+    @app.command(name="warm")
+    def warm_(
+        *,
+        table: Annotated[Path | None, typer.Option(help="JSONL: question, correct and steps per arm")] = None,
+        log: Annotated[Path | None, typer.Option(help="logged decisions with rewards, as `import` reads them")] = None,
+        format_: Annotated[str | None, typer.Option("--format", help="of the log; default: by its name")] = None,
+        folds: Annotated[int, typer.Option(min=2, help="parts of the questions, each held out once")] = 5,
+        skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out log rows that cannot be used")] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="judge only; learn nothing")] = False,
+        config: ConfigOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        """Let the policy learn a table or a log before the first user; say what it does on questions held out.
+
+        The rows go to the end of the ledger policy.label; those that it has already add nothing.
+        """
+        from ragbandit.router.cli.progress import bars
+        from ragbandit.router.config import loading as configuration
+        from ragbandit.router.learning.lessons import policy_of
+        from ragbandit.router.offline.warm.entering import enter
+        from ragbandit.router.offline.warm.held_out import held_out
+        from ragbandit.router.offline.warm.material import check_policy
+        from ragbandit.router.serving.setup.bootstrap import encoder_hash_of, make_encoder, open_database
+        from ragbandit.router.storage.ledgers.ledger import Ledger
+        from ragbandit.router.types import PolicyLabel
+
+        with failing_well():
+            if (table is None) == (log is None):
+                raise InvalidInput("give one of --table and --log", field="table", remedy="one file at a time")
+            settings = configuration.load(config).settings
+            database = open_database(settings)
+            try:
+                ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
+                policy = policy_of(settings.policy, registered=ledger.registered())
+                check_policy(policy, name=settings.policy.name)
+                with bars(errors) as progress:
+                    progress("loading the encoder", 0, 0)
+                    encoder = make_encoder(settings.encoder, known_hash=encoder_hash_of(ledger))
+                    if table is not None:
+                        material = _of_table(table, settings=settings, encoder=encoder, progress=progress)
+                    else:
+                        assert log is not None
+                        material = _of_log(
+                            log,
+                            format_=format_,
+                            skip_bad=skip_bad,
+                            settings=settings,
+                            encoder=encoder,
+                            policy=policy,
+                            progress=progress,
+                        )
+                    notes = _arm_notes(material, settings=settings)
+                    judged = held_out(
+                        material,
+                        policy=policy,
+                        name=settings.policy.name,
+                        settings=settings,
+                        folds=folds,
+                        progress=progress,
+                    )
+                    entered = None
+                    if not dry_run:
+                        entered = enter(
+                            material, ledger=ledger, settings=settings, encoder_hash=encoder.hash, progress=progress
+                        )
+            finally:
+                database.close()
+            facts = {} if entered is None else asdict(entered)
+            if as_json:
+                print_json({"held_out": judged.as_json(), **facts, "label": settings.policy.label, "notes": notes})
+                return
+            print_held_out(judged, material=material, console=console)
+            for key, value in {**facts, **({"label": settings.policy.label} if facts else {})}.items():
+                _print(f"{key}: {'the running learner makes it' if value is None else value}")
+            for note in notes:
+                _print(f"note: {note}")
+            _print(
+                "nothing was learned: --dry-run" if dry_run else "next: ragbandit up; ragbandit status says `learned`"
+            )
+
+
+def _of_table(path: Path, *, settings: "Settings", encoder: "Encoder", progress: "Progress") -> "Material":
+    from ragbandit.router.offline.simulation.table import read_table
+    from ragbandit.router.offline.warm.material import table_material
+
+    return table_material(
+        read_table(path),
+        source=str(path),
+        settings=settings,
+        encoder=encoder,
+        now=time.time(),
+        progress=progress,
+    )
+
+
+def _of_log(
+    path: Path,
+    *,
+    format_: str | None,
+    skip_bad: bool,
+    settings: "Settings",
+    encoder: "Encoder",
+    policy: "Policy",
+    progress: "Progress",
+) -> "Material":
+    from ragbandit.router.offline.logs import format_of
+    from ragbandit.router.offline.replay.open_log import open_log
+    from ragbandit.router.offline.warm.material import log_material
+
+    said = format_of(path, format=format_)
+    found = open_log(path, format=said, config=settings, mixed_arms=True, skip_bad=skip_bad).read(progress)
+    for skipped in found.skipped[:5]:
+        errors.print(escape(f"left out: {skipped.where} {skipped.reason}"), soft_wrap=True, highlight=False)
+    return log_material(
+        found.rows,
+        source=str(path),
+        origin=said,
+        settings=settings,
+        encoder=encoder,
+        needs_features="features" in policy.needs,
+        progress=progress,
+    )
+
+
+def _arm_notes(material: "Material", *, settings: "Settings") -> list[str]:
+    """A word on arms that are on one side only. Raises InvalidInput where no arm is on both."""
+    configured, told = set(settings.arms), set(material.arms)
+    if not configured & told:
+        raise InvalidInput(
+            f"has the arms {', '.join(material.arms)}, the configuration {', '.join(settings.arms)}",
+            field=f"{material.source} arms",
+            remedy="name the arms of the file as those that will serve",
+        )
+    found = []
+    if material.encoded:
+        found.append(f"the features of {material.encoded} rows were made with the configured encoder")
+    if cold := [arm for arm in settings.arms if arm not in told]:
+        found.append(f"nothing is known of {', '.join(cold)}: explored as on the first day")
+    if unused := [arm for arm in material.arms if arm not in configured]:
+        found.append(f"learned and never drawn, since not configured: {', '.join(unused)}")
+    return found
+
+
+def print_held_out(found: "HeldOut", *, material: "Material", console: Console) -> None:
+    """The policy and always each arm, on the questions held out."""
+    steps = all(row.reward.terms == {"steps": 1.0} for row in material.rows)
+    table = Printed(
+        f"{found.questions:,} questions held out", "reward", "gain of the policy", "quality",
+        "steps" if steps else "cost", "arms %",
+    )  # fmt: skip
+    for column in table.columns[1:]:
+        column.justify = "right"
+        column.no_wrap = True
+    for one in found.standings:
+        table.add_row(
+            escape(one.name + (" after this" if one.gain is None else "")),
+            _told(one.reward),
+            "" if one.gain is None else _told(one.gain, sign="+"),
+            _told(one.quality, whole=False),
+            _told(one.cost, whole=False),
+            "/".join(f"{100 * share:.0f}" for share in one.shares.values()),
+        )
+    Console(file=console.file, width=max(console.width, 110), emoji=False).print(table)
+    _print(f"arms %: {' / '.join(found.standings[0].shares)}; in brackets: 95 % intervals")
+    by = (
+        "the outcome of every arm is known"
+        if found.by == "every arm"
+        else "doubly robust estimates from the logged draws, see docs/replay.md"
+    )
+    _print(
+        f"each question was asked of a policy that had learned the other {found.folds - 1} of {found.folds} parts; {by}"
+    )
+    for note in found.notes:
+        _print(f"note: {note}")
+
+
+def _told(value: "EstimateWithInterval", *, sign: str = "", whole: bool = True) -> str:
+    said = f"{value.value:{sign}.3f}"
+    if not whole or value.low is None or value.high is None:
+        return said
+    return f"{said} ({value.low:{sign}.3f} to {value.high:{sign}.3f})"
+
+
+def _print(line: Any) -> None:
+    console.print(escape(str(line)), soft_wrap=True, highlight=False)

@@ -1,0 +1,209 @@
+"""What a policy would do on questions that it has not learned, against always one arm.
+
+The questions are cut in folds by their text; each fold is asked of a policy that has learned the others, row after row
+as the ledger gives them. Where the rows tell the outcome of every arm of every question (a table, or the log of
+`ragbandit evaluate`), what it would earn is a mean over the questions. Of any other log it is a doubly robust estimate,
+as in a replay, with its interval.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.bandit_log import keys_of
+from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.router.offline.replay.candidates import (
+    CandidatePmf,
+    CandidatePolicy,
+    CandidateSpec,
+    array_pmf,
+    baselines,
+    crossfitted,
+)
+from ragbandit.router.offline.replay.judge import judge
+from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
+from ragbandit.router.offline.replay.sources.pieces import MemoryLog, memory_log
+from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector, no_progress
+from ragbandit.router.offline.warm.material import Material, question_key, tells_every_arm
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.types import ArmName, finite_json
+
+__all__ = ["HeldOut", "Standing", "held_out"]
+
+#: of a normal distribution, for 95 %
+_Z = 1.959963984540054
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """One way to choose, on the questions held out: means per question."""
+
+    name: str
+    reward: EstimateWithInterval
+    quality: EstimateWithInterval
+    cost: EstimateWithInterval
+    #: share of every arm
+    shares: Mapping[ArmName, float]
+    #: reward of the policy minus this one's, paired; None for the policy itself
+    gain: EstimateWithInterval | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldOut:
+    """The policy after its warm start, and always each arm."""
+
+    #: "every arm": all outcomes are known; "replay": estimated from the logged draws
+    by: str
+    questions: int
+    rows: int
+    folds: int
+    #: the policy first
+    standings: tuple[Standing, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; None for a number that is not known."""
+        found: dict[str, Any] = finite_json(asdict(self))
+        return found
+
+
+def held_out(
+    material: Material,
+    *,
+    policy: Policy,
+    name: str,
+    settings: Settings,
+    folds: int = 5,
+    progress: Progress = no_progress,
+) -> HeldOut:
+    """Cross-fitted by question. policy: a fresh one; its params are those of the copies that learn.
+
+    Raises InvalidInput for fewer questions than folds.
+    """
+    log = memory_log(material.rows, mixed_arms=True, described=material.source)
+    keys = [question_key(row.decision.query) for row in material.rows]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    if len(numbers) < folds:
+        raise InvalidInput(
+            f"{len(numbers)} different questions cannot be cut in {folds} folds",
+            field=material.source,
+            remedy="give more questions",
+        )
+    question = np.array([numbers[key] for key in keys], dtype=np.intp)
+    fold_of_question = _folds(list(numbers), folds=folds)
+    spec = CandidateSpec(name=name, kind="policy", what=name, params=policy.params)
+    found = crossfitted(
+        spec,
+        make=lambda fresh: CandidatePolicy(
+            fresh,
+            log=log,
+            features=log.log.features,
+            settings=settings,
+            floor=settings.policy.floor,
+            weight=None,
+        ),
+        folds_of_rows=fold_of_question[question],
+        folds=folds,
+        progress=progress,
+    )
+    if tells_every_arm(material.rows):
+        standings = _counted(log, question=question, pmf=found.pmf, name=name)
+        by, notes = "every arm", found.notes
+    else:
+        result = _replayed(log, spec=spec, found=found, folds=folds, progress=progress)
+        standings, by = _estimated(result, arms=log.log.arms), "replay"
+        notes = (*found.notes, *result.notes, *result.faults)
+    return HeldOut(
+        by=by,
+        questions=len(numbers),
+        rows=len(material.rows),
+        folds=folds,
+        standings=standings,
+        notes=notes,
+    )
+
+
+def _folds(questions: Sequence[str], *, folds: int) -> Choices:
+    """The fold of each question: of its text alone, and none is empty."""
+    mixed = folds_of(keys_of(questions), folds=folds)
+    if len(np.unique(mixed)) == folds:
+        return mixed
+    return np.arange(len(questions), dtype=np.intp) % folds
+
+
+def _counted(log: MemoryLog, *, question: Choices, pmf: Matrix, name: str) -> tuple[Standing, ...]:
+    """Means over the questions of what each arm made of them."""
+    arrays = log.log
+    shape = int(question.max()) + 1, len(arrays.arms)
+    count, shares = np.zeros(shape), np.zeros(shape)
+    sums = {key: np.zeros(shape) for key in ("reward", "quality", "cost")}
+    np.add.at(count, (question, arrays.action), 1.0)
+    for key, total in sums.items():
+        np.add.at(total, (question, arrays.action), getattr(arrays, key))
+        total /= count
+    shares[question] = pmf
+    ways: list[tuple[str, Matrix]] = [(name, shares)]
+    for place, arm in enumerate(arrays.arms):
+        always = np.zeros(shape)
+        always[:, place] = 1.0
+        ways.append((f"always {arm}", always))
+    ours = (shares * sums["reward"]).sum(axis=1)
+    return tuple(
+        Standing(
+            name=way,
+            reward=_mean((chosen * sums["reward"]).sum(axis=1)),
+            quality=_mean((chosen * sums["quality"]).sum(axis=1)),
+            cost=_mean((chosen * sums["cost"]).sum(axis=1)),
+            shares=dict(zip(arrays.arms, map(float, chosen.mean(axis=0)), strict=True)),
+            gain=None if chosen is shares else _mean(ours - (chosen * sums["reward"]).sum(axis=1)),
+        )
+        for way, chosen in ways
+    )
+
+
+def _mean(values: Vector) -> EstimateWithInterval:
+    """Mean over questions, with the interval of a normal mean at 95 %."""
+    mean = float(values.mean())
+    if len(values) < 2:
+        return EstimateWithInterval(value=mean)
+    half = _Z * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return EstimateWithInterval(value=mean, low=mean - half, high=mean + half)
+
+
+def _replayed(
+    log: MemoryLog, *, spec: CandidateSpec, found: CandidatePmf, folds: int, progress: Progress
+) -> ReplayResult:
+    fixed = [one for one in baselines(log.log.arms) if one.kind == "fixed"]
+    pmfs = [found, *(CandidatePmf(described=one.name, pmf=array_pmf(one, log=log.log, columns={})) for one in fixed)]
+    return judge(
+        log.pieces([one.pmf for one in pmfs]),
+        candidates=[spec, *fixed],
+        candidate_pmfs=pmfs,
+        plan=Plan(folds=folds),
+        log=log.described,
+        progress=progress,
+    )
+
+
+def _estimated(result: ReplayResult, *, arms: Sequence[ArmName]) -> tuple[Standing, ...]:
+    ours, *fixed = result.candidates
+    gain = {pair.second: pair.difference for pair in result.pairs if pair.first == ours.name}
+    found = [_standing(ours, name=ours.name, arms=arms)]
+    found += [
+        _standing(one, name=f"always {one.name.removeprefix('fixed:')}", arms=arms, gain=gain.get(one.name))
+        for one in fixed
+    ]
+    return tuple(found)
+
+
+def _standing(
+    one: Candidate, *, name: str, arms: Sequence[ArmName], gain: EstimateWithInterval | None = None
+) -> Standing:
+    shares = {arm: one.shares[arm] for arm in arms}
+    return Standing(name=name, reward=one.reward, quality=one.quality, cost=one.cost, shares=shares, gain=gain)

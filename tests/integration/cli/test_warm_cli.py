@@ -1,0 +1,312 @@
+"""`ragbandit warm`: labelled questions and logs in the ledger before the first user, and what it says of them."""
+
+import json
+import random
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.offline.warm import add_warm
+from ragbandit.router.config.loading import load
+from ragbandit.router.learning.audit.verify import verify
+from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.learning.status import counters
+from ragbandit.router.offline.logs import write_rows
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.offline.warm import entering
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.bootstrap import ledger_of
+from ragbandit.router.types import IMPORTED, Query
+
+ARMS = ("no_retrieval", "single_step", "multi_step")
+CONFIG = """
+data_dir: data
+encoder: {model: hashing, dimension: 16}
+arms: {no_retrieval: {}, single_step: {}, multi_step: {}}
+"""
+
+
+def made_rows(count, *, seed=0):
+    """The first word tells the right arm, mostly."""
+    rng = random.Random(seed)
+    for number in range(count):
+        kind = number % 3
+        right = [int(rng.random() < (0.95 if k == kind else 0.1)) for k in range(3)]
+        yield {
+            "question": f"{('who', 'where', 'why')[kind]} {number}?",
+            "correct": dict(zip(ARMS, right, strict=True)),
+            "steps": {"no_retrieval": 0, "single_step": 1, "multi_step": 3},
+        }
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    write_table(tmp_path / "t.jsonl", made_rows(60))
+    return tmp_path
+
+
+def write_table(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def warm(*words, code=0):
+    app = typer.Typer()
+    add_warm(app)
+    app.callback()(lambda: None)
+    done = CliRunner().invoke(app, ["warm", *map(str, words)])
+    assert done.exit_code == code, done.output
+    return json.loads(done.stdout) if code == 0 and "--json" in words else done.output
+
+
+def audited():
+    """The verdict on the configured ledger, which is whole, and its counters, which balance."""
+    settings = load(None).settings
+    with ledger_of(settings, label="main") as ledger:
+        serving = policy_of(settings.policy, registered=ledger.registered())
+        verdict = verify(ledger, files=SnapshotFiles(settings.snapshot_root), serving=serving, whole=True, deep=True)
+        assert counters(ledger).balanced
+        return verdict, list(ledger.read(after=0))
+
+
+def test_table_is_learned_with_exact_propensities_and_verified(folder):
+    """A row of the ledger for each question and arm, propensity 1 / arms; `verify --deep` learns the same policy."""
+    found = warm("--table", "t.jsonl", "--json")
+    assert (found["added"], found["known"], found["last_seq"]) == (180, 0, 180)
+    verdict, updates = audited()
+    assert verdict.ok
+    assert verdict.live_sha256 == verdict.replay_sha256
+    assert verdict.live_version == found["version"]
+    assert {update.propensity for update in updates} == {1 / 3}
+    assert [update.arm for update in updates] == list(ARMS) * 60
+    assert all(update.features is not None for update in updates)
+
+
+def test_router_decides_by_what_was_learned(folder):
+    """A router that opens the store afterwards serves the warm policy at its first question, and learns on from it."""
+    version = warm("--table", "t.jsonl", "--json")["version"]
+    with Router.open() as router:
+        likeliest = []
+        for number, word in enumerate(("who", "where", "why")):
+            decision = router.submit(Query(text=f"{word} {1000 + number}?"), run_by="caller").result(30)
+            assert decision.version == version
+            likeliest.append(decision.arms[decision.pmf.index(max(decision.pmf))])
+    assert likeliest == list(ARMS)
+    assert audited()[0].ok
+
+
+def test_twice_adds_nothing_and_a_longer_table_the_rest(folder):
+    """The same table again is known; with ten more questions, these are added."""
+    warm("--table", "t.jsonl")
+    again = warm("--table", "t.jsonl", "--json")
+    assert (again["added"], again["known"], again["last_seq"]) == (0, 180, 180)
+    write_table(folder / "t.jsonl", made_rows(70))
+    more = warm("--table", "t.jsonl", "--json")
+    assert (more["added"], more["known"], more["last_seq"]) == (30, 180, 210)
+    assert audited()[0].ok
+
+
+def test_goes_on_where_it_was_stopped(folder, monkeypatch):
+    """After an end between two pages the same command adds the rest: the ledger is that of one run."""
+    write_table(folder / "t.jsonl", made_rows(300))
+    whole = entering.take_in
+
+    def stopped(ledger, rows, **more):
+        whole(ledger, rows[:500], **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entering, "take_in", stopped)
+    warm("--table", "t.jsonl", code=130)
+    monkeypatch.setattr(entering, "take_in", whole)
+    found = warm("--table", "t.jsonl", "--json")
+    assert (found["added"], found["known"]) == (400, 500)
+    verdict, updates = audited()
+    assert verdict.ok
+    assert [update.arm for update in updates] == list(ARMS) * 300
+
+
+def test_questions_are_held_out(folder):
+    """What is said of the policy is far above always one arm where the words tell, and not where they do not."""
+    found = warm("--table", "t.jsonl", "--dry-run", "--json")["held_out"]
+    ours, *fixed = found["standings"]
+    assert (found["by"], found["questions"], found["rows"]) == ("every arm", 60, 180)
+    assert [one["name"] for one in found["standings"]] == ["mba", *(f"always {arm}" for arm in ARMS)]
+    assert all(one["gain"]["low"] > 0.1 for one in fixed)
+    assert sum(ours["shares"].values()) == pytest.approx(1.0)
+    rng = random.Random(1)
+    rows = [{**row, "question": f"{rng.random()}?"} for row in made_rows(60)]
+    write_table(folder / "t.jsonl", rows)
+    ours, *fixed = warm("--table", "t.jsonl", "--dry-run", "--json")["held_out"]["standings"]
+    assert max(one["gain"]["low"] for one in fixed) < 0.1
+
+
+def test_always_one_arm_is_the_mean_of_the_table(folder):
+    """Reward, quality and steps of always one arm are the table's own means."""
+    rows = list(made_rows(60))
+    standing = warm("--table", "t.jsonl", "--dry-run", "--json")["held_out"]["standings"][3]
+    right = sum(row["correct"]["multi_step"] for row in rows) / 60
+    assert standing["quality"]["value"] == pytest.approx(right)
+    assert standing["cost"]["value"] == pytest.approx(3.0)
+    assert standing["reward"]["value"] == pytest.approx(right - 0.05 * 3)
+
+
+def test_a_sorted_table_is_not_learned_in_its_order(folder):
+    """The questions come in an order of their own, whatever that of the table: sorted, it looks like drift."""
+    rows = sorted(made_rows(60), key=lambda row: row["question"])
+    orders = []
+    for name, lines in (("one", rows), ("two", rows[::-1])):
+        (folder / "config.yaml").write_text(CONFIG.replace("data_dir: data", f"data_dir: {name}"))
+        write_table(folder / "t.jsonl", lines)
+        warm("--table", "t.jsonl")
+        orders.append([update.query.text for update in audited()[1]][::3])
+    assert orders[0] == orders[1]
+    words = [text.split()[0] for text in orders[0]]
+    assert max(words[:20].count(word) for word in set(words)) < 20
+
+
+def test_dry_run_learns_nothing(folder):
+    """`--dry-run` leaves the ledger as it was."""
+    assert "nothing was learned" in warm("--table", "t.jsonl", "--dry-run")
+    settings = load(None).settings
+    with ledger_of(settings, label="main") as ledger:
+        assert (ledger.last_seq(), ledger.registered()) == (0, None)
+
+
+def test_report_in_words(folder):
+    """The table names the policy, always each arm, and what comes next."""
+    said = warm("--table", "t.jsonl")
+    for word in ("60 questions held out", "mba after this", "always multi_step", "steps", "added: 180", "ragbandit up"):
+        assert word in said
+
+
+def test_log_is_learned_and_estimated(folder):
+    """A log of another store: its own propensities in the ledger, and estimates from the draws it has."""
+    rng = random.Random(5)
+    lines = []
+    for number, row in enumerate(made_rows(240)):
+        pmf = [0.5, 0.3, 0.2]
+        (arm,) = rng.choices(ARMS, weights=pmf)
+        lines.append(
+            {
+                "id": f"d{number}",
+                "text": row["question"],
+                "arms": list(ARMS),
+                "pmf": pmf,
+                "arm": arm,
+                "reward": {"quality": row["correct"][arm], "cost": row["steps"][arm], "weight": 0.05},
+                "made_at": 1000.0 + number,
+            }
+        )
+    write_table(folder / "log.jsonl", lines)
+    found = warm("--log", "log.jsonl", "--json")
+    assert (found["added"], found["held_out"]["by"], found["held_out"]["rows"]) == (240, "replay", 240)
+    assert all(one["gain"]["value"] > 0.2 for one in found["held_out"]["standings"][1:])
+    assert "the features of 240 rows" in " ".join(found["notes"])
+    verdict, updates = audited()
+    assert verdict.ok
+    assert {update.propensity for update in updates} == {0.5, 0.3, 0.2}
+    assert warm("--log", "log.jsonl", "--json")["added"] == 0
+
+
+def test_log_of_every_arm_is_counted_not_estimated(folder):
+    """The log of `evaluate`, which has every arm of every question, is judged like a table."""
+    warm("--table", "t.jsonl")
+    settings = load(None).settings
+    with ledger_of(settings, label="main") as ledger:
+        write_rows("every.jsonl", ledger_rows(ledger))
+    found = warm("--log", "every.jsonl", "--json")
+    assert (found["added"], found["known"], found["held_out"]["by"]) == (0, 180, "every arm")
+    assert found["held_out"] == warm("--table", "t.jsonl", "--json")["held_out"]
+
+
+def test_live_decisions_after_it_are_learned(folder):
+    """Live rows follow the warm ones in one ledger, and a second table follows them."""
+    warm("--table", "t.jsonl")
+    with Router.open() as router:
+        decision = router.submit(Query(text="who am I?"), run_by="caller").result(30)
+        router.outcome(decision.id, status="answered", answer="x", steps=1)
+        router.feedback(decision.id, rating=1.0)
+        assert router.learn() == 1
+    more = [{**row, "question": f"also {row['question']}"} for row in made_rows(5)]
+    write_table(folder / "more.jsonl", more)
+    assert warm("--table", "more.jsonl", "--json")["last_seq"] == 196
+    assert audited()[0].ok
+
+
+def test_another_outcome_of_a_learned_question_is_a_conflict(folder):
+    """A table that says something else of a question is refused with question, arm and key; nothing is added."""
+    warm("--table", "t.jsonl")
+    rows = list(made_rows(60))
+    rows[7]["correct"]["multi_step"] = 0.5
+    write_table(folder / "t.jsonl", rows)
+    said = warm("--table", "t.jsonl", code=2)
+    assert "where 7?" in said
+    assert "multi_step quality" in said
+    assert audited()[0].updates == 180
+
+
+def test_texts_are_kept_as_the_log_setting_says(folder):
+    """With log.text: none no question is stored, and the same table again is still known."""
+    (folder / "config.yaml").write_text(CONFIG + "log: {text: none}\n")
+    warm("--table", "t.jsonl")
+    assert b"who 0?" not in (folder / "data" / "ragbandit.db").read_bytes()
+    assert warm("--table", "t.jsonl", "--json")["known"] == 180
+    assert audited()[0].ok
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "said"),
+    [
+        ((), "", "give one of --table and --log"),
+        (("--table", "t.jsonl", "--log", "t.jsonl"), "", "give one of --table and --log"),
+        (("--table", "none.jsonl"), "", "none.jsonl"),
+        (("--table", "t.jsonl"), "policy: {name: multi_label}\n", "ragbandit train --policy multi_label"),
+        (("--table", "t.jsonl"), "reward: {cost: {dollars: 1.0}}\n", "reward.cost"),
+        (("--table", "t.jsonl", "--folds", "61"), "", "61 folds"),
+        (("--log", "t.jsonl"), "", "t.jsonl"),
+    ],
+)
+def test_what_cannot_be_learned(folder, words, config, said):
+    """Each is refused with what is wrong, before anything is written."""
+    (folder / "config.yaml").write_text(CONFIG + config)
+    output = warm(*words, code=2)
+    assert said in output.replace("\n", " ").replace("  ", " ")
+    assert "Traceback" not in output
+
+
+def test_arms_that_are_not_configured(folder):
+    """No arm in common is refused; some are named on each side."""
+    (folder / "config.yaml").write_text(CONFIG.replace("no_retrieval: {}", "fast: {run_by: caller}"))
+    notes = " ".join(warm("--table", "t.jsonl", "--dry-run", "--json")["notes"])
+    assert "nothing is known of fast" in notes
+    assert "not configured: no_retrieval" in notes
+    (folder / "config.yaml").write_text(
+        CONFIG.split("arms:")[0] + "arms: {fast: {run_by: caller}, deep: {run_by: caller}}\n"
+    )
+    assert "name the arms" in warm("--table", "t.jsonl", code=2)
+
+
+def test_learner_that_holds_on_is_named(folder, monkeypatch):
+    """Where another learner keeps the ledger the command says so, and the same command later adds the rest."""
+    warm("--table", "t.jsonl")
+    write_table(folder / "t.jsonl", made_rows(70))
+    settings = load(None).settings
+    with ledger_of(settings, label="main") as ledger:
+        assert ledger.acquire(holder="someone", lease_s=settings.learning.lease_s)
+        monkeypatch.setattr(entering, "PATIENCE_S", 0.2)
+        assert "a learner holds the ledger" in warm("--table", "t.jsonl", code=2)
+        ledger.release(holder="someone")
+    assert warm("--table", "t.jsonl", "--json")["added"] == 30
+
+
+def test_marks(folder):
+    """The decisions say that they were made from a table."""
+    warm("--table", "t.jsonl")
+    settings = load(None).settings
+    with ledger_of(settings, label="main") as ledger:
+        rows = list(ledger_rows(ledger))
+    assert {row.decision.facts[IMPORTED] for row in rows} == {"table"}
+    assert not any("row-" in row.decision.id for row in rows)

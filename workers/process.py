@@ -10,7 +10,7 @@ from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.jobs.queue import ANSWER_JOB, ANSWER_QUEUE, LEARN_JOB, LEARN_QUEUE, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.setup.bootstrap import make_learner, open_database
+from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
@@ -46,7 +46,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     jobs = RedisJobs(reach(), max_queued=settings.workers.max_queued)
     context = tasks.Context(
         settings=settings,
-        store=DecisionStore(database, label=label, text=settings.log.text),
+        store=DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings)),
         ledger=Ledger(database, label=label),
         jobs=jobs,
     )

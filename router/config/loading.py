@@ -250,12 +250,16 @@ def _paths(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[t
     return rows
 
 
+#: the defaults, with the sections that are null by default
+_WITH_ALL_SECTIONS = Settings.model_validate({"judge": {"generator": {}}})
+
+
 def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
-        section = Settings().model_dump()
+        section = _WITH_ALL_SECTIONS.model_dump()
         for part in first["loc"][:-1]:
             section = section[str(part)]
         message = "unknown setting"
@@ -280,7 +284,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
 
 def _default_of(key: str) -> str | None:
     """A remedy that shows the default of this setting; None for what is no single setting."""
-    defaults = _leaves(Settings().model_dump())
+    defaults = _leaves(_WITH_ALL_SECTIONS.model_dump())
     return f"the default is {json.dumps(defaults[key])}" if key in defaults else None
 
 

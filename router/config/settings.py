@@ -6,9 +6,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.router.config.sections import Count, GeneratorSettings, JudgeSettings, Seconds, Section
 from ragbandit.router.types import Aggregate
 
 __all__ = [
@@ -34,12 +34,7 @@ COUNTED_S: Final = 3600.0
 _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {}, "multi_step": {}}
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
+_Section = Section
 
 
 #: former names of settings, which are still read: section -> former name -> name
@@ -192,43 +187,6 @@ class RetrieverSettings(_Section):
     rerank: Annotated[str, Field(min_length=1)] | None = None
     #: hits that are reranked for a search, however few are asked for; 10,000 is the most that Elasticsearch gives
     rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50
-
-
-class GeneratorSettings(_Section):
-    """The generator: the language model that writes answers."""
-
-    #: "local" runs a model in the worker, "openai" calls a server, "scripted" replies from `script`
-    name: Literal["local", "openai", "scripted"] = "local"
-    #: of "local": a folder or hub name; of "openai": the server's name for it
-    model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
-    #: of "local": numbers it computes in; "auto": bfloat16 where the processor or GPU multiplies it, else float32
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    #: of "local": where the model runs; "auto": the GPU if there is one
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: of "local": torch's threads; None: one per core, shared out among `workers.answer` processes
-    threads: Count | None = None
-    #: prompt and answer together
-    context_tokens: Annotated[int, Field(ge=256)] = 2048
-    #: of "local": texts written at once; None: as many as pay, 8 on a processor and 64 on CUDA
-    max_batch: Count | None = None
-    #: of "local": memory for what was read before, so that prompts which begin alike are read once; 0: none is kept
-    prefix_mb: Annotated[float, Field(ge=0)] = 256.0
-    #: of "local": the tokens that `self_rag_trained` reads, by name, of a model that was trained with them
-    trained_tokens: list[str] = Field(default_factory=list)
-    #: of "scripted": a piece of the prompt -> the answer; "" matches every prompt. For tests and dry runs
-    script: dict[str, str] = Field(default_factory=lambda: {"": "So the answer is: scripted."})
-    #: of "scripted": how long every call takes
-    script_s: Annotated[float, Field(ge=0)] = 0.0
-    #: folder of answers once given, which are given again; None: every call is made
-    cache: str | None = None
-    openai: OpenAiOptions = OpenAiOptions()
-
-
-class JudgeSettings(_Section):
-    """Prompts of the model that judges answers in `ragbandit evaluate --family crud`; nothing else reads them."""
-
-    #: own prompts: crud_questions and crud_answer -> text, or path of a file
-    templates: dict[str, str] = Field(default_factory=dict)
 
 
 class BudgetSettings(_Section):
@@ -393,6 +351,11 @@ class Settings(_Section):
             )
         if self.policy.floor * len(self.arms) > 1:
             raise ValueError(f"policy.floor: {self.policy.floor} for {len(self.arms)} arms exceeds 1 in sum")
+        if self.judge.generator is not None and self.log.text != "full":
+            raise ValueError(
+                f"judge.generator: a judge reads questions and answers, and log.text: {self.log.text} keeps none; "
+                "set log.text: full, or judge.generator: null"
+            )
         return self
 
     @property

@@ -21,6 +21,7 @@ from ragbandit.router.serving.polling import PollingThread
 from ragbandit.router.serving.service import RouteService, Serving
 from ragbandit.router.serving.setup.bootstrap import (
     encoder_hash_of,
+    judge_sample,
     make_encoder,
     make_jobs,
     open_database,
@@ -51,7 +52,7 @@ class RouterLifecycle:
         self.database = database
         self.jobs = jobs
         label = PolicyLabel(settings.policy.label)
-        self.store = DecisionStore(database, label=label, text=settings.log.text)
+        self.store = DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings))
         self.ledger = Ledger(database, label=label)
         self.files = SnapshotFiles(settings.snapshot_root)
         check_policy(settings)

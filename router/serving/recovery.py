@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.queue import Jobs
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.storage import judgements
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting
 from ragbandit.router.storage.ledgers.ledger import Ledger
 
@@ -33,6 +34,7 @@ def recover(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Re
     No more are queued than the answer queue has room for; the rest waits in the database. Raises QueueError if Redis
     cannot be reached: the next pass finds the same.
     """
+    _expire_judgements(ledger, settings=settings, now=now)
     ready = is_inheriting(ledger) or ledger.ready(closing_rule(settings.learning), now=now, limit=1)
     if ready:
         jobs.enqueue_learn(ledger.label)
@@ -47,3 +49,13 @@ def recover(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Re
             extra={"action": "requeue", "count": len(missing)},
         )
     return Recovered(learner_notified=bool(ready), requeued=len(missing))
+
+
+def _expire_judgements(ledger: Ledger, *, settings: Settings, now: float) -> None:
+    """Let nothing wait for the judge for too long, also where there is no judge any more: it would not be archived."""
+    gone = judgements.expire(ledger.database, before=now - settings.judge.expire_s, now=now)
+    if gone:
+        log.warning(
+            "answers waited for the judge for longer than judge.expire_s, and are not judged",
+            extra={"action": "judge_expired", "count": gone},
+        )

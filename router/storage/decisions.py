@@ -4,7 +4,7 @@ Every write takes a group, so that concurrent requests share one transaction. Id
 keys: the same body again is a duplicate, another body a conflict, and neither changes a row.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -29,6 +29,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.closing import is_missing_outcome
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.judge_rows import JudgeSample, sample_outcomes
 from ragbandit.router.storage.sql.shared_texts import SharedTexts, whole
 from ragbandit.router.storage.sql.tables import (
     cancellations,
@@ -102,9 +103,12 @@ def kept_of_decision(row: Mapping[str, Any], *, text: KeptText) -> dict[str, Any
 class DecisionStore:
     """Reads and writes decisions, outcomes and feedback. One per process; safe to use from several threads."""
 
-    def __init__(self, database: Database, *, label: PolicyLabel, text: KeptText = "full") -> None:
-        """text: the setting log.text, what is kept of texts."""
+    def __init__(
+        self, database: Database, *, label: PolicyLabel, text: KeptText = "full", judge: JudgeSample | None = None
+    ) -> None:
+        """text: the setting log.text, what is kept of texts. judge: which outcomes wait for the judge; None: none."""
         self.database = database
+        self.judge = judge
         self.text = text
         self._texts = SharedTexts(database)
         #: the ledger that decisions made here are to be learned in
@@ -182,6 +186,11 @@ class DecisionStore:
             if new:
                 open_rows = lock_waiting(connection, new)
                 flag_waiting(connection, open_rows.values(), moves=moves, has_outcome=True)
+                if self.judge is not None:
+                    fresh = {outcome.decision_id: outcome for outcome in reversed(group) if outcome.decision_id in new}
+                    sample_outcomes(
+                        connection, fresh.values(), sample=self.judge, moves=moves, shard=self.database.shard
+                    )
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
             standing = {row.decision_id: short_hash(row.body_hash) for row in connection.execute(hashes)}
         results: list[bool | RagBanditError] = []
@@ -211,10 +220,13 @@ class DecisionStore:
             rows = connection.execute(select(*whole(outcomes)).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
             return {row["decision_id"]: outcome_value(row) for row in rows}
 
-    def add_feedback(self, group: Sequence[Feedback]) -> list[Receipt | RagBanditError]:
+    def add_feedback(
+        self, group: Sequence[Feedback], *, beside: Callable[[Connection, Moves], None] | None = None
+    ) -> list[Receipt | RagBanditError]:
         """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
 
-        It is late if the ledger that made its decision has closed it.
+        It is late if the ledger that made its decision has closed it. beside: what else the transaction changes; where
+        it raises, nothing is kept.
         """
         rows = [feedback_row(item) for item in group]
         with self._writing() as (connection, moves):
@@ -246,6 +258,8 @@ class DecisionStore:
             moves.add("feedback", len(first))
             moves.add("late_feedback", sum(row["late"] for row in first.values()))
             standing = self._standing_feedback(connection, [row["id"] for row in rows])
+            if beside is not None:
+                beside(connection, moves)
         results: list[Receipt | RagBanditError] = []
         for item, row in zip(group, rows, strict=True):
             receipt = feedback_reply(item, row, known=set(known), new=new, standing=standing)

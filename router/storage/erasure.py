@@ -7,7 +7,7 @@ worker answers it.
 
 An erasure is a row of `erasures`, written before anything is erased, with how far it has come. The same request again
 goes on with one that was interrupted; an erased decision says so in its facts (`types.ERASED`), so that `verify` tells
-it from a damaged one.
+it from a damaged one. The judge does not see it any more.
 """
 
 import json
@@ -37,6 +37,7 @@ from ragbandit.router.storage.rows.conversion import Row, canonical
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.judge_rows import drop_due
 from ragbandit.router.storage.sql.tables import (
     cancellations,
     closures,
@@ -200,6 +201,7 @@ def _erase_batch(
         rows = connection.execute(chosen.order_by(decisions.c.id).with_for_update()).mappings().all()
         waited = _close(connection, rows, moves=moves, now=now) if rows else 0
         if rows:
+            drop_due(connection, [row["id"] for row in rows], moves=moves)
             _blank_rows(connection, rows, features=features)
         counted = {"decisions": erasures.c.decisions + len(rows), "waiting": erasures.c.waiting + waited}
         place = update(erasures).where(erasures.c.number == number)

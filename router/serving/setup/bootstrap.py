@@ -21,10 +21,12 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.serving.setup.data_dir import check_database_file
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database, check_schema
+from ragbandit.router.storage.sql.judge_rows import JudgeSample
 from ragbandit.router.types import PolicyLabel
 
 __all__ = [
     "encoder_hash_of",
+    "judge_sample",
     "ledger_of",
     "make_encoder",
     "make_jobs",
@@ -83,6 +85,14 @@ def _make_full_encoder(settings: EncoderSettings) -> Encoder:
         dimension=settings.dimension,
         max_batch=settings.max_batch,
     )
+
+
+def judge_sample(settings: Settings) -> JudgeSample | None:
+    """Which decisions wait for the configured judge; None: there is none, or none are to be judged."""
+    chosen = settings.judge
+    if chosen.generator is None or chosen.share == 0:
+        return None
+    return JudgeSample(share=chosen.share, max_waiting=chosen.max_waiting)
 
 
 def make_jobs(settings: Settings) -> RedisJobs:

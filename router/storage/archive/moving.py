@@ -32,6 +32,7 @@ from ragbandit.router.storage.sql.tables import (
     closures,
     decisions,
     feedback,
+    judge_due,
     policies,
     updates,
     waiting,
@@ -108,7 +109,7 @@ def change_segment(database: Database, segment: Segment, tables: Mapping[str, Ro
 
 
 def _done(connection: Connection) -> ColumnElement[bool]:
-    """Every ledger has learned or closed the decision, and no ledger ends with it.
+    """Every ledger has learned or closed the decision, no ledger ends with it, and it waits for no judge.
 
     The last update of a ledger stays: it says where the ledger goes on.
     """
@@ -125,7 +126,8 @@ def _done(connection: Connection) -> ColumnElement[bool]:
         for label in open_ones
     ]
     waits = exists().where(waiting.c.decision_id == decisions.c.id)  # for a label that is being retired
-    return and_(true(), decisions.c.id.not_in([key for key in ends if key]), ~waits, *finished)
+    judged = ~exists().where(judge_due.c.decision_id == decisions.c.id)
+    return and_(true(), decisions.c.id.not_in([key for key in ends if key]), ~waits, judged, *finished)
 
 
 def _sealed_next(

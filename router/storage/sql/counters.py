@@ -18,7 +18,16 @@ from typing import Any, Final, Literal, get_args
 from sqlalchemy import Connection, RowMapping, and_, bindparam, delete, func, insert, or_, select, text
 
 from ragbandit.router.storage.sql.closing import MISSING_OUTCOME, UNANSWERED, is_missing_outcome, is_unanswered
-from ragbandit.router.storage.sql.tables import closures, counters, decisions, feedback, policies, updates, waiting
+from ragbandit.router.storage.sql.tables import (
+    closures,
+    counters,
+    decisions,
+    feedback,
+    judge_due,
+    policies,
+    updates,
+    waiting,
+)
 
 __all__ = ["ALL", "CounterName", "Moves", "counted", "kept", "moving", "new_shard", "recount"]
 
@@ -33,9 +42,10 @@ CounterName = Literal[
     "quarantined",
     "unanswered",
     "missing_outcome",
+    "judge_due",
 ]
 #: names of counters of the whole store; the others are kept per label
-_OF_THE_STORE: Final = ("decided", "feedback", "late_feedback")
+_OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due")
 #: where the label of the whole store's counters would stand
 ALL: Final = ""
 #: rows per counter on PostgreSQL; more processes than that share some, and wait for each other's commits there
@@ -163,6 +173,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "quarantined": count(closures, closed, closures.c.state == "quarantined"),
         "unanswered": count(waiting, and_(waits, UNANSWERED)),
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
+        "judge_due": count(judge_due),
     }
 
 

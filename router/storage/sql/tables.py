@@ -33,6 +33,8 @@ __all__ = [
     "decisions",
     "erasures",
     "feedback",
+    "judge_days",
+    "judge_due",
     "leases",
     "metadata",
     "outcomes",
@@ -44,9 +46,9 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0010"
+SCHEMA_REVISION = "0011"
 #: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
-OLDEST_REVISION = "0010"
+OLDEST_REVISION = "0011"
 
 metadata = MetaData()
 
@@ -302,4 +304,34 @@ erasures = Table(
     Column("decisions", LONG, nullable=False, comment="erased in the database"),
     Column("waiting", LONG, nullable=False, comment="of these, closed by it"),
     Column("archived", LONG, nullable=False, comment="erased in the archive"),
+)
+
+judge_due = Table(
+    "judge_due",
+    metadata,
+    Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
+    Column("due_at", Double, nullable=False, comment="no judge begins before; while one works, when it is given up"),
+    Column("made_at", Double, nullable=False, comment="when its outcome came in"),
+    Column("share", Double, nullable=False, comment="the share of decisions that were judged then"),
+    Column("attempts", Integer, nullable=False, comment="begun, without those that a failing server ended"),
+    Column("failures", Integer, nullable=False, comment="tries that a failing server ended"),
+    Index("judge_due_at", "due_at"),
+    Index("judge_due_made_at", "made_at"),
+)
+
+judge_days = Table(
+    "judge_days",
+    metadata,
+    Column("day", String(10), primary_key=True, comment="UTC"),
+    Column("shard", Integer, primary_key=True, autoincrement=False, comment="0: moved by judges; summed when read"),
+    Column("begun", LONG, nullable=False, comment="judgements that began"),
+    Column("scored", LONG, nullable=False, comment="scores stored"),
+    Column("failed", LONG, nullable=False, comment="tries that gave no score"),
+    Column("given_up", LONG, nullable=False, comment="decisions that were tried too often"),
+    Column("expired", LONG, nullable=False, comment="decisions that waited too long"),
+    Column("suspicious", LONG, nullable=False, comment="decisions with a text that addresses the judge"),
+    Column("skipped", LONG, nullable=False, comment="decisions not judged, since too many waited"),
+    Column("prompt_tokens", LONG, nullable=False),
+    Column("completion_tokens", LONG, nullable=False),
+    Column("dollars", Double, nullable=False),
 )

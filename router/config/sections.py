@@ -1,0 +1,126 @@
+"""Sections of settings that others are made of: what every section is, the generator, and the judge, which has one."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from ragbandit.router.generator_options import OpenAiOptions
+
+__all__ = ["CRITERIA", "Count", "GeneratorSettings", "JudgeSettings", "Seconds", "Section"]
+
+#: what a judge scores an answer by, each from 0 to 1; how: docs/judge.md
+CRITERIA: Final = ("supported", "answers", "right")
+
+
+class Section(BaseModel):
+    """A section: unknown keys, other types and numbers that are not finite are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class GeneratorSettings(Section):
+    """The generator: the language model that writes answers."""
+
+    #: "local" runs a model in the worker, "openai" calls a server, "scripted" replies from `script`
+    name: Literal["local", "openai", "scripted"] = "local"
+    #: of "local": a folder or hub name; of "openai": the server's name for it
+    model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    #: of "local": numbers it computes in; "auto": bfloat16 where the processor or GPU multiplies it, else float32
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    #: of "local": where the model runs; "auto": the GPU if there is one
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: of "local": torch's threads; None: one per core, shared out among `workers.answer` processes
+    threads: Count | None = None
+    #: prompt and answer together
+    context_tokens: Annotated[int, Field(ge=256)] = 2048
+    #: of "local": texts written at once; None: as many as pay, 8 on a processor and 64 on CUDA
+    max_batch: Count | None = None
+    #: of "local": memory for what was read before, so that prompts which begin alike are read once; 0: none is kept
+    prefix_mb: Annotated[float, Field(ge=0)] = 256.0
+    #: of "local": the tokens that `self_rag_trained` reads, by name, of a model that was trained with them
+    trained_tokens: list[str] = Field(default_factory=list)
+    #: of "scripted": a piece of the prompt -> the answer; "" matches every prompt. For tests and dry runs
+    script: dict[str, str] = Field(default_factory=lambda: {"": "So the answer is: scripted."})
+    #: of "scripted": how long every call takes
+    script_s: Annotated[float, Field(ge=0)] = 0.0
+    #: folder of answers once given, which are given again; None: every call is made
+    cache: str | None = None
+    openai: OpenAiOptions = OpenAiOptions()
+
+
+class JudgeSettings(Section):
+    """The judge: a language model that scores answers where nobody else judges. See docs/judge.md."""
+
+    #: the model that judges, a section like `generator`; None: nothing is judged
+    generator: GeneratorSettings | None = None
+    #: share of the decisions that are judged; which ones follows from their ids
+    share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    #: judgements that are begun in a day (UTC); what is beyond waits for the next day. None: no limit
+    judgements_per_day: Count | None = 1000
+    #: tokens, read and written, in a day; calls that are under way when it is reached go beyond it. None: no limit
+    tokens_per_day: Count | None = None
+    #: price of the tokens in a day, where `judge.generator.openai.prices` has the model; as above. None: no limit
+    dollars_per_day: Annotated[float, Field(gt=0)] | None = None
+    #: an answer that was not judged within that long is not judged any more
+    expire_s: Seconds = 2 * 86400.0
+    #: answers that wait for the judge at once; while there are as many, further ones are not judged, and counted
+    max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    #: answers that one judge process works on at once; None: as many as its generator takes at once
+    concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
+    #: one reply of the judge at most
+    seconds: Seconds = 60.0
+    #: tokens of a reply, a reasoning model's thoughts included
+    max_tokens: Annotated[int, Field(ge=64)] = 512
+    #: tries of one answer that may end in a reply that cannot be read, or kill their worker; then it is given up
+    attempts: Annotated[int, Field(ge=1, le=20)] = 4
+    #: pause after the first try that failed; it doubles with each further one, up to an hour
+    retry_s: Seconds = 30.0
+    #: passages that the judge is shown
+    passages: Annotated[int, Field(ge=0, le=50)] = 8
+    #: words of a passage that it is shown
+    passage_words: Annotated[int, Field(ge=10)] = 200
+    #: characters of a question, an answer and a reference that it is shown, each
+    text_chars: Annotated[int, Field(ge=100)] = 6000
+    #: where an arm looked up no passages, search the question with `retriever`: the judge then has some for every arm
+    search: bool = True
+    #: show the judge the gold answers of a label that is there before it. Its scores are then better than those of
+    #: answers without a label, and no measure of them
+    reference: bool = False
+    #: what the criteria count in the score: supported, answers, right; one that is left out counts 1
+    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    #: answers with a text that addresses the judge: "withhold" does not judge them, "post" judges them and notes it
+    suspicious: Literal["withhold", "post"] = "withhold"
+    #: own prompts, each a text or the path of a file: rubric, and those of `ragbandit evaluate --family crud`:
+    #: crud_questions and crud_answer
+    templates: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("weights")
+    @classmethod
+    def _of_criteria(cls, weights: dict[str, float]) -> dict[str, float]:
+        unknown = sorted(set(weights) - set(CRITERIA))
+        if unknown:
+            raise ValueError(f"unknown criterion {unknown[0]!r}; known: {', '.join(CRITERIA)}")
+        if not any(weights.get(name, 1.0) for name in ("supported", "answers")):
+            raise ValueError("supported or answers must be above 0: most answers come without a reference")
+        return weights
+
+    @model_validator(mode="after")
+    def _priced(self) -> "JudgeSettings":
+        chosen = self.generator
+        if self.dollars_per_day is None or chosen is None:
+            return self
+        if chosen.name != "openai" or chosen.model not in chosen.openai.prices:
+            raise ValueError(
+                "judge.dollars_per_day: calls of this judge have no price, so this would cap nothing; set "
+                "judge.generator.openai.prices for its model, or cap judge.tokens_per_day"
+            )
+        return self
+
+    @property
+    def criterion_weights(self) -> dict[str, float]:
+        """Criterion -> what it counts in the score."""
+        return {name: self.weights.get(name, 1.0) for name in CRITERIA}

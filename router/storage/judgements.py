@@ -1,0 +1,247 @@
+"""Judgements: which decisions wait for the judge, what one of them may cost, and where its score goes.
+
+A judge claims a decision before it works on it, so that no other one does. The claim ends by itself: a judge that was
+killed leaves nothing behind but an attempt. A score, what it cost and the end of the wait are one transaction.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from sqlalchemy import Connection, Update, select, update
+
+from ragbandit.router.errors import Conflict, RagBanditError
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.sql.counters import Moves, moving
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.judge_rows import drop_due, due_ids, move_day, next_day, today, waiting_for_judge
+from ragbandit.router.storage.sql.tables import judge_due
+from ragbandit.router.types import DecisionId, Feedback
+
+__all__ = ["Claim", "DayBudget", "JudgeState", "Judgements", "Refused", "Spent", "due", "expire", "judge_state"]
+
+#: why a decision is not judged now: nobody waits for it any more; it is claimed, or tried again later; it waited too
+#: long; it was tried too often; the day's budget is spent
+Refused = Literal["gone", "later", "expired", "given_up", "budget"]
+#: decisions that one transaction removes
+_BATCH: Final = 500
+#: longest pause between two tries, seconds
+_LONGEST_PAUSE_S: Final = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DayBudget:
+    """Caps on a day (UTC) of judging; None is no cap. Tokens and dollars may be exceeded by the calls under way."""
+
+    judgements: int | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spent:
+    """The cost of one try."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    dollars: float = 0.0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            dollars=self.dollars + other.dollars,
+        )
+
+    def as_counts(self) -> dict[str, float]:
+        """By the columns of `judge_days`."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "dollars": self.dollars,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A decision that this judge alone works on, until the claim ends."""
+
+    decision_id: DecisionId
+    #: this one included
+    attempt: int
+    #: tries before that a failing server ended
+    failures: int
+    #: the share of decisions that were judged when it was sampled
+    share: float
+    #: what it costs counts in the day of that time
+    claimed_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgeState:
+    """What waits for the judge now, and what the day (UTC) brought."""
+
+    waiting: int
+    today: dict[str, Any]
+
+
+class Judgements:
+    """The judge's side of the database. Times are seconds since 1970; every call raises StoreError."""
+
+    def __init__(self, store: DecisionStore, *, budget: DayBudget, expire_s: float, attempts: int) -> None:
+        self.store = store
+        self.database = store.database
+        self.budget = budget
+        self._expire_s = expire_s
+        self._attempts = attempts
+
+    def claim(self, decision_id: DecisionId, *, now: float, for_s: float) -> Claim | Refused:
+        """Claim a decision that is due for so many seconds, within the day's budget, or say why not."""
+        with self.database.read() as connection:  # most of what is asked for twice costs no write
+            there = connection.execute(select(judge_due.c.due_at).where(judge_due.c.decision_id == decision_id)).first()
+        if there is None or there.due_at > now:
+            return "gone" if there is None else "later"
+        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
+            day = move_day(connection, now=now)  # locked: the budget is that of all judges
+            found = select(judge_due).where(judge_due.c.decision_id == decision_id).with_for_update()
+            row = connection.execute(found).mappings().first()
+            if row is None:
+                return "gone"
+            if row["due_at"] > now:
+                return "later"
+            over: Refused | None = "expired" if row["made_at"] <= now - self._expire_s else None
+            over = over or ("given_up" if row["attempts"] >= self._attempts else None)
+            if over is not None:
+                drop_due(connection, [decision_id], moves=moves)
+                move_day(connection, {over: 1}, now=now)
+                return over
+            if self._is_spent(day):
+                # All at once: none of them may begin before the next day.
+                later = update(judge_due).where(judge_due.c.due_at <= now).values(due_at=next_day(now))
+                connection.execute(later)
+                return "budget"
+            move_day(connection, {"begun": 1}, now=now)
+            mine = update(judge_due).where(judge_due.c.decision_id == decision_id)
+            connection.execute(mine.values(attempts=row["attempts"] + 1, due_at=now + for_s))
+        return Claim(
+            decision_id=decision_id,
+            attempt=row["attempts"] + 1,
+            failures=row["failures"],
+            share=row["share"],
+            claimed_at=now,
+        )
+
+    def _is_spent(self, day: Any) -> bool:
+        spent = {
+            "judgements": day["begun"],
+            "tokens": day["prompt_tokens"] + day["completion_tokens"],
+            "dollars": day["dollars"],
+        }
+        caps = {name: getattr(self.budget, name) for name in spent}
+        return any(cap is not None and spent[name] >= cap for name, cap in caps.items())
+
+    def keep(self, claim: Claim, *, feedback: Feedback, spent: Spent) -> bool:
+        """Store a score, what it cost and the end of its wait; True if the score is new.
+
+        A score that another judge stored before stays. Nothing but the cost is stored of one whose decision waits no
+        more: it was erased, or waited too long. What cost nothing takes nothing of the day's judgements.
+        """
+
+        def end(connection: Connection, moves: Moves) -> None:
+            counts = {"scored": 1, "begun": _began(spent), **spent.as_counts()}
+            move_day(connection, counts, now=claim.claimed_at)
+            if not drop_due(connection, [claim.decision_id], moves=moves):
+                raise _NoMoreDueError
+
+        try:
+            (told,) = self.store.add_feedback([feedback], beside=end)
+        except _NoMoreDueError:
+            with self.database.write() as connection:
+                move_day(connection, spent.as_counts(), now=claim.claimed_at)
+            return False
+        if isinstance(told, Conflict):
+            return False
+        if isinstance(told, RagBanditError):
+            raise told
+        return not told.duplicate
+
+    def fail(self, claim: Claim, *, spent: Spent, now: float, pause_s: float) -> Refused:
+        """A try gave no score, for a reason of its own: try again later, or give up; which of them."""
+        over = claim.attempt >= self._attempts
+        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
+            move_day(connection, {"failed": 1, **spent.as_counts()}, now=claim.claimed_at)
+            if over:
+                gone = drop_due(connection, [claim.decision_id], moves=moves)
+                move_day(connection, {"given_up": len(gone)}, now=claim.claimed_at)
+            else:
+                connection.execute(_of(claim).values(due_at=now + _pause(pause_s, claim.attempt)))
+        return "given_up" if over else "later"
+
+    def put_back(self, claim: Claim, *, spent: Spent, now: float, pause_s: float) -> None:
+        """A try ended since the server failed, or since this process ends (pause_s 0): it is no attempt.
+
+        What cost nothing takes nothing of the day's judgements.
+        """
+        failed = 1 if pause_s else 0
+        counts = {"failed": failed, "begun": _began(spent), **spent.as_counts()}
+        with self.database.write() as connection:
+            move_day(connection, counts, now=claim.claimed_at)
+            due_at = now + (_pause(pause_s, claim.failures + 1) if pause_s else 0.0)
+            again = {"attempts": claim.attempt - 1, "failures": claim.failures + failed, "due_at": due_at}
+            connection.execute(_of(claim).values(**again))
+
+    def withhold(self, claim: Claim, *, suspicious: bool) -> None:
+        """End the wait of a decision without a score; it takes nothing of the day's judgements."""
+        with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
+            move_day(connection, {"begun": -1, "suspicious": int(suspicious)}, now=claim.claimed_at)
+            drop_due(connection, [claim.decision_id], moves=moves)
+
+    def new_budget(self, *, now: float) -> None:
+        """Let what waits for the next day be due now: the budget may have been raised since."""
+        with self.database.write() as connection:
+            move_day(connection, now=now)
+            waits = update(judge_due).where(judge_due.c.due_at == next_day(now))
+            connection.execute(waits.values(due_at=now))
+
+
+class _NoMoreDueError(Exception):
+    """The decision waits for the judge no more."""
+
+
+def _of(claim: Claim) -> Update:
+    """An update of its row, unless another judge has claimed it since."""
+    mine = judge_due.c.decision_id == claim.decision_id, judge_due.c.attempts == claim.attempt
+    return update(judge_due).where(*mine)
+
+
+def _began(spent: Spent) -> int:
+    """What a try gives back of the day's judgements."""
+    return 0 if any(spent.as_counts().values()) else -1
+
+
+def _pause(pause_s: float, tries: int) -> float:
+    return min(max(pause_s, _LONGEST_PAUSE_S), pause_s * 2.0 ** min(tries - 1, 30))
+
+
+def expire(database: Database, *, before: float, now: float) -> int:
+    """Let decisions whose outcomes came before that time wait no more, a batch of them; how many."""
+    with database.read() as connection:
+        if not waiting_for_judge(connection):
+            return 0
+    with database.write() as connection, moving(connection, shard=database.shard) as moves:
+        move_day(connection, now=now)
+        old = select(judge_due.c.decision_id).where(judge_due.c.made_at <= before).limit(_BATCH)
+        gone = drop_due(connection, connection.execute(old).scalars(), moves=moves)
+        move_day(connection, {"expired": len(gone)}, now=now)
+    return len(gone)
+
+
+def due(database: Database, *, now: float, limit: int) -> list[DecisionId]:
+    """Decisions that may be claimed now, those first that have been due longest."""
+    with database.read() as connection:
+        return due_ids(connection, now=now, limit=limit)
+
+
+def judge_state(database: Database, *, now: float) -> JudgeState:
+    """What waits, and the day's counts, as they are kept."""
+    with database.read() as connection:
+        return JudgeState(waiting=waiting_for_judge(connection), today=today(connection, now=now))

@@ -1,0 +1,161 @@
+"""Rows of `judge_due` and `judge_days`: what waits for the judge, and what it did in a day.
+
+Which decisions are judged follows from their ids. A row of `judge_due` comes in the transaction that stores the outcome
+of such a decision, and leaves in the one that stores its score or gives it up: a judge that dies is late, no more.
+
+Every transaction locks a day before rows of `judge_due`, and both after rows of `waiting` and before counters, so that
+no two of them wait for each other in a circle.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final
+
+from sqlalchemy import Connection, RowMapping, delete, func, select, text
+
+from ragbandit.router.storage.sql.bulk_insert import insert_rows
+from ragbandit.router.storage.sql.counters import ALL, Moves
+from ragbandit.router.storage.sql.tables import counters, judge_days, judge_due
+from ragbandit.router.types import CANCELLED, IMPORTED, DecisionId, Outcome
+
+__all__ = [
+    "DAY_S",
+    "JudgeSample",
+    "day_of",
+    "drop_due",
+    "due_ids",
+    "is_judgeable",
+    "is_sampled",
+    "move_day",
+    "next_day",
+    "sample_outcomes",
+    "today",
+    "waiting_for_judge",
+]
+
+DAY_S: Final = 86_400
+#: another draw than the arm's, which is the sha256 of the id alone
+_SALT: Final = b"ragbandit judge:"
+#: days that are kept
+_KEPT_DAYS: Final = 400
+#: failures that say nothing of the arm, or of a decision that nobody can read
+_NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable"})
+
+_COUNTS: Final = tuple(column.name for column in judge_days.columns if column.name not in ("day", "shard"))
+_MOVE: Final = text(
+    f"INSERT INTO judge_days (day, shard, {', '.join(_COUNTS)}) "  # noqa: S608 - names of ours
+    f"VALUES (:day, :shard, {', '.join(f':{name}' for name in _COUNTS)}) "
+    f"ON CONFLICT (day, shard) DO UPDATE SET {', '.join(f'{n} = judge_days.{n} + excluded.{n}' for n in _COUNTS)}"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgeSample:
+    """Which decisions are judged: this share of them, as long as fewer than max_waiting wait."""
+
+    share: float
+    max_waiting: int
+
+
+def is_sampled(decision_id: str, *, share: float) -> bool:
+    """Whether a decision is among the share that is judged: the same on every host, whatever the arm."""
+    drawn = int.from_bytes(sha256(_SALT + decision_id.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+    return drawn < share * 2.0**64
+
+
+def is_judgeable(outcome: Outcome) -> bool:
+    """Whether there is an answer to judge, or a failure of the arm. A caller may keep its answers to itself."""
+    if outcome.answer is not None and outcome.answer.strip():
+        return outcome.stop_reason != IMPORTED
+    return outcome.stop_reason not in _NOT_ITS_FAULT and (outcome.run_by == "worker" or outcome.status != "answered")
+
+
+def sample_outcomes(
+    connection: Connection, group: Iterable[Outcome], *, sample: JudgeSample, moves: Moves, shard: int
+) -> None:
+    """Let those of these new outcomes wait for the judge that are sampled, as far as there is room.
+
+    shard: of `counters`, that this process moves.
+    """
+    chosen = [
+        outcome
+        for outcome in sorted(group, key=lambda outcome: outcome.decision_id)
+        if is_sampled(outcome.decision_id, share=sample.share) and is_judgeable(outcome)
+    ]
+    if not chosen:
+        return
+    room = max(0, sample.max_waiting - waiting_for_judge(connection))
+    if len(chosen) > room:
+        move_day(connection, {"skipped": len(chosen) - room}, now=chosen[0].made_at, shard=1 + shard)
+    rows = [
+        {
+            "decision_id": outcome.decision_id,
+            "due_at": outcome.made_at,
+            "made_at": outcome.made_at,
+            "share": sample.share,
+            "attempts": 0,
+            "failures": 0,
+        }
+        for outcome in chosen[:room]
+    ]
+    insert_rows(connection, judge_due, rows)
+    moves.add("judge_due", len(rows))
+
+
+def drop_due(connection: Connection, ids: Iterable[str], *, moves: Moves) -> list[str]:
+    """Let these decisions wait for the judge no more; those that did."""
+    wanted = sorted(ids)
+    if not wanted:
+        return []
+    gone = connection.execute(
+        delete(judge_due).where(judge_due.c.decision_id.in_(wanted)).returning(judge_due.c.decision_id)
+    )
+    found = list(gone.scalars())
+    moves.add("judge_due", -len(found))
+    return found
+
+
+def waiting_for_judge(connection: Connection) -> int:
+    """Decisions that wait for the judge, as they are counted."""
+    here = counters.c.label == ALL, counters.c.name == "judge_due"
+    return int(connection.execute(select(func.coalesce(func.sum(counters.c.value), 0)).where(*here)).scalar_one())
+
+
+def move_day(
+    connection: Connection, counts: Mapping[str, float] | None = None, *, now: float, shard: int = 0
+) -> RowMapping:
+    """Add to the counts of the day of `now`; the row as it is then. It stays locked until the transaction ends."""
+    counts = counts or {}
+    day = day_of(now)
+    connection.execute(_MOVE, {"day": day, "shard": shard, **dict.fromkeys(_COUNTS, 0), **counts})
+    here = judge_days.c.day == day, judge_days.c.shard == shard
+    row = connection.execute(select(judge_days).where(*here)).mappings().one()
+    if counts.get("begun") == row["begun"]:  # the first of the day
+        connection.execute(delete(judge_days).where(judge_days.c.day < day_of(now - _KEPT_DAYS * DAY_S)))
+    return row
+
+
+def today(connection: Connection, *, now: float) -> dict[str, Any]:
+    """The counts of the day of `now`, over all processes."""
+    sums = [func.coalesce(func.sum(judge_days.c[name]), 0).label(name) for name in _COUNTS]
+    row = connection.execute(select(*sums).where(judge_days.c.day == day_of(now))).mappings().one()
+    return {name: float(row[name]) if name == "dollars" else int(row[name]) for name in _COUNTS}
+
+
+def day_of(now: float) -> str:
+    """The day of this time in UTC, as "2026-11-21"."""
+    return datetime.fromtimestamp(now, UTC).date().isoformat()
+
+
+def next_day(now: float) -> float:
+    """When the day after that of `now` begins in UTC."""
+    return (now // DAY_S + 1) * DAY_S
+
+
+def due_ids(connection: Connection, *, now: float, limit: int) -> list[DecisionId]:
+    """Decisions that a judge may begin now, those first that have been due longest."""
+    ids = select(judge_due.c.decision_id).where(judge_due.c.due_at <= now)
+    found = connection.execute(ids.order_by(judge_due.c.due_at, judge_due.c.decision_id).limit(limit))
+    return [DecisionId(key) for key in found.scalars()]

@@ -1,0 +1,360 @@
+"""What waits for the judge, on SQLite and PostgreSQL: sampling, claims, the day's budget, and that nothing is lost."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import select
+
+from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.storage.archive.moving import archivable
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.judgements import Claim, DayBudget, Judgements, Spent, due, expire, judge_state
+from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.judge_rows import JudgeSample, is_judgeable, is_sampled, next_day
+from ragbandit.router.storage.sql.tables import closures, judge_days, judge_due, waiting
+from ragbandit.router.types import Feedback
+from tests.conftest import EPOCH
+
+COST = Spent(prompt_tokens=100, completion_tokens=10, dollars=0.25)
+
+
+@pytest.fixture
+def make_store(database):
+    """A function that makes a store which samples."""
+
+    def make(*, share=1.0, max_waiting=1000):
+        return DecisionStore(database, label="main", judge=JudgeSample(share=share, max_waiting=max_waiting))
+
+    return make
+
+
+@pytest.fixture
+def answered(make_decision, make_store):
+    """A function that stores decisions with outcomes of a caller, and gives their ids."""
+
+    def store(count=1, *, share=1.0, max_waiting=1000, **more):
+        store = make_store(share=share, max_waiting=max_waiting)
+        made = [make_decision() for _ in range(count)]
+        store.add_decisions(made)
+        outcome = {"status": "answered", "answer": "Paris", "steps": 1.0} | more
+        store.add_outcomes([made_outcome(decision_id=each.id, now=EPOCH, **outcome) for each in made])
+        return [decision.id for decision in made]
+
+    return store
+
+
+def judgements(database, *, expire_s=1e6, attempts=3, **budget):
+    store = DecisionStore(database, label="main")
+    return Judgements(store, budget=DayBudget(**budget), expire_s=expire_s, attempts=attempts)
+
+
+def score(key, *, identity=None, value=0.75, **facts):
+    return Feedback(
+        id=identity or f"judge-{key[:40]}",
+        decision_id=key,
+        kind="rating",
+        value=value,
+        source="judge",
+        received_at=EPOCH,
+        rater="a-model",
+        facts=facts,
+    )
+
+
+def waits(database):
+    with database.read() as connection:
+        return {row["decision_id"]: row for row in connection.execute(select(judge_due)).mappings()}
+
+
+def day(database, now=EPOCH):
+    return {name: value for name, value in judge_state(database, now=now).today.items() if value}
+
+
+def check_counted(database):
+    """What is kept is what the tables have."""
+    with database.read() as connection:
+        assert kept(connection, label="main") == counted(connection, label="main")
+
+
+def test_a_share_is_sampled(database, answered):
+    """The decisions that wait for the judge are those that their ids say, with the share in force then."""
+    ids = answered(200, share=0.3)
+    wanted = {key for key in ids if is_sampled(key, share=0.3)}
+    assert set(waits(database)) == wanted
+    assert {row["share"] for row in waits(database).values()} == {0.3}
+    assert 0 < len(wanted) < 200
+    check_counted(database)
+
+
+def test_the_share_is_a_share():
+    """Of many ids so many are sampled; a larger share has all of a smaller one; 0 and 1 are none and all."""
+    ids = [f"decision-{number}" for number in range(20_000)]
+    chosen = [{key for key in ids if is_sampled(key, share=share)} for share in (0.0, 0.1, 0.4, 1.0)]
+    assert [len(each) for each in chosen] == [0, 2027, 7923, 20_000]
+    assert chosen[0] < chosen[1] < chosen[2] < chosen[3]
+
+
+def test_what_no_judge_can_judge_does_not_wait(database, answered):
+    """An answer that a caller keeps to itself is not sampled, a failure of its arm is."""
+    answered(1, answer=None)
+    assert waits(database) == {}
+    (failed,) = answered(1, status="failed", answer=None, error="timeout")
+    assert set(waits(database)) == {failed}
+
+
+@pytest.mark.parametrize(
+    ("changes", "judged"),
+    [
+        ({}, True),
+        ({"answer": " \n"}, True),
+        ({"answer": None, "run_by": "caller"}, False),
+        ({"answer": None, "status": "exhausted", "run_by": "caller"}, True),
+        ({"answer": None, "status": "failed", "stop_reason": "error"}, True),
+        ({"answer": None, "status": "failed", "stop_reason": "cancelled"}, False),
+        ({"answer": None, "status": "failed", "stop_reason": "unknown_arm"}, False),
+        ({"answer": "Paris", "stop_reason": "imported"}, False),
+    ],
+)
+def test_what_can_be_judged(changes, judged):
+    """An answer and a failure of the arm can be judged; what was cancelled, imported or not told cannot."""
+    outcome = made_outcome(decision_id="d", now=EPOCH, status="answered", answer="Paris", steps=1.0)
+    assert is_judgeable(replace(outcome, **{"run_by": "worker", **changes})) == judged
+
+
+def test_no_more_wait_than_there_is_room_for(database, answered):
+    """Beyond max_waiting decisions are not sampled, and counted; when one is done there is room again."""
+    first = answered(5, max_waiting=3)
+    assert len(waits(database)) == 3
+    assert set(waits(database)) <= set(first)
+    assert day(database) == {"skipped": 2}
+    found = judgements(database)
+    claim = found.claim(next(iter(waits(database))), now=EPOCH, for_s=60)
+    assert found.keep(claim, feedback=score(claim.decision_id), spent=COST)
+    answered(2, max_waiting=3)
+    assert len(waits(database)) == 3
+    check_counted(database)
+
+
+def test_a_repeated_outcome_is_sampled_once(database, make_decision, make_store):
+    """An outcome that comes twice, also in one group, waits once."""
+    store, decision = make_store(), make_decision()
+    store.add_decisions([decision])
+    outcome = made_outcome(decision_id=decision.id, now=EPOCH, status="answered", answer="Paris", steps=1.0)
+    assert store.add_outcomes([outcome, outcome]) == [True, False]
+    assert store.add_outcomes([outcome]) == [False]
+    assert set(waits(database)) == {decision.id}
+    check_counted(database)
+
+
+def test_without_a_judge_nothing_waits(database, make_decision):
+    """A store without a judge samples nothing."""
+    store, decision = DecisionStore(database, label="main"), make_decision()
+    store.add_decisions([decision])
+    store.add_outcome(made_outcome(decision_id=decision.id, now=EPOCH, status="answered", answer="Paris", steps=1.0))
+    assert waits(database) == {}
+
+
+def test_a_score_ends_the_wait(database, answered):
+    """A score is stored as feedback with its rater and facts, the decision waits no more, and its cost is counted."""
+    (key,) = answered()
+    found = judgements(database)
+    claim = found.claim(key, now=EPOCH, for_s=60)
+    assert claim == Claim(decision_id=key, attempt=1, failures=0, share=1.0, claimed_at=EPOCH)
+    assert found.keep(claim, feedback=score(key, share=1.0), spent=COST)
+    (kept_score,) = found.store.record(key).feedback
+    assert (kept_score.source, kept_score.rater, kept_score.value) == ("judge", "a-model", 0.75)
+    assert waits(database) == {}
+    assert day(database) == {"begun": 1, "scored": 1, "prompt_tokens": 100, "completion_tokens": 10, "dollars": 0.25}
+    check_counted(database)
+
+
+def test_one_judge_claims(database_url, database, answered):
+    """Of judges that want a decision at once one gets it."""
+    (key,) = answered()
+    told = []
+
+    def claim():
+        own = Database(database_url)
+        told.append(judgements(own).claim(key, now=EPOCH, for_s=60))
+        own.close()
+
+    threads = [threading.Thread(target=claim) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(str, told))[1:] == ["later"] * 3
+    assert day(database)["begun"] == 1
+
+
+def test_a_dead_judge_is_late_no_more(database, answered):
+    """A claim ends by itself: another judge takes the decision, the try counts, and the score comes once."""
+    (key,) = answered()
+    found = judgements(database)
+    dead = found.claim(key, now=EPOCH, for_s=60)
+    assert found.claim(key, now=EPOCH + 59, for_s=60) == "later"
+    second = found.claim(key, now=EPOCH + 60, for_s=60)
+    assert (dead.attempt, second.attempt) == (1, 2)
+    assert found.keep(second, feedback=score(key), spent=COST)
+    assert not found.keep(dead, feedback=score(key, value=0.1), spent=COST)
+    (kept_score,) = found.store.record(key).feedback
+    assert kept_score.value == 0.75
+    assert day(database)["prompt_tokens"] == 200  # both were paid for
+    check_counted(database)
+
+
+def test_a_decision_that_kills_its_judges_is_given_up(database, answered):
+    """After so many claims without an end a decision is given up, and counted."""
+    (key,) = answered()
+    found = judgements(database, attempts=2)
+    assert [found.claim(key, now=EPOCH + 60 * number, for_s=60) for number in range(3)][2] == "given_up"
+    assert waits(database) == {}
+    assert day(database) == {"begun": 2, "given_up": 1}
+    assert found.claim(key, now=EPOCH + 600, for_s=60) == "gone"
+
+
+def test_a_try_that_fails_is_tried_again_later_and_given_up_at_last(database, answered):
+    """The pause doubles; after the last attempt the decision waits no more."""
+    (key,) = answered()
+    found = judgements(database, attempts=3)
+    now, pauses = EPOCH, []
+    for _ in range(3):
+        claim = found.claim(key, now=now, for_s=600)
+        told = found.fail(claim, spent=COST, now=now, pause_s=10)
+        pauses.append(waits(database)[key]["due_at"] - now if told == "later" else told)
+        now += 100
+    assert pauses == [10, 20, "given_up"]
+    assert day(database)["failed"] == 3
+    assert day(database)["given_up"] == 1
+    assert waits(database) == {}
+    check_counted(database)
+
+
+def test_a_server_that_fails_takes_no_attempt_away(database, answered):
+    """However often the server fails, the decision is tried again; calls that cost nothing are none of the budget."""
+    (key,) = answered()
+    found = judgements(database, attempts=2, judgements=3)
+    now = EPOCH
+    for number in range(12):
+        claim = found.claim(key, now=now, for_s=600)
+        assert (claim.attempt, claim.failures) == (1, number)
+        found.put_back(claim, spent=Spent(), now=now, pause_s=1)
+        now = waits(database)[key]["due_at"]
+    assert day(database) == {"failed": 12}
+    assert now - EPOCH == sum(2.0**number for number in range(12))
+
+
+def test_a_judge_that_ends_gives_its_claim_back(database, answered):
+    """What a worker puts back as it ends is due at once, as if nobody had begun it."""
+    (key,) = answered()
+    found = judgements(database)
+    found.put_back(found.claim(key, now=EPOCH, for_s=60), spent=Spent(), now=EPOCH, pause_s=0)
+    assert found.claim(key, now=EPOCH, for_s=60).attempt == 1
+    assert day(database) == {"begun": 1}
+
+
+@pytest.mark.parametrize("budget", [{"judgements": 2}, {"tokens": 220}, {"dollars": 0.5}])
+def test_beyond_the_days_budget_everything_waits_for_the_next_day(database, answered, budget):
+    """What would begin beyond the budget is due when the next day begins, by UTC, and is judged then."""
+    ids = answered(4)
+    found = judgements(database, **budget)
+    for key in ids[:2]:
+        assert found.keep(found.claim(key, now=EPOCH, for_s=60), feedback=score(key), spent=COST)
+    assert found.claim(ids[2], now=EPOCH, for_s=60) == "budget"
+    midnight = next_day(EPOCH)
+    assert {row["due_at"] for row in waits(database).values()} == {midnight}
+    assert due(database, now=midnight - 1, limit=10) == []
+    assert due(database, now=midnight, limit=10) == sorted(ids[2:])
+    assert isinstance(found.claim(ids[2], now=midnight, for_s=60), Claim)
+    assert day(database, midnight) == {"begun": 1}
+
+
+def test_a_raised_budget_holds_at_once(database, answered):
+    """A judge that starts with a larger budget takes up what waited for the next day."""
+    ids = answered(2)
+    small = judgements(database, judgements=1)
+    assert small.keep(small.claim(ids[0], now=EPOCH, for_s=60), feedback=score(ids[0]), spent=COST)
+    assert small.claim(ids[1], now=EPOCH, for_s=60) == "budget"
+    large = judgements(database, judgements=2)
+    large.new_budget(now=EPOCH + 1)
+    assert isinstance(large.claim(ids[1], now=EPOCH + 1, for_s=60), Claim)
+
+
+def test_the_budget_is_that_of_all_judges(database_url, database, answered):
+    """Judges in many threads begin no more than the day allows."""
+    ids = answered(24)
+    told = []
+
+    def claim(mine):
+        own = Database(database_url)
+        told.extend(judgements(own, judgements=5).claim(key, now=EPOCH, for_s=60) for key in mine)
+        own.close()
+
+    threads = [threading.Thread(target=claim, args=(ids[number::4],)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(isinstance(each, Claim) for each in told) == 5
+    assert day(database)["begun"] == 5
+
+
+def test_what_waited_too_long_is_not_judged(database, answered):
+    """A decision beyond expire_s is dropped when a judge comes to it, or by the sweep, and counted."""
+    first, second = answered(2)
+    found = judgements(database, expire_s=100)
+    assert found.claim(first, now=EPOCH + 100, for_s=60) == "expired"
+    assert expire(database, before=EPOCH - 1, now=EPOCH + 100) == 0
+    assert expire(database, before=EPOCH, now=EPOCH + 100) == 1
+    assert waits(database) == {}
+    assert day(database) == {"expired": 2}
+    assert second not in waits(database)
+    check_counted(database)
+
+
+def test_erasure_ends_the_wait(database, answered):
+    """An erased decision waits for no judge, and a score that comes after that is not stored."""
+    (key,) = answered()
+    found = judgements(database)
+    claim = found.claim(key, now=EPOCH, for_s=60)
+    erase(database, Selection(decision=key), features=False, now=EPOCH)
+    assert waits(database) == {}
+    assert not found.keep(claim, feedback=score(key, reason="it says Paris"), spent=COST)
+    assert found.store.record(key).feedback == ()
+    assert day(database)["prompt_tokens"] == 100
+    check_counted(database)
+
+
+def test_what_waits_for_the_judge_is_not_archived(database, answered):
+    """A decision that every ledger is done with stays in the database until it is judged."""
+    (key,) = answered()
+    with database.write() as connection:
+        connection.execute(waiting.delete())
+        closed = {"policy": "main", "decision_id": key, "state": "closed", "reason": "", "made_at": EPOCH}
+        connection.execute(closures.insert(), [closed])
+    assert archivable(database, before=EPOCH + 1) == 0
+    found = judgements(database)
+    found.keep(found.claim(key, now=EPOCH, for_s=60), feedback=score(key), spent=COST)
+    assert archivable(database, before=EPOCH + 1) == 1
+
+
+def test_a_foreign_feedback_under_its_id_is_no_reason_to_judge_for_ever(database, answered):
+    """Where other feedback has the score's id, the wait ends all the same."""
+    (key,) = answered()
+    found = judgements(database)
+    found.store.add_feedback([score(key, value=0.2)])
+    assert not found.keep(found.claim(key, now=EPOCH, for_s=60), feedback=score(key), spent=COST)
+    assert waits(database) == {}
+
+
+def test_days_are_kept_for_a_year(database, answered):
+    """The first judgement of a day forgets the days that are more than 400 days old."""
+    ids = answered(2)
+    found = judgements(database, expire_s=1e9)
+    found.claim(ids[0], now=EPOCH, for_s=60)
+    found.claim(ids[1], now=EPOCH + 402 * 86_400, for_s=60)
+    with database.read() as connection:
+        assert connection.execute(select(judge_days.c.day)).scalars().all() == ["2024-12-20"]

@@ -391,6 +391,8 @@ class TableRow:
     steps: Mapping[ArmName, float]
     #: pieces of evidence that the question needs (1: single-hop, 2 and more: multi-hop), where somebody knows
     hops: int | None = None
+    #: what a caller would send with the question
+    context: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

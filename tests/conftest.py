@@ -398,7 +398,7 @@ class World:
 
     def replayed(self) -> Policy:
         """The policy that the ledger alone gives."""
-        policy = policy_of(self.settings.policy, registered=self.ledger.registered())
+        policy = policy_of(self.settings, registered=self.ledger.registered())
         for update in self.ledger.read(after=0):
             apply(policy, update)
         return policy

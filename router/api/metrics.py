@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from ragbandit.router.api.http_server.read_delay import ReadDelay
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
+from ragbandit.router.serving.context_counts import ContextCounts
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.state import RouterState
 from ragbandit.router.types import Decision
@@ -97,6 +98,7 @@ class _ProcessCollector(Collector):
         """The policy in use, the features in memory, and length, expected wait, refusals and drops of each queue."""
         yield from _policy(self._router)
         yield from _feature_cache(self._router.encoder)
+        yield from _context(self._router.service.context_counts)
         waiting = GaugeMetricFamily("ragbandit_queue_waiting", "Items waiting for their batch.", labels=["queue"])
         wait = GaugeMetricFamily(
             "ragbandit_queue_wait_seconds", "Expected wait of an item that came now.", labels=["queue"]
@@ -123,6 +125,24 @@ class _ProcessCollector(Collector):
         wait.add_metric(["http"], self._read_delay.last_s)
         refused.add_metric(["http", "wait"], self._read_delay.refused)
         yield from (waiting, wait, refused, dropped)
+
+
+def _context(counts: ContextCounts) -> Iterator[Metric]:
+    """What callers send as context."""
+    declared = CounterMetricFamily(
+        "ragbandit_context_values",
+        "Questions by declared key of the context: with a value (given), with one that `values` does not list (other), "
+        "without one (missing).",
+        labels=["key", "kind"],
+    )
+    for (key, kind), count in counts.declared().items():
+        declared.add_metric([key, kind], count)
+    yield declared
+    yield CounterMetricFamily(
+        "ragbandit_context_undeclared",
+        "Values of contexts under keys that the setting context does not declare: kept, and not learned from.",
+        value=counts.undeclared,
+    )
 
 
 def _feature_cache(encoder: Encoder) -> Iterator[Metric]:

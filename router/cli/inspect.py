@@ -189,7 +189,7 @@ def _serving(ledger: "Ledger", *, settings: "Settings") -> "Policy | None":
 
     opened = ledger.registered()
     if ledger.label == settings.policy.label:
-        return policy_of(settings.policy, registered=opened)
+        return policy_of(settings, registered=opened)
     if opened is None or opened["algorithm"] == IMPORTED:
         return None
     return make_policy(opened["algorithm"], params=json.loads(opened["params"]))

@@ -25,6 +25,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.config.settings import RENAMED, Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.redaction import HIDDEN, described, shown_value, without_secrets
@@ -261,7 +262,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
         section = _WITH_ALL_SECTIONS.model_dump()
         for part in first["loc"][:-1]:
-            section = section[str(part)]
+            section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
         message = "unknown setting"
         alike = get_close_matches(str(first["loc"][-1]), section, n=1)
         remedy = f"{f'did you mean {alike[0]}? ' if alike else ''}known here: {', '.join(sorted(section))}"

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from ragbandit.router.config.context_schema import ContextKey, check_columns
 from ragbandit.router.config.sections import Count, GeneratorSettings, JudgeSettings, Seconds, Section
 from ragbandit.router.types import Aggregate
 
@@ -227,6 +228,7 @@ class LogSettings(_Section):
     """What decisions and outcomes keep of texts."""
 
     #: full: questions, contexts, answers, traces and messages of errors; hash: the question's sha256 alone; none: none.
+    #: Of a context the keys that `context` declares are kept in any case, since they are learned from.
     #: Without texts labels cannot be learned from, workers cannot run arms, and policies cannot read questions
     text: Literal["full", "hash", "none"] = "full"
 
@@ -312,6 +314,10 @@ class Settings(_Section):
     arms: dict[str, dict[str, Any]] = Field(default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS))
     #: preset of every arm that has it and names none: "chat" for large chat models; None: "small", for small models
     arms_preset: Annotated[str, Field(min_length=1)] | None = None
+    #: what callers send with a question that may move the choice, by key: {type: number}, {type: boolean},
+    #: {type: category, values: [...]} or {type: category, hashed: 32}, {type: words, hashed: 32, most: 8}; without a
+    #: caller: {type: tenant, hashed: 32}, {type: language}, {type: question_length}. docs/context.md says more
+    context: dict[str, ContextKey] = Field(default_factory=dict)
     policy: PolicySettings = PolicySettings()
     reward: RewardSettings = RewardSettings()
     learning: LearningSettings = LearningSettings()
@@ -330,6 +336,12 @@ class Settings(_Section):
     def _bare_arms(cls, arms: object) -> object:
         # An arm without params is written `single_step:` in YAML, which reads as None.
         return {k: {} if v is None else v for k, v in arms.items()} if isinstance(arms, dict) else arms
+
+    @field_validator("context")
+    @classmethod
+    def _learnable(cls, context: dict[str, ContextKey]) -> dict[str, ContextKey]:
+        check_columns(context)
+        return context
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":

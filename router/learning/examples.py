@@ -67,20 +67,20 @@ def join(
         else:
             assert learning.default_reward is not None
             reward = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
-        _validate(joined, needs_features=needs_features, width=width)
+        _validate(joined, needs_features=needs_features, width=width, texts=settings.log.text != "none")
     except InvalidInput as error:
         return ClosedDecision(decision_id=key, state="quarantined", reason=error.message, field=error.field)
     return Example(reward=reward, feedback=usable)
 
 
-def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None) -> None:
-    """Refuse what no policy may learn. Raises InvalidInput naming the field."""
+def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None, texts: bool) -> None:
+    """Refuse what no policy may learn. texts: they are kept, so that one must be there. Raises InvalidInput."""
     decision = joined.decision
     if not (math.isfinite(decision.propensity) and 0.0 < decision.propensity <= 1.0):
         raise InvalidInput(f"propensity {decision.propensity} is outside (0, 1]", field="propensity")
     if decision.arm not in decision.arms:
         raise InvalidInput(f"arm {decision.arm!r} is not among {decision.arms}", field="arm")
-    if not decision.query.text.strip():
+    if texts and not decision.query.text.strip():
         raise InvalidInput("the question has no text", field="text")
     if needs_features and (decision.features is None or not np.isfinite(decision.features).all()):
         raise InvalidInput("features are missing or not finite", field="features")

@@ -127,7 +127,7 @@ class Learner:
             raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
         if registered["retired_at"] is not None:
             raise NotReady(f"the ledger {self.ledger.label!r} is retired", remedy="start a router with this label")
-        fresh = policy_of(self.settings.policy, registered=registered)
+        fresh = policy_of(self.settings, registered=registered)
         ours = (fresh.algorithm, canonical(dict(fresh.params)))
         if ours != (registered["algorithm"], registered["params"]):
             raise NotReady(

@@ -5,12 +5,16 @@ Classes are imported when they are asked for, since some need heavy packages.
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
+from ragbandit.router.config.context_schema import ContextSchema, plain_schema
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.errors import ConfigError, RagBanditError
 from ragbandit.router.plugins import import_class, installed, load
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies.context.schema import PARAM
+from ragbandit.router.policies.params import WHERE
 from ragbandit.router.types import Json
 
 __all__ = [
@@ -22,6 +26,7 @@ __all__ = [
     "known_policies",
     "make_policy",
     "protected",
+    "with_context",
     "with_new_ledger",
 ]
 
@@ -87,14 +92,21 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
 
 
 def configured_policy(
-    name: str, *, params: Mapping[str, Json], algorithm: str | None, recorded: Mapping[str, Json]
+    name: str,
+    *,
+    params: Mapping[str, Json],
+    algorithm: str | None,
+    recorded: Mapping[str, Json],
+    schema: ContextSchema = MappingProxyType({}),
 ) -> Policy:
     """The policy of a configuration, fresh, as the ledger that is there learns it.
 
     algorithm, recorded: what the ledger is registered with, None and {} for one that begins now. Params that a release
     added with another value for new ledgers (`new_ledger`) are the ledger's where the configuration does not name
-    them: learning goes on as it began, until the configuration says otherwise. Raises ConfigError.
+    them: learning goes on as it began, until the configuration says otherwise. schema: the setting `context`; another
+    one than is recorded is another policy, which learns the ledger from its beginning. Raises ConfigError.
     """
+    params = with_context(name, params=params, schema=schema)
     if algorithm != name:
         return make_policy(name, params=with_new_ledger(name, params=params))
     added = getattr(_class_of(name), "new_ledger", {})
@@ -108,6 +120,22 @@ def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings
         return name, dict(params)
     held: dict[str, Json] = {"incumbent": settings.incumbent, "harm": settings.harm}
     return CONSERVATIVE, held | {"policy": name, "params": dict(params)}
+
+
+def with_context(name: str, *, params: Mapping[str, Json], schema: ContextSchema) -> dict[str, Json]:
+    """The params, with the schema of the setting `context` where the policy learns from contexts by a schema.
+
+    Raises ConfigError for params that bring a schema of their own.
+    """
+    if not schema or not getattr(_class_of(name), "takes_context", False):
+        return dict(params)
+    if PARAM in params:
+        raise ConfigError(
+            "the schema of the context is a setting of its own",
+            field=f"{WHERE}.{PARAM}",
+            remedy="move it to `context:`",
+        )
+    return {**params, PARAM: plain_schema(schema)}
 
 
 def with_new_ledger(name: str, *, params: Mapping[str, Json]) -> dict[str, Json]:

@@ -14,6 +14,7 @@ from typing import Final, Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.conservative.restraint import Restraint
 from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Reward, TableRow, Update
@@ -21,6 +22,7 @@ from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, 
 __all__ = [
     "MOST_ROWS",
     "Arrays",
+    "ContextLearner",
     "LeanLearner",
     "Policy",
     "PolicyNeed",
@@ -37,6 +39,7 @@ __all__ = [
     "restored_counts",
     "restored_mass",
     "rows_of",
+    "schema_of",
     "tally",
     "tolerance_of",
 ]
@@ -162,7 +165,8 @@ class Rounded(Protocol):
 class LeanLearner(Protocol):
     """A policy whose `learn` reads an update's arm, propensity, features and reward alone, if `lean` is true.
 
-    Its ledger is read without texts, pmfs and ids, which is most of the work.
+    Its ledger is read without texts, pmfs and ids, which is most of the work. One with a schema of the context is also
+    given tenant and context, and the text where the schema reads it.
     """
 
     @property
@@ -174,6 +178,21 @@ class LeanLearner(Protocol):
 def is_lean(policy: Policy) -> bool:
     """Whether the policy can learn from updates without texts, pmfs and ids."""
     return isinstance(policy, LeanLearner) and policy.lean
+
+
+@runtime_checkable
+class ContextLearner(Protocol):
+    """A policy that learns from the context by a schema, which it records among its params; empty without one."""
+
+    @property
+    def schema(self) -> ContextSchema:
+        """Key -> what it is."""
+        ...
+
+
+def schema_of(policy: Policy) -> ContextSchema:
+    """The schema of the context that the policy learns with; empty where it reads none."""
+    return policy.schema if isinstance(policy, ContextLearner) else {}
 
 
 def tolerance_of(policy: Policy) -> float:

@@ -33,6 +33,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
@@ -46,9 +47,11 @@ from ragbandit.router.policies.base import (
     pmf_of_one,
     restored_counts,
     rows_of,
+    schema_of,
     tally,
     tolerance_of,
 )
+from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.params import HasParams, PolicyParams, Positive, Text, read_params
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
@@ -73,6 +76,8 @@ class BudgetParams(PolicyParams):
     #: the policy that is wrapped, and its params; any but this one
     policy: Text = "mba"
     params: Mapping[str, Any] | None = None
+    #: what the setting `context` declares: for the policy inside, among whose params it is recorded
+    context: Mapping[str, Any] | None = None
     #: size of the dual step. A larger one finds the price sooner and varies more around it, which costs quality
     step: Positive = 0.02
     #: decisions over which a debt is paid back; take more than are usually waiting for feedback
@@ -85,13 +90,14 @@ class BudgetPolicy(HasParams):
     """Holds the mean of `reward.cost` over the learned decisions at a target, with the policy of your choice inside."""
 
     algorithm: ClassVar[str] = "budget"
+    takes_context: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(BudgetParams, given=params)
         super().__init__(settings)
         self.target, self.step, self.price_max = settings.target, settings.step, settings.price_max
         self.horizon = settings.horizon
-        self.inner = _made(settings.policy, params=settings.params or {})
+        self.inner = _made(settings.policy, params=settings.params or {}, context=settings.context)
         self.needs: frozenset[PolicyNeed] = self.inner.needs
         self.deterministic: bool = self.inner.deterministic
         self.seen: dict[ArmName, int] = {}
@@ -113,6 +119,11 @@ class BudgetPolicy(HasParams):
     def arms_named(self) -> Mapping[str, ArmName]:
         """Those of the policy inside."""
         return {f"params.{name}": arm for name, arm in self.inner.arms_named.items()}
+
+    @property
+    def schema(self) -> ContextSchema:
+        """That of the policy inside."""
+        return schema_of(self.inner)
 
     @property
     def tolerance(self) -> float:
@@ -233,9 +244,9 @@ class BudgetPolicy(HasParams):
         self._paid, self._cost = paid, {arm: float(own[f"cost/{arm}"][0]) for arm in paid}
 
 
-def _made(policy: str, *, params: Mapping[str, Json]) -> Policy:
+def _made(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json] | None) -> Policy:
     """The policy inside; an error of its params has the field `policy.params.params`."""
-    from ragbandit.router.policies import make_policy  # the registry imports this module
+    from ragbandit.router.policies import make_policy, with_context  # the registry imports this module
 
     if policy == BudgetPolicy.algorithm:
         raise ConfigError("a budget cannot hold itself", field="policy.params.policy", remedy="for example mba")
@@ -243,7 +254,7 @@ def _made(policy: str, *, params: Mapping[str, Json]) -> Policy:
         remedy = "set policy.incumbent: the budget is then inside"
         raise ConfigError("a budget cannot hold what holds it back", field="policy.params.policy", remedy=remedy)
     try:
-        return make_policy(policy, params=params)
+        return make_policy(policy, params=with_context(policy, params=params, schema=read_schema(context)))
     except ConfigError as error:
         field = (error.field or "").replace("policy.params.", "policy.params.params.", 1)
         field = "policy.params.policy" if field == "policy.name" else field

@@ -4,14 +4,18 @@
 """
 
 import difflib
+import logging
 from collections.abc import Iterator, Sequence
 
+from ragbandit.router.config.context_schema import OF_TEXT, reads_text
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
-from ragbandit.router.policies import CONSERVATIVE, make_policy
-from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies import CONSERVATIVE, make_policy, with_context
+from ragbandit.router.policies.base import Policy, schema_of
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
 from ragbandit.router.policies.params import WHERE
+
+log = logging.getLogger("ragbandit.policies")
 
 __all__ = ["check_arms", "check_fallback", "check_incumbent", "check_policy"]
 
@@ -23,9 +27,17 @@ def check_policy(settings: Settings) -> None:
     """
     check_fallback(settings)
     check_incumbent(settings)
-    policy = make_policy(settings.policy.name, params=settings.policy.params)
+    configured = settings.policy
+    params = with_context(configured.name, params=configured.params, schema=settings.context)
+    policy = make_policy(configured.name, params=params)
     check_arms(policy, arms=sorted(settings.arms), where=WHERE)
     _check_texts(policy, settings=settings)
+    if settings.context and not schema_of(policy):
+        log.warning(
+            "context: %s does not learn from it; mba, linucb, lints, softmax and vw do",
+            policy.algorithm,
+            extra={"action": "context_unused"},
+        )
 
 
 def _check_texts(policy: Policy, *, settings: Settings) -> None:
@@ -36,6 +48,12 @@ def _check_texts(policy: Policy, *, settings: Settings) -> None:
         fault = f"{policy.algorithm} learns from questions, and log.text: {settings.log.text} keeps none"
         raise ConfigError(
             fault, field="log.text", remedy="set it to full, or choose a policy that needs features alone"
+        )
+    if reads_text(schema_of(policy)):
+        key = next(key for key, one in settings.context.items() if one.type in OF_TEXT)
+        fault = f"it is read off the question, and log.text: {settings.log.text} keeps none to learn it from again"
+        raise ConfigError(
+            fault, field=f"context.{key}", remedy="set log.text to full, or let callers send it under a type of its own"
         )
     if settings.worker_arms:
         arm = sorted(settings.worker_arms)[0]

@@ -22,7 +22,7 @@ import numpy as np
 from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack, policy_sha256
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, pmf_of_one
+from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, pmf_of_one, schema_of
 from ragbandit.router.policies.draw import gate
 from ragbandit.router.policies.examples import (
     ARMS,
@@ -221,11 +221,13 @@ def check_learns_from_nothing_else(make: Make) -> None:
     ]
     if "features" not in policy.needs:
         plain = [replace(update, features=None) for update in plain]
-    if "text" not in policy.needs:
+    if schema_of(policy):
+        plain = [replace(update, query=_told(update.query)) for update in plain]
+    elif "text" not in policy.needs:
         plain = [replace(update, query=Query(text="")) for update in plain]
     assert sha_of(taught(make, plain)) == sha_of(policy)
     features = made_features(7) if "features" in policy.needs else None
-    query = made_query(7) if "text" in policy.needs else Query(text="")
+    query = made_query(7) if "text" in policy.needs or schema_of(policy) else Query(text="")
     output = pmf_of_one(policy, query, features=features, arms=ARMS)
     assert gate(output, arms=ARMS) == tuple(pmf_of(policy).values())
 
@@ -362,6 +364,11 @@ def check_refuses_broken_facts(make: Make) -> None:
     for broken in (missing, facts | {"updates": -1}, facts | {"updates": "20"}, facts | {"updates": None}):
         _refuses(make, arrays, broken, what=f"updates {broken.get('updates', 'missing')!r}")
     _refuses(make, arrays, facts | {"seen": {ARMS[0]: 1}}, what="counts that do not add up")
+
+
+def _told(query: Query) -> Query:
+    """What a policy with a schema of the context may read of a question."""
+    return Query(text=query.text, context=query.context, tenant=query.tenant)
 
 
 def _broken(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:

@@ -27,7 +27,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 from pydantic import Field
@@ -44,14 +44,18 @@ from ragbandit.router.policies.base import (
     rows_of,
     tally,
 )
+from ragbandit.router.policies.context.columns import ContextColumns
+from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.draw import with_floor
 from ragbandit.router.policies.params import HasParams, PolicyParams, Share, read_params
 from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
 
 __all__ = ["VowpalWabbit"]
 
-#: Where the namespaces "q" and "a" begin in VW's hash (murmur3): the same rows as dsjson make the same model.
-_QUESTION, _ARM = 0xFF8209E8, 0x3C2569B2
+#: Where the namespaces "q", "a" and "c" begin in VW's hash (murmur3): the same rows as dsjson make the same model.
+_QUESTION, _ARM, _CONTEXT = 0xFF8209E8, 0x3C2569B2, 0xE132D65F
+#: with a context: an arm's weights for the question, for the context and for their products
+_WITH_CONTEXT: Final = "-q qa -q ca --interactions qca --ignore_linear q --ignore_linear c"
 _ONE = np.ones(1, dtype=np.float32)
 
 
@@ -71,6 +75,8 @@ class VwParams(PolicyParams):
     power_t: Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)] = 0.0
     #: 2**bits weights of 16 bytes; d + 1 of them per arm, placed by a hash
     bits: Annotated[int, Field(ge=14, le=24)] = 18
+    #: what the setting `context` declares, or did when the ledger was learned
+    context: Mapping[str, Any] | None = None
 
 
 class VowpalWabbit(HasParams):
@@ -83,10 +89,14 @@ class VowpalWabbit(HasParams):
     algorithm: ClassVar[str] = "vw"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
     deterministic: ClassVar[bool] = True
+    takes_context: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(VwParams, given=params)
         super().__init__(settings)
+        #: of the context that it learns from; empty: none
+        self.schema = read_schema(settings.context)
+        self._columns = ContextColumns(self.schema) if self.schema else None
         self.explorer, self.epsilon, self.gamma_scale = settings.explorer, settings.epsilon, settings.gamma_scale
         self.cb_type, self.learning_rate = settings.cb_type, settings.learning_rate
         self.power_t, self.bits = settings.power_t, settings.bits
@@ -102,22 +112,31 @@ class VowpalWabbit(HasParams):
     def _arguments(self) -> list[str]:
         # No constant feature: it would tie the arms' intercepts together, and with them the number of arms.
         # Without --normalized: features have length 1 by design, and VW cannot save its running scale for dr.
+        crossed = _WITH_CONTEXT if self.schema else "-q qa --ignore_linear q"
         return (
-            f"--cb_adf --cb_type {self.cb_type} -q qa --ignore_linear q --noconstant --adaptive --invariant "
+            f"--cb_adf --cb_type {self.cb_type} {crossed} --noconstant --adaptive --invariant "
             f"--learning_rate {self.learning_rate!r} --power_t {self.power_t!r} -b {self.bits} --quiet"
         ).split()
+
+    @property
+    def params(self) -> Mapping[str, Json]:
+        """The settings after defaults, as JSON values; `context` where there is one."""
+        found = dict(super().params)
+        if not found["context"]:
+            del found["context"]
+        return found
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
         """The explorer on VW's predicted costs; scores are the predicted rewards, 0 for an arm never learned."""
-        del queries
         assert features is not None
-        return [self._one(row, arms=offered) for row, offered in zip(features, arms, strict=True)]
+        asked = zip(features, queries, arms, strict=True)
+        return [self._one(row, query=query, arms=offered) for row, query, offered in asked]
 
-    def _one(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
+    def _one(self, features: Features, *, query: Query, arms: Sequence[ArmName]) -> PolicyOutput:
         # Weight 0: VW counts the weight of all it is shown, and asking must not change the state.
-        examples = [self._shared(features, weight=0.0), *(self._action(arm, weight=0.0) for arm in arms)]
+        examples = [self._shared(features, query=query, weight=0.0), *(self._action(arm, weight=0.0) for arm in arms)]
         with self._lock:
             ranked = self._workspace.predict_one(examples)  # [(index, cost)], best first
         scores = [0.0] * len(arms)
@@ -148,7 +167,9 @@ class VowpalWabbit(HasParams):
         shown = [update.arm] if self.cb_type == "mtr" else sorted({update.arm, *update.arms})
         actions = [self._action(arm, label=drawn if arm == update.arm else None, weight=rows) for arm in shown]
         with self._lock:
-            self._workspace.learn_one([self._shared(features), *actions])
+            self._workspace.learn_one([self._shared(features, query=update.query), *actions])
+        if self._columns is not None:
+            self._columns.learn(update.query)
         self._dimension, self._mass = features.size, self._mass + rows
         tally(self.seen, update)
 
@@ -161,7 +182,8 @@ class VowpalWabbit(HasParams):
         # depends on the updates alone.
         model = self._vw.Workspace(["--quiet"], model_data=kept).serialize()
         arrays["model"] = np.frombuffer(model, dtype=np.uint8)
-        return arrays, facts | {"model_sha256": hashlib.sha256(model).hexdigest(), "dimension": self._dimension}
+        facts |= {"model_sha256": hashlib.sha256(model).hexdigest(), "dimension": self._dimension}
+        return arrays, facts if self._columns is None else {**facts, "context": self._columns.state()}
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
         """Take over a saved state. The sha256 is checked first: VW may crash on bytes that are not its own."""
@@ -178,16 +200,22 @@ class VowpalWabbit(HasParams):
             workspace = self._vw.Workspace(["--quiet"], model_data=kept)
         except RuntimeError as error:  # another version of VW wrote it
             raise SnapshotError(f"VW cannot load the model: {error}") from error
+        if self._columns is not None:
+            self._columns.restore(facts.get("context"))
         self._dimension = dimension if isinstance(dimension, int) else None
         with self._lock:
             self.seen, self._mass, self._workspace = seen, mass, workspace
 
-    def _shared(self, features: Features, *, weight: float = 1.0) -> Any:
-        """The question: x / sqrt(d), so that with the intercept 1 both parts weigh alike."""
+    def _shared(self, features: Features, *, query: Query, weight: float = 1.0) -> Any:
+        """The question: x / sqrt(d), so that with the intercept 1 both parts weigh alike; and its context."""
         example = self._vw.Example()
         indices = np.arange(_QUESTION, _QUESTION + features.size, dtype=np.uint64)
         scaled = (features.astype(np.float64) / math.sqrt(features.size)).astype(np.float32)
         example["q"].push_many_features(indices, scaled)
+        if self._columns is not None:
+            columns = self._columns.of(query).astype(np.float32)
+            used = np.flatnonzero(columns)  # as VW leaves zeros out where it reads them
+            example["c"].push_many_features(np.uint64(_CONTEXT) + used.astype(np.uint64), columns[used])
         example.set_label(self._vw.CBLabel(shared=True, weight=weight))
         return example
 

@@ -52,11 +52,17 @@ class RouterLifecycle:
         self.database = database
         self.jobs = jobs
         label = PolicyLabel(settings.policy.label)
-        self.store = DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings))
+        self.store = DecisionStore(
+            database,
+            label=label,
+            text=settings.log.text,
+            context=frozenset(settings.context),
+            judge=judge_sample(settings),
+        )
         self.ledger = Ledger(database, label=label)
         self.files = SnapshotFiles(settings.snapshot_root)
         check_policy(settings)
-        self._fresh = policy_of(settings.policy, registered=None)
+        self._fresh = policy_of(settings, registered=None)
         #: a policy that uses no features may be served with any encoder
         encoder_hash = encoder.hash if "features" in self._fresh.needs else ""
         self.snapshots = SnapshotFollower(
@@ -121,7 +127,7 @@ class RouterLifecycle:
 
     def start(self) -> None:
         """Register the policy, take over the newest snapshot, start the threads. Once. Raises StoreError."""
-        self._fresh = policy_of(self.settings.policy, registered=self.ledger.registered())
+        self._fresh = policy_of(self.settings, registered=self.ledger.registered())
         self.snapshots.fresh = self._fresh
         register_policy(
             self.database,

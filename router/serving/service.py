@@ -14,6 +14,7 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState, TenantBytes
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
+from ragbandit.router.serving.context_counts import ContextCounts
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
 from ragbandit.router.serving.validation import checked_query, new_id
@@ -87,6 +88,7 @@ class RouteService:
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._logged_at = {"fault": -QUIET_S, "fail_open": -QUIET_S}
+        self.context_counts = ContextCounts(settings.context)
         self._tenant_bytes = TenantBytes(settings.server.tenant_bytes_per_s)
         self._batcher: MicroBatcher[PendingRequest, Decision] = MicroBatcher(
             self._route_batch,
@@ -131,9 +133,10 @@ class RouteService:
 
     def _checked(self, query: Query, *, run_by: RunBy) -> PendingRequest:
         offered = self._offered(run_by)
-        query = checked_query(query, arms=offered, configured=self.arms)
+        query = checked_query(query, arms=offered, configured=self.arms, schema=self.settings.context)
         size = len(query.text.encode()) + self._context_bytes(query)
         self._tenant_bytes.take(size, tenant=query.tenant)
+        self.context_counts.add(query)
         return PendingRequest(query=query, run_by=run_by, offered=offered)
 
     def _context_bytes(self, query: Query) -> int:

@@ -7,11 +7,12 @@ the remedy, before anything is written.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import cast
 
 import uuid_utils
 
+from ragbandit.router.config.context_schema import ContextSchema, check_declared
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.types import (
@@ -47,6 +48,8 @@ __all__ = [
 #: what an id may look like; also what RQ accepts for a job
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_ANSWERS = 100
+#: texts in one list of a context
+MAX_WORDS = 100
 #: largest cap or count that makes sense
 MAX_CAP = 1e9
 
@@ -56,10 +59,17 @@ def new_id() -> DecisionId:
     return DecisionId(str(uuid_utils.uuid7()))
 
 
-def checked_query(query: Query, *, arms: Sequence[ArmName], configured: Sequence[ArmName] = ()) -> Query:
+def checked_query(
+    query: Query,
+    *,
+    arms: Sequence[ArmName],
+    configured: Sequence[ArmName] = (),
+    schema: ContextSchema = MappingProxyType({}),
+) -> Query:
     """The query, its context sorted by key, or InvalidInput naming field and remedy.
 
     arms: those that may be drawn. configured: all there are; the others among them are run by the caller's own stack.
+    schema: the setting `context`.
     """
     checked_type(query, Query, field="question", wanted="a string or a Query")
     checked_text(query.text, field="question")
@@ -76,10 +86,12 @@ def checked_query(query: Query, *, arms: Sequence[ArmName], configured: Sequence
         _checked_arms(query.arms, known=arms, configured=configured)
     checked_type(query.context, Mapping, field="context", wanted="a mapping")
     _checked_context(query.context)
+    if schema:
+        check_declared(query.context, schema=schema)
     checked_type(query.budget, Budget, field="budget", wanted="a Budget")
     _checked_budget(query.budget)
     # Sorted, as the log keeps it: a policy that reads the context must see the same again in a replay.
-    context = dict(sorted(query.context.items()))
+    context = {key: list(v) if isinstance(v, tuple) else v for key, v in sorted(query.context.items())}
     return Query(
         text=query.text, id=query.id, context=context, arms=query.arms, budget=query.budget, tenant=query.tenant
     )
@@ -170,12 +182,22 @@ def _checked_context(context: Mapping[str, object]) -> None:
                 field=f"context.{key}",
                 remedy="send null or leave it out",
             )
+        elif isinstance(value, list | tuple):
+            _checked_words(value, field=f"context.{key}")
         elif value is not None and not isinstance(value, bool | int | float):
             raise InvalidInput(
                 f'"context.{key}" is a {type(value).__name__}',
                 field=f"context.{key}",
-                remedy="send text, numbers, booleans or null",
+                remedy="send text, numbers, booleans, lists of texts or null",
             )
+
+
+def _checked_words(words: Sequence[object], *, field: str) -> None:
+    if len(words) > MAX_WORDS:
+        raise InvalidInput(f'"{field}" has {len(words)} texts', field=field, remedy=f"send at most {MAX_WORDS}")
+    for word in words:
+        checked_type(word, str, field=field, wanted="a list of texts")
+        checked_text(word, field=field)
 
 
 def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:

@@ -4,6 +4,7 @@ Every write takes a group, so that concurrent requests share one transaction. Id
 keys: the same body again is a duplicate, another body a conflict, and neither changes a row.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from ragbandit.router.errors import RagBanditError, StoreError
 from ragbandit.router.storage.idempotency import feedback_reply, is_foreign, outcome_reply, settle, unknown_decision
 from ragbandit.router.storage.rows.conversion import (
     Row,
+    canonical,
     decision_row,
     decision_value,
     feedback_row,
@@ -95,21 +97,39 @@ KeptText = Literal["full", "hash", "none"]
 KEPT_OF_OUTCOME: Final[dict[str, Any]] = {"answer": None, "trace": "[]", "packed_trace": None, "error": None}
 
 
-def kept_of_decision(row: Mapping[str, Any], *, text: KeptText) -> dict[str, Any]:
-    """Columns of a decision where no texts are kept: the same question has the same sha256."""
-    return {"text": sha256(row["text"].encode()).hexdigest() if text == "hash" else "", "context": "{}"}
+def kept_of_decision(
+    row: Mapping[str, Any], *, text: KeptText, context: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Columns of a decision where no texts are kept: the same question has the same sha256.
+
+    context: the keys that are declared, and kept: what a policy has learned from must be there to be learned again.
+    """
+    kept: dict[str, Any] = {}
+    if context and row["context"] != "{}":
+        kept = {key: value for key, value in json.loads(row["context"]).items() if key in context}
+    digest = sha256(row["text"].encode()).hexdigest() if text == "hash" else ""
+    return {"text": digest, "context": canonical(kept) if kept else "{}"}
 
 
 class DecisionStore:
     """Reads and writes decisions, outcomes and feedback. One per process; safe to use from several threads."""
 
     def __init__(
-        self, database: Database, *, label: PolicyLabel, text: KeptText = "full", judge: JudgeSample | None = None
+        self,
+        database: Database,
+        *,
+        label: PolicyLabel,
+        text: KeptText = "full",
+        context: frozenset[str] = frozenset(),
+        judge: JudgeSample | None = None,
     ) -> None:
-        """text: the setting log.text, what is kept of texts. judge: which outcomes wait for the judge; None: none."""
+        """text: the setting log.text, what is kept of texts. context: keys of contexts kept in any case. judge:
+        which outcomes wait for the judge; None: none.
+        """
         self.database = database
         self.judge = judge
         self.text = text
+        self.context = context
         self._texts = SharedTexts(database)
         #: the ledger that decisions made here are to be learned in
         self.label = label
@@ -121,7 +141,7 @@ class DecisionStore:
         """
         rows = [decision_row(decision) for decision in group]
         if self.text != "full":
-            rows = [row | kept_of_decision(row, text=self.text) for row in rows]
+            rows = [row | kept_of_decision(row, text=self.text, context=self.context) for row in rows]
         self._texts.shorten(decisions, rows)
         with self._writing() as (connection, moves):
             new = insert_new(connection, decisions, rows, key="id")

@@ -6,7 +6,16 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.testing import Make
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
-__all__ = ["EXAMPLES", "FINE_TUNED", "IN_BLOCKS", "block_maker", "maker"]
+__all__ = [
+    "EXAMPLES",
+    "FINE_TUNED",
+    "IN_BLOCKS",
+    "SCHEMA",
+    "WITH_CONTEXT",
+    "block_maker",
+    "context_maker",
+    "maker",
+]
 
 #: the policies that run a transformer of their own
 FINE_TUNED = ("adaptive_rag", "mba_paper", "multi_label")
@@ -109,10 +118,31 @@ EXAMPLES: dict[str, dict[str, object]] = {
 IN_BLOCKS = ("lints", "linucb", "mba", "softmax")
 
 
+#: policies that learn from the context, and a schema over what examples.made_query sends and what is read off it
+WITH_CONTEXT = ("budget", "conservative", "lints", "linucb", "mba", "softmax", "vw")
+SCHEMA: dict[str, dict[str, object]] = {
+    "hop": {"type": "number"},
+    "length": {"type": "question_length"},
+    "never_sent": {"type": "boolean"},
+    "spoken": {"type": "language", "values": ["en", "de"]},
+    "tenant": {"type": "tenant", "hashed": 4},
+    "user": {"type": "category", "values": ["u0", "u1", "u2"]},
+}
+
+
 def block_maker(name: str) -> Make:
     """A maker of the policy with its example params, that learns in blocks of four rows (mba: as its memory allows)."""
-    more = {"block": 4, "memory": 64.0} if name == "mba" else {"block": 4}
-    return lambda: make_policy(name, params=EXAMPLES[name] | more)
+    return lambda: make_policy(name, params=EXAMPLES[name] | _blocks(name))
+
+
+def context_maker(name: str) -> Make:
+    """A maker of the policy with its example params and the schema; one that has blocks learns in small ones."""
+    more = _blocks(name) if name in IN_BLOCKS else {}
+    return lambda: make_policy(name, params={**EXAMPLES[name], **more, "context": SCHEMA})
+
+
+def _blocks(name: str) -> dict[str, object]:
+    return {"block": 4, "memory": 64.0} if name == "mba" else {"block": 4}
 
 
 def maker(name: str) -> Make:

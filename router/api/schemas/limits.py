@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.serving.validation import ID_PATTERN, MAX_ANSWERS, MAX_CAP
+from ragbandit.router.serving.validation import ID_PATTERN, MAX_ANSWERS, MAX_CAP, MAX_WORDS
 from ragbandit.router.types import MAX_TEXT, Cost
 
 __all__ = ["add_limits"]
@@ -97,6 +97,8 @@ def add_limits(
         schemas[body]["properties"][field].update(limits)
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
     _branch(route["context"]["additionalProperties"], "string").update(maxLength=MAX_TEXT, pattern=f"^{_NO_NUL}$")
+    words = _branch(route["context"]["additionalProperties"], "array")
+    words.update(maxItems=MAX_WORDS, items={"type": "string", **_TEXT})
     _branch(feedback["label"], "array")["items"].update(_TEXT)
     named = {"enum": list(arms)} if arms else {"pattern": "^[A-Za-z0-9_.-]{1,64}$"}
     _branch(route["arms"], "array").update(minItems=1, uniqueItems=True, items={"type": "string", **named})

@@ -52,7 +52,10 @@ def _wanted(what: str) -> GetPydanticSchema:
 Text = Annotated[str | None, _wanted("text or null")]
 Count = Annotated[int | None, _wanted("a whole number or null")]
 Amount = Annotated[int | float | None, _wanted("a finite number or null")]
-Plain = Annotated[str | int | float | bool | None, _wanted("text, a finite number, true, false or null")]
+Fact = Annotated[
+    str | int | float | bool | list[str] | None,
+    _wanted("text, a finite number, true, false, a list of texts or null"),
+]
 
 
 class _Body(BaseModel):
@@ -88,9 +91,11 @@ class RouteBody(_Body):
         tenant="acme",
     )
 
-    question: str = Field(description="the question; its text alone moves the choice")
+    question: str = Field(
+        description="the question; its text, and what the setting `context` declares, move the choice"
+    )
     decision_id: Text = Field(default=None, description="your own id: makes the request idempotent")
-    context: dict[str, Plain] = Field(default_factory=dict, description="facts of yours, kept with the decision")
+    context: dict[str, Fact] = Field(default_factory=dict, description="facts of yours, kept with the decision")
     arms: list[str] | None = Field(default=None, description="the arms that may be drawn; left out: all")
     budget: BudgetBody = Field(default=BudgetBody(), description="caps on the answer; the service's own hold as well")
     tenant: str = Field(default="default", description="whose question it is; kept with the decision")

@@ -61,7 +61,7 @@ def add_warm(app: typer.Typer) -> None:
             database = open_database(settings)
             try:
                 ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-                policy = policy_of(settings.policy, registered=ledger.registered())
+                policy = policy_of(settings, registered=ledger.registered())
                 check_policy(policy, name=settings.policy.name)
                 with bars(errors) as progress:
                     progress("loading the encoder", 0, 0)

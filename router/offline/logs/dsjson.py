@@ -134,7 +134,8 @@ def _is_embedding(value: object) -> bool:
 def _readable(context: Mapping[str, object]) -> Record:
     """The features that Vowpal Wabbit accepts: it has other uses for keys with an underscore, and no null.
 
-    An object is a namespace; a name of one that does not begin in ASCII makes it crash.
+    An object is a namespace; a name of one that does not begin in ASCII makes it crash. A list of texts is a feature
+    for each of them.
     """
     found: Record = {}
     for key, value in context.items():
@@ -142,6 +143,8 @@ def _readable(context: Mapping[str, object]) -> Record:
             continue
         if isinstance(value, dict) and key[0].isascii():
             found[key] = _readable(value)
+        elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+            found |= {f"{key}={one}": 1 for one in value}
         elif isinstance(value, str | int | float):
             found[key] = value
     return found

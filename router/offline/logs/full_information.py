@@ -25,8 +25,8 @@ ORIGIN = "table"
 
 
 def table_query(row: TableRow) -> Query:
-    """What a policy is told of a row: no id and no data set."""
-    return Query(text=row.question)
+    """What a policy is told of a row: question and context, no id and no data set."""
+    return Query(text=row.question, context=row.context)
 
 
 def arm_rows(

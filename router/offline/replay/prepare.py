@@ -43,7 +43,7 @@ from ragbandit.router.offline.replay.results import Candidate, EstimateWithInter
 from ragbandit.router.offline.replay.sources.ledger import LedgerPieces
 from ragbandit.router.offline.replay.sources.pieces import MemoryLog, check_choice, segment_of
 from ragbandit.router.offline.types import Progress, no_progress
-from ragbandit.router.policies import make_policy
+from ragbandit.router.policies import make_policy, with_context
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.types import FeatureRows, SnapshotInfo
@@ -223,6 +223,7 @@ def prepare(
 ) -> PreparedLog:
     """All of `replay` but the judging: probabilities of every candidate on every row. Raises as `replay` does."""
     preparation = _Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
+    candidates = [_with_schema(spec, settings=settings) for spec in candidates]
     for spec in candidates:
         if spec.learns:
             check_candidate(spec, arms=log.log.arms)
@@ -245,6 +246,13 @@ def prepare(
             progressive[index] = made
         candidate_pmfs.append(made.pmf if isinstance(made, ProgressiveResult) else made)
     return PreparedLog(log=log, candidate_pmfs=candidate_pmfs, progressive=progressive, notes=[*notes, *_repeated(log)])
+
+
+def _with_schema(spec: CandidateSpec, *, settings: Settings) -> CandidateSpec:
+    """The candidate, with the schema of the context where it learns from one, as the service would."""
+    if not spec.learns:
+        return spec
+    return replace(spec, params=with_context(spec.what, params=spec.params, schema=settings.context))
 
 
 def _repeated(log: MemoryLog) -> list[str]:

@@ -23,7 +23,7 @@ from ragbandit.router.offline.simulation.results import Measure, Simulated, by_s
 from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Progress
-from ragbandit.router.policies import known_policies, make_policy, with_new_ledger
+from ragbandit.router.policies import known_policies, make_policy, with_context, with_new_ledger
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.checks import check_arms
 from ragbandit.router.types import Json
@@ -67,7 +67,10 @@ def simulate(
     weights = (settings.reward.weight,) if weights is None else weights
     test = None if test is None else _aligned(test, table=table)
     _check(weights=weights, seeds=seeds, settings=settings)
-    policies = {name: with_new_ledger(name, params=params) for name, params in policies.items()}
+    policies = {
+        name: with_new_ledger(name, params=with_context(name, params=params, schema=settings.context))
+        for name, params in policies.items()
+    }
     world = SimulationData(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
     world = replace(world, warm=_warm(warm, world=world))
     measure = _measure(world, total=total, line=line, incumbent=incumbent)

@@ -1,8 +1,9 @@
 """Full-information routing tables: the result of every arm on every question, one JSON object a line.
 
-    {"id": "q1", "question": "?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}, "dataset": "nq", "hops": 1}
+    {"id": "q1", "question": "?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}, "dataset": "nq", "hops": 1,
+     "context": {"tier": "pro"}}
 
-`id`, `dataset` and `hops` may be left out; keys of other names are left alone. The first line says which arms there
+`id`, `dataset`, `hops` and `context` may be left out; other keys are left alone. The first line says which arms there
 are. `dataset` says where a question comes from, which no deployed router is told: it is kept apart from the rows, so
 that no policy can reach it.
 """
@@ -109,6 +110,7 @@ class _Line:
             correct=self._amounts(found, "correct", arms=arms, most=1.0),
             steps=self._amounts(found, "steps", arms=arms, most=_MOST_STEPS),
             hops=self._hops(found),
+            context=self._context(found),
         )
 
     def dataset(self, found: Mapping[str, Any]) -> str | None:
@@ -139,6 +141,17 @@ class _Line:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             raise self.wrong("hops", f"{value!r} is no count", "write a whole number, or leave it out")
         return value
+
+    def _context(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        value = found.get("context")
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.wrong("context", f"is a {type(value).__name__}", 'write {"key": value, ...}, or leave it out')
+        for key, one in value.items():
+            if isinstance(one, float) and not math.isfinite(one):
+                raise self.wrong(f"context.{key}", "is not a finite number", "write null or leave it out")
+        return dict(sorted(value.items()))
 
     def _mapping(self, found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         value = found.get(key)

@@ -98,7 +98,7 @@ def enter(
 
 def register(ledger: Ledger, *, settings: Settings, encoder_hash: str, now: float) -> Policy:
     """Make the ledger known as a router would, with the configured policy; a fresh one of it. Raises Conflict."""
-    policy = policy_of(settings.policy, registered=ledger.registered())
+    policy = policy_of(settings, registered=ledger.registered())
     register_policy(
         ledger.database,
         label=ledger.label,

@@ -33,6 +33,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
+from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
@@ -41,10 +42,12 @@ from ragbandit.router.policies.base import (
     PolicyOutput,
     is_lean,
     restored_counts,
+    schema_of,
     tolerance_of,
 )
 from ragbandit.router.policies.conservative.restraint import Restraint
 from ragbandit.router.policies.conservative.shortfall import Shortfall
+from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.params import ArmParam, HasParams, PolicyParams, Text, read_params
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
@@ -73,6 +76,8 @@ class ConservativeParams(PolicyParams):
     #: the policy that is held back, and its params; any but this one
     policy: Text = "mba"
     params: Mapping[str, Any] | None = None
+    #: what the setting `context` declares: for the policy inside, among whose params it is recorded
+    context: Mapping[str, Any] | None = None
 
     arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
 
@@ -81,12 +86,13 @@ class ConservativePolicy(HasParams):
     """The policy of your choice, held back to the incumbent while it may cost more than `harm` of its reward."""
 
     algorithm: ClassVar[str] = "conservative"
+    takes_context: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(ConservativeParams, given=params)
         super().__init__(settings)
         self.incumbent, self.harm = settings.incumbent, settings.harm
-        self.inner = _made(settings.policy, params=settings.params or {})
+        self.inner = _made(settings.policy, params=settings.params or {}, context=settings.context)
         self.needs: frozenset[PolicyNeed] = self.inner.needs
         self.deterministic: bool = self.inner.deterministic
         self.lean: bool = is_lean(self.inner)
@@ -103,6 +109,11 @@ class ConservativePolicy(HasParams):
         """The incumbent, and those of the policy inside."""
         inside = {f"params.{name}": arm for name, arm in self.inner.arms_named.items()}
         return {"incumbent": self.incumbent} | inside
+
+    @property
+    def schema(self) -> ContextSchema:
+        """That of the policy inside."""
+        return schema_of(self.inner)
 
     @property
     def tolerance(self) -> float:
@@ -178,14 +189,14 @@ def _exponential(exponent: float) -> float:
     return math.expm1(min(exponent, _MOST_EXPONENT))
 
 
-def _made(policy: str, *, params: Mapping[str, Json]) -> Policy:
+def _made(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json] | None) -> Policy:
     """The policy inside; an error of its params has the field `policy.params.params`."""
-    from ragbandit.router.policies import make_policy  # the registry imports this module
+    from ragbandit.router.policies import make_policy, with_context  # the registry imports this module
 
     if policy == ConservativePolicy.algorithm:
         raise ConfigError("it cannot hold itself", field="policy.params.policy", remedy="for example mba")
     try:
-        return make_policy(policy, params=params)
+        return make_policy(policy, params=with_context(policy, params=params, schema=read_schema(context)))
     except ConfigError as error:
         field = (error.field or "").replace("policy.params.", "policy.params.params.", 1)
         field = "policy.params.policy" if field == "policy.name" else field

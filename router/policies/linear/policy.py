@@ -3,11 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput
+from ragbandit.router.policies.context.heads import ContextHeads
+from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.linear.blocks import LARGEST_BLOCK, BlockHeads
 from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
 from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
@@ -30,6 +32,8 @@ class RidgeParams(PolicyParams):
     #: most rows of an arm that are learned at once; 1: row by row. The ledgers of 0.1 record none, which is 1; a
     #: ledger that begins now has NEW_LEDGER_BLOCK, unless you name another
     block: Annotated[int, Field(ge=1, le=LARGEST_BLOCK)] = 1
+    #: what the setting `context` declares, or did when the ledger was learned
+    context: Mapping[str, Any] | None = None
 
 
 class RidgePolicy(HasParams, ABC):
@@ -44,15 +48,20 @@ class RidgePolicy(HasParams, ABC):
     deterministic: ClassVar[bool] = True
     new_ledger: ClassVar[Mapping[str, Json]] = {"block": NEW_LEDGER_BLOCK}
     lean: ClassVar[bool] = True
+    takes_context: ClassVar[bool] = True
 
     def __init__(self, params: RidgeParams, *, memory: float | None = None) -> None:
         super().__init__(params)
         prior = {"ridge": params.ridge, "bias_ridge": params.bias_ridge}
-        self._heads = (
-            RidgeHeads(**prior, memory=memory)
-            if params.block == 1
-            else BlockHeads(**prior, memory=memory, block=params.block)
-        )
+
+        def heads() -> RidgeHeads:
+            if params.block == 1:
+                return RidgeHeads(**prior, memory=memory)
+            return BlockHeads(**prior, memory=memory, block=params.block)
+
+        #: of the context that it learns from; empty: none
+        self.schema = read_schema(params.context)
+        self._heads = ContextHeads(self.schema, make=heads) if self.schema else heads()
 
     @property
     def weights_are_rows(self) -> bool:
@@ -65,6 +74,8 @@ class RidgePolicy(HasParams, ABC):
         found = dict(super().params)
         if found["block"] == 1:
             del found["block"]
+        if not found["context"]:
+            del found["context"]
         return found
 
     def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
@@ -84,8 +95,9 @@ class RidgePolicy(HasParams, ABC):
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
         """One output per question, each from its own features and arms alone."""
-        del queries
         assert features is not None
+        if isinstance(self._heads, ContextHeads):
+            features = self._heads.joined(features, queries=queries)
         return list(self._outputs(features, arms=arms))
 
     def _outputs(self, features: FeatureRows, *, arms: Sequence[Sequence[ArmName]]) -> Iterator[PolicyOutput]:

@@ -126,6 +126,8 @@ class RidgeHeads:
         #: per arm: what these rows count as
         self._mass: dict[ArmName, float] = {}
         self._leverage: dict[ArmName, float] = {}
+        #: what the last row's reward was above its prediction
+        self.missed = 0.0
         #: what `predict_fast` needs of all arms; made when asked for
         self._stack: _Stack | None = None
         #: per arm: the upper triangle of its inverse, everything but the diagonal twice; made when asked for
@@ -251,7 +253,8 @@ class RidgeHeads:
     def _standardised(self, missed: Sequence[float] | Vector, *, weight: float, leverage: float, rows: float) -> float:
         """The miss (quality, cost) of a row that counts as `rows`, in standard deviations of its prediction."""
         expected = self._noise(weight=weight) * math.sqrt((1.0 + rows * leverage) / rows)
-        return float(missed[0] - weight * missed[1]) / max(expected, _LEAST_NOISE)
+        self.missed = float(missed[0] - weight * missed[1])
+        return self.missed / max(expected, _LEAST_NOISE)
 
     def finish(self, arm: ArmName, *, restart: float | None = None) -> None:
         """After every row: with `restart` (> 0) let the arm's rows count that much together, and its age begin anew."""

@@ -36,13 +36,27 @@ _COLUMNS = (
     "made_at",
 )
 _NO_QUESTION = Query(text="")
+#: columns of a row that every policy is given: _COLUMNS and the features
+_LEARNED = len(_COLUMNS) + 1
+#: the columns of `decisions` that a policy with a schema of the context reads, in the order in which it needs them
+_QUESTION = ("context", "tenant", "text")
 
 
-def lean_updates(ledger: Ledger, *, after: int, upto: int | None = None, page: int = 4000) -> Iterator[Update]:
+def lean_updates(
+    ledger: Ledger,
+    *,
+    after: int,
+    upto: int | None = None,
+    page: int = 4000,
+    context: bool = False,
+    text: bool = False,
+) -> Iterator[Update]:
     """`Ledger.read` for a policy that learns from arm, features and reward alone: an eighth of the work.
 
-    The question's text is "", the arms are the drawn one, and there are no feedback ids.
+    The question's text is "", the arms are the drawn one, and there are no feedback ids. context: the question has its
+    context and its tenant; text: and its text.
     """
+    asked = _QUESTION[: 3 if text else 2] if context or text else ()
     with ledger.database.read() as connection:
         archived = max((last for _, last in archived_spans(connection, label=ledger.label)), default=0)
     if after < archived:
@@ -51,7 +65,7 @@ def lean_updates(ledger: Ledger, *, after: int, upto: int | None = None, page: i
         after = upto_archived
     terms = functools.lru_cache(maxsize=64)(json.loads)
     while upto is None or after < upto:
-        for row in (rows := _page(ledger, after=after, upto=upto, page=page)):
+        for row in (rows := _page(ledger, after=after, upto=upto, page=page, asked=asked)):
             if row.seq != after + 1:  # what is missing may have been archived meanwhile
                 yield from ledger.read(after=after, upto=upto)
                 return
@@ -61,10 +75,10 @@ def lean_updates(ledger: Ledger, *, after: int, upto: int | None = None, page: i
             return
 
 
-def _page(ledger: Ledger, *, after: int, upto: int | None, page: int) -> Sequence[Any]:
+def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, asked: Sequence[str]) -> Sequence[Any]:
     columns = [updates.c[name] for name in _COLUMNS]
     joined = updates.join(decisions, decisions.c.id == updates.c.decision_id)
-    query = select(*columns, decisions.c.features).select_from(joined)
+    query = select(*columns, decisions.c.features, *(decisions.c[name] for name in asked)).select_from(joined)
     query = query.where(updates.c.policy == ledger.label, updates.c.seq > after)
     if upto is not None:
         query = query.where(updates.c.seq <= upto)
@@ -73,14 +87,14 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int) -> Sequenc
 
 
 def _update(row: Any, *, label: PolicyLabel, terms: Callable[[str], dict[str, float]]) -> Update:
-    """The update of _COLUMNS and the decision's features, in that order; terms: what reads the JSON of `terms`."""
+    """The update of _COLUMNS, the decision's features and some of _QUESTION; terms: reads the JSON of `terms`."""
     seq, decision_id, arm, propensity, value, quality, cost, weight, minimum, maximum = row[:10]
-    prices, preset, source, judged_by, raw_quality, sample_weight, made_at, features = row[10:]
+    prices, preset, source, judged_by, raw_quality, sample_weight, made_at, features = row[10:_LEARNED]
     return Update(
         policy=label,
         seq=seq,
         decision_id=decision_id,
-        query=_NO_QUESTION,
+        query=_query(*row[_LEARNED:]),
         arm=arm,
         arms=(arm,),
         pmf=(propensity,),
@@ -104,3 +118,7 @@ def _update(row: Any, *, label: PolicyLabel, terms: Callable[[str], dict[str, fl
         features=features_value(features),
         made_at=made_at,
     )
+
+
+def _query(context: str | None = None, tenant: str = "default", text: str = "") -> Query:
+    return _NO_QUESTION if context is None else Query(text=text, context=json.loads(context), tenant=tenant)

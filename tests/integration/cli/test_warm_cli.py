@@ -66,7 +66,7 @@ def audited():
     """The verdict on the configured ledger, which is whole, and its counters, which balance."""
     settings = load(None).settings
     with ledger_of(settings, label="main") as ledger:
-        serving = policy_of(settings.policy, registered=ledger.registered())
+        serving = policy_of(settings, registered=ledger.registered())
         verdict = verify(ledger, files=SnapshotFiles(settings.snapshot_root), serving=serving, whole=True, deep=True)
         assert counters(ledger).balanced
         return verdict, list(ledger.read(after=0))

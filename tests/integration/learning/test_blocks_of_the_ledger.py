@@ -16,7 +16,7 @@ def test_a_new_ledger_learns_in_blocks(make_world, database_url):
     assert json.loads(world.ledger.registered()["params"])["block"] == 256
     world.judged(3)
     world.learn()
-    assert policy_of(world.settings.policy, registered=world.ledger.registered()).params["block"] == 256
+    assert policy_of(world.settings, registered=world.ledger.registered()).params["block"] == 256
 
 
 def test_a_ledger_that_is_there_goes_on(make_world, tmp_path):

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies.base import schema_of
 from ragbandit.router.policies.params import PolicyParams
 from ragbandit.router.policies.testing import ARMS
 from ragbandit.router.storage.rows.conversion import canonical
-from tests.support.policy_examples import EXAMPLES, block_maker, maker
+from tests.support.policy_examples import EXAMPLES, block_maker, context_maker, maker
 from tests.support.tiny_models import tiny_encoder
 
 
@@ -21,10 +22,13 @@ def params_of(name: str) -> type[PolicyParams]:
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_examples_are_not_the_defaults(name):
-    """The example parameters set every parameter, and none to its default; `block` is set by `block_maker`."""
+    """The examples set every parameter, none to its default; `block_maker` and `context_maker` set theirs."""
     for each in fields(params_of(name)):
         if each.name == "block":
             assert block_maker(name)().params["block"] != each.default
+            continue
+        if each.name == "context":
+            assert schema_of(context_maker(name)())
             continue
         assert each.name in EXAMPLES[name], f"{name}.{each.name} has no example"
         assert EXAMPLES[name][each.name] != each.default, f"{name}.{each.name} is tested at its default"

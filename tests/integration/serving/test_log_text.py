@@ -39,6 +39,7 @@ def test_no_text_is_kept(make_world, database_url, text, length):
         world.router.submit(replace(query, text="another question")).result(30)
     assert not world.store.add_outcome(made)
     assert world.learn() == 1
+    assert world.counters().learned == 1
     assert world.router.verify(deep=True).ok
 
 

@@ -6,7 +6,15 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies import testing as checks
 from ragbandit.router.policies.testing import POLICY_CHECKS
-from tests.support.policy_examples import EXAMPLES, FINE_TUNED, IN_BLOCKS, block_maker, maker
+from tests.support.policy_examples import (
+    EXAMPLES,
+    FINE_TUNED,
+    IN_BLOCKS,
+    WITH_CONTEXT,
+    block_maker,
+    context_maker,
+    maker,
+)
 
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - set(FINE_TUNED)))
@@ -21,6 +29,13 @@ def test_contract(name, check):
 def test_contract_in_blocks(name, check):
     """A policy that learns in blocks passes every check as well: wherever its rows are cut, the state is the same."""
     check(block_maker(name))
+
+
+@pytest.mark.parametrize("name", WITH_CONTEXT)
+@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
+def test_contract_with_context(name, check):
+    """A policy that learns from the context passes every check as well: its moments and models are in the state."""
+    check(context_maker(name))
 
 
 def test_every_check_is_listed():

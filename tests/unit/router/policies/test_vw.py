@@ -14,11 +14,14 @@ import pytest
 from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
+from ragbandit.router.policies.context.columns import ContextColumns
+from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.draw import gate
 from ragbandit.router.policies.examples import ARMS, made_features, made_reward, made_updates
 from ragbandit.router.policies.testing import POLICY_CHECKS, sha_of, taught
 from ragbandit.router.policies.vw import VowpalWabbit
 from ragbandit.router.types import ArmName, Query
+from tests.support.policy_examples import SCHEMA
 
 vw = pytest.importorskip("vowpal_wabbit_next", reason="no wheel for this Python")
 
@@ -45,8 +48,8 @@ def number_of(arm):
     return str(int.from_bytes(hashlib.blake2b(arm.encode(), digest_size=4).digest(), "big"))
 
 
-def dsjson_of(update, arms):
-    """A row as the Decision Service logs it, the arm drawn labelled."""
+def dsjson_of(update, arms, *, columns=()):
+    """A row as the Decision Service logs it, the arm drawn labelled; columns: of the context."""
     scaled = (update.features.astype(np.float64) / math.sqrt(update.features.size)).astype(np.float32)
     drawn = arms.index(update.arm)
     return json.dumps(
@@ -59,7 +62,11 @@ def dsjson_of(update, arms):
             "Version": "1",
             "EventId": update.decision_id,
             "a": list(range(1, len(arms) + 1)),
-            "c": {"q": [float(v) for v in scaled], "_multi": [{"a": {number_of(arm): 1}} for arm in arms]},
+            "c": {
+                "q": [float(v) for v in scaled],
+                **({"c": [float(np.float32(v)) for v in columns]} if len(columns) else {}),
+                "_multi": [{"a": {number_of(arm): 1}} for arm in arms],
+            },
             "p": [update.propensity] * len(arms),
             "VWState": {"m": "x"},
         }
@@ -108,6 +115,23 @@ def test_model_is_the_one_dsjson_makes(cb_type, power_t):
     for update in updates:
         workspace.learn_one(parser.parse_json(dsjson_of(update, [update.arm] if cb_type == "mtr" else SORTED)))
     assert policy.state()[0]["model"].tobytes() == without_tallies(workspace)
+
+
+@pytest.mark.parametrize("cb_type", ["mtr", "dr"])
+def test_model_with_a_context_is_the_one_dsjson_makes(cb_type):
+    """The context is the namespace c, crossed with arm and question: dsjson that has it makes the same model."""
+    updates = made_updates(200)
+    policy = taught(maker(cb_type=cb_type, learning_rate=0.05, context=SCHEMA), updates)
+    crossed = "-q qa -q ca --interactions qca --ignore_linear q --ignore_linear c --noconstant --adaptive --invariant"
+    arguments = f"--cb_adf --cb_type {cb_type} {crossed} -b 18 --learning_rate 0.05 --power_t 0 --quiet".split()
+    workspace = vw.Workspace(arguments)
+    parser, context = vw.DSJsonFormatParser(workspace), ContextColumns(read_schema(SCHEMA))
+    for update in updates:
+        shown = [update.arm] if cb_type == "mtr" else SORTED
+        workspace.learn_one(parser.parse_json(dsjson_of(update, shown, columns=context.of(update.query))))
+        context.learn(update.query)
+    assert policy.state()[0]["model"].tobytes() == without_tallies(workspace)
+    assert policy.params["context"] == SCHEMA
 
 
 @pytest.mark.parametrize("cb_type", ["mtr", "ips", "dr"])

@@ -159,11 +159,24 @@ def test_good_arms_pass(arms):
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, -math.inf, [1], {"a": 1}, b"x", ("a",), object(), "a\x00", "\ud800", " \x00", "x" * 1_000_000],
+    [
+        math.nan,
+        math.inf,
+        -math.inf,
+        [1],
+        {"a": 1},
+        b"x",
+        ("a", 1),
+        object(),
+        "a\x00",
+        "\ud800",
+        " \x00",
+        "x" * 1_000_000,
+    ],
     ids=lambda value: f"{value!r:.20}",
 )
 def test_bad_context_value_is_refused(value):
-    """A context value that is no text, finite number, boolean or null is refused under its key."""
+    """A context value that is no text, finite number, boolean, list of texts or null is refused under its key."""
     refused("context.key", checked_query, Query(text="who?", context={"key": value}), arms=ARMS)
 
 

@@ -37,6 +37,27 @@ def test_round_trip(name, rows):
         assert same(row, again)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_contexts_come_back(tmp_path, name):
+    """Every format carries the context as it was: text, numbers, booleans, nulls and lists of words."""
+    context = {"age": 3, "plan": "pro", "premium": True, "rate": 0.25, "tags": ["billing", "urgent"], "unknown": None}
+    row = plain_rows(1)[0]
+    row = replace(row, decision=replace(row.decision, query=replace(row.decision.query, context=context)))
+    write_rows(tmp_path / name, [row])
+    (back,) = read_rows(tmp_path / name)
+    assert back.decision.query.context == context
+
+
+def test_words_are_features_of_dsjson(tmp_path):
+    """In dsjson the context is a namespace: texts and numbers as they are, a list of words a feature for each."""
+    row = plain_rows(1)[0]
+    context = {"plan": "pro", "tags": ["billing", "urgent"]}
+    row = replace(row, decision=replace(row.decision, query=replace(row.decision.query, context=context)))
+    write_rows(tmp_path / "log.dsjson", [row])
+    event = json.loads((tmp_path / "log.dsjson").read_text())
+    assert event["c"]["context"] == {"plan": "pro", "tags=billing": 1, "tags=urgent": 1}
+
+
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.dsjson"])
 def test_same_rows_same_bytes(tmp_path, name):
     """A file that is read and written again is the same file."""

@@ -133,6 +133,23 @@ def test_features_that_cannot_be_made(settings):
     assert caught.value.field == "text"
 
 
+def test_candidates_learn_from_the_context(settings):
+    """With a schema in the settings a candidate that learns from contexts finds what hangs on them alone."""
+    rows = [
+        replace(row, decision=replace(row.decision, query=replace(row.decision.query, context={"tier": tier})))
+        for row, tier in zip(lived_rows(300), itertools.cycle(["free", "pro"]), strict=False)
+    ]
+    paid = [
+        replace(row, reward=replace(row.reward, value=value, quality=value, cost=0.0))
+        for row in rows
+        for value in [float((row.decision.arm == ARMS[0]) == (row.decision.query.context["tier"] == "free"))]
+    ]
+    schema = {"tier": {"type": "category", "values": ["free", "pro"]}}
+    blind = judged(paid, "mba", settings=settings()).candidates[0].reward.value
+    seeing = judged(paid, "mba", settings=settings(context=schema)).candidates[0].reward.value
+    assert seeing > blind + 0.15
+
+
 def test_features_of_two_encoders_are_not_mixed(settings):
     """Where the rows were encoded by two encoders, no model reads their features, and a note says so."""
     rows = lived_rows(40)

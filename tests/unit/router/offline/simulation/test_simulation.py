@@ -744,3 +744,25 @@ def test_the_pass_tells_which_arm_was_drawn():
     assert found.earned == pytest.approx(rewards[found.order, found.drawn])
     assert sorted(found.order) == list(range(30))
     assert set(found.drawn) == {0, 1, 2}
+
+
+def test_a_table_with_contexts_is_learned_with_the_schema():
+    """What hangs on the context alone is found in a pass over a table, and is not without a schema."""
+    rows = []
+    for i in range(240):
+        tier = ("free", "pro")[i % 2]
+        correct = {arm: float((arm == ARMS[0]) == (tier == "free")) for arm in ARMS}
+        rows.append(
+            TableRow(
+                id=f"q{i}", question="who?", correct=correct, steps=dict.fromkeys(ARMS, 1.0), context={"tier": tier}
+            )
+        )
+    table = LabelledTable(rows=tuple(rows), arms=ARMS, datasets=(None,) * len(rows))
+    schema = {"tier": {"type": "category", "values": ["free", "pro"]}}
+    found = {}
+    for name, declared in (("blind", {}), ("seeing", schema)):
+        settings = Settings.model_validate({"context": declared})
+        made = simulate(table, policies={"mba": {}}, folds=2, seeds=1, settings=settings, encoder=HashingEncoder)
+        found[name] = row_of(made, "mba").em
+    assert found["seeing"] > 95.0
+    assert found["blind"] < 80.0

@@ -1,6 +1,7 @@
 """Reading full-information tables: what a row is, and what is refused, where, and with which remedy."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -36,6 +37,16 @@ def test_row_as_written(written):
         TableRow(id="q1", question="Who?", correct={"a": 0.0, "b": 1.0}, steps={"a": 0.0, "b": 2.5}, hops=2),
         TableRow(id="q2", question="Who?", correct={"a": 1.0, "b": 0.25}, steps={"a": 0.0, "b": 2.5}),
     )
+
+
+def test_a_row_may_have_a_context(written):
+    """`context` is what a caller would send: an object of finite values, in the order of its keys."""
+    table = written(line(context={"tier": "pro", "age": 3, "tags": ["a"]}), line(id="q2"), line(id="q3", context=None))
+    assert [dict(row.context) for row in table.rows] == [{"age": 3, "tags": ["a"], "tier": "pro"}, {}, {}]
+    for wrong, field in (("pro", "context"), ({"age": math.nan}, "context.age")):
+        with pytest.raises(InvalidInput) as caught:
+            written(line(context=wrong))
+        assert caught.value.field.endswith(f":1 {field}")
 
 
 def test_dataset_is_kept_apart(written):

@@ -1,0 +1,1 @@
+"""What a policy with features makes of the context that callers send with their questions."""

@@ -1,0 +1,202 @@
+"""Ridge heads for questions with a context: three models of the same rows, weighed by what each has foretold.
+
+    question    z = (1, x / sqrt(d))
+    context     z = (1, x / sqrt(d), c)
+    product     z = (1, x / sqrt(d), c, sketch of x c)
+
+Useless context costs rows: every column must be found useless. So nobody has to know beforehand whether the context
+helps: the three learn side by side, and a prediction is their mean, weighed by prior * exp(-L / 2 s^2). L adds up the
+squares that a model missed the reward of each row by, before it learned that row; s^2 is the mean square of the best.
+That is Bayesian model averaging by prequential evidence (Dawid 1984; Hoeting et al. 1999), the noise Gaussian, of one
+variance.
+
+The width adds the spread of the three means: where they disagree there is something to explore.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from ragbandit.router.config.context_schema import ContextSchema
+from ragbandit.router.errors import PolicyFault, SnapshotError
+from ragbandit.router.policies.base import Arrays, counted_state, heads_of, restored_counts, rows_of
+from ragbandit.router.policies.context.columns import ContextColumns
+from ragbandit.router.policies.context.products import SKETCHED, sketch
+from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
+from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
+
+__all__ = ["ContextHeads"]
+
+_MODELS: Final = ("question", "context", "product")
+#: shares before any row, up to a factor: a schema that does not help must not cost the first questions either
+_PRIOR: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
+#: a feature beyond this, as a model scales it, is not learned; heads in blocks end at 256
+_MOST_FEATURE: Final = 250.0
+#: neither is a reward beyond this: its square must be a float in all three models
+_MOST_REWARD: Final = 1e100
+
+
+class ContextHeads:
+    """Three models with the interface of RidgeHeads, over rows that `joined` makes of features and context.
+
+    make: makes the heads of one model.
+    """
+
+    def __init__(self, schema: ContextSchema, *, make: Callable[[], RidgeHeads]) -> None:
+        self.columns = ContextColumns(schema)
+        self._models = {name: make() for name in _MODELS}
+        #: of every model, the squares of what it missed, added up; and the rows: both fade as the heads' rows do
+        self._losses = dict.fromkeys(_MODELS, 0.0)
+        self._rows = 0.0
+        #: features of a question, 0 before the first row
+        self._length = 0
+
+    @property
+    def _first(self) -> RidgeHeads:
+        return self._models["question"]
+
+    @property
+    def seen(self) -> Mapping[ArmName, int]:
+        """Number of updates learned, by arm."""
+        return self._first.seen
+
+    @property
+    def weight(self) -> float:
+        """The weight of cost that the last row had."""
+        return self._first.weight
+
+    @property
+    def memory(self) -> float | None:
+        """Rows of an arm after which an older one counts 1/e."""
+        return self._first.memory
+
+    def joined(self, features: FeatureRows, *, queries: Sequence[Query]) -> FeatureRows:
+        """Features, context and their products side by side, shape (n, d + columns + SKETCHED), float32."""
+        return np.array([self._row(row, query=query) for row, query in zip(features, queries, strict=True)])
+
+    def _row(self, features: Features, *, query: Query) -> Features:
+        context = self.columns.of(query)
+        products = sketch(features, context)
+        return np.concatenate([features, context.astype(np.float32), products.astype(np.float32)])
+
+    def _inputs(self, joined: Features) -> dict[str, Features]:
+        """What each model reads: scaled so that its design row is x / sqrt(d), the context and the products."""
+        context = self.columns.size
+        question = joined.size - context - SKETCHED
+        found = {"question": joined[:question]}
+        for name, size in (("context", question + context), ("product", joined.size)):
+            row = joined[:size].astype(np.float64) * math.sqrt(size)
+            row[:question] /= math.sqrt(question)
+            row[question:] = np.clip(row[question:], -_MOST_FEATURE, _MOST_FEATURE)
+            found[name] = row.astype(np.float32)
+        return found
+
+    def weights(self) -> dict[str, float]:
+        """The share of each model in a prediction; they sum to 1."""
+        least = min(self._losses.values())
+        scale = 2.0 * max(least, 1e-12) / max(self._rows, 1.0)
+        odds = {name: _PRIOR[name] * math.exp(-(loss - least) / scale) for name, loss in self._losses.items()}
+        total = math.fsum(odds.values())
+        return {name: one / total for name, one in odds.items()}
+
+    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
+        """As RidgeHeads, of a joined row."""
+        inputs = self._inputs(features)
+        return self._mixed({name: model.predict(inputs[name], arms=arms) for name, model in self._models.items()})
+
+    def predict_fast(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
+        """As RidgeHeads, of a joined row."""
+        inputs = self._inputs(features)
+        return self._mixed({name: model.predict_fast(inputs[name], arms=arms) for name, model in self._models.items()})
+
+    def _mixed(self, found: Mapping[str, Prediction]) -> Prediction:
+        shares = self.weights()
+        some = [(shares[name], one) for name, one in found.items()]
+        arms = range(len(found["question"].value))
+        quality = tuple(math.fsum(share * one.quality[at] for share, one in some) for at in arms)
+        cost = tuple(math.fsum(share * one.cost[at] for share, one in some) for at in arms)
+        value = tuple(q - self.weight * c for q, c in zip(quality, cost, strict=True))
+        spread = [
+            math.fsum(share * (one.width[at] ** 2 + (one.value[at] - value[at]) ** 2) for share, one in some)
+            for at in arms
+        ]
+        return Prediction(quality=quality, cost=cost, value=value, width=tuple(math.sqrt(one) for one in spread))
+
+    def learn(self, update: Update) -> float:
+        """One row into each model; PolicyFault and no change if it cannot be used.
+
+        The residual of the model that has foretold best so far, in standard deviations of its prediction.
+        """
+        features = update.features
+        if features is None or self._length not in (0, features.size):
+            raise PolicyFault("features are missing or of another length")
+        rows = rows_of(update)
+        joined = self._row(features, query=update.query)
+        inputs = self._inputs(joined)
+        heads = heads_of(update.reward, weight=self.weight)
+        far = max(float(np.abs(row).max()) for row in inputs.values())
+        if not (far <= _MOST_FEATURE and all(abs(one) <= _MOST_REWARD for one in heads)):  # also where one is NaN
+            raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
+        if rows == 0.0:
+            for name, model in self._models.items():
+                model.learn(replace(update, features=inputs[name]))
+            return 0.0
+        best = min(_MODELS, key=lambda name: self._losses[name])
+        kept = 1.0 if self.memory is None else max(1.0 - rows / self.memory, 0.0)
+        residuals = {}
+        for name, model in self._models.items():
+            residuals[name] = model.learn(replace(update, features=inputs[name]))
+            self._losses[name] = kept * self._losses[name] + rows * (model.missed * model.missed)
+        self._rows, self._length = kept * self._rows + rows, features.size
+        self.columns.learn(update.query)
+        return residuals[best]
+
+    def finish(self, arm: ArmName, *, restart: float | None = None) -> None:
+        """As RidgeHeads."""
+        for model in self._models.values():
+            model.finish(arm, restart=restart)
+
+    def age(self, arm: ArmName) -> int:
+        """Rows of an arm since it was started, or started again."""
+        return self._first.age(arm)
+
+    def state(self) -> tuple[Arrays, dict[str, Json]]:
+        """The models' states, their arrays under their names; what each has missed; the moments of the context."""
+        arrays, facts = counted_state(self.seen)
+        models = {}
+        for name, model in self._models.items():
+            found, models[name] = model.state()
+            arrays |= {f"{name}/{key}": array for key, array in found.items()}
+        more = {"models": models, "losses": dict(self._losses), "rows": self._rows, "length": self._length}
+        return arrays, {**facts, **more, "context": self.columns.state()}
+
+    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+        """Take over a saved state. Raises SnapshotError."""
+        seen = restored_counts(arrays, facts)
+        losses, rows, length, models = (facts.get(key) for key in ("losses", "rows", "length", "models"))
+        if not isinstance(models, Mapping) or models.keys() != set(_MODELS):
+            raise SnapshotError(f"the models of the context are missing or wrong: {models!r:.200}")
+        if not isinstance(losses, Mapping) or losses.keys() != set(_MODELS):
+            raise SnapshotError(f"the losses of the models are missing or wrong: {losses!r:.200}")
+        if not all(_is_amount(one) for one in (rows, *losses.values())) or not isinstance(length, int):
+            raise SnapshotError(f"the losses of the models are wrong: {losses!r:.200} of {rows!r} rows")
+        parts: dict[str, Arrays] = {name: {} for name in _MODELS}
+        for key, array in arrays.items():
+            name, _, rest = key.partition("/")
+            if name not in parts:
+                raise SnapshotError(f"{key} is of no model of the context")
+            parts[name][rest] = array
+        self.columns.restore(facts.get("context"))
+        for name, model in self._models.items():
+            model.restore(parts[name], models[name])
+            if dict(model.seen) != seen:
+                raise SnapshotError(f"the model {name} has seen other updates than the policy")
+        self._losses = {name: float(losses[name]) for name in _MODELS}
+        self._rows, self._length = float(rows), length  # type: ignore[arg-type] # checked
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf

@@ -1,0 +1,156 @@
+"""Policies that learn from the context, in made worlds, and what they refuse."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.config.context_schema import ContextKey
+from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.router.policies import make_policy, with_context
+from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.examples import ARMS, made_reward, made_updates
+from ragbandit.router.policies.testing import sha_of
+from ragbandit.router.types import Query
+from tests.support.policy_examples import EXAMPLES, SCHEMA, WITH_CONTEXT, context_maker
+
+TIERS = ("free", "pro")
+SCHEMA_OF_TIER = {"tier": {"type": "category", "values": list(TIERS)}}
+PARAMS = {
+    "mba": {"block": 64},
+    "linucb": {"block": 64},
+    "lints": {"block": 64},
+    "softmax": {"block": 64},
+    "vw": {"learning_rate": 0.05},
+    "budget": {"target": 1.0},
+    "conservative": {"incumbent": "no_retrieval"},
+}
+
+
+def lesson(number, *, tier, topic, right):
+    """A row of a question about one of two topics; the drawn arm is right or not."""
+    rng = np.random.default_rng(number)
+    features = rng.standard_normal(16).astype(np.float32) * 0.3
+    features[:4] += 1.5 if topic else -1.5
+    (plain,) = made_updates(1, seed=number, size=16)
+    arm = ARMS[int(rng.integers(2))]
+    good = arm == ARMS[int(right)]
+    return replace(
+        plain,
+        seq=number,
+        arm=arm,
+        features=features,
+        propensity=0.5,
+        query=Query(text="who?", context={"tier": tier}),
+        reward=made_reward(1.0 if good else 0.0),
+    )
+
+
+def taught(name, *, best, rows=400):
+    """The policy after rows whose best arm is best(tier is pro, topic)."""
+    policy = make_policy(name, params={**PARAMS[name], "context": SCHEMA_OF_TIER})
+    rng = np.random.default_rng(5)
+    for number in range(1, rows + 1):
+        pro, topic = (bool(one) for one in rng.integers(2, size=2))
+        policy.learn(lesson(number, tier=TIERS[pro], topic=topic, right=best(pro, topic)))
+    return policy
+
+
+def favourite(policy, *, pro, topic):
+    update = lesson(9999, tier=TIERS[pro], topic=topic, right=False)
+    output = pmf_of_one(policy, update.query, features=update.features, arms=ARMS[:2])
+    return int(np.argmax(output.pmf))
+
+
+@pytest.mark.parametrize("name", WITH_CONTEXT)
+@pytest.mark.parametrize(
+    "best", [lambda pro, _topic: pro, lambda pro, topic: pro != topic], ids=["context alone", "context x question"]
+)
+def test_the_best_arm_hangs_on_the_context(name, best):
+    """What no question's features tell is learned: the context alone, and where it turns the question's meaning."""
+    policy = taught(name, best=best)
+    for pro in (False, True):
+        for topic in (False, True):
+            assert favourite(policy, pro=pro, topic=topic) == int(best(pro, topic))
+
+
+def test_without_a_schema_contexts_change_nothing():
+    """A policy without a schema learns the same from rows with and without contexts, to the last bit."""
+    rows = made_updates(30)
+    one, other = (make_policy("mba", params={"block": 8}) for _ in range(2))
+    for row in rows:
+        one.learn(row)
+        other.learn(replace(row, query=Query(text=row.query.text)))
+    assert sha_of(one) == sha_of(other)
+
+
+def test_an_empty_schema_is_none():
+    """A schema without keys is recorded as none: the ledger stays the one it was."""
+    assert "context" not in make_policy("mba", params={"context": {}}).params
+    assert "context" not in make_policy("vw", params={}).params
+
+
+@pytest.mark.parametrize("name", ["mba", "vw"])
+def test_a_row_that_is_refused_changes_nothing(name):
+    """Features of another length, or a reward that cannot be squared: PolicyFault, and the state is as it was."""
+    policy, rows = context_maker(name)(), made_updates(6)
+    for row in rows[:5]:
+        policy.learn(row)
+    before = sha_of(policy)
+    for wrong in (
+        replace(rows[5], features=rows[5].features[:-1]),
+        replace(rows[5], features=None),
+        replace(rows[5], features=rows[5].features * np.float32(1e30)),
+        replace(rows[5], reward=made_reward(1e200)),
+        replace(rows[5], reward=made_reward(float("nan"))),
+    ):
+        with pytest.raises(PolicyFault):
+            policy.learn(wrong)
+        assert sha_of(policy) == before
+
+
+@pytest.mark.parametrize("change", ["losses", "models", "context", "rows", "length"])
+def test_a_damaged_state_is_refused(change):
+    """A state without one of its parts is a SnapshotError."""
+    policy = context_maker("mba")()
+    for row in made_updates(12):
+        policy.learn(row)
+    arrays, facts = policy.state()
+    with pytest.raises(SnapshotError):
+        context_maker("mba")().restore(arrays, {**facts, change: None})
+
+
+def test_the_schema_comes_with_the_configuration_alone():
+    """The setting becomes a param where the policy learns from it; a schema among the params as well is refused."""
+    schema = {"tier": ContextKey(type="boolean")}
+    assert with_context("mba", params={"ridge": 3.0}, schema=schema) == {
+        "ridge": 3.0,
+        "context": {"tier": {"type": "boolean"}},
+    }
+    assert with_context("uniform", params={}, schema=schema) == {}
+    with pytest.raises(ConfigError) as caught:
+        with_context("mba", params={"context": {}}, schema=schema)
+    assert caught.value.field == "policy.params.context"
+
+
+@pytest.mark.parametrize(
+    ("context", "field"),
+    [
+        ({"tier": {"type": "colour"}}, "context.tier.type"),
+        ({"tier": 3}, "context.tier"),
+        ({"": {"type": "number"}}, "context"),
+    ],
+)
+def test_a_wrong_schema_among_params_is_refused(context, field):
+    """A schema that nobody could learn is a ConfigError with its place."""
+    with pytest.raises(ConfigError) as caught:
+        make_policy("mba", params={"context": context})
+    assert caught.value.field == field
+
+
+def test_a_budget_hands_the_schema_on():
+    """The policy inside a budget learns from the context, and records the schema."""
+    policy = make_policy("budget", params={**EXAMPLES["budget"], "context": SCHEMA})
+    assert policy.params["params"]["context"] == SCHEMA
+    assert "context" not in policy.params
+    assert set(policy.schema) == set(SCHEMA)

@@ -377,6 +377,8 @@ class Update:
     #: its embedding by the decision's encoder
     features: Features | None = field(repr=False)  # hundreds of numbers that nobody reads
     made_at: float
+    #: its decision was made elsewhere: what it cost was not paid here
+    imported: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

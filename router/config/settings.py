@@ -13,6 +13,7 @@ from ragbandit.router.config.sections import Count, GeneratorSettings, JudgeSett
 from ragbandit.router.types import Aggregate
 
 __all__ = [
+    "COLD_START_SHARE",
     "COUNTED_S",
     "RENAMED",
     "BudgetSettings",
@@ -38,6 +39,9 @@ _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {
 _Section = Section
 
 
+#: cold-start floor where nothing says otherwise
+COLD_START_SHARE: Final = 0.05
+
 #: former names of settings, which are still read: section -> former name -> name
 RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"policy": {"newcomer_share": "cold_start_floor", "newcomer_outcomes": "cold_start_outcomes"}}
@@ -55,8 +59,9 @@ class PolicySettings(_Section):
     params: dict[str, Any] = Field(default_factory=dict)
     #: least probability of every offered arm
     floor: Annotated[float, Field(ge=0, le=0.5)] = 0.02
-    #: least probability of an arm until the policy has learned cold_start_outcomes of it; 0 is none
-    cold_start_floor: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    #: least probability of an arm until the policy has learned cold_start_outcomes of it; 0 is none; None: 0.05, with
+    #: an incumbent none
+    cold_start_floor: Annotated[float, Field(ge=0, le=0.5)] | None = None
     #: learned outcomes of an arm after which cold_start_floor no longer holds for it
     cold_start_outcomes: Annotated[int, Field(ge=0)] = 30
     #: arm played when the policy breaks its contract, and while it is rebuilt from the ledger if nothing that has
@@ -67,6 +72,13 @@ class PolicySettings(_Section):
     incumbent: str | None = None
     #: share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
+
+    @property
+    def cold_start_share(self) -> float:
+        """The cold-start floor in force."""
+        if self.cold_start_floor is not None:
+            return self.cold_start_floor
+        return COLD_START_SHARE if self.incumbent is None else 0.0
 
     @model_validator(mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.reward import default_reward, explicit_reward
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.types import (
+    IMPORTED,
     ClosedDecision,
     Decision,
     Feedback,
@@ -104,4 +105,5 @@ def made_update(decision: Decision, example: Example, *, label: PolicyLabel, seq
         feedback_ids=tuple(f.id for f in example.feedback),
         features=decision.features,
         made_at=now,
+        imported=IMPORTED in decision.facts,
     )

@@ -163,10 +163,10 @@ class Rounded(Protocol):
 
 @runtime_checkable
 class LeanLearner(Protocol):
-    """A policy whose `learn` reads an update's arm, propensity, features and reward alone, if `lean` is true.
+    """A policy whose `learn` needs no texts, pmfs, offered arms, scores and ids of an update, if `lean` is true.
 
-    Its ledger is read without texts, pmfs and ids, which is most of the work. One with a schema of the context is also
-    given tenant and context, and the text where the schema reads it.
+    Its ledger is read without them, which is most of the work. One with a schema of the context is given tenant and
+    context all the same, and the text where the schema reads it.
     """
 
     @property

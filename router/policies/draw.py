@@ -385,7 +385,7 @@ def _drawn_by_arms(
     found: dict[int, Drawn] = {}
     for offered, group in places.items():
         raised = cold_start_floors(
-            seen, arms=offered, share=policy.cold_start_floor, outcomes=policy.cold_start_outcomes
+            seen, arms=offered, share=policy.cold_start_share, outcomes=policy.cold_start_outcomes
         )
         drawn = draw_group(
             [outputs[at] for at in group],

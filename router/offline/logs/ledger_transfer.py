@@ -337,6 +337,7 @@ class _Page:
             features=decision.features,
             # By default what every reading of the file gives, so that the same file again is the same rows.
             made_at=decision.made_at if row.learned_at is None else row.learned_at,
+            imported=IMPORTED in decision.facts,
         )
         return Entry(update=update, feedback_at=row.feedback_at)
 

@@ -2,7 +2,10 @@
 
 A row of another arm lost b - r, r its reward and b the incumbent's mean reward so far; a row of the incumbent lost
 (r - b) (1/q - 1), q its propensity. The sum is unbiased whatever b is (doubly robust: Dudik et al. 2011), although the
-policy leaves the incumbent where it expects it to be weak. Weights 1/q end at MOST_WEIGHT.
+policy leaves the incumbent where it expects it to be weak. Weights 1/q have an upper bound.
+
+Rows of decisions that were made elsewhere, a table's or another router's, tell what the arms are worth; they lost
+nothing here.
 
 All of it is sums, products, quotients and roots of the rows, in their order: the same bits on every machine.
 """
@@ -31,7 +34,7 @@ _MOST_WEIGHT: Final = 10.0
 #: share of the rewards' standard deviation that stands for the incumbent's mean reward where that is nearer to 0
 _LEAST_SCALE: Final = 0.1
 
-_NUMBERS: Final = ("lost", "others", "weight", "rewards", "squares", "all_squares")
+_NUMBERS: Final = ("own rows", "lost", "others", "weight", "rewards", "squares", "all squares")
 
 
 class Shortfall:
@@ -45,8 +48,8 @@ class Shortfall:
         #: rows of each arm, and the sum of their rewards
         self.rows: dict[ArmName, int] = {}
         self._sums: dict[ArmName, float] = {}
-        #: reward lost so far, clamped; rows of other arms, faded
-        self._lost = self._others = 0.0
+        #: rows of decisions that were made here; reward they lost, clamped; of them rows of other arms, faded
+        self._own = self._lost = self._others = 0.0
         #: over the incumbent's rows, faded, weighted by 1/q: weights, rewards, squares of rewards
         self._weight = self._rewards = self._squares = 0.0
         #: squares of all rewards
@@ -93,22 +96,18 @@ class Shortfall:
 
     @property
     def _allowed(self) -> float:
-        rows = sum(self.rows.values())
-        return self.allowance * max(float(rows), 0.5 * (rows + FROM))
+        return self.allowance * max(self._own, 0.5 * (self._own + FROM))
 
     def learn(self, update: Update) -> None:
-        """One row of the ledger: its arm, its reward and its propensity."""
+        """One row of the ledger: its arm, its reward, its propensity, and whether it was paid for here."""
         arm, reward = update.arm, update.reward.value
-        base = self._rewards / self._weight if self._weight > 0.0 else reward
+        if not update.imported:
+            self._pay(update)
         if arm == self.incumbent:
             weight, kept = min(1.0 / update.propensity, _MOST_WEIGHT), 1.0 - 1.0 / _MEMORY
-            self._lost += (reward - base) * (weight - 1.0)
             self._weight = kept * self._weight + weight
             self._rewards = kept * self._rewards + weight * reward
             self._squares = kept * self._squares + weight * reward * reward
-        else:
-            self._lost += base - reward
-            self._others = (1.0 - 1.0 / _MEMORY) * self._others + 1.0
         self.rows[arm] = self.rows.get(arm, 0) + 1
         self._sums[arm] = self._sums.get(arm, 0.0) + reward
         self._all_squares += reward * reward
@@ -116,9 +115,20 @@ class Shortfall:
         allowed, one = self._allowed, self.allowance
         self._lost = min(max(self._lost, allowed - MOST * one), allowed + FROM * one)
 
+    def _pay(self, update: Update) -> None:
+        """Count what a row lost, by the incumbent's mean before it."""
+        reward = update.reward.value
+        base = self._rewards / self._weight if self._weight > 0.0 else reward
+        self._own += 1.0
+        if update.arm == self.incumbent:
+            self._lost += (reward - base) * (min(1.0 / update.propensity, _MOST_WEIGHT) - 1.0)
+        else:
+            self._lost += base - reward
+            self._others = (1.0 - 1.0 / _MEMORY) * self._others + 1.0
+
     def state(self) -> Arrays:
         """Its numbers, and each arm's rows and rewards."""
-        own = (self._lost, self._others, self._weight, self._rewards, self._squares, self._all_squares)
+        own = (self._own, self._lost, self._others, self._weight, self._rewards, self._squares, self._all_squares)
         arrays: Arrays = {"shortfall": np.array(own)}
         for arm in sorted(self.rows):
             arrays[f"rewards/{arm}"] = np.array([self.rows[arm], self._sums[arm]])
@@ -135,8 +145,8 @@ class Shortfall:
         if any(float(arrays[f"rewards/{arm}"][0]) != count for arm, count in seen.items()):
             raise SnapshotError("the shortfall has seen other updates than the policy")
         own = [float(number) for number in arrays["shortfall"]]
-        if min(own[1], own[2], own[4], own[5]) < 0.0:
+        if min(own[0], own[2], own[3], own[5], own[6]) < 0.0:
             raise SnapshotError(f"the shortfall has a weight or a square below 0: {own}")
-        self._lost, self._others, self._weight, self._rewards, self._squares, self._all_squares = own
+        self._own, self._lost, self._others, self._weight, self._rewards, self._squares, self._all_squares = own
         self.rows = dict(seen)
         self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}

@@ -11,7 +11,7 @@ from ragbandit.router.storage.archive.reading import archived_spans
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.feature_bytes import features_value
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.router.types import PolicyLabel, Query, Reward, Update
+from ragbandit.router.types import IMPORTED, PolicyLabel, Query, Reward, Update
 
 __all__ = ["lean_updates"]
 
@@ -35,9 +35,11 @@ _COLUMNS = (
     "sample_weight",
     "made_at",
 )
+#: whether the facts have that key: a text in them has its quotes escaped
+_IMPORTED = decisions.c.facts.contains(f'"{IMPORTED}":', autoescape=True)
 _NO_QUESTION = Query(text="")
-#: columns of a row that every policy is given: _COLUMNS and the features
-_LEARNED = len(_COLUMNS) + 1
+#: columns of a row that every policy is given: _COLUMNS, the features, and whether it was imported
+_LEARNED = len(_COLUMNS) + 2
 #: the columns of `decisions` that a policy with a schema of the context reads, in the order in which it needs them
 _QUESTION = ("context", "tenant", "text")
 
@@ -78,7 +80,9 @@ def lean_updates(
 def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, asked: Sequence[str]) -> Sequence[Any]:
     columns = [updates.c[name] for name in _COLUMNS]
     joined = updates.join(decisions, decisions.c.id == updates.c.decision_id)
-    query = select(*columns, decisions.c.features, *(decisions.c[name] for name in asked)).select_from(joined)
+    query = select(*columns, decisions.c.features, _IMPORTED, *(decisions.c[name] for name in asked)).select_from(
+        joined
+    )
     query = query.where(updates.c.policy == ledger.label, updates.c.seq > after)
     if upto is not None:
         query = query.where(updates.c.seq <= upto)
@@ -87,9 +91,9 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, asked: Seq
 
 
 def _update(row: Any, *, label: PolicyLabel, terms: Callable[[str], dict[str, float]]) -> Update:
-    """The update of _COLUMNS, the decision's features and some of _QUESTION; terms: reads the JSON of `terms`."""
+    """The update of _COLUMNS, features, imported or not, and some of _QUESTION; terms: reads the JSON of `terms`."""
     seq, decision_id, arm, propensity, value, quality, cost, weight, minimum, maximum = row[:10]
-    prices, preset, source, judged_by, raw_quality, sample_weight, made_at, features = row[10:_LEARNED]
+    prices, preset, source, judged_by, raw_quality, sample_weight, made_at, features, imported = row[10:_LEARNED]
     return Update(
         policy=label,
         seq=seq,
@@ -117,6 +121,7 @@ def _update(row: Any, *, label: PolicyLabel, terms: Callable[[str], dict[str, fl
         feedback_ids=(),
         features=features_value(features),
         made_at=made_at,
+        imported=bool(imported),
     )
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import RowMapping
 from ragbandit.router.storage.rows.draw_bytes import DrawBytes, draw_bytes, draw_value
 from ragbandit.router.storage.rows.feature_bytes import features_bytes, features_value
 from ragbandit.router.types import (
+    IMPORTED,
     ArmName,
     Budget,
     Decision,
@@ -356,6 +357,7 @@ def update_value(row: Row, *, decision: Decision) -> Update:
         feedback_ids=tuple(FeedbackId(i) for i in json.loads(row["feedback_ids"])),
         features=decision.features,
         made_at=row["made_at"],
+        imported=IMPORTED in decision.facts,
     )
 
 

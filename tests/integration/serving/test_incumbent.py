@@ -8,8 +8,9 @@ import pytest
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.types import Query
+from ragbandit.router.types import IMPORTED, Query
 
 INCUMBENT = "single_step"
 SAFE = {"policy": {"incumbent": INCUMBENT}}
@@ -118,3 +119,16 @@ def test_switched_on_later_and_off_again(make_world, tmp_path):
     assert off.router.service.serving.policy.algorithm == "mba"
     assert off.router.service.serving.policy.params == plain.router.service.serving.policy.params
     assert "incumbent" not in off.route().facts
+
+
+def test_imported_rows_are_told_apart_in_both_readings(make_world):
+    """Read with or without texts, the ledger says of the same rows that they were made elsewhere."""
+    world = make_world(**SAFE)
+    taught(world, rows=20)
+    facts = json.dumps({"text": '"imported": {"imported":', IMPORTED: "table"})
+    first, second = (row["decision_id"] for row in world.updates()[:2])
+    world.write(decisions.update().where(decisions.c.id == first).values(facts=facts))
+    world.write(decisions.update().where(decisions.c.id == second).values(facts=json.dumps({"text": facts})))
+    whole = [update.imported for update in world.ledger.read(after=0)]
+    assert whole == [update.imported for update in lean_updates(world.ledger, after=0)]
+    assert [place for place, imported in enumerate(whole) if imported] == [0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import COLD_START_SHARE, Settings
 from ragbandit.router.errors import ConfigError, PolicyFault
 from ragbandit.router.learning.audit.draw_check import draw_fault
 from ragbandit.router.policies import make_policy
@@ -145,6 +145,13 @@ def test_rows_pass_the_check_of_draws():
         assert decision.floor < settings.policy.floor
 
 
+def test_cold_start_floors_with_an_incumbent():
+    """A new arm's floor is not raised where there is an incumbent, unless the settings say so."""
+    assert Settings().policy.cold_start_share == COLD_START_SHARE
+    assert Settings(policy={"incumbent": INCUMBENT}).policy.cold_start_share == 0.0
+    assert Settings(policy={"incumbent": INCUMBENT, "cold_start_floor": 0.1}).policy.cold_start_share == 0.1
+
+
 def test_rewards_below_zero():
     """Where the incumbent's mean is negative harm is a share of its size; where it is 0, of the rewards' spread."""
     negative, nothing = Shortfall(INCUMBENT, harm=0.1), Shortfall(INCUMBENT, harm=0.1)
@@ -172,6 +179,19 @@ def test_the_tally_is_unbiased():
             tally.learn(row(arm, reward, propensity=1 - share if stays else share))
         errors.append(tally._lost - lost)
     assert abs(np.mean(errors)) < 4 * np.std(errors) / math.sqrt(len(errors))
+
+
+def test_imported_rows_lose_nothing():
+    """What a table or another router's log says of the arms is known, and no slack is spent on it."""
+    imported = Shortfall(INCUMBENT, harm=0.05)
+    for _ in range(50):
+        for arm, reward in zip(ARMS, (0.0, 0.7, 0.1), strict=True):
+            imported.learn(replace(row(arm, reward, propensity=1 / 3), imported=True))
+    assert imported.known
+    assert imported.mean(ARMS[1]) == pytest.approx(0.7, rel=0.05)
+    assert imported.slack == pytest.approx(0.05 * 0.7 * 50)
+    imported.learn(row(ARMS[0], 0.0))
+    assert imported.slack < 0.05 * 0.7 * 50 - 0.6
 
 
 @pytest.mark.parametrize("delay", [0, 100])

@@ -444,6 +444,8 @@ class Counters:
     late_feedback: int
     #: decisions from before the label that have no place in its ledger yet, or of a retired label none any more
     unseen: int = 0
+    #: learned decisions whose raters lay .5 or more apart in quality
+    disagreements: int = 0
 
     @property
     def balanced(self) -> bool:

@@ -27,6 +27,12 @@ def _columns() -> dict[str, list[sa.Column[Any]]]:
                 "raw_quality", sa.Double(), nullable=True, comment="before calibration; NULL: it was not calibrated"
             ),
             sa.Column("sample_weight", sa.Double(), nullable=True, comment="rows that it counts as; NULL: one"),
+            sa.Column(
+                "disagreement",
+                sa.Double(),
+                nullable=True,
+                comment="how far its raters lie apart in quality; NULL: there were not two",
+            ),
         ],
     }
 

@@ -60,7 +60,8 @@ class _Service(FastAPI):
         if router is None:
             return add_limits(api)
         most = {"RouteBatchBody": router.settings.server.max_batch_items, "FeedbackBatchBody": MAX_BATCH}
-        return add_limits(api, arms=router.service.arms, reward=router.settings.reward, most_items=most)
+        known, events = router.settings.reward, sorted(router.settings.feedback_events)
+        return add_limits(api, arms=router.service.arms, reward=known, events=events, most_items=most)
 
 
 def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | None = None) -> FastAPI:

@@ -53,7 +53,7 @@ class Client:
         return self._post("/v1/outcomes", {"decision_id": decision_id, **body})
 
     def feedback(self, decision_id: str, **body: object) -> Reply:
-        """POST /v1/feedback with one of label, rating, reward."""
+        """POST /v1/feedback with one of label, rating, reward, event; and rater, source, feedback_id where known."""
         return self._post("/v1/feedback", {"decision_id": decision_id, **body})
 
     def feedback_batch(self, items: Sequence[Mapping[str, object]]) -> list[Reply]:

@@ -85,6 +85,8 @@ def add_feedback(app: FastAPI) -> None:
 def _count(request: Request, made: Feedback, receipt: Receipt) -> None:
     result = "duplicate" if receipt.duplicate else "late" if receipt.late else "kept"
     request.app.state.metrics.feedback.labels(made.kind, result).inc()
+    if made.event is not None:
+        request.app.state.metrics.events.labels(made.event, result).inc()
 
 
 def _checked_item(router: Router, item: dict[str, Any]) -> Feedback | RagBanditError:
@@ -106,5 +108,7 @@ def _feedback(router: Router, body: FeedbackBody, *, key: str | None) -> Feedbac
         rating=body.rating,
         scale=body.scale,
         reward=body.reward,
+        event=body.event,
         source=body.source,
+        rater=body.rater,
     )

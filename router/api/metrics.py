@@ -46,6 +46,12 @@ class Metrics:
             ["kind", "result"],
             registry=self.registry,
         )
+        self.events = Counter(
+            "ragbandit_feedback_events_total",
+            "Events of users received, by name and result.",
+            ["event", "result"],
+            registry=self.registry,
+        )
         self.unseen = Counter(
             "ragbandit_replies_unseen",
             "Decisions, outcomes and feedback that were stored after their caller had closed the connection.",

@@ -105,11 +105,14 @@ def _feedback(
     rating: Annotated[str | None, typer.Option(help="true, false, or a number on the scale")] = None,
     scale: Annotated[str, typer.Option(help="of a rating that is a number: 0-1 or 1-5")] = "0-1",
     reward: Annotated[float | None, typer.Option(help="the reward itself, cost included")] = None,
-    source: Annotated[str, typer.Option(help="who judged: human, judge or code")] = "human",
+    event: Annotated[str | None, typer.Option(help="what the user did, by the setting feedback_events")] = None,
+    source: Annotated[str | None, typer.Option(help="who judged: human (the default), judge or code")] = None,
+    rater: Annotated[str | None, typer.Option(help="which one of the source judged, an id")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Judge a decision: a label, a rating or a reward."""
+    """Judge a decision: a label, a rating, a reward or an event."""
+    more = {"event": event, "source": source, "rater": rater}
     with failing_well(), _client(url, config=config) as client:
         reply = client.feedback(
             decision_id,
@@ -118,7 +121,7 @@ def _feedback(
             rating=_rating(rating),
             scale=scale,
             reward=reward,
-            source=source,
+            **{name: value for name, value in more.items() if value is not None},  # a service of before knows none
         )
         show(reply, as_json=as_json)
 

@@ -27,9 +27,12 @@ __all__ = [
     "RewardSettings",
     "ServerSettings",
     "Settings",
+    "WeightSettings",
     "WorkerSettings",
 ]
 
+#: most names in `feedback_events`
+MAX_EVENTS: Final = 64
 #: for how long an outcome counts in the circuit breaker, seconds
 COUNTED_S: Final = 3600.0
 
@@ -37,6 +40,7 @@ _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {
 
 
 _Section = Section
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 #: cold-start floor where nothing says otherwise
@@ -120,6 +124,23 @@ class RewardSettings(_Section):
         return self
 
 
+#: how many rows of the ledger one judgement counts as
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class WeightSettings(_Section):
+    """How many rows a judgement counts as when a policy learns it, by who judged; 0: counted, not learned."""
+
+    #: gold answers, raw rewards and checks by code
+    label: Weight = 1.0
+    #: people's ratings
+    human: Weight = 1.0
+    #: a model's scores, as long as they are not calibrated (see `calibrate`); 0 also afterwards
+    judge: Weight = 0.3
+    #: what users did with the answer (`feedback_events`)
+    event: Weight = 0.1
+
+
 class LearningSettings(_Section):
     """Times of learning: when decisions are learned, and how often routers get a new snapshot."""
 
@@ -127,6 +148,8 @@ class LearningSettings(_Section):
     wait_s: Annotated[float, Field(ge=0)] = 0.0
     #: how the feedback of one decision becomes one reward; above 0 s of wait_s only
     aggregate: Aggregate = "first"
+    #: rows that one judgement counts as, by who judged: the most trusted of those in time makes the reward
+    weights: WeightSettings = WeightSettings()
     #: reward value where the time ran out without feedback; None learns nothing from such a decision
     default_reward: float | None = None
     #: after that long a decision without feedback or outcome is closed (with wait_s > 0: without outcome)
@@ -336,6 +359,8 @@ class Settings(_Section):
     encoder: EncoderSettings = EncoderSettings()
     retriever: RetrieverSettings = RetrieverSettings()
     generator: GeneratorSettings = GeneratorSettings()
+    #: what users do with an answer -> what that says of its quality, in [0, 1]; null: stored and counted, not learned
+    feedback_events: dict[str, Share | None] = Field(default_factory=dict)
     judge: JudgeSettings = JudgeSettings()
     budget: BudgetSettings = BudgetSettings()
     health: HealthSettings = HealthSettings()
@@ -354,6 +379,16 @@ class Settings(_Section):
     def _learnable(cls, context: dict[str, ContextKey]) -> dict[str, ContextKey]:
         check_columns(context)
         return context
+
+    @field_validator("feedback_events")
+    @classmethod
+    def _bounded_events(cls, events: dict[str, float | None]) -> dict[str, float | None]:
+        if len(events) > MAX_EVENTS:
+            raise ValueError(f"{len(events)} events; name at most {MAX_EVENTS}")
+        for name in events:
+            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+                raise ValueError(f"{name!r} is no name; use 1 to 64 letters, digits, dots, dashes, underscores")
+        return events
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":

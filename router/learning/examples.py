@@ -1,12 +1,14 @@
 """Training examples: a decision with its outcome and feedback becomes an update, or waits, or is closed."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ragbandit.router.config.settings import LearningSettings, Settings
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.learning.raters import disagreement, most_trusted, standing
 from ragbandit.router.learning.reward import default_reward, explicit_reward
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.types import (
@@ -15,6 +17,7 @@ from ragbandit.router.types import (
     Decision,
     Feedback,
     JoinedDecision,
+    Outcome,
     PolicyLabel,
     Reward,
     Update,
@@ -29,6 +32,10 @@ class Example:
 
     reward: Reward
     feedback: tuple[Feedback, ...]
+    #: all that came in time, used or not
+    in_time: tuple[Feedback, ...] = ()
+    #: how far the judgements lie apart in quality; None where fewer than two can be compared
+    disagreement: float | None = None
 
 
 def closing_rule(settings: LearningSettings) -> ClosingRule:
@@ -58,20 +65,38 @@ def join(
         return None
     usable, outcome = rule.usable(joined), joined.outcome
     if not usable:
-        if outcome is None and joined.feedback:
+        if outcome is None and any(item.value is not None for item in joined.feedback):
             return ClosedDecision(decision_id=key, state="closed", reason="feedback without outcome")
         if learning.default_reward is None:
             return ClosedDecision(decision_id=key, state="closed", reason="no feedback in time")
+    unvalued = tuple(item for item in joined.feedback if item.value is None)
     try:
         if usable:
-            reward = explicit_reward(usable, outcome=outcome, settings=settings.reward, how=learning.aggregate)
+            example = _judged(usable, outcome=outcome, settings=settings)
         else:
             assert learning.default_reward is not None
             reward = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
+            example = Example(reward=reward, feedback=())
         _validate(joined, needs_features=needs_features, width=width, texts=settings.log.text != "none")
     except InvalidInput as error:
         return ClosedDecision(decision_id=key, state="quarantined", reason=error.message, field=error.field)
-    return Example(reward=reward, feedback=usable)
+    return replace(example, in_time=(*usable, *unvalued))
+
+
+def _judged(usable: Sequence[Feedback], *, outcome: Outcome | None, settings: Settings) -> Example:
+    """The example that the feedback of the most trusted raters gives. Raises InvalidInput as `explicit_reward`."""
+    stands = standing(usable)
+    judged_by, used = most_trusted(stands)
+    reward = explicit_reward(
+        used,
+        outcome=outcome,
+        settings=settings.reward,
+        how=settings.learning.aggregate,
+        judged_by=judged_by,
+        sample_weight=getattr(settings.learning.weights, judged_by),
+    )
+    apart = disagreement(stands, outcome=outcome, measure=settings.reward.quality)
+    return Example(reward=reward, feedback=used, disagreement=apart)
 
 
 def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None, texts: bool) -> None:

@@ -303,7 +303,12 @@ class Learner:
 
     def _entry(self, joined: JoinedDecision, example: Example, *, seq: int, now: float) -> Entry:
         update = made_update(joined.decision, example, label=self.ledger.label, seq=seq, now=now)
-        return Entry(update=update, feedback_at=max((f.received_at for f in example.feedback), default=None))
+        return Entry(
+            update=update,
+            feedback_at=max((f.received_at for f in example.feedback), default=None),
+            in_time=tuple(f.id for f in example.in_time),
+            disagreement=example.disagreement,
+        )
 
     def publish(self, *, force: bool = False) -> SnapshotInfo | None:
         """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""

@@ -89,7 +89,9 @@ def _learned_next(rule: ClosingRule) -> Select[Any]:
     ]
     found = union_all(*(select(first.c.decision_id, first.c.decided_at) for first in firsts)).subquery()
     received = func.min(feedback.c.received_at).label("received_at")
-    joined = select(received, found.c.decided_at).join(feedback, feedback.c.decision_id == found.c.decision_id)
+    joined = select(received, found.c.decided_at).join(
+        feedback, (feedback.c.decision_id == found.c.decision_id) & (feedback.c.value != "null")
+    )
     return joined.group_by(found.c.decision_id, found.c.decided_at)
 
 

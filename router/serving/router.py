@@ -239,12 +239,16 @@ class Router(RouterLifecycle):
         rating: bool | float | None = None,
         scale: str = "0-1",
         reward: float | None = None,
-        source: str = "human",
+        event: str | None = None,
+        source: str | None = None,
+        rater: str | None = None,
     ) -> Receipt:
-        """Store one judgement of a decision: exactly one of label, rating and reward. Durable when it returns.
+        """Store one judgement of a decision: exactly one of label, rating, reward and event. Durable when it returns.
 
         label: gold answers. rating: a bool, a number in [0, 1], or with scale="1-5" one in [1, 5]. reward: the reward
-        itself, within the bounds of the settings. source: "human", "judge" or "code".
+        itself, within the bounds of the settings. event: a name of the setting feedback_events. source: "human" (also
+        None), "judge" or "code"; None for an event. rater: which one of the source judged, for example a user's id: a
+        later judgement of the same one replaces the earlier, until the decision is closed.
 
         Raises InvalidInput, NotFound (unknown decision), Conflict (feedback_id used with another body).
         """
@@ -257,7 +261,9 @@ class Router(RouterLifecycle):
             rating=rating,
             scale=scale,
             reward=reward,
+            event=event,
             source=source,
+            rater=rater,
         )
         return _result(self.submit_feedback(made), timeout_s=SERVE_S)
 

@@ -7,6 +7,7 @@ the remedy, before anything is written.
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType, UnionType
 from typing import cast
 
@@ -50,6 +51,8 @@ ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_ANSWERS = 100
 #: texts in one list of a context
 MAX_WORDS = 100
+#: characters of a rater's id
+MAX_RATER = 64
 #: largest cap or count that makes sense
 MAX_CAP = 1e9
 
@@ -228,21 +231,40 @@ def made_feedback(
     rating: bool | float | None = None,
     scale: str = "0-1",
     reward: float | None = None,
-    source: str = "human",
+    event: str | None = None,
+    source: str | None = None,
+    rater: str | None = None,
 ) -> Feedback:
-    """A Feedback of exactly one of label, rating and reward, or InvalidInput naming field and remedy.
+    """A Feedback of exactly one of label, rating, reward and event, or InvalidInput naming field and remedy.
 
-    rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is kept on [0, 1].
+    rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is kept on [0, 1]. event: a name of
+    the setting feedback_events. source: human (also None), judge or code; None for an event.
     """
     checked_id(decision_id, field="decision_id")
     identity = checked_id(feedback_id, field="feedback_id") if feedback_id is not None else new_id()
-    given = [name for name, value in (("label", label), ("rating", rating), ("reward", reward)) if value is not None]
+    kinds = {"label": label, "rating": rating, "reward": reward, "event": event}
+    given = [name for name, value in kinds.items() if value is not None]
     if len(given) != 1:
-        message = f"{' and '.join(given)} were given" if given else "no label, rating or reward was given"
-        raise InvalidInput(message, field="feedback", remedy="send exactly one of label, rating and reward")
+        message = f"{' and '.join(given)} were given" if given else "no label, rating, reward or event was given"
+        raise InvalidInput(message, field="feedback", remedy="send exactly one of label, rating, reward and event")
     if scale not in ("0-1", "1-5"):
         raise InvalidInput(f"unknown scale {scale!r}", field="scale", remedy="use 0-1 or 1-5")
-    if source not in ("human", "judge", "code"):
+    if event is not None:
+        return _event(
+            event,
+            known=settings.feedback_events,
+            made=Feedback(
+                id=FeedbackId(identity),
+                decision_id=DecisionId(decision_id),
+                kind="event",
+                value=None,
+                source="event",
+                received_at=now,
+                rater=_rater(rater),
+            ),
+            source=source,
+        )
+    if source not in (None, "human", "judge", "code"):
         raise InvalidInput(f"unknown source {source!r}", field="source", remedy="use human, judge or code")
     value: float | tuple[str, ...]
     if label is not None and settings.log.text != "full":
@@ -261,9 +283,31 @@ def made_feedback(
         decision_id=DecisionId(decision_id),
         kind="label" if kind == "label" else "rating" if kind == "rating" else "reward",
         value=value,
-        source=cast("FeedbackSource", source),
+        source=cast("FeedbackSource", source or "human"),
         received_at=now,
+        rater=_rater(rater),
     )
+
+
+def _event(event: object, *, known: Mapping[str, float | None], made: Feedback, source: str | None) -> Feedback:
+    """The feedback `made` of this event, with what the settings say that it is worth."""
+    names = ", ".join(sorted(known)) or "none: name them in the setting feedback_events"
+    if not isinstance(event, str) or event not in known:
+        raise InvalidInput(f"unknown event {event!r:.80}", field="event", remedy=f"known here: {names}")
+    if source is not None:
+        message = f"an event has the source event, not {source!r:.80}"
+        raise InvalidInput(message, field="source", remedy="leave source out")
+    return replace(made, event=event, value=known[event])
+
+
+def _rater(rater: object) -> str | None:
+    if rater is None:
+        return None
+    named = checked_text(rater, field="rater")
+    if len(named) > MAX_RATER:
+        message = f'"rater" has {len(named)} characters'
+        raise InvalidInput(message, field="rater", remedy=f"send at most {MAX_RATER}, an id and no name")
+    return named
 
 
 def _label(label: Sequence[str]) -> tuple[str, ...]:

@@ -259,7 +259,7 @@ class DecisionStore:
             kept = [row for row in rows if row["decision_id"] in known]
             new = insert_new(connection, feedback, kept, key="id")
             first = {row["id"]: row for row in reversed(kept) if row["id"] in new}  # of an id that stands twice
-            fed = {row["decision_id"] for row in first.values()}
+            fed = {row["decision_id"] for row in first.values() if row["value"] != "null"}
             rewarded = {row["decision_id"] for row in first.values() if row["kind"] == "reward"}
             open_fed = [row for (key, _), row in open_rows.items() if key in fed]
             flag_waiting(
@@ -347,7 +347,8 @@ _WAITS_FOR_OUTCOME: Final = "waiting for an outcome: report it by POST /v1/outco
 
 def _needs_outcome(item: Feedback, row: RowMapping) -> bool:
     """Whether this feedback cannot be learned before the caller reports the outcome of the decision."""
-    return row["run_by"] == "caller" and item.kind != "reward" and not row["has_outcome"]
+    learned = item.value is not None and item.kind != "reward"
+    return row["run_by"] == "caller" and learned and not row["has_outcome"]
 
 
 def _state(learned: RowMapping | None, closed: RowMapping | None) -> DecisionState:

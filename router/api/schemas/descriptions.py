@@ -57,6 +57,7 @@ REPLY_FIELDS: Mapping[str, str] = MappingProxyType(
         "feedback": "All feedback of the decision.",
         "Counters.feedback": "All feedback that is stored.",
         "late_feedback": "Feedback that came after its decision was closed, and was not learned.",
+        "disagreements": "Learned decisions whose raters lay 0.5 or more apart in quality.",
         "unseen": "Made before the label, or while it was retired: the learner gives them a place in its ledger.",
         "code": "Stable name of the kind of error.",
         "message": "What is wrong.",

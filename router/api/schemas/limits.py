@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.serving.validation import ID_PATTERN, MAX_ANSWERS, MAX_CAP, MAX_WORDS
+from ragbandit.router.serving.validation import ID_PATTERN, MAX_ANSWERS, MAX_CAP, MAX_RATER, MAX_WORDS
 from ragbandit.router.types import MAX_TEXT, Cost
 
 __all__ = ["add_limits"]
@@ -43,7 +43,9 @@ _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "FeedbackBody.label": {**_TEXT, "minItems": 1, "maxItems": MAX_ANSWERS},
     "FeedbackBody.rating": {"minimum": 0, "maximum": 5},
     "FeedbackBody.scale": {"enum": ["0-1", "1-5"]},
-    "FeedbackBody.source": {"enum": ["human", "judge", "code"]},
+    "FeedbackBody.source": {"enum": ["human", "judge", "code", None]},
+    "FeedbackBody.event": {"pattern": "^[A-Za-z0-9_.-]{1,64}$"},
+    "FeedbackBody.rater": {**_TEXT, "maxLength": MAX_RATER},
     "FeedbackBatchBody.items": {"minItems": 1},
     "RouteBatchBody.items": {"minItems": 1},
     "OutcomeBody.decision_id": _ID,
@@ -62,7 +64,10 @@ _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
 #: body -> what holds between its fields
 _BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "FeedbackBody": {
-        "oneOf": [{"required": [name], "properties": {name: _NOT_NULL}} for name in ("label", "rating", "reward")],
+        "oneOf": [
+            *({"required": [name], "properties": {name: _NOT_NULL}} for name in ("label", "rating", "reward")),
+            {"required": ["event"], "properties": {"event": _NOT_NULL, "source": {"type": "null"}}},
+        ],
         "anyOf": [
             {"properties": {"scale": {"enum": ["0-1"]}, "rating": {"maximum": 1}}},
             {"required": ["scale"], "properties": {"scale": {"enum": ["1-5"]}, "rating": {"minimum": 1}}},
@@ -83,11 +88,13 @@ def add_limits(
     *,
     arms: Sequence[str] = (),
     reward: RewardSettings | None = None,
+    events: Sequence[str] | None = None,
     most_items: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Put the limits into an OpenAPI document; the same document.
 
-    arms: on offer. reward: its bounds. most_items: body of a batch -> most items. They differ from service to service.
+    arms: on offer. reward: its bounds. events: those that are known. most_items: body of a batch -> most items. They
+    differ from service to service.
     """
     schemas = api["components"]["schemas"]
     for name, limits in _BODIES.items():
@@ -104,6 +111,8 @@ def add_limits(
     _branch(route["arms"], "array").update(minItems=1, uniqueItems=True, items={"type": "string", **named})
     if reward is not None:
         feedback["reward"].update(minimum=reward.minimum, maximum=reward.maximum)
+    if events is not None:
+        feedback["event"]["enum"] = [*sorted(events), None]
     for body, most in (most_items or {}).items():
         schemas[body]["properties"]["items"]["maxItems"] = most
     for call in (call for calls in api["paths"].values() for call in calls.values()):

@@ -112,7 +112,7 @@ class RouteBatchBody(_Body):
 
 
 class FeedbackBody(_Body):
-    """One judgement: exactly one of label, rating and reward."""
+    """One judgement: exactly one of label, rating, reward and event."""
 
     model_config = _example(decision_id="ticket-4711", feedback_id="ticket-4711-stars", rating=4, scale="1-5")
 
@@ -126,7 +126,15 @@ class FeedbackBody(_Body):
     )
     scale: str = Field(default="0-1", description='of a number in rating: "0-1" or "1-5"')
     reward: Amount = Field(default=None, description="the reward itself, cost included")
-    source: str = Field(default="human", description="who judged: human, judge or code")
+    event: Text = Field(default=None, description="what the user did: a name of the setting feedback_events")
+    source: Text = Field(
+        default=None, description="who judged: human (the default), judge or code; left out for an event"
+    )
+    rater: Text = Field(
+        default=None,
+        description="which one of the source judged, an id of up to 64 characters: a later judgement of the same one "
+        "replaces the earlier, until the decision is closed",
+    )
 
 
 class FeedbackBatchBody(_Body):

@@ -30,7 +30,7 @@ PAGE = 5000
 _TEXTS = ("policy", "seq", "decision_id", "arm", "terms", "preset", "source", "feedback_ids")
 #: columns since revision 0010: a row that has none of them is linked as ever
 _LATER_TEXTS = ("judged_by",)
-_LATER_NUMBERS = ("raw_quality", "sample_weight")
+_LATER_NUMBERS = ("raw_quality", "sample_weight", "disagreement")
 _NUMBERS = ("propensity", "value", "quality", "cost", "weight", "minimum", "maximum", "feedback_at", "made_at")
 
 

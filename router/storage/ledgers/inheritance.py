@@ -45,7 +45,7 @@ _COLUMNS = ["policy", "decision_id", "decided_at", "run_by", "has_outcome", "has
 _FED = exists().where(feedback.c.decision_id == decisions.c.id)
 _FLAGS = {
     "has_outcome": exists().where(outcomes.c.decision_id == decisions.c.id),
-    "has_feedback": _FED,
+    "has_feedback": _FED.where(feedback.c.value != "null"),
     "has_reward": _FED.where(feedback.c.kind == "reward"),
 }
 

@@ -47,6 +47,7 @@ from ragbandit.router.types import (
     ClosedDecision,
     Decision,
     DecisionId,
+    FeedbackId,
     FeedbackKind,
     JoinedDecision,
     Json,
@@ -74,6 +75,10 @@ class Entry:
 
     update: Update
     feedback_at: float | None
+    #: what came in time, used or not; other feedback of the decision is late
+    in_time: tuple[FeedbackId, ...] = ()
+    #: how far its raters lie apart in quality; None: there were not two to compare
+    disagreement: float | None = None
 
 
 class Ledger:
@@ -156,7 +161,7 @@ class Ledger:
     def append(self, entries: Sequence[Entry], closed: Sequence[ClosedDecision], *, holder: str, now: float) -> None:
         """One transaction: the updates, the closures, and the decisions out of the waiting room.
 
-        Feedback of these decisions that no update used is marked late. Raises Conflict, with nothing written,
+        Feedback of these decisions that did not come in time is marked late. Raises Conflict, with nothing written,
         if the lease is lost or the ledger does not end where the first entry begins.
         """
         done = [e.update.decision_id for e in entries] + [c.decision_id for c in closed]
@@ -171,7 +176,7 @@ class Ledger:
             if gone.rowcount != len(done):
                 raise Conflict("a decision of this batch was closed by somebody else")
             if entries:
-                rows = [update_row(e.update, feedback_at=e.feedback_at) for e in entries]
+                rows = [update_row(e.update, feedback_at=e.feedback_at, disagreement=e.disagreement) for e in entries]
                 connection.execute(insert(updates), rows)
                 advance(connection, rows)
                 moves.updates(rows)
@@ -179,12 +184,12 @@ class Ledger:
                 gone_rows = [self._closure_row(closure, now) for closure in closed]
                 connection.execute(insert(closures), gone_rows)
                 moves.closures(gone_rows)
-            used = [i for e in entries for i in e.update.feedback_ids]
-            # Late is what the ledger that decided did not use; another ledger may still learn from it.
+            in_time = [i for e in entries for i in (*e.update.feedback_ids, *e.in_time)]
+            # Late is what came too late for the ledger that decided; another ledger may still learn from it.
             ours = select(decisions.c.id).where(decisions.c.id.in_(done), decisions.c.policy == self.label)
             late = connection.execute(
                 update(feedback)
-                .where(feedback.c.decision_id.in_(ours), feedback.c.id.not_in(used), ~feedback.c.late)
+                .where(feedback.c.decision_id.in_(ours), feedback.c.id.not_in(in_time), ~feedback.c.late)
                 .values(late=True)
             )
             moves.add("late_feedback", late.rowcount)

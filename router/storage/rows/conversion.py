@@ -280,9 +280,11 @@ def feedback_row(feedback: Feedback) -> dict[str, Any]:
     facts = canonical(dict(feedback.facts)) if feedback.facts else None
     more = {"rater": feedback.rater, "event": feedback.event, "facts": facts}
     told = {name: said for name, said in more.items() if said is not None}
+    # An event is its name: what it is worth may be set anew before it is sent again.
+    same = body | told | ({"value": None} if feedback.kind == "event" else {})
     return body | {
         "id": feedback.id,
-        "body_hash": short_body_hash(body | told),  # the same as ever where nothing more is told
+        "body_hash": short_body_hash(same),  # the same as ever where nothing more is told
         "value": canonical(value),
         "late": False,
         "received_at": feedback.received_at,
@@ -306,7 +308,7 @@ def feedback_value(row: Row) -> Feedback:
     )
 
 
-def update_row(update: Update, *, feedback_at: float | None) -> dict[str, Any]:
+def update_row(update: Update, *, feedback_at: float | None, disagreement: float | None = None) -> dict[str, Any]:
     """A row of `updates`; what the policy saw stays in `decisions`."""
     return {
         "policy": update.policy,
@@ -320,6 +322,7 @@ def update_row(update: Update, *, feedback_at: float | None) -> dict[str, Any]:
         "feedback_ids": canonical(list(update.feedback_ids)),
         "feedback_at": feedback_at,
         "made_at": update.made_at,
+        "disagreement": disagreement,
     }
 
 

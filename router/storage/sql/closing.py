@@ -1,8 +1,8 @@
 """Closing rule: when a waiting decision is learned or closed, as a condition on rows and as a test of one decision.
 
-A decision is learnable when it has feedback that can be used. A label and a rating need the outcome, for the answer
-and for its cost. A raw reward has its cost inside, so it needs none where the caller's own stack ran the arm; where
-our workers run it, the outcome is awaited in any case.
+A decision is learnable when it has feedback that can be used. A label, a rating and an event need the outcome, for the
+answer and for its cost. A raw reward has its cost inside, so it needs none where the caller's own stack ran the arm;
+where our workers run it, the outcome is awaited in any case. An event without a value is no feedback here.
 
 - wait_s = 0: the first usable feedback closes the decision.
 - wait_s > 0: feedback collects until made_at + wait_s; what comes later is not used. Then the decision is closed if it
@@ -95,7 +95,9 @@ class ClosingRule:
         """The feedback that can be learned from now, in the order received; with wait_s = 0 the first one alone."""
         alone = joined.decision.run_by == "caller"
         found = tuple(
-            item for item in joined.feedback if joined.outcome is not None or (alone and item.kind == "reward")
+            item
+            for item in joined.feedback
+            if item.value is not None and (joined.outcome is not None or (alone and item.kind == "reward"))
         )
         if self.wait_s == 0:
             return found[:1]
@@ -113,5 +115,6 @@ class ClosingRule:
             return bool(self.usable(joined))
         if joined.decision.made_at > now - self.wait_s:
             return False
-        silent = joined.decision.run_by == "caller" and not joined.feedback
+        fed = any(item.value is not None for item in joined.feedback)
+        silent = joined.decision.run_by == "caller" and not fed
         return joined.outcome is not None or silent or bool(self.usable(joined))

@@ -29,7 +29,7 @@ from ragbandit.router.storage.sql.tables import (
     waiting,
 )
 
-__all__ = ["ALL", "CounterName", "Moves", "counted", "kept", "moving", "new_shard", "recount"]
+__all__ = ["ALL", "DISAGREE", "CounterName", "Moves", "counted", "kept", "moving", "new_shard", "recount"]
 
 CounterName = Literal[
     "decided",
@@ -40,12 +40,15 @@ CounterName = Literal[
     "waiting",
     "closed",
     "quarantined",
+    "disagreements",
     "unanswered",
     "missing_outcome",
     "judge_due",
 ]
 #: names of counters of the whole store; the others are kept per label
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due")
+#: raters of one decision disagree where they lie at least that far apart in quality
+DISAGREE: Final = 0.5
 #: where the label of the whole store's counters would stand
 ALL: Final = ""
 #: rows per counter on PostgreSQL; more processes than that share some, and wait for each other's commits there
@@ -91,6 +94,8 @@ class Moves:
         """Rows that come into `updates`, or with sign -1 leave it."""
         for row in rows:
             self.add("learned" if row["source"] == "explicit" else "defaulted", sign, label=row["policy"])
+            if row["disagreement"] is not None and row["disagreement"] >= DISAGREE:
+                self.add("disagreements", sign, label=row["policy"])
 
     def closures(self, rows: Iterable[Row], *, sign: Sign = 1) -> None:
         """Rows that come into `closures`, or with sign -1 leave it."""
@@ -169,6 +174,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "learned": count(updates, learned, updates.c.source == "explicit"),
         "defaulted": count(updates, learned, updates.c.source != "explicit"),
         "waiting": count(waiting, waits),
+        "disagreements": count(updates, learned, updates.c.disagreement >= DISAGREE),
         "closed": count(closures, closed, closures.c.state != "quarantined"),
         "quarantined": count(closures, closed, closures.c.state == "quarantined"),
         "unanswered": count(waiting, and_(waits, UNANSWERED)),

@@ -196,6 +196,7 @@ updates = Table(
     Column("judged_by", String(16), comment="label, human, judge or event"),
     Column("raw_quality", Double, comment="before calibration; NULL: it was not calibrated"),
     Column("sample_weight", Double, comment="rows that it counts as; NULL: one"),
+    Column("disagreement", Double, comment="how far its raters lie apart in quality; NULL: there were not two"),
     UniqueConstraint("policy", "decision_id", name="updates_decision_once"),
 )
 

@@ -35,6 +35,25 @@ def test_feedback_with_two_ids(shared):
     assert shared.router.decision(key).feedback == ()
 
 
+def test_feedback_events(serve):
+    """An event is kept under its name and counted in /metrics; an unknown one is 422 with those that are known."""
+    service = serve(feedback_events={"copied": 0.8, "followed_up": None})
+    http = service.http
+    key = routed(http)["decision_id"]
+    for event in ("copied", "followed_up"):
+        sent = {"decision_id": key, "feedback_id": event, "event": event, "rater": "user-17"}
+        assert [http.post("/v1/feedback", json=sent).status_code for _ in range(2)] == [202, 200]
+    unknown = http.post("/v1/feedback", json={"decision_id": key, "event": "liked"})
+    assert "copied, followed_up" in refused(unknown, 422, "INVALID_INPUT", field="event")["remedy"]
+    notes = http.get(f"/v1/decisions/{key}").json()["feedback"]
+    assert [(note["event"], note["value"], note["rater"], note["late"]) for note in notes] == [
+        ("copied", 0.8, "user-17", False),
+        ("followed_up", None, "user-17", False),
+    ]
+    counted = 'ragbandit_feedback_events_total{event="followed_up",result="duplicate"} 1.0'
+    assert counted in http.get("/metrics").text
+
+
 def test_feedback_late(http, service):
     """Feedback after learning is accepted and said to be late."""
     key = routed(http)["decision_id"]

@@ -69,7 +69,9 @@ FEEDBACK = {
     "rating": NUMBERS,
     "reward": NUMBERS,
     "scale": ["0-1", "1-5", "1-10", "", None],
-    "source": ["human", "judge", "code", "robot", None],
+    "source": ["human", "judge", "code", "event", "robot", None],
+    "event": ["copied", "followed_up", "liked", "two words", "", 7, None],
+    "rater": [*TEXTS, "x" * 64, "x" * 65],
 }
 OUTCOME = {
     "status": ["answered", "exhausted", "failed", "cancelled", "", None],
@@ -93,6 +95,7 @@ OUTCOME = {
 def served(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("schema"))
     given = {"encoder": {"model": "hashing", "dimension": 8}, "server": {"max_body_bytes": 1_000_000}}
+    given["feedback_events"] = {"copied": 0.8, "followed_up": None}
     service = Service(Settings.model_validate({"data_dir": folder} | given))
     yield service
     service.close()
@@ -124,7 +127,7 @@ def test_questions(served, field):
 def test_feedback(served, field):
     """Feedback is accepted if and only if it fits the document: field by field, and exactly one judgement."""
     key = routed(served.http)["decision_id"]
-    judged = {} if field in ("label", "rating", "reward") else {"rating": 1}
+    judged = {} if field in ("label", "rating", "reward", "event") else {"rating": 1}
     for value in FEEDBACK[field]:
         agrees(served, "/v1/feedback", changed({"decision_id": key} | judged, field, value))
 
@@ -134,7 +137,10 @@ def test_feedback_of_several_fields(served):
     key = routed(served.http)["decision_id"]
     for rating, scale in itertools.product(NUMBERS, ["0-1", "1-5"]):
         agrees(served, "/v1/feedback", {"decision_id": key, "rating": rating, "scale": scale})
-    for body in ({}, {"label": "x", "rating": 1}, {"label": None, "rating": 1}, {"label": None}):
+    for source in ("human", "event", None):
+        agrees(served, "/v1/feedback", {"decision_id": key, "event": "copied", "source": source})
+    both = {"event": "copied", "rating": 1}
+    for body in ({}, {"label": "x", "rating": 1}, {"label": None, "rating": 1}, {"label": None}, both):
         agrees(served, "/v1/feedback", {"decision_id": key} | body)
 
 

@@ -245,7 +245,7 @@ def test_a_query_may_ask_for_less_never_for_more(asked, limits):
 
 def test_feedback_needs_exactly_one_value():
     """No value, and two kinds at once, are refused."""
-    assert "no label, rating or reward" in refused("feedback", feedback).message
+    assert "no label, rating, reward or event" in refused("feedback", feedback).message
     for two in ({"label": ["x"], "rating": 1.0}, {"rating": True, "reward": 0.0}, {"label": ["x"], "reward": 0.0}):
         assert " and ".join(two) in refused("feedback", feedback, **two).message
 
@@ -342,7 +342,7 @@ def test_good_label_passes(label, value):
     assert (made.kind, made.value) == ("label", value)
 
 
-@pytest.mark.parametrize("source", ["robot", "", "Human", None], ids=repr)
+@pytest.mark.parametrize("source", ["robot", "", "Human", 1], ids=repr)
 def test_unknown_source_is_refused(source):
     """Feedback comes from a human, a judge or code."""
     refused("source", feedback, rating=1.0, source=source)

@@ -56,7 +56,9 @@ OUTCOME = Outcome(
 def joined_decisions(draw):
     """A decision at some time, by either side, with or without outcome, with up to three judgements of any time."""
     made_at = draw(moments)
-    judged = draw(st.lists(st.tuples(st.sampled_from(["label", "rating", "reward"]), moments), max_size=3))
+    judged = draw(
+        st.lists(st.tuples(st.sampled_from(["label", "rating", "reward", "event", "null"]), moments), max_size=3)
+    )
     return JoinedDecision(
         decision=replace(DECISION, run_by=draw(st.sampled_from(["caller", "worker"])), made_at=made_at),
         outcome=draw(st.sampled_from([None, OUTCOME])),
@@ -64,8 +66,8 @@ def joined_decisions(draw):
             Feedback(
                 id=f"f{number}",
                 decision_id="d",
-                kind=kind,
-                value=("x",) if kind == "label" else 1.0,
+                kind="event" if kind == "null" else kind,
+                value={"label": ("x",), "null": None}.get(kind, 1.0),
                 source="human",
                 received_at=made_at + later,
             )
@@ -89,7 +91,7 @@ def row_of(joined: JoinedDecision) -> dict[str, object]:
         "decided_at": joined.decision.made_at,
         "run_by": joined.decision.run_by,
         "has_outcome": joined.outcome is not None,
-        "has_feedback": bool(joined.feedback),
+        "has_feedback": any(item.value is not None for item in joined.feedback),
         "has_reward": any(item.kind == "reward" for item in joined.feedback),
     }
 

@@ -1,0 +1,55 @@
+"""Raters: whose judgement of a decision counts, where several came in time.
+
+Feedback has four classes, the most trusted first: gold answers, raw rewards and checks by code ("label"); people's
+ratings ("human"); a model's scores ("judge"); what users did with the answer ("event"). A reward is made of the most
+trusted class that is there; the others are kept, and tell how far raters disagree.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final, get_args
+
+from ragbandit.router.learning.reward import quality_of
+from ragbandit.router.types import Feedback, JudgedBy, Outcome
+
+__all__ = ["class_of", "disagreement", "most_trusted", "standing"]
+
+_CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
+
+
+def class_of(item: Feedback) -> JudgedBy:
+    """How far a judgement is trusted: what a model says is a model's word, whatever its kind."""
+    if item.source in ("judge", "event"):
+        return "judge" if item.source == "judge" else "event"
+    return "label" if item.source == "code" or item.kind in ("label", "reward") else "human"
+
+
+def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
+    """The judgements that stand, in the order received: a rater's later one of a kind replaces the earlier.
+
+    Feedback that does not say its rater is each of a rater of its own.
+    """
+    last = {_key(item): item.id for item in feedback}
+    return tuple(item for item in feedback if last[_key(item)] == item.id)
+
+
+def _key(item: Feedback) -> tuple[str, ...]:
+    if item.rater is None:
+        return (item.id,)
+    return (item.source, item.rater, item.kind, item.event or "")
+
+
+def most_trusted(feedback: Sequence[Feedback]) -> tuple[JudgedBy, tuple[Feedback, ...]]:
+    """The most trusted class that is there, and its judgements. Needs at least one."""
+    first = min((class_of(item) for item in feedback), key=_CLASSES.index)
+    return first, tuple(item for item in feedback if class_of(item) == first)
+
+
+def disagreement(feedback: Sequence[Feedback], *, outcome: Outcome | None, measure: str) -> float | None:
+    """How far the judgements of one decision lie apart in quality; None where fewer than two can be compared.
+
+    Raw rewards have a scale of their own and are left out. measure: how a label becomes quality.
+    """
+    found = [quality_of(one, outcome=outcome, measure=measure) for one in feedback if one.kind != "reward"]
+    found = [quality for quality in found if math.isfinite(quality)]
+    return max(found) - min(found) if len(found) > 1 else None

@@ -1,0 +1,166 @@
+"""Several raters of one decision, and events, on SQLite and PostgreSQL."""
+
+import json
+
+import pytest
+from sqlalchemy import select
+
+from ragbandit.router.errors import Conflict, InvalidInput
+from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.tables import waiting
+
+EVENTS = {"copied": 0.8, "regenerated": 0.1, "followed_up": None}
+WINDOW = {"wait_s": 60.0, "aggregate": "mean"}
+
+
+def rated(world, decision, key, **said):
+    return world.feedback(decision, feedback_id=key, **said)
+
+
+def learned(world):
+    """The only row of the ledger, after the window."""
+    world.now += 100
+    assert world.learn() == 1
+    (row,) = world.updates()
+    return row
+
+
+@pytest.mark.parametrize(
+    ("left_out", "judged_by", "quality", "weight", "used"),
+    [
+        (0, "label", 1.0, None, ["gold"]),
+        (1, "human", 0.3, None, ["ann", "bob"]),
+        (3, "judge", 0.9, 0.3, ["model"]),
+        (4, "event", 0.8, 0.1, ["copied"]),
+    ],
+)
+def test_the_most_trusted_raters_make_the_reward(make_world, database_url, left_out, judged_by, quality, weight, used):
+    """Label, then people, then judge, then events; the ledger says who and how much; what came in time is not late."""
+    world = make_world(database_url=database_url, learning=WINDOW, feedback_events=EVENTS)
+    decision = world.route()
+    world.outcome(decision, answer="Bram Stoker")
+    given = [
+        ("gold", {"label": ["Bram Stoker"]}),
+        ("ann", {"rating": 0.2, "rater": "ann"}),
+        ("bob", {"rating": 0.4, "rater": "bob"}),
+        ("model", {"rating": 0.9, "source": "judge", "rater": "a-model"}),
+        ("copied", {"event": "copied"}),
+    ]
+    for key, said in reversed(given[left_out:]):
+        rated(world, decision, key, **said)
+    row = learned(world)
+    assert (row["judged_by"], row["quality"], row["sample_weight"]) == (judged_by, pytest.approx(quality), weight)
+    assert sorted(json.loads(row["feedback_ids"])) == used
+    record = world.router.decision(decision.id)
+    assert (record.reward.judged_by, record.late) == (judged_by, frozenset())
+    assert world.counters().late_feedback == 0
+
+
+def test_a_rater_may_change_their_mind_until_the_decision_closes(make_world, database_url):
+    """The later judgement of the same rater is learned; one after closing is kept and late."""
+    world = make_world(database_url=database_url, learning=WINDOW)
+    decision = world.route()
+    world.outcome(decision)
+    rated(world, decision, "first", rating=1.0, rater="ann")
+    world.now += 1
+    rated(world, decision, "second", rating=0.0, rater="ann")
+    row = learned(world)
+    assert (row["quality"], json.loads(row["feedback_ids"])) == (0.0, ["second"])
+    assert rated(world, decision, "third", rating=1.0, rater="ann").late
+    assert world.router.decision(decision.id).late == {"third"}
+
+
+def test_disagreement_is_counted(make_world, database_url):
+    """Raters .5 or more apart are counted once, in the counters as in the tables, and leave with an archived row."""
+    world = make_world(database_url=database_url, learning=WINDOW)
+    for first, second in ((1.0, 0.5), (1.0, 0.6), (0.0, 1.0)):
+        decision = world.route()
+        world.outcome(decision)
+        rated(world, decision, f"h-{decision.id[-8:]}", rating=first)
+        rated(world, decision, f"j-{decision.id[-8:]}", rating=second, source="judge")
+    world.now += 100
+    assert world.learn() == 3
+    assert [row["disagreement"] for row in world.updates()] == [0.5, 0.4, 1.0]
+    assert world.counters().disagreements == 2
+    with world.router.database.read() as connection:
+        assert counted(connection, label="main") == kept(connection, label="main")
+
+
+def test_weights_are_the_settings(make_world, database_url):
+    """A weight of 0 is counted and teaches nothing."""
+    world = make_world(database_url=database_url, learning={"weights": {"human": 0.0, "judge": 2.0}})
+    human, judge = world.route(), world.route()
+    for decision, source in ((human, "human"), (judge, "judge")):
+        world.outcome(decision)
+        world.feedback(decision, rating=0.5, source=source)
+    assert world.learn() == 2
+    assert sorted(row["sample_weight"] for row in world.updates()) == [0.0, 2.0]
+    assert world.counters().learned == 2
+
+
+def test_events_teach_what_the_settings_say(make_world, database_url):
+    """The configured value, with the weight of events; a repetition is a duplicate, whatever it is worth now."""
+    world = make_world(database_url=database_url, feedback_events=EVENTS)
+    decision = world.route()
+    world.outcome(decision)
+    rated(world, decision, "e-1", event="copied")
+    world.settings = world.settings.model_copy(update={"feedback_events": {"copied": 0.5, "regenerated": 0.5}})
+    assert rated(world, decision, "e-1", event="copied").duplicate
+    with pytest.raises(Conflict):
+        rated(world, decision, "e-1", event="regenerated")
+    assert world.learn() == 1
+    (row,) = world.updates()
+    assert (row["quality"], row["judged_by"], row["sample_weight"]) == (0.8, "event", 0.1)
+    (note,) = world.router.decision(decision.id).feedback
+    assert (note.kind, note.source, note.event, note.value) == ("event", "event", "copied", 0.8)
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 60.0])
+def test_an_event_without_a_value_closes_nothing(make_world, database_url, wait_s):
+    """It is stored and counted, no decision is learned from it, and what comes after it is learned as ever."""
+    world = make_world(database_url=database_url, feedback_events=EVENTS, learning={"wait_s": wait_s})
+    decision = world.route()
+    world.outcome(decision)
+    receipt = rated(world, decision, "e-1", event="followed_up")
+    assert (receipt.late, receipt.waiting_for) == (False, None)
+    assert world.learn() == 0
+    with world.router.database.read() as connection:
+        assert not connection.execute(select(waiting.c.has_feedback)).scalar_one()
+    rated(world, decision, "r-1", rating=0.5)
+    row = learned(world)
+    assert json.loads(row["feedback_ids"]) == ["r-1"]
+    counters = world.counters()
+    assert (counters.feedback, counters.late_feedback, counters.learned) == (2, 0, 1)
+
+
+def test_a_new_label_waits_on_after_an_event_without_a_value(make_world, database_url):
+    """Inherited decisions with nothing but such events have no feedback."""
+    world = make_world(database_url=database_url, feedback_events=EVENTS)
+    decision = world.route()
+    world.outcome(decision)
+    rated(world, decision, "e-1", event="followed_up")
+    other = make_world(database_url=database_url, feedback_events=EVENTS, policy={"label": "other"})
+    assert other.learn() in (0, 1)
+    assert other.counters().waiting == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "remedy"),
+    [
+        ({"event": "liked"}, "event", "known here: copied, followed_up, regenerated"),
+        ({"event": "copied", "rating": 1.0}, "feedback", "exactly one"),
+        ({"event": "copied", "source": "judge"}, "source", "leave source out"),
+        ({"rating": 1.0, "source": "event"}, "source", "use human, judge or code"),
+        ({"rating": 1.0, "rater": "x" * 65}, "rater", "at most 64"),
+        ({"rating": 1.0, "rater": " "}, "rater", "not a space"),
+        ({"rating": 1.0, "rater": 7}, "rater", "send a string"),
+    ],
+)
+def test_bad_input_is_refused(make_world, said, field, remedy):
+    """An unknown event by name, and raters that are none, with field and remedy."""
+    world = make_world(feedback_events=EVENTS)
+    decision = world.route()
+    with pytest.raises(InvalidInput) as caught:
+        world.feedback(decision, **said)
+    assert caught.value.field == field
+    assert remedy in caught.value.remedy

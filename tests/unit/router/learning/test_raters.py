@@ -1,0 +1,71 @@
+"""Raters: which judgements of a decision stand, which count, and how far they lie apart."""
+
+from itertools import permutations
+
+import pytest
+
+from ragbandit.router.learning.raters import class_of, disagreement, most_trusted, standing
+from ragbandit.router.types import Feedback
+
+
+def said(key, value=1.0, *, kind="rating", source="human", rater=None, event=None):
+    return Feedback(
+        id=key, decision_id="d", kind=kind, value=value, source=source, received_at=0.0, rater=rater, event=event
+    )
+
+
+@pytest.mark.parametrize(
+    ("item", "wanted"),
+    [
+        (said("a", ("x",), kind="label"), "label"),
+        (said("a", kind="reward"), "label"),
+        (said("a", source="code"), "label"),
+        (said("a"), "human"),
+        (said("a", source="judge"), "judge"),
+        (said("a", kind="reward", source="judge"), "judge"),
+        (said("a", ("x",), kind="label", source="judge"), "judge"),
+        (said("a", kind="event", source="event", event="copied"), "event"),
+    ],
+)
+def test_class_of_a_judgement(item, wanted):
+    """Gold answers, raw rewards and code before people before models before events; a model's word is a model's."""
+    assert class_of(item) == wanted
+
+
+def test_the_most_trusted_class_counts_alone():
+    """Label before rating before judge before event, in whatever order they came."""
+    one_each = [
+        said("label", ("x",), kind="label"),
+        said("human"),
+        said("judge", source="judge"),
+        said("event", kind="event", source="event", event="copied"),
+    ]
+    for first in range(4):
+        for order in permutations(one_each[first:]):
+            found, used = most_trusted(order)
+            assert (found, [item.id for item in used]) == (one_each[first].id, [one_each[first].id])
+
+
+def test_a_later_judgement_of_the_same_rater_replaces_the_earlier():
+    """By source, rater and kind; who does not say who it is replaces nobody."""
+    given = [
+        said("1", rater="ann"),
+        said("2", rater="bob"),
+        said("3"),
+        said("4", source="judge", rater="ann"),
+        said("5", rater="ann"),
+        said("6"),
+        said("7", kind="event", source="event", rater="ann", event="copied"),
+        said("8", kind="event", source="event", rater="ann", event="regenerated"),
+    ]
+    assert [item.id for item in standing(given)] == ["2", "3", "4", "5", "6", "7", "8"]
+
+
+@pytest.mark.parametrize(
+    ("values", "apart"), [([1.0], None), ([1.0, 0.25], 0.75), ([0.5, 0.5, 0.5], 0.0), ([0.2, float("nan")], None)]
+)
+def test_disagreement_is_the_widest_gap(values, apart):
+    """Between the judgements that can be compared; None where there are not two."""
+    given = [said(str(number), value) for number, value in enumerate(values)]
+    raw = said("raw", -1.0, kind="reward")
+    assert disagreement([*given, raw], outcome=None, measure="f1") == apart

@@ -60,8 +60,15 @@ class _Service(FastAPI):
         if router is None:
             return add_limits(api)
         most = {"RouteBatchBody": router.settings.server.max_batch_items, "FeedbackBatchBody": MAX_BATCH}
-        known, events = router.settings.reward, sorted(router.settings.feedback_events)
-        return add_limits(api, arms=router.service.arms, reward=known, events=events, most_items=most)
+        settings = router.settings
+        return add_limits(
+            api,
+            arms=router.service.arms,
+            reward=settings.reward,
+            events=sorted(settings.feedback_events),
+            most_items=most,
+            context=settings.context,
+        )
 
 
 def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | None = None) -> FastAPI:

@@ -16,6 +16,7 @@ __all__ = [
     "LANGUAGES",
     "MOST_COLUMNS",
     "MOST_KEYS",
+    "MOST_NUMBER",
     "OF_TEXT",
     "ContextKey",
     "ContextSchema",

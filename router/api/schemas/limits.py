@@ -5,8 +5,10 @@ A request that fits the document is not refused as invalid.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any, Final
 
+from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey, ContextSchema
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.serving.validation import ID_PATTERN, MAX_ANSWERS, MAX_CAP, MAX_RATER, MAX_WORDS
 from ragbandit.router.types import MAX_TEXT, Cost
@@ -90,11 +92,12 @@ def add_limits(
     reward: RewardSettings | None = None,
     events: Sequence[str] | None = None,
     most_items: Mapping[str, int] | None = None,
+    context: ContextSchema = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Put the limits into an OpenAPI document; the same document.
 
-    arms: on offer. reward: its bounds. events: those that are known. most_items: body of a batch -> most items. They
-    differ from service to service.
+    arms: on offer. reward: its bounds. events: those that are known. most_items: body of a batch -> most items.
+    context: what is declared of it. They differ from service to service.
     """
     schemas = api["components"]["schemas"]
     for name, limits in _BODIES.items():
@@ -107,6 +110,8 @@ def add_limits(
     words = _branch(route["context"]["additionalProperties"], "array")
     words.update(maxItems=MAX_WORDS, items={"type": "string", **_TEXT})
     _branch(feedback["label"], "array")["items"].update(_TEXT)
+    if context:
+        route["context"]["properties"] = {key: _declared(one) for key, one in context.items()}
     named = {"enum": list(arms)} if arms else {"pattern": "^[A-Za-z0-9_.-]{1,64}$"}
     _branch(route["arms"], "array").update(minItems=1, uniqueItems=True, items={"type": "string", **named})
     if reward is not None:
@@ -119,6 +124,20 @@ def add_limits(
         for parameter in call.get("parameters", ()):
             parameter["schema"].update(_PARAMETERS.get(parameter["name"], {}))
     return api
+
+
+def _declared(one: ContextKey) -> dict[str, Any]:
+    """What callers may send under a declared key."""
+    if one.is_own:
+        return {"not": {}, "description": f"read off the question (type: {one.type})"}
+    words = {"type": "array", "maxItems": min(one.most_words, MAX_WORDS), "items": {"type": "string", **_TEXT}}
+    kinds: dict[str, dict[str, Any]] = {
+        "number": {"type": "number", "minimum": -MOST_NUMBER, "maximum": MOST_NUMBER},
+        "boolean": {"type": "boolean"},
+        "category": {"type": "string", "maxLength": MAX_TEXT, "pattern": f"^{_NO_NUL}$"},
+        "words": words,
+    }
+    return {"anyOf": [kinds[one.type], {"type": "null"}]}
 
 
 def _branch(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:

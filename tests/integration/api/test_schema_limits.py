@@ -55,6 +55,10 @@ ROUTE = {
         {"a": "\x00"},
         {"a\x00": 1},
         {"a": [1]},
+        {"a": ["x"]},
+        {"a": [" "]},
+        {"a": ["x"] * 100},
+        {"a": ["x"] * 101},
         None,
         7,
     ],
@@ -168,6 +172,23 @@ def test_ids_in_every_place(served, path):
             assert refusal is not fits(value, schema, api=api)
     (header,) = [one for one in api["paths"][path]["post"].get("parameters", ()) if one["in"] == "header"] or [None]
     assert header is None or header["schema"]["pattern"] == schema["pattern"]
+
+
+def test_declared_contexts(serve):
+    """What is declared of the context is in the document of the service, and holds."""
+    service = serve(
+        context={
+            "age": {"type": "number"},
+            "asked_by": {"type": "tenant"},
+            "premium": {"type": "boolean"},
+            "tags": {"type": "words", "most": 2},
+            "tier": {"type": "category", "values": ["free", "pro"]},
+        }
+    )
+    values = [None, True, 0, -2.5, 1e100, 1e101, 10**400, "", " ", "free", "other", "a\x00", ["a"], ["a"] * 3, [1], {}]
+    for key in ("age", "asked_by", "premium", "tags", "tier", "undeclared"):
+        for value in values:
+            agrees(service, "/v1/route", {"question": QUESTION, "context": {key: value}})
 
 
 def test_limits_of_this_service(serve):

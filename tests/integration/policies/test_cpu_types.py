@@ -18,7 +18,7 @@ from ragbandit.router.policies.finetuned.adaptive_rag import AdaptiveRag
 from ragbandit.router.policies.finetuned.multi_label import MultiLabel
 from ragbandit.router.policies.testing import pmf_of, sha_of, taught
 from ragbandit.router.types import ArmName
-from tests.support.policy_examples import EXAMPLES
+from tests.support.policy_examples import EXAMPLES, SCHEMA
 
 ROOT = Path(__file__).parents[3]
 #: functions of numpy with other loops for other CPUs; sums, roots, einsum and logaddexp have one for all
@@ -39,7 +39,12 @@ def fingerprints():
         name: EXAMPLES[name] for name in ("budget", "conservative", "lints", "linucb", "mba", "popularity", "softmax")
     }
     found = {}
-    for case, params in (*cases.items(), ("budget over lints", {"target": 2.0, "policy": "lints"})):
+    cases |= {
+        "budget over lints": {"target": 2.0, "policy": "lints"},
+        "linucb with context": {"context": SCHEMA},
+        "mba in blocks with context": {"block": 8, "context": SCHEMA},
+    }
+    for case, params in cases.items():
         policy, said = make_policy(case.split()[0], params=params), []
         for lesson in lessons:
             said.append(pmf_of_one(policy, made_query(lesson.seq), features=made_features(lesson.seq), arms=ARMS))

@@ -7,7 +7,7 @@ everything it knows lives in local variables of `answer`.
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, runtime_checkable
 
@@ -24,6 +24,7 @@ __all__ = [
     "Need",
     "OutOfBudget",
     "Passage",
+    "PassageSource",
     "Prompt",
     "PromptTooLong",
     "QuestionTooLong",
@@ -157,6 +158,18 @@ class Retriever(Protocol):
 
     async def close(self) -> None:
         """Give back connections and threads, when no call is under way. A second time does nothing."""
+        ...
+
+
+@runtime_checkable
+class PassageSource(Protocol):
+    """What a retriever may offer beside its search: passages by id, as a judge needs them. Ours all do."""
+
+    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        """Those of these passages that are there, in the order asked for, each once.
+
+        Raises ArmFailed if the index cannot be read.
+        """
         ...
 
 

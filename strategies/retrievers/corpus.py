@@ -1,8 +1,11 @@
 """Passages before they are indexed, and beside an index: reading a corpus, and keeping its rows on disk."""
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +28,8 @@ __all__ = [
     "read_corpus",
     "read_json",
 ]
+
+_FIRST: Final = json.JSONDecoder()
 
 #: the files that every index in a folder has: what it is, its passages as JSONL, where each line begins
 META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
@@ -125,14 +130,60 @@ class PassageFile:
         self._rows = np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r")
         if int(self._offsets[-1]) != len(self._rows):
             raise ValueError("its files do not belong together")
+        self._hashing = threading.Lock()
+        self._hashed: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
     def __getitem__(self, place: int) -> Passage:
-        line = bytes(self._rows[self._offsets[place] : self._offsets[place + 1]])
-        row = json.loads(line.decode("utf-8", "surrogatepass"))
+        row = json.loads(self._line(place))
         return Passage(id=row["id"], title=row["title"], text=row["text"])
+
+    def _line(self, place: int) -> str:
+        return bytes(self._rows[self._offsets[place] : self._offsets[place + 1]]).decode("utf-8", "surrogatepass")
+
+    def find(self, ids: Iterable[str]) -> tuple[Passage, ...]:
+        """Those of these passages that are there, in the order asked for, each once.
+
+        The first call reads the ids of all passages, seconds per million, and keeps 16 bytes for each.
+        """
+        found = []
+        for key in dict.fromkeys(ids):
+            place = self._place_of(key)
+            if place is not None:
+                found.append(self[place])
+        return tuple(found)
+
+    def _place_of(self, key: str) -> int | None:
+        hashes, places = self._by_hash()
+        wanted = _hash(key)
+        at = int(np.searchsorted(hashes, np.uint64(wanted)))
+        while at < len(hashes) and int(hashes[at]) == wanted:  # two ids may have one hash
+            if _id_of(self._line(int(places[at]))) == key:
+                return int(places[at])
+            at += 1
+        return None
+
+    def _by_hash(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """(hashes of the ids in rising order, their positions), both of shape (passages,)."""
+        with self._hashing:
+            if self._hashed is None:
+                hashes = np.fromiter((_hash(_id_of(self._line(n))) for n in range(len(self))), dtype=np.uint64)
+                order = np.argsort(hashes, kind="stable").astype(np.int64)
+                self._hashed = hashes[order], order
+            return self._hashed
+
+
+def _hash(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+
+
+def _id_of(line: str) -> str:
+    """The id of a line, which stands first in it (`passage_line`), without reading the text behind it."""
+    head, begin = line.partition(": ")[0], line.find(": ") + 2
+    key: str = _FIRST.raw_decode(line, begin)[0] if head == '{"id"' else json.loads(line)["id"]
+    return key
 
 
 def read_json(folder: Path, *, reads: object, remedy: str) -> dict[str, Json]:

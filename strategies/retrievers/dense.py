@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -225,8 +225,23 @@ class DenseRetriever(Retriever):
         """
         return await asyncio.to_thread(self._search, query, k=k)
 
+    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        """Those of these passages that are there, in the order asked for, each once. Runs in a thread.
+
+        Raises ArmFailed if the files cannot be read any more.
+        """
+        return await asyncio.to_thread(self._find, ids)
+
     async def close(self) -> None:
         """Nothing to give back: the mapped files go with the object."""
+
+    def _find(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        try:
+            return self._passages.find(ids)
+        except (OSError, ValueError, LookupError) as error:
+            raise ArmFailed(
+                f"the index in {self._folder} cannot be read: {error}", remedy=_rebuild(self._folder)
+            ) from error
 
     def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         if k < 1 or not any(character.isalnum() for character in query):

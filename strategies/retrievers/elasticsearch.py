@@ -14,7 +14,7 @@ import itertools
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from elastic_transport import HttpxAsyncHttpNode
@@ -285,6 +285,16 @@ class ElasticsearchRetriever(Retriever):
             return ()
         return await (self._by_words(words, k=k) if self._encoder is None else self._by_meaning(query, k=k))
 
+    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        """Those of these passages that are there, in the order asked for, each once. Raises ArmFailed as `search`."""
+        wanted = [key.encode("utf-8", "replace").decode() for key in dict.fromkeys(ids)]
+        if not wanted:
+            return ()
+        reply = await self._patiently(
+            lambda: self._client.mget(index=self._index, ids=wanted, source_includes=["id", "title", "text"])
+        )
+        return tuple(_passage(row["_source"]) for row in reply["docs"] if row.get("found"))
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
@@ -342,8 +352,11 @@ def _words(query: str) -> str:
 
 
 def _hit(row: Mapping[str, Any]) -> Hit:
-    kept = row["_source"]
-    return Hit(passage=Passage(id=kept["id"], title=kept["title"], text=kept["text"]), score=float(row["_score"]))
+    return Hit(passage=_passage(row["_source"]), score=float(row["_score"]))
+
+
+def _passage(kept: Mapping[str, str]) -> Passage:
+    return Passage(id=kept["id"], title=kept["title"], text=kept["text"])
 
 
 def _check_encoder(encoder: "SentenceEncoder | None", *, model: object, index: str) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from ragbandit.router.errors import ArmFailed, InvalidInput
-from ragbandit.strategies.base import Hit, Passage, Retriever
+from ragbandit.strategies.base import Hit, Passage, PassageSource, Retriever
 
 __all__ = ["CONSTANT", "HybridRetriever", "fuse"]
 
@@ -64,6 +64,11 @@ class HybridRetriever(Retriever):
                 raise
             raise _first(failed) from failures
         return [task.result() for task in tasks]
+
+    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        """Those that one of the two has by id: both index the same corpus. Raises ArmFailed if it fails."""
+        sources = [retriever for retriever in self._pair if isinstance(retriever, PassageSource)]
+        return await sources[0].passages(ids) if sources else ()
 
     async def close(self) -> None:
         """Close both."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ragbandit.router.errors import ArmFailed
 from ragbandit.strategies.base import Hit, Passage, Retriever
@@ -47,6 +47,11 @@ class MemoryRetriever(Retriever):
         hits = [Hit(passage=passage, score=float(len(wanted & words))) for passage, words in self._passages]
         # sorted() keeps the order of equal scores.
         return tuple(sorted((hit for hit in hits if hit.score > 0), key=lambda hit: -hit.score)[: max(0, k)])
+
+    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        """Those that are in the list."""
+        known = {passage.id: passage for passage, _ in self._passages}
+        return tuple(known[key] for key in dict.fromkeys(ids) if key in known)
 
     async def close(self) -> None:
         """Remember that it was called."""

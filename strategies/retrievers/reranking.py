@@ -3,11 +3,12 @@
 import logging
 import math
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice, pairwise
 from typing import Protocol
 
 from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.strategies.base import Hit, Retriever
+from ragbandit.strategies.base import Hit, Passage, PassageSource, Retriever
 
 __all__ = ["RerankedRetriever", "Reranker"]
 
@@ -68,6 +69,10 @@ class RerankedRetriever(Retriever):
             message = f"the reranker {self._rerank.name} failed: {type(error).__name__}: {error}"
             raise ArmFailed(message, remedy="see the traceback in the worker's log") from error
         return self._checked(ranked, given=hits)[:k]
+
+    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        """Those that the retriever has by id; none where it offers no such look-up."""
+        return await self._retriever.passages(ids) if isinstance(self._retriever, PassageSource) else ()
 
     async def close(self) -> None:
         """Close the retriever, and the reranker if it can be closed."""

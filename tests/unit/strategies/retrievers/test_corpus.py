@@ -4,11 +4,20 @@ import gzip
 import json
 import os
 
+import numpy as np
 import pytest
 
 from ragbandit.router.errors import InvalidInput
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import count_rows, read_corpus
+from ragbandit.strategies.retrievers import corpus
+from ragbandit.strategies.retrievers.corpus import (
+    OFFSETS,
+    PASSAGES,
+    PassageFile,
+    count_rows,
+    passage_line,
+    read_corpus,
+)
 
 
 def write_parquet(path, columns):
@@ -244,3 +253,18 @@ def test_a_folder_of_which_nothing_is_left_is_an_error(tmp_path):
     """There is nothing to index, whatever the reason."""
     with pytest.raises(InvalidInput, match="holds no document"):
         list(read_corpus(documents(tmp_path, a_txt="  ", b_pdf=b"no pdf")))
+
+
+@pytest.mark.parametrize("hashed", [None, lambda key: len(key) // 3], ids=["hashes", "collisions"])
+def test_passages_by_id(tmp_path, monkeypatch, hashed):
+    """Every passage is found by its id, also where many ids have one hash, and whatever letters it has."""
+    if hashed is not None:
+        monkeypatch.setattr(corpus, "_hash", hashed)
+    names = [*map(str, range(60)), 'with ": " in it', "北京", "\ud800", "a\nb", '"']
+    rows = [Passage(id=name, title='": "', text=f"text {name}") for name in names]
+    lines = [passage_line(row) for row in rows]
+    (tmp_path / PASSAGES).write_bytes(b"".join(lines))
+    np.save(tmp_path / OFFSETS, np.cumsum([0, *map(len, lines)]))
+    kept = PassageFile(tmp_path)
+    assert kept.find(reversed(names)) == tuple(reversed(rows))
+    assert kept.find(["60", "", "with"]) == ()

@@ -33,7 +33,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "route": ("calls", "Draw an arm for a question; your own pipeline runs it."),
     "answer": ("calls", "Draw an arm for a question and have a worker run it; the answer is printed first."),
     "cancel": ("calls", "Tell the workers not to answer a decision, or to stop where they are."),
-    "feedback": ("calls", "Judge a decision: a label, a rating or a reward."),
+    "feedback": ("calls", "Judge a decision: a label, a rating, a reward or an event."),
     "status": (
         "facts",
         "Counts of decisions, learning lag, current snapshot, health of each arm; read from the database.",
@@ -73,7 +73,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "replay": ("replay", "Estimate the reward of other policies on logged traffic, with intervals."),
     "evaluate": ("evaluate", "Run strategies on labelled questions: quality, steps, time, tokens and price of each."),
     "up": ("start", "Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."),
-    "worker": ("start", "Take jobs: answer decisions, learn from feedback."),
+    "worker": ("start", "Take jobs: answer decisions, judge answers, learn from feedback."),
     "index": ("index", "Build, inspect and search passage indexes."),
 }
 

@@ -2,12 +2,14 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.processes import die_with_parent
-from ragbandit.router.jobs.queue import ANSWER_JOB, ANSWER_QUEUE, LEARN_JOB, LEARN_QUEUE, RedisJobs, connect
+from ragbandit.router.jobs.queue import RedisJobs, connect
+from ragbandit.router.jobs.records import ANSWER_JOB, ANSWER_QUEUE, JUDGE_JOB, JUDGE_QUEUE, LEARN_JOB, LEARN_QUEUE
 from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
@@ -18,6 +20,8 @@ from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumers, JobFunctions, Signals
 from ragbandit.workers.event_loop import EventLoop
+from ragbandit.workers.judging.job import judge
+from ragbandit.workers.judging.loading import make_judging
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import generator_and_concurrency
 from ragbandit.workers.wiring.retrievers import retriever_of
@@ -26,7 +30,7 @@ __all__ = ["QUEUES", "job_functions", "run_worker"]
 
 log = logging.getLogger("ragbandit.worker")
 
-QUEUES = {"answer": ANSWER_QUEUE, "learn": LEARN_QUEUE}
+QUEUES = {"answer": ANSWER_QUEUE, "judge": JUDGE_QUEUE, "learn": LEARN_QUEUE}
 #: a thread beside the jobs that is to end is waited for that long
 JOIN_S = 5.0
 
@@ -34,8 +38,8 @@ JOIN_S = 5.0
 def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False) -> None:
     """Take jobs from these queues until SIGTERM or SIGINT; with burst, until they are empty.
 
-    Several threads take questions, one takes what there is to learn. Raises ConfigError or StoreError before the
-    first job if something is missing.
+    Several threads take questions and answers to judge, one takes what there is to learn. Raises ConfigError or
+    StoreError before the first job if something is missing.
     """
     die_with_parent()
     check_arms(settings)
@@ -50,7 +54,11 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
         ledger=Ledger(database, label=label),
         jobs=jobs,
     )
-    threads = _load_arms(context) if "answer" in queues and settings.worker_arms else 1
+    threads = {"answer": 1, "judge": 1, "learn": 1}
+    if "answer" in queues and settings.worker_arms:
+        threads["answer"] = _load_arms(context)
+    if "judge" in queues:
+        threads["judge"] = _load_judge(context)
     chores = [housekeeping.keep_house, housekeeping.keep_marked]
     if "learn" in queues:
         context.learner = make_learner(settings, database=database, jobs=jobs)
@@ -58,12 +66,13 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     stop = threading.Event()
     beside = [_started(chore, context, stop) for chore in chores]
     listener = None if context.loop is None else jobs.listen(partial(housekeeping.handle_notification, context))
-    log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": threads})
+    at_once = {name: count for name, count in threads.items() if name in queues}
+    log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
     try:
         consumers = Consumers(
             reach, functions=job_functions(context), stopping=context.ending, outage=context.jobs.outage
         )
-        _work(consumers, context, threads={"answer": threads, "learn": 1}, queues=queues, burst=burst)
+        _work(consumers, context, threads=threads, queues=queues, burst=burst)
     finally:
         stop.set()
         if listener is not None:
@@ -79,7 +88,11 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
 
 def job_functions(context: tasks.Context) -> JobFunctions:
     """Job name -> the function that does it with these parts."""
-    return {ANSWER_JOB: partial(tasks.answer, context), LEARN_JOB: partial(tasks.learn, context)}
+    return {
+        ANSWER_JOB: partial(tasks.answer, context),
+        JUDGE_JOB: partial(judge, context),
+        LEARN_JOB: partial(tasks.learn, context),
+    }
 
 
 def _load_arms(context: tasks.Context) -> int:
@@ -89,6 +102,14 @@ def _load_arms(context: tasks.Context) -> int:
     context.arms = make_arms(arm_params(settings), capabilities=context.generator.capabilities)
     context.retriever = retriever_of(settings, arms=context.arms.values())
     context.loop = EventLoop()
+    return threads
+
+
+def _load_judge(context: tasks.Context) -> int:
+    """Load the judge; the number of answers to work on at once."""
+    context.judging, threads = make_judging(context.settings, store=context.store, generator=context.generator)
+    context.loop = context.loop or EventLoop()
+    context.judging.store.new_budget(now=time.time())
     return threads
 
 

@@ -27,6 +27,7 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
     from ragbandit.workers.supervisor import Supervisor
     from ragbandit.workers.wiring.arms import arm_params, check_arms
     from ragbandit.workers.wiring.generators import check_generator, offered
+    from ragbandit.workers.wiring.judge import check_judge
     from ragbandit.workers.wiring.retrievers import retriever_of
 
     with failing_well():
@@ -35,6 +36,7 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
         settings = loaded.settings
         check_arms(settings)
         check_policy(settings)
+        check_judge(settings, fetch=True)
         if settings.worker_arms and settings.workers.answer:
             # What would end every worker is said here, not in their logs.
             arms = make_arms(arm_params(settings), capabilities=offered(settings.generator))
@@ -57,16 +59,17 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
 def _worker(
     *,
     config: ConfigOption = None,
-    queue: Annotated[list[str] | None, typer.Option(help="answer or learn; repeat it; default both")] = None,
+    queue: Annotated[list[str] | None, typer.Option(help="answer, judge or learn; repeat it; default all")] = None,
     burst: Annotated[bool, typer.Option(help="end when the queues are empty")] = False,
 ) -> None:
-    """Take jobs: answer decisions, learn from feedback."""
+    """Take jobs: answer decisions, judge answers, learn from feedback."""
     from ragbandit.router.config import loading as configuration
     from ragbandit.workers.process import QUEUES, run_worker
 
     with failing_well():
-        queues = queue or list(QUEUES)
-        unknown = [name for name in queues if name not in QUEUES]
+        unknown = [name for name in queue or () if name not in QUEUES]
         if unknown:
             raise ConfigError(f"unknown queue {unknown[0]!r}", field="queue", remedy=f"use {' or '.join(QUEUES)}")
-        run_worker(configuration.load(config).settings, queues=queues, burst=burst)
+        settings = configuration.load(config).settings
+        configured = [name for name in QUEUES if name != "judge" or settings.judge.generator is not None]
+        run_worker(settings, queues=queue or configured, burst=burst)

@@ -64,6 +64,8 @@ class Supervisor:
             (f"answer-{number}", ["worker", "--queue", "answer", *more])
             for number in range(1, (settings.workers.answer if settings.worker_arms else 0) + 1)
         ]
+        if settings.judge.generator is not None:
+            commands.append(("judge", ["worker", "--queue", "judge", *more]))
         commands.append(("learn", ["worker", "--queue", "learn", *more]))
         # Their file is a copy that lies elsewhere; classes are found beside the original.
         environment = {} if self._file is None else {CLASS_FOLDER: class_folder(self._file)}

@@ -26,6 +26,7 @@ from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import CANCELLED_ERROR, made_by, run_strategy
 from ragbandit.workers.active_runs import ActiveRuns
 from ragbandit.workers.event_loop import CLOSE_S, EventLoop
+from ragbandit.workers.judging.job import Judging
 from ragbandit.workers.store_outage import StoreOutage
 
 __all__ = ["KEEP_S", "LEARN_S", "MARGIN_S", "MAX_TRIES", "PING_S", "AnswerJob", "Context", "answer", "drain", "learn"]
@@ -62,6 +63,8 @@ class Context:
     generator: Generator | None = None
     #: where arms run; made when the answer queue is served
     loop: EventLoop | None = None
+    #: made when the judge's queue is served
+    judging: Judging | None = None
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
     #: held by a run that is not its question's first
     retrying: threading.Lock = field(default_factory=threading.Lock)
@@ -86,7 +89,8 @@ class Context:
         loop, self.loop = self.loop, None
         if loop is None:
             return
-        for part in (self.generator, self.retriever):
+        judge = None if self.judging is None else self.judging.judge
+        for part in (judge, self.generator, self.retriever):
             if part is None:
                 continue
             try:

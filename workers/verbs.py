@@ -25,12 +25,14 @@ def _check_arms(settings: "Settings") -> None:
 
 
 def _check_workers(settings: "Settings") -> None:
-    """Refuse a generator that no worker could make, and prompts that no judge of `evaluate` could use."""
+    """Refuse a generator and a judge that no worker could make, and prompts that no judge of `evaluate` could use."""
     from ragbandit.workers.evaluation.ragquesteval import judge_templates
     from ragbandit.workers.wiring.generators import check_generator
+    from ragbandit.workers.wiring.judge import check_judge
 
     check_generator(settings, fetch=False)
     judge_templates(settings.judge.templates)
+    check_judge(settings, fetch=False)
 
 
 def _add_service(app: typer.Typer) -> None:

@@ -1,7 +1,7 @@
 """Jobs in memory: a queue that only remembers what it was asked."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.outage import Outage
@@ -19,6 +19,7 @@ class MemoryJobs:
         self.notified: list[PolicyLabel] = []
         self.enqueued: list[DecisionId] = []
         self.moved_to_front: list[DecisionId] = []
+        self.to_judge: list[DecisionId] = []
         self.published: list[str] = []
         #: True: every call raises QueueError, as with Redis down
         self.broken = False
@@ -45,6 +46,11 @@ class MemoryJobs:
         self._check()
         self.moved_to_front.append(decision_id)
 
+    def enqueue_judge(self, ids: Sequence[DecisionId]) -> None:
+        """Remember the decisions."""
+        self._check()
+        self.to_judge += [key for key in ids if key not in self.to_judge]
+
     def missing(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
         """Those that were never enqueued."""
         self._check()
@@ -63,7 +69,7 @@ class MemoryJobs:
     def depth(self) -> dict[str, int]:
         """The jobs enqueued so far."""
         self._check()
-        return {"answer": len(self.enqueued), "learn": len(self.notified)}
+        return {"answer": len(self.enqueued), "judge": len(self.to_judge), "learn": len(self.notified)}
 
     def refused(self) -> int:
         """0: nobody else reaches this queue."""

@@ -7,7 +7,7 @@ what a job may be is said in records.py, how decisions wait in answer_queue.py.
 
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 import redis
@@ -16,11 +16,13 @@ from rq.job import Job
 
 from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.answer_queue import MAX_QUEUED, AnswerQueue
+from ragbandit.router.jobs.judge_queue import JudgeQueue
 from ragbandit.router.jobs.listener import CHANNEL, Listener
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.records import (
     ANSWER_JOB,
     ANSWER_QUEUE,
+    JUDGE_QUEUE,
     LEARN_JOB,
     LEARN_QUEUE,
     REFUSED_KEY,
@@ -104,6 +106,10 @@ class Jobs(Protocol):
         """Have the decision answered next, if it is queued."""
         ...
 
+    def enqueue_judge(self, ids: Sequence[DecisionId]) -> None:
+        """Have these decisions judged, as far as there is room."""
+        ...
+
     def missing(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
         """The decisions among these that are neither queued nor being run."""
         ...
@@ -152,6 +158,7 @@ class RedisJobs:
         self.outage = Outage(expected=expected)
         self._answer = queue_on(client, ANSWER_QUEUE)
         self._answers = AnswerQueue(client, max_queued=max_queued)
+        self._judge = JudgeQueue(client)
         self._learn = queue_on(client, LEARN_QUEUE)
 
     def enqueue_learn(self, label: PolicyLabel) -> None:
@@ -202,6 +209,10 @@ class RedisJobs:
         """Those that neither wait in the list nor are taken or run by a live worker."""
         wanted = list(ids)
         return self._reached(lambda: self._answers.missing(wanted))
+
+    def enqueue_judge(self, ids: Sequence[DecisionId]) -> None:
+        """Queue those that are not queued, as far as there is room; the recovery loop repeats it."""
+        self._reached(lambda: self._judge.enqueue(ids))
 
     def begin_run(self, decision_id: DecisionId) -> int:
         """Mark the decision as running; how many workers have begun it before. The mark fades as of `mark_running`."""
@@ -280,14 +291,15 @@ class RedisJobs:
         return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
-        """Length of the two lists, in one step."""
+        """Length of the lists, in one step."""
 
         def work() -> dict[str, int]:
             with self.client.pipeline(transaction=False) as pipeline:
                 pipeline.llen(self._answer.key)
+                pipeline.llen(queue_on(self.client, JUDGE_QUEUE).key)
                 pipeline.llen(self._learn.key)
-                answer, learn = pipeline.execute()
-            return {"answer": int(answer), "learn": int(learn)}
+                answer, judge, learn = pipeline.execute()
+            return {"answer": int(answer), "judge": int(judge), "learn": int(learn)}
 
         return self._reached(work)
 

@@ -1,8 +1,9 @@
 """Job records: what is queued in Redis, in RQ's layout, written and read without trusting whoever else writes there.
 
 Whoever can write to Redis can queue anything, and RQ's own worker imports the function that a record names, unpickles
-its arguments and calls its callbacks. Here a job has one of two names and one string as argument, in JSON. Of a record
-only `data` is read, up to MAX_BYTES; anything else is a RefusedJob, removed and never imported, unpickled or called.
+its arguments and calls its callbacks. Here a job has one of three names and one string as argument, in JSON. Of a
+record only `data` is read, up to MAX_BYTES; anything else is a RefusedJob, removed and never imported, unpickled or
+called.
 
 A record is there exactly while its job waits in the list: it is made with the entry of the list and removed by the
 worker that takes it. Every step is one script, whose cost does not depend on the length of the list.
@@ -22,6 +23,8 @@ __all__ = [
     "ANSWER_JOB",
     "ANSWER_QUEUE",
     "JOB_OF_QUEUE",
+    "JUDGE_JOB",
+    "JUDGE_QUEUE",
     "LEARN_JOB",
     "LEARN_QUEUE",
     "REFUSED_KEY",
@@ -38,11 +41,13 @@ __all__ = [
 # Names of queues and keys in Redis stay as they are: what one release has queued must be found by the next.
 ANSWER_QUEUE = "ragbandit-answer"
 LEARN_QUEUE = "ragbandit-learn"
+JUDGE_QUEUE = "ragbandit-judge"
 #: names of the jobs, not paths of functions: what is queued outlives a release
 ANSWER_JOB = "workers.tasks.answer"
 LEARN_JOB = "workers.tasks.learn"
+JUDGE_JOB = "workers.tasks.judge"
 #: queue -> the one job that may stand in it
-JOB_OF_QUEUE: Final = {ANSWER_QUEUE: ANSWER_JOB, LEARN_QUEUE: LEARN_JOB}
+JOB_OF_QUEUE: Final = {ANSWER_QUEUE: ANSWER_JOB, LEARN_QUEUE: LEARN_JOB, JUDGE_QUEUE: JUDGE_JOB}
 #: counts what was taken from a queue and was none of our jobs
 REFUSED_KEY = "ragbandit:refused-jobs"
 #: largest `data` of a record that is read, bytes, compressed and not

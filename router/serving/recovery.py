@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.jobs.judge_queue import MAX_JUDGE_JOBS
 from ragbandit.router.jobs.queue import Jobs
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.storage import judgements
@@ -34,10 +35,10 @@ def recover(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Re
     No more are queued than the answer queue has room for; the rest waits in the database. Raises QueueError if Redis
     cannot be reached: the next pass finds the same.
     """
-    _expire_judgements(ledger, settings=settings, now=now)
     ready = is_inheriting(ledger) or ledger.ready(closing_rule(settings.learning), now=now, limit=1)
     if ready:
         jobs.enqueue_learn(ledger.label)
+    _recover_judgements(ledger, jobs=jobs, settings=settings, now=now)
     room = min(LIMIT, settings.workers.max_queued - jobs.depth()["answer"])
     due = ledger.unanswered(before=now - settings.workers.retry_after_s, limit=LIMIT) if room > 0 else []
     missing = jobs.missing(due)[: max(0, room)]
@@ -51,11 +52,18 @@ def recover(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Re
     return Recovered(learner_notified=bool(ready), requeued=len(missing))
 
 
-def _expire_judgements(ledger: Ledger, *, settings: Settings, now: float) -> None:
-    """Let nothing wait for the judge for too long, also where there is no judge any more: it would not be archived."""
+def _recover_judgements(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> None:
+    """Queue what the judge may begin.
+
+    Nothing waits for it for too long, also where there is no judge any more: it would never be archived.
+    """
     gone = judgements.expire(ledger.database, before=now - settings.judge.expire_s, now=now)
     if gone:
         log.warning(
             "answers waited for the judge for longer than judge.expire_s, and are not judged",
             extra={"action": "judge_expired", "count": gone},
         )
+    if settings.judge.generator is not None:
+        due = judgements.due(ledger.database, now=now, limit=MAX_JUDGE_JOBS)
+        if due:
+            jobs.enqueue_judge(due)

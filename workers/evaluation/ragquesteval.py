@@ -20,6 +20,7 @@ from typing import Any
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput, required_module
 from ragbandit.strategies.base import Generator, Request
 from ragbandit.strategies.prompting.prompts import Template, fit, load_templates
+from ragbandit.strategies.prompting.rubric import RUBRIC
 
 __all__ = [
     "CANNOT_INFER",
@@ -118,7 +119,7 @@ def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
     whatever else a judge writes where the text has no answer counts as one.
     """
     where = "judge.templates"
-    templates = load_templates([_ASKS_FOR_QUESTIONS, _ASKS_FOR_ANSWERS], overrides=overrides, field=where)
+    templates = load_templates([_ASKS_FOR_QUESTIONS, _ASKS_FOR_ANSWERS, RUBRIC], overrides=overrides, field=where)
     asks = templates[_ASKS_FOR_ANSWERS]
     if not any(CANNOT_INFER in part for part in (asks.instructions, *asks.demonstrations, asks.body, asks.prefix)):
         raise ConfigError(

@@ -24,7 +24,9 @@ from ragbandit.workers.log_setup import set_up_log
 __all__ = [
     "SCRIPTED_CONCURRENCY",
     "check_generator",
+    "check_generator_of",
     "concurrency",
+    "concurrency_of",
     "generator_and_concurrency",
     "generator_version",
     "make_generator",
@@ -137,10 +139,13 @@ def check_generator(settings: Settings, *, fetch: bool) -> None:
     fetch: weights that are not at hand are fetched and converted, and generator.openai.probe asks the server. Without,
     nobody is asked.
     """
-    chosen = settings.generator
+    if settings.worker_arms:
+        check_generator_of(settings.generator, fetch=fetch)
+
+
+def check_generator_of(chosen: GeneratorSettings, *, fetch: bool) -> None:
+    """`check_generator` of this section, wherever it stands."""
     missing = [name for name in _PACKAGES.get(chosen.name, ()) if importlib.util.find_spec(name) is None]
-    if not settings.worker_arms:
-        return
     if missing:
         extra = "models" if chosen.name == "local" else chosen.name
         raise missing_package(missing[0], extra=extra, field="generator.name")
@@ -180,10 +185,15 @@ def concurrency(settings: Settings, *, generator: Generator) -> int:
 
     generator: the configured one, without its cache.
     """
-    if settings.workers.concurrency is not None:
-        return settings.workers.concurrency
-    if settings.generator.name == "scripted":
+    return concurrency_of(settings.generator, wanted=settings.workers.concurrency, generator=generator)
+
+
+def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator) -> int:
+    """`concurrency` of a generator of these settings. wanted: as configured."""
+    if wanted is not None:
+        return wanted
+    if settings.name == "scripted":
         return SCRIPTED_CONCURRENCY
-    if settings.generator.name == "openai":
-        return settings.generator.openai.concurrency
+    if settings.name == "openai":
+        return settings.openai.concurrency
     return int(getattr(generator, "max_batch", 1))

@@ -38,6 +38,7 @@ __all__ = [
     "make_retriever",
     "retriever_of",
     "search_once",
+    "searches",
     "with_choice",
 ]
 
@@ -75,7 +76,12 @@ def make_retriever(settings: Settings) -> Retriever:
 
 def retriever_of(settings: Settings, *, arms: Iterable[Strategy]) -> Retriever:
     """`make_retriever` where one of these arms searches; otherwise one that needs no index."""
-    return make_retriever(settings) if any(map(retrieves, arms)) else NoRetriever()
+    return make_retriever(settings) if searches(arms) else NoRetriever()
+
+
+def searches(arms: Iterable[Strategy]) -> bool:
+    """Whether one of these arms searches."""
+    return any(map(retrieves, arms))
 
 
 def check_reranker(settings: Settings) -> None:

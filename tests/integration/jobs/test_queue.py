@@ -57,7 +57,7 @@ def test_notifications_of_the_learner_coalesce(jobs, redis_client):
         jobs.enqueue_learn("main")
     (job,) = Queue(LEARN_QUEUE, connection=redis_client, serializer=JSONSerializer).jobs
     assert (job.func_name, job.args) == ("workers.tasks.learn", ["main"])
-    assert jobs.depth() == {"answer": 0, "learn": 1}
+    assert jobs.depth() == {"answer": 0, "judge": 0, "learn": 1}
 
 
 def test_each_ledger_has_its_job(jobs):
@@ -193,7 +193,7 @@ def test_recovery_after_flush(make_world, jobs, redis_client):
     world.now += 60
     for _ in range(2):
         recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now)
-        assert jobs.depth() == {"answer": 3, "learn": 1}
+        assert jobs.depth() == {"answer": 3, "judge": 0, "learn": 1}
     assert set(Queue(ANSWER_QUEUE, connection=redis_client).job_ids) == {decision.id for decision in asked}
 
 
@@ -385,9 +385,9 @@ def test_ping_takes_a_new_connection(own_redis):
     client = connect(url)
     jobs = RedisJobs(client)
     jobs.ping()
-    assert jobs.depth() == {"answer": 0, "learn": 0}
+    assert jobs.depth() == {"answer": 0, "judge": 0, "learn": 0}
     server.socket.unlink()
-    assert jobs.depth() == {"answer": 0, "learn": 0}
+    assert jobs.depth() == {"answer": 0, "judge": 0, "learn": 0}
     with pytest.raises(QueueError):
         jobs.ping()
     client.close()

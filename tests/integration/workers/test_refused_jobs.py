@@ -69,7 +69,7 @@ def test_a_command_in_the_queue(jobs, redis_client, run, tmp_path, caplog, seria
     assert not file.exists()
     assert jobs.refused() == 2
     assert redis_client.keys("rq:job:*") == []
-    assert jobs.depth() == {"answer": 0, "learn": 0}
+    assert jobs.depth() == {"answer": 0, "judge": 0, "learn": 0}
     refused = [record for record in caplog.records if getattr(record, "action", "") == "job_refused"]
     assert {(record.queue, record.id) for record in refused} == {(queue, f"evil-{queue}") for queue in QUEUES}
     assert all(record.levelname == "ERROR" and record.reason for record in refused)

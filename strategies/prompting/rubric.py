@@ -1,0 +1,308 @@
+"""Rubric: how a judge is asked to score one answer, and how its reply is read.
+
+Three criteria, each from 0 to 1 with a reason: `supported` by the passages, `answers` the question, `right` as far as a
+reference tells. What there is nothing to judge by is left out, and the score is the weighted mean of the others.
+
+Passages, question and answer are written by others, who may address the judge. So the material stands between lines
+with a mark that nobody can foresee and that is taken out of the material itself; every line of it has a bar before it,
+so that none can pass for one of ours; and what opens a turn of a chat is taken apart. `addresses_judge` finds the plain
+attempts. None of this makes a judge obey nobody: it keeps the prompt's structure whatever the material says.
+"""
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from typing import Any, Final
+
+from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong
+from ragbandit.strategies.prompting.prompts import Template, fit
+
+__all__ = [
+    "CRITERIA",
+    "RUBRIC",
+    "Asked",
+    "Material",
+    "Score",
+    "UnreadableReply",
+    "addresses_judge",
+    "mark_of",
+    "parsed_scores",
+    "rubric_hash",
+    "rubric_prompt",
+    "weighted_score",
+]
+
+#: name of the template
+RUBRIC: Final = "rubric"
+#: criterion -> what the judge is told of it
+CRITERIA: Final[Mapping[str, str]] = {
+    "supported": "what the ANSWER states follows from the PASSAGES. 1: all of it. 0.5: the main point, not all of the "
+    "rest. 0: the main point is not in them, or they contradict it.",
+    "answers": "the ANSWER gives what the QUESTION asks for. 1: fully and to the point. 0.5: in part. 0: it is about "
+    "something else, says nothing, or declines to answer.",
+    "right": "the ANSWER agrees with the REFERENCE. 1: it says the same, in whatever words. 0.5: in part. 0: it does "
+    "not, or contradicts it.",
+}
+#: characters of a reply that are read, and of a reason that are kept
+_LONGEST_REPLY: Final = 20_000
+_LONGEST_REASON: Final = 300
+#: characters of a passage's title that are shown
+_LONGEST_TITLE: Final = 200
+#: texts are cut to so many parts of their length, one after the other, until the prompt fits
+_PARTS: Final = (1, 2, 4, 8, 16)
+
+_NONE: Final = "| (none)"
+#: what opens or closes a turn in a chat template, and any tag: apart, it is text
+_TAG: Final = re.compile(r"<(?=[|/!A-Za-z_<])|\[(?=/?INST\b)")
+_THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+_FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n?(.*?)\n?[ \t]*```", re.DOTALL | re.IGNORECASE)
+#: characters that nobody sees
+_UNSEEN: Final = re.compile("[\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
+
+#: the best that a judge can give, in words and numbers
+_BEST: Final = (
+    r"(?:\b1(?:[.,]0+)?\b(?![.,]?\d)|\b10\s?/\s?10\b|\b5\s?/\s?5\b|\b100\s?%"
+    r"|\bfull\b|\bperfect\b|\bhighest\b|\bmaximum\b|\btop\b)"
+)
+_SAY: Final = r"\b(?:output|return|reply|respond|answer|write|set|give|assign|award)\b"
+_ADDRESSES: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        (
+            r"\b(?:ignore|disregard|forget|override)\b[^.\n]{0,40}"
+            r"\b(?:instructions?|rules|prompts?|guidelines|criteria|rubric)\b"
+        ),
+        (
+            r"\b(?:give|assign|award|grant|score|rate|grade|mark)\s+"
+            rf"(?:this|it|me|us|(?:the|this|my|our|every|all)\s+\w+)\b[^.\n]{{0,40}}{_BEST}"
+        ),
+        rf"{_SAY}[^.\n]{{0,60}}\b(?:score|rating|marks)\b[^.\n]{{0,30}}{_BEST}",
+        rf"{_SAY}[^.\n]{{0,30}}{_BEST}[^.\n]{{0,20}}\b(?:score|rating|marks)\b",
+        (
+            r"\b(?:dear|note to|message (?:for|to)|instructions? (?:for|to))\s+(?:the\s+|any\s+|all\s+)?"
+            r"(?:ai|llm|language model|judge|grader|evaluator|rater)s?\b"
+        ),
+        r"\byou are (?:now )?(?:a|an|the)\s+(?:\w+\s+){0,2}(?:judge|grader|evaluator|rater|language model|ai)\b",
+        r"\b(?:system|developer)\s+(?:prompt|message|override)\s*:",
+        r'"(?:supported|answers|right)"\s*:',
+        r"<\s?\|\s?(?:im_start|im_end|system|user|assistant|endoftext|eot_id|start_header_id)\s?\|\s?>",
+        r"\[\s?/?INST\s?\]|<<\s?/?SYS\s?>>|<\s?(?:start|end)_of_turn\s?>",
+    )
+)
+
+
+class UnreadableReply(Exception):
+    """The judge's reply gives no scores. The message is ours: nothing of the reply is in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Material:
+    """What one answer is judged by."""
+
+    question: str
+    answer: str
+    #: empty: there is nothing to support it by
+    passages: tuple[Passage, ...] = ()
+    #: gold answers; empty: nobody told
+    reference: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A prompt, and what it asks for."""
+
+    prompt: Prompt
+    criteria: tuple[str, ...]
+    #: how many passages are in it
+    passages: int
+    #: something in it addresses the judge
+    suspicious: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """One criterion: from 0 to 1, and why."""
+
+    score: float
+    reason: str
+
+
+def mark_of(decision_id: str, *, attempt: int) -> str:
+    """The mark that parts begin with: another one for every decision and attempt."""
+    return f"#{sha256(f'ragbandit rubric:{attempt}:{decision_id}'.encode('utf-8', 'replace')).hexdigest()[:12]}#"
+
+
+def rubric_prompt(
+    template: Template,
+    *,
+    material: Material,
+    mark: str,
+    generator: Generator,
+    max_tokens: int,
+    passage_words: int,
+    text_chars: int,
+    again: str = "",
+) -> Asked:
+    """The prompt for this material, made to fit: texts are cut before the last passage is left out.
+
+    again: why the reply before could not be read. Raises PromptTooLong where not even short texts fit.
+    """
+    for part in _PARTS:
+        try:
+            asked = _fitted(
+                template,
+                material=material,
+                mark=mark,
+                generator=generator,
+                max_tokens=max_tokens,
+                passage_words=max(10, passage_words // part),
+                text_chars=max(100, text_chars // part),
+                again=again,
+            )
+        except PromptTooLong:
+            if part == _PARTS[-1]:
+                raise
+            continue
+        if asked.passages or not material.passages:
+            return asked
+    # No room for a passage: the answer is judged without.
+    bare = replace(material, passages=())
+    return rubric_prompt(
+        template,
+        material=bare,
+        mark=mark,
+        generator=generator,
+        max_tokens=max_tokens,
+        passage_words=passage_words,
+        text_chars=text_chars,
+        again=again,
+    )
+
+
+def _fitted(
+    template: Template,
+    *,
+    material: Material,
+    mark: str,
+    generator: Generator,
+    max_tokens: int,
+    passage_words: int,
+    text_chars: int,
+    again: str,
+) -> Asked:
+    judged_by = {"supported": bool(material.passages), "answers": True, "right": bool(material.reference)}
+    criteria = tuple(name for name in CRITERIA if judged_by[name])
+    form = {name: {"score": "a number from 0 to 1", "reason": "..."} for name in criteria}
+    texts = {
+        "question": material.question[:text_chars],
+        "answer": material.answer[:text_chars],
+        "reference": "\n".join(material.reference)[:text_chars],
+    }
+    shown = [
+        Passage(
+            id=passage.id,
+            title=_apart(" ".join(passage.title[:_LONGEST_TITLE].split()), mark=mark),
+            text=_quoted(passage.text, mark=mark),
+        )
+        for passage in material.passages
+    ]
+    fitted = fit(
+        template,
+        fields={
+            **{name: _quoted(text, mark=mark) for name, text in texts.items()},
+            "criteria": "\n".join(f"- {name}: {CRITERIA[name]}" for name in criteria),
+            "form": json.dumps(form),
+            "fence": mark,
+            "again": f"Your last reply could not be used: {again}. Reply with the JSON object alone." if again else "",
+        },
+        generator=generator,
+        max_tokens=max_tokens,
+        passages=shown,
+        passage_words=passage_words,
+    )
+    read = [texts["question"], texts["answer"]]
+    read += [f"{each.title}\n{each.text}" for each in material.passages[: len(fitted.passages)]]
+    return Asked(
+        prompt=fitted.prompt,
+        criteria=criteria,
+        passages=len(fitted.passages),
+        suspicious=any(mark.strip("#") in text.lower() or addresses_judge(text) for text in read),
+    )
+
+
+def _quoted(text: str, *, mark: str) -> str:
+    """The text as material: a bar before every line, without our mark, tags apart."""
+    # All that any program may take for the end of a line.
+    lines = [line.rstrip() for line in _apart(text, mark=mark).splitlines()]
+    return "\n".join(f"| {line}" for line in lines) if any(lines) else _NONE
+
+
+def _apart(text: str, *, mark: str) -> str:
+    return _TAG.sub(
+        lambda match: f"{match.group()} ", re.sub(re.escape(mark.strip("#")), "[...]", text, flags=re.IGNORECASE)
+    )
+
+
+def addresses_judge(text: str) -> bool:
+    """Whether a text seems to talk to whoever grades it: a plain attempt, in English or by a chat's control words."""
+    seen = " ".join(_UNSEEN.sub("", unicodedata.normalize("NFKC", text)).split())
+    return any(pattern.search(seen) for pattern in _ADDRESSES)
+
+
+def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, Score]:
+    """The scores in a judge's reply, one for each criterion.
+
+    The reply is one JSON object; a code fence around it, and thoughts in <think> before it, are passed over. Raises
+    UnreadableReply for anything else: a refusal, a missing criterion, what is no number or outside 0 to 1.
+    """
+    if len(text) > _LONGEST_REPLY:
+        raise UnreadableReply(f"it has more than {_LONGEST_REPLY} characters")
+    body = _THOUGHTS.sub("", text).strip()
+    fenced = _FENCED.fullmatch(body)
+    try:
+        value = json.loads(fenced[1] if fenced else body, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        raise UnreadableReply("it is not one JSON object") from None
+    if not isinstance(value, dict):
+        raise UnreadableReply("it is not one JSON object")
+    return {name: _score(value.get(name), name=name) for name in criteria}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON's own reader lets a key that stands twice win silently the second time."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _score(value: object, *, name: str) -> Score:
+    if not isinstance(value, dict) or "score" not in value:
+        raise UnreadableReply(f'"{name}" has no "score"')
+    score, reason = value["score"], value.get("reason")
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:  # NaN is not
+        raise UnreadableReply(f'the "score" of "{name}" is no number from 0 to 1')
+    if not isinstance(reason, str) or not reason.strip():
+        raise UnreadableReply(f'"{name}" has no "reason"')
+    short = " ".join(reason.replace("\x00", " ").encode("utf-8", "replace").decode().split())
+    return Score(score=float(score), reason=short[:_LONGEST_REASON])
+
+
+def weighted_score(scores: Mapping[str, Score], *, weights: Mapping[str, float]) -> float:
+    """The mean of the criteria that were judged, weighted; the plain mean where all of their weights are 0."""
+    of = {name: weights[name] for name in scores}
+    if not any(of.values()):
+        of = dict.fromkeys(scores, 1.0)
+    total = math.fsum(of.values())
+    mean = math.fsum(weight * scores[name].score for name, weight in of.items()) / total
+    return min(1.0, max(0.0, round(mean, 6)))
+
+
+def rubric_hash(template: Template, *, weights: Mapping[str, float]) -> str:
+    """12 hexadecimal digits over all that decides what a score means: the prompt, the criteria, their weights."""
+    parts = {"template": asdict(template), "criteria": dict(CRITERIA), "weights": dict(weights)}
+    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""Judging: a model scores answers, on a worker of the queue `judge`."""

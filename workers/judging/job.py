@@ -1,0 +1,201 @@
+"""Job of the queue `judge`: one decision, from its claim in the database to a stored score, or a later try.
+
+What a judge cannot say is never a score: a reply that cannot be read is tried again and given up at last, and a model
+that cannot be reached is waited for, decision by decision up to `judge.expire_s`. The database says what is due, so a
+job that is lost or comes twice does no harm.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import CancelledError
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+from ragbandit.router.errors import StoreError
+from ragbandit.router.storage.judgements import Claim, Judgements, Spent
+from ragbandit.router.types import DecisionId, Feedback, FeedbackId, Json
+from ragbandit.workers.judging.judge import CALLS, Judge, NoVerdict, ServerFailed, Suspicious, Verdict
+from ragbandit.workers.store_outage import StoreOutage
+
+if TYPE_CHECKING:
+    from ragbandit.router.storage.decisions import DecisionRecord
+    from ragbandit.workers.tasks import Context
+
+__all__ = ["Judging", "feedback_id", "judge"]
+
+log = logging.getLogger("ragbandit.judge")
+
+#: a claim lasts that much longer than its calls may
+CLAIM_MARGIN_S: Final = 5.0
+#: how long a score is kept in hand that the database does not take
+KEEP_S: Final = 60.0
+#: first and longest pause of a process whose model fails
+FIRST_PAUSE_S: Final = 5.0
+LONGEST_PAUSE_S: Final = 60.0
+
+
+class Judging:
+    """The judge of a worker process: the model, the store, and a pause while the model fails."""
+
+    def __init__(self, judge: Judge, *, store: Judgements) -> None:
+        self.judge = judge
+        self.store = store
+        self.claim_s = CALLS * judge.settings.seconds + CLAIM_MARGIN_S
+        self._lock = threading.Lock()
+        self._failures = 0
+        #: by time.monotonic()
+        self._paused_until = 0.0
+        self._outage = StoreOutage(
+            action="judge",
+            failing="the judge's model or its passages fail; answers wait and are judged later. See judge.generator",
+            restored="the judge's model works again",
+        )
+
+    def wait(self, ending: threading.Event) -> bool:
+        """Until the pause is over; False if the process ends."""
+        while not ending.is_set():
+            left = self._paused_until - time.monotonic()
+            if left <= 0:
+                return True
+            ending.wait(left)
+        return False
+
+    def failed(self, error: Exception) -> None:
+        """The model failed: the next call of this process waits, longer each time."""
+        with self._lock:
+            self._failures += 1
+            first = min(FIRST_PAUSE_S, self.judge.settings.retry_s)
+            pause = min(LONGEST_PAUSE_S, first * 2.0 ** min(self._failures - 1, 20))
+            self._paused_until = time.monotonic() + pause
+        self._outage.failed(error)
+
+    def worked(self) -> None:
+        """The model replied, whatever it said."""
+        with self._lock:
+            self._failures, self._paused_until = 0, 0.0
+        self._outage.ended()
+
+
+def judge(context: "Context", decision_id: str) -> None:
+    """Judge a decision if it is due, and keep its score. Raises StoreError: it is due again when its claim ends."""
+    judging = context.judging
+    if judging is None or not judging.wait(context.ending):
+        return
+    claim = judging.store.claim(DecisionId(decision_id), now=time.time(), for_s=judging.claim_s)
+    if not isinstance(claim, Claim):
+        _log_refusal(decision_id, claim)
+        return
+    try:
+        record = context.store.record(claim.decision_id)
+    except StoreError as error:
+        if not isinstance(error.__cause__, ValueError | TypeError | KeyError):
+            raise  # the database failed, not the row
+        _log(claim, "the row of a decision cannot be read; it is not judged", reason=str(error))
+        judging.store.withhold(claim, suspicious=False)
+        return
+    if record.outcome is None or not record.decision.query.text.strip():
+        judging.store.withhold(claim, suspicious=False)
+        return
+    feedback, spent = _judged(context, judging, claim, record=record)
+    if feedback is not None and _keep(context, judging, claim, feedback=feedback, spent=spent):
+        log.info("judged", extra={"action": "judge", "decision": claim.decision_id, "score": feedback.value})
+        context.notifier.notify_learner()
+
+
+def _judged(
+    context: "Context", judging: Judging, claim: Claim, *, record: "DecisionRecord"
+) -> tuple[Feedback | None, Spent]:
+    """The feedback and what it cost; None where this try gives none, which is stored then."""
+    outcome, settings = record.outcome, judging.judge.settings
+    assert outcome is not None
+    assert context.loop is not None
+    if outcome.answer is None or not outcome.answer.strip():
+        return _feedback(judging, claim, value=0.0, facts={"no_answer": outcome.stop_reason}), Spent()
+    labels = [item.value for item in record.feedback if isinstance(item.value, tuple)]
+    work = judging.judge.verdict(
+        record.decision, outcome=outcome, reference=labels[0] if labels else (), attempt=claim.attempt
+    )
+    try:
+        verdict = context.loop.run(work, timeout_s=judging.claim_s)
+    except Suspicious:
+        _log(claim, "a text of the answer or its passages addresses the judge; it is not judged")
+        judging.store.withhold(claim, suspicious=True)
+    except (ServerFailed, TimeoutError) as error:
+        judging.failed(error)
+        spent = error.spent if isinstance(error, ServerFailed) else Spent()
+        judging.store.put_back(claim, spent=spent, now=time.time(), pause_s=settings.retry_s)
+    except NoVerdict as error:
+        judging.worked()
+        told = judging.store.fail(claim, spent=error.spent, now=time.time(), pause_s=settings.retry_s)
+        given_up = "; it is given up" if told == "given_up" else "; it is tried again"
+        _log(claim, f"no score{given_up}", reason=str(error), attempt=claim.attempt)
+    except CancelledError:
+        judging.store.put_back(claim, spent=Spent(), now=time.time(), pause_s=0)
+        if not context.ending.is_set():
+            raise
+    else:
+        judging.worked()
+        return _feedback(judging, claim, value=verdict.value, facts=_facts(verdict)), verdict.spent
+    return None, Spent()
+
+
+def _keep(context: "Context", judging: Judging, claim: Claim, *, feedback: Feedback, spent: Spent) -> bool:
+    """Store the score; True if it is new. It was paid for, so that it is tried for KEEP_S. Raises StoreError."""
+    give_up = time.monotonic() + KEEP_S
+    while True:
+        try:
+            return judging.store.keep(claim, feedback=feedback, spent=spent)
+        except StoreError:
+            if context.ending.is_set() or time.monotonic() >= give_up:
+                raise
+        context.ending.wait(1.0)
+
+
+def feedback_id(decision_id: str, *, rubric: str) -> FeedbackId:
+    """The id of a score: a decision has one by each rubric, whoever judges it and however often."""
+    return FeedbackId("judge-" + sha256(f"{rubric}:{decision_id}".encode("utf-8", "replace")).hexdigest()[:32])
+
+
+def _feedback(judging: Judging, claim: Claim, *, value: float, facts: Mapping[str, Json]) -> Feedback:
+    by = judging.judge
+    return Feedback(
+        id=feedback_id(claim.decision_id, rubric=by.rubric),
+        decision_id=claim.decision_id,
+        kind="rating",
+        value=value,
+        source="judge",
+        received_at=time.time(),
+        rater=by.rater,
+        facts={"model": by.rater, "rubric": by.rubric, "share": claim.share, **facts},
+    )
+
+
+def _facts(verdict: Verdict) -> dict[str, Json]:
+    return {
+        "scores": {name: each.score for name, each in verdict.scores.items()},
+        "reasons": {name: each.reason for name, each in verdict.scores.items()},
+        "passages": verdict.passages,
+        "passages_from": verdict.passages_from,
+        "reference": verdict.reference,
+        "suspicious": verdict.suspicious,
+        "prompt_tokens": verdict.spent.prompt_tokens,
+        "completion_tokens": verdict.spent.completion_tokens,
+        "dollars": verdict.spent.dollars,
+        "seconds": round(verdict.seconds, 3),
+    }
+
+
+def _log_refusal(decision_id: str, why: str) -> None:
+    facts = {"action": "judge", "decision": decision_id}
+    if why == "budget":
+        log.info("the day's budget for judging is spent; what waits is judged tomorrow (UTC)", extra=facts)
+    elif why == "given_up":
+        log.error("workers died over a decision that they judged; it is not tried again", extra=facts)
+    elif why == "expired":
+        log.warning("an answer waited for the judge for longer than judge.expire_s, and is not judged", extra=facts)
+
+
+def _log(claim: Claim, message: str, **facts: object) -> None:
+    log.warning(message, extra={"action": "judge", "decision": claim.decision_id, **facts})

@@ -1,0 +1,226 @@
+"""Judge: a model, its prompt and the passages that it reads; one answer in, one verdict out."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ragbandit.router.config.settings import JudgeSettings
+from ragbandit.router.errors import ArmFailed
+from ragbandit.router.redaction import without_secrets
+from ragbandit.router.storage.judgements import Spent
+from ragbandit.router.types import Cost, Decision, Outcome, Retrieved
+from ragbandit.strategies.base import (
+    CallBroke,
+    Completion,
+    Generator,
+    Passage,
+    PassageSource,
+    PromptTooLong,
+    Request,
+    Retriever,
+)
+from ragbandit.strategies.prompting.prompts import Template
+from ragbandit.strategies.prompting.rubric import (
+    Asked,
+    Material,
+    Score,
+    UnreadableReply,
+    mark_of,
+    parsed_scores,
+    rubric_hash,
+    rubric_prompt,
+    weighted_score,
+)
+from ragbandit.strategies.retrievers.no_index import NoRetriever
+
+__all__ = ["Evidence", "Judge", "NoVerdict", "ServerFailed", "Suspicious", "Verdict"]
+
+#: calls for one judgement: the second asks again where the reply cannot be read
+CALLS: Final = 2
+#: gold answers that the judge is shown
+_REFERENCES: Final = 5
+#: longest name of a rater that a feedback has
+_LONGEST_RATER: Final = 64
+
+
+class NoVerdict(Exception):
+    """The model's replies give no score: another try may."""
+
+    def __init__(self, reason: str, *, spent: Spent) -> None:
+        super().__init__(reason)
+        self.spent = spent
+
+
+class ServerFailed(NoVerdict):
+    """The model could not be asked, or did not end in time: that says nothing about the answer."""
+
+
+class Suspicious(Exception):
+    """A text of the material addresses the judge."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """The passages that an answer is judged by, and where they come from."""
+
+    passages: tuple[Passage, ...]
+    #: "arm": those that the arm looked up; "search": the judge's own; None: there are none
+    source: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """A score with its reasons and its cost."""
+
+    value: float
+    scores: Mapping[str, Score]
+    #: passages that the judge was shown, and where they come from
+    passages: int
+    passages_from: str | None
+    #: it was shown a reference
+    reference: bool
+    suspicious: bool
+    spent: Spent
+    seconds: float
+
+
+class Judge:
+    """Scores answers. All calls of `verdict` come from one event loop."""
+
+    def __init__(
+        self,
+        settings: JudgeSettings,
+        *,
+        generator: Generator,
+        template: Template,
+        retriever: Retriever,
+        model: str,
+        owns_generator: bool = True,
+    ) -> None:
+        """model: the rater's name. owns_generator: it is closed with the judge."""
+        self.settings = settings
+        self.name = f"judge {model}"
+        self.generator = generator
+        self.rater = model[:_LONGEST_RATER]
+        self.rubric = rubric_hash(template, weights=settings.criterion_weights)
+        self._template = template
+        self._retriever = retriever
+        self._owns_generator = owns_generator
+
+    async def verdict(self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int) -> Verdict:
+        """The score of an answer. attempt: another one asks in other words.
+
+        Raises NoVerdict, ServerFailed with what was spent, or Suspicious where such answers are not judged.
+        """
+        began = time.monotonic()
+        evidence = await self._evidence(decision, outcome=outcome)
+        material = Material(
+            question=decision.query.text,
+            answer=outcome.answer or "",
+            passages=evidence.passages,
+            reference=tuple(reference[:_REFERENCES]) if self.settings.reference else (),
+        )
+        spent, again = Spent(), ""
+        for call in range(CALLS):
+            asked = self._asked(material, mark=mark_of(decision.id, attempt=CALLS * attempt + call), again=again)
+            if asked.suspicious and self.settings.suspicious == "withhold":
+                raise Suspicious
+            done = await self._complete(asked, spent=spent)
+            spent += _spent(done)
+            try:
+                if done.finish == "length":
+                    raise UnreadableReply(f"it did not end within {self.settings.max_tokens} tokens")
+                scores = parsed_scores(done.text, criteria=asked.criteria)
+            except UnreadableReply as error:
+                again = str(error)
+                continue
+            return Verdict(
+                value=weighted_score(scores, weights=self.settings.criterion_weights),
+                scores=scores,
+                passages=asked.passages,
+                passages_from=evidence.source if asked.passages else None,
+                reference="right" in asked.criteria,
+                suspicious=asked.suspicious,
+                spent=spent,
+                seconds=time.monotonic() - began,
+            )
+        raise NoVerdict(f"the reply cannot be used: {again}", spent=spent)
+
+    async def close(self) -> None:
+        """Close the model and the retriever."""
+        await self._retriever.close()
+        if self._owns_generator:
+            await self.generator.close()
+
+    def _asked(self, material: Material, *, mark: str, again: str) -> Asked:
+        settings = self.settings
+        try:
+            return rubric_prompt(
+                self._template,
+                material=material,
+                mark=mark,
+                generator=self.generator,
+                max_tokens=settings.max_tokens,
+                passage_words=settings.passage_words,
+                text_chars=settings.text_chars,
+                again=again,
+            )
+        except PromptTooLong as error:
+            raise NoVerdict(str(error), spent=Spent()) from error
+
+    async def _complete(self, asked: Asked, *, spent: Spent) -> Completion:
+        """The reply to one call. spent: on the calls before."""
+        request = Request(
+            prompt=asked.prompt,
+            max_tokens=self.settings.max_tokens,
+            deadline=time.monotonic() + self.settings.seconds,
+        )
+        try:
+            done = await self.generator.complete(request)
+        except ArmFailed as error:
+            cost = error.spent if isinstance(error, CallBroke) else None
+            if cost is not None:
+                spent += _cost_of(cost)
+            raise ServerFailed(without_secrets(str(error)), spent=spent) from error
+        if done.finish == "deadline":
+            late = f"the judge did not reply within {self.settings.seconds:g} s"
+            raise ServerFailed(late, spent=spent + _spent(done))
+        return done
+
+    async def _evidence(self, decision: Decision, *, outcome: Outcome) -> Evidence:
+        """The passages that the arm looked up; where there are none, those that a search for the question finds."""
+        limit = self.settings.passages
+        ids = list(_retrieved(outcome))[:limit]
+        try:
+            found = await self._by_id(outcome, ids=ids) if ids else ()
+            if found:
+                return Evidence(passages=found, source="arm")
+            if limit and self.settings.search and not isinstance(self._retriever, NoRetriever):
+                hits = await self._retriever.search(decision.query.text, k=limit)
+                return Evidence(passages=tuple(hit.passage for hit in hits), source="search")
+        except ArmFailed as error:
+            raise ServerFailed(without_secrets(str(error)), spent=Spent()) from error
+        return Evidence(passages=(), source=None)
+
+    async def _by_id(self, outcome: Outcome, *, ids: Sequence[str]) -> tuple[Passage, ...]:
+        """The passages themselves; none where the corpus is another one by now, whose ids mean other texts."""
+        made, now = str(outcome.made_by.get("retriever", "")), self._retriever.name
+        same = made == now or made.startswith(f"{now}:reranked:")
+        if not same or not isinstance(self._retriever, PassageSource):
+            return ()
+        return await self._retriever.passages(ids)
+
+
+def _retrieved(outcome: Outcome) -> Iterable[str]:
+    """Ids of the passages that came back for the arm, each once, in their order."""
+    return dict.fromkeys(key for event in outcome.trace if isinstance(event, Retrieved) for key in event.ids)
+
+
+def _spent(done: Completion) -> Spent:
+    """What a call cost; nothing where its reply was kept from an earlier one."""
+    return Spent() if done.seconds is not None else _cost_of(done)
+
+
+def _cost_of(used: Completion | Cost) -> Spent:
+    return Spent(prompt_tokens=used.prompt_tokens, completion_tokens=used.completion_tokens, dollars=used.dollars)

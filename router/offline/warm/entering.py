@@ -182,4 +182,5 @@ def _without_texts(decision: Decision, *, settings: Settings) -> Decision:
     """As live decisions are kept under log.text: hash or none."""
     text = decision.query.text
     kept = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if settings.log.text == "hash" else ""
-    return replace(decision, query=replace(decision.query, text=kept, context={}))
+    context = {key: value for key, value in decision.query.context.items() if key in settings.context}
+    return replace(decision, query=replace(decision.query, text=kept, context=context))

@@ -310,3 +310,31 @@ def test_marks(folder):
         rows = list(ledger_rows(ledger))
     assert {row.decision.facts[IMPORTED] for row in rows} == {"table"}
     assert not any("row-" in row.decision.id for row in rows)
+
+
+@pytest.mark.parametrize("text", ["full", "none"])
+def test_contexts_of_a_table_are_learned(folder, text):
+    """A warm start learns what hangs on the declared context of the rows, also where no texts are kept."""
+    arms = "arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}}"
+    schema = "context: {tier: {type: category, values: [free, pro]}}"
+    head = CONFIG[: CONFIG.index("arms:")]
+    (folder / "config.yaml").write_text(f"{head}{arms}\n{schema}\nlog: {{text: {text}}}\n")
+    rows = [
+        {
+            "question": f"who is number {number}?",
+            "context": {"tier": tier, "secret": "Zygmunt"},
+            "correct": {arm: int((arm == "multi_step") == (tier == "pro")) for arm in ARMS},
+            "steps": dict.fromkeys(ARMS, 1),
+        }
+        for number in range(60)
+        for tier in [("free", "pro")[number % 2]]
+    ]
+    write_table(folder / "t.jsonl", rows)
+    warm("--table", "t.jsonl")
+    verdict, updates = audited()
+    assert verdict.ok
+    assert {tuple(update.query.context) for update in updates} == {("secret", "tier") if text == "full" else ("tier",)}
+    settings = load(None).settings
+    with Router.open(settings) as router:
+        pmfs = {tier: router.route(Query(text="who is it?", context={"tier": tier})).pmf for tier in ("free", "pro")}
+    assert pmfs["pro"][2] > 0.5 > pmfs["free"][2]

@@ -215,6 +215,17 @@ def _shared(state: RouterState) -> Iterator[Metric]:
     for place, count in asdict(state.ledger.counters).items():
         ledger.add_metric([place], count)
     yield ledger
+    yield GaugeMetricFamily(
+        "ragbandit_judge_waiting", "Answers that wait for the judge.", value=state.ledger.judge.waiting
+    )
+    judged = GaugeMetricFamily(
+        "ragbandit_judge_today",
+        "What the judge did and took in the present day (UTC), over all processes of the store.",
+        labels=["what"],
+    )
+    for what, count in state.ledger.judge.today.items():
+        judged.add_metric([what], count)
+    yield judged
     offered = GaugeMetricFamily(
         "ragbandit_arm_offered", "1 if the arm is offered, 0 if it is suspended.", labels=["arm"]
     )

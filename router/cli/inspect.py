@@ -68,12 +68,18 @@ def _status(label: LabelOption = None, config: ConfigOption = None, as_json: Jso
             print_json(plain(ledger_json(found, label=ledger.label, arms=healths, rebuilding=rebuilding)))
         else:
             more = {"balanced": found.counters.balanced, "rebuilding": rebuilding}
-            facts = asdict(found) | more | {"arms": "\n".join(map(_health, healths))}
+            facts = asdict(found) | more | {"arms": "\n".join(map(_health, healths)), "judge": _judge(found)}
             notes = _notes(found, rebuilding=rebuilding)
             facts |= {"notes": "\n".join(notes)} if notes else {}
             show({"policy": ledger.label} | facts.pop("counters") | facts, as_json=False)
         if not found.counters.balanced:
             raise typer.Exit(1)
+
+
+def _judge(found: "Status") -> str:
+    """What waits for the judge and what it did today, without what is 0."""
+    did = [f"{name} {count:g}" for name, count in found.judge.today.items() if count]
+    return f"{found.judge.waiting} wait; today {', '.join(did)}" if did else f"{found.judge.waiting} wait"
 
 
 def _notes(found: "Status", *, rebuilding: bool) -> list[str]:
@@ -91,6 +97,9 @@ def _notes(found: "Status", *, rebuilding: bool) -> list[str]:
         (counts.quarantined, "decisions could not be learned: `ragbandit quarantine` says why"),
         (counts.unseen, "decisions have no place in this ledger: its learner gives it to them, or it is retired"),
         (found.lag_s > LATE_S, f"feedback has waited for {lag}: check that a learner runs, then its log"),
+        (found.judge.today.get("given_up"), "answers could not be judged today: see the judge's log"),
+        (found.judge.today.get("skipped"), "answers were not judged today, since too many waited: see docs/judge.md"),
+        (found.judge.today.get("suspicious"), "answers have texts that address the judge: see docs/judge.md"),
         (rebuilding, "the policy is being learned again and another one decides: a learner must run, no more"),
     ]
     return [text if count is True else f"{count} {text}" for count, text in said if count]

@@ -1,7 +1,7 @@
 """Status of a ledger, read from the database: counters, lag, quarantine. One source for HTTP and command line."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Final
 
@@ -9,9 +9,11 @@ from sqlalchemy import Connection, Double, Select, bindparam, func, or_, select,
 
 from ragbandit.router.errors import NotFound
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.counters import kept
+from ragbandit.router.storage.sql.judge_rows import today
 from ragbandit.router.storage.sql.tables import closures, feedback, policies, waiting
 from ragbandit.router.types import Counters
 
@@ -40,6 +42,8 @@ class Status:
     unanswered: int
     #: decisions run by callers that have feedback and cannot be learned before their outcome is reported
     missing_outcome: int
+    #: of the store, whoever learns
+    judge: JudgeState = field(default_factory=JudgeState)
 
 
 def check_registered(ledger: Ledger) -> None:
@@ -109,6 +113,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         found = kept(connection, label=ledger.label)
         counts = _counters(connection, found, label=ledger.label)
         lag_s = _lag_s(connection, label=ledger.label, rule=rule, now=now)
+        judge = JudgeState(waiting=found["judge_due"], today=today(connection, now=now))
     return Status(
         counters=counts,
         last_seq=last_seq,
@@ -118,6 +123,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         lag_s=max(0.0, lag_s),
         unanswered=found["unanswered"],
         missing_outcome=found["missing_outcome"],
+        judge=judge,
     )
 
 

@@ -4,7 +4,8 @@ A judge claims a decision before it works on it, so that no other one does. The 
 killed leaves nothing behind but an attempt. A score, what it cost and the end of the wait are one transaction.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Update, select, update
@@ -80,8 +81,9 @@ class Claim:
 class JudgeState:
     """What waits for the judge now, and what the day (UTC) brought."""
 
-    waiting: int
-    today: dict[str, Any]
+    waiting: int = 0
+    #: by the columns of `judge_days`
+    today: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Judgements:

@@ -1,28 +1,22 @@
 """Loading of a worker's judge: from settings to its model, its prompt and its passages."""
 
 import os
-from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.judgements import DayBudget, Judgements
-from ragbandit.strategies.base import Generator, PromptTooLong, Retriever
-from ragbandit.strategies.prompting.prompts import Template
-from ragbandit.strategies.prompting.rubric import Material, mark_of, rubric_prompt
+from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.no_index import NoRetriever
 from ragbandit.workers.judging.job import Judging
 from ragbandit.workers.judging.judge import Judge
 from ragbandit.workers.wiring.arms import arm_params
 from ragbandit.workers.wiring.generators import concurrency_of, make_generator, offered
-from ragbandit.workers.wiring.judge import as_the_judges, judge_template
+from ragbandit.workers.wiring.judge import as_the_judges, check_room, judge_template
 from ragbandit.workers.wiring.retrievers import kind_of, searches
 
 __all__ = ["make_judging"]
-
-#: letters of question and answer that the judge's model must have room for beside the rubric
-_LEAST_CHARS: Final = 400
 
 
 def make_judging(settings: Settings, *, store: DecisionStore, generator: Generator | None) -> tuple[Judging, int]:
@@ -39,7 +33,7 @@ def make_judging(settings: Settings, *, store: DecisionStore, generator: Generat
         own = chosen.generator.model_copy(update={"threads": chosen.generator.threads or _threads(settings)})
         model = shared or make_generator(own)
         at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
-    _check_room(settings, template=template, generator=model)
+    check_room(settings, template=template, generator=model)
     judge = Judge(
         chosen,
         generator=model,
@@ -59,27 +53,6 @@ def _passages(settings: Settings) -> Retriever:
     """The retriever of the arms without its reranker, which looks nothing up; none where no arm searches."""
     arms = make_arms(arm_params(settings), capabilities=offered(settings.generator)) if settings.worker_arms else {}
     return kind_of(settings).open(settings) if searches(arms.values()) else NoRetriever()
-
-
-def _check_room(settings: Settings, *, template: Template, generator: Generator) -> None:
-    """Refuse a model in whose context the rubric and a short answer have no room."""
-    chosen = settings.judge
-    try:
-        rubric_prompt(
-            template,
-            material=Material(question="a" * _LEAST_CHARS, answer="a" * _LEAST_CHARS),
-            mark=mark_of("", attempt=0),
-            generator=generator,
-            max_tokens=chosen.max_tokens,
-            passage_words=chosen.passage_words,
-            text_chars=_LEAST_CHARS,
-        )
-    except PromptTooLong as error:
-        raise ConfigError(
-            f"the rubric and a reply of {chosen.max_tokens} tokens have no room in {generator.context_tokens} tokens",
-            field="judge.generator.context_tokens",
-            remedy="set it to what the model takes, 8192 for example; or lower judge.max_tokens",
-        ) from error
 
 
 def _threads(settings: Settings) -> int:

@@ -32,6 +32,8 @@ __all__ = [
     "ErrorDetail",
     "ErrorReply",
     "HealthReply",
+    "JudgeDay",
+    "JudgeReply",
     "KeptFeedback",
     "KeptOutcome",
     "KeptReward",
@@ -218,6 +220,28 @@ class ArmReply(TypedDict):
     since: float | None
 
 
+class JudgeDay(TypedDict):
+    """What the judge did in the present day (UTC), over all processes of the store."""
+
+    begun: int
+    scored: int
+    failed: int
+    given_up: int
+    expired: int
+    suspicious: int
+    skipped: int
+    prompt_tokens: int
+    completion_tokens: int
+    dollars: float
+
+
+class JudgeReply(TypedDict):
+    """State of the judge, see docs/judge.md."""
+
+    waiting: int
+    today: JudgeDay
+
+
 class LedgerReply(TypedDict):
     """State of a ledger."""
 
@@ -231,6 +255,7 @@ class LedgerReply(TypedDict):
     lag_s: float
     unanswered: int
     missing_outcome: int
+    judge: JudgeReply
     rebuilding: bool
     arms: dict[str, ArmReply]
 

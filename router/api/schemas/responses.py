@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from starlette.responses import JSONResponse, Response
 
@@ -15,6 +15,7 @@ from ragbandit.router.api.schemas.reply_types import (
     DecisionFields,
     ErrorReply,
     HealthReply,
+    JudgeDay,
     KeptFeedback,
     KeptOutcome,
     KeptReward,
@@ -119,6 +120,7 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuil
         "lag_s": status.lag_s,
         "unanswered": status.unanswered,
         "missing_outcome": status.missing_outcome,
+        "judge": {"waiting": status.judge.waiting, "today": cast(JudgeDay, dict(status.judge.today))},
         "rebuilding": rebuilding,
         "arms": {
             arm.arm: {"state": arm.state, "offered": arm.offered, "failures": arm.failures, "since": arm.since}

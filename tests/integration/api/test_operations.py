@@ -155,3 +155,21 @@ def test_metrics_of_faults(http, service):
     assert routed(http)["fault"] == "RuntimeError: broken"
     assert http.get("/v1/status").json()["faults"] == 1
     assert measured(http)["ragbandit_policy_faults_total",] == 1
+
+
+def test_the_judge_shows(serve):
+    """/v1/status and /metrics say how many answers wait for the judge, and what was skipped today."""
+    judge = {"generator": {"name": "scripted"}, "share": 1.0, "max_waiting": 2}
+    service = serve(judge=judge)
+    before = service.http.get("/v1/status").json()["judge"]
+    for _ in range(3):
+        key = routed(service.http)["decision_id"]
+        sent = {"decision_id": key, "answer": "Bram Stoker", "steps": 1.0}
+        assert service.http.post("/v1/outcomes", json=sent).status_code == 202
+    found = service.http.get("/v1/status").json()["judge"]
+    assert (before["waiting"], found["waiting"]) == (0, 2)
+    assert {name: count for name, count in found["today"].items() if count} == {"skipped": 1}
+    numbers = measured(service.http)
+    assert numbers["ragbandit_judge_waiting",] == 2
+    assert numbers["ragbandit_judge_today", "skipped"] == 1
+    assert numbers["ragbandit_judge_today", "dollars"] == 0

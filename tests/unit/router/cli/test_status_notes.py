@@ -6,6 +6,7 @@ import pytest
 
 from ragbandit.router.cli.inspect import _notes
 from ragbandit.router.learning.status import Status
+from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.types import Counters
 
 COUNTERS = Counters(
@@ -44,6 +45,9 @@ def test_nothing_is_said_where_all_is_well():
             ("1 decisions could not be learned", "ragbandit quarantine"),
         ),
         (replace(WELL, counters=replace(COUNTERS, decided=13, unseen=4)), False, ("4 decisions have no place",)),
+        (replace(WELL, judge=JudgeState(today={"given_up": 2})), False, ("2 answers could not be judged", "log")),
+        (replace(WELL, judge=JudgeState(today={"skipped": 3})), False, ("3 answers were not judged", "judge.md")),
+        (replace(WELL, judge=JudgeState(today={"suspicious": 1})), False, ("1 answers have texts", "judge.md")),
         (WELL, True, ("being learned again", "a learner must run")),
     ],
 )

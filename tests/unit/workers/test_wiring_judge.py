@@ -1,0 +1,55 @@
+"""Checks of the judge's settings before anything is loaded: what is refused, with field and remedy."""
+
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import ConfigError
+from ragbandit.workers.wiring.judge import check_judge
+
+SERVER = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
+
+
+def settings(generator=None, **judging):
+    return Settings.model_validate({"judge": {"generator": generator, **judging}})
+
+
+def test_a_judge_that_can_be_made_is_taken():
+    """No judge, and one with room for the rubric, are no trouble; nobody is asked."""
+    check_judge(settings(), fetch=False)
+    check_judge(settings({**SERVER, "context_tokens": 8192}), fetch=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "field", "words"),
+    [
+        (settings(SERVER), "judge.generator.context_tokens", "8192"),
+        (settings({**SERVER, "context_tokens": 8192}, max_tokens=8000), "judge.generator.context_tokens", "max_tokens"),
+        (
+            settings({"name": "openai", "model": "gpt", "context_tokens": 8192}),
+            "judge.generator.openai.api_key_env",
+            "OPENAI_API_KEY",
+        ),
+        (
+            settings({**SERVER, "openai": {"base_url": "http://127.0.0.1:9/v1", "prices": {"other": [1.0, 1.0]}}}),
+            "judge.generator.openai.prices",
+            "[0.0, 0.0]",
+        ),
+        (settings(templates={"rubric": "[body]\n{question}"}), "judge.templates.rubric", "{fence}"),
+        (settings(templates={"rubric": "nowhere.txt"}), "judge.templates.rubric", "nowhere.txt"),
+    ],
+)
+def test_what_no_worker_could_make_is_refused(monkeypatch, found, field, words):
+    """Each names the judge's own setting and what to do."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(ConfigError) as caught:
+        check_judge(found, fetch=False)
+    assert caught.value.field == field
+    assert words in str(caught.value)
+
+
+def test_the_embedded_model_is_no_judge(caplog):
+    """The default of `generator` as a judge is warned of: its replies are no JSON."""
+    check_judge(settings({}), fetch=False)
+    (record,) = caplog.records
+    assert "too small to judge" in record.getMessage()

@@ -72,6 +72,8 @@ class Rows:
     pmf: Matrix
     candidate: Matrix
     rival: Matrix
+    #: largest 1 / chance of a rating, where the rewards were completed from few (benchmarks/judged_coverage.py)
+    rating_weight: float = 1.0
 
     def drawn(self, values: Matrix) -> Vector:
         """The values of the arms that were drawn, shape (n,)."""
@@ -267,7 +269,9 @@ def fixed(world: World, rows: Rows) -> Found:
     seen = float((rows.candidate * guess).sum(axis=1).mean())
 
     def likely(*columns: Vector, **more: Any) -> Interval:
-        extremes = extreme_rows(heavy[: len(columns) - 1], rewards=world.rewards, **more)
+        extremes = extreme_rows(
+            heavy[: len(columns) - 1], rewards=world.rewards, rating_weight=rows.rating_weight, **more
+        )
         point = float(columns[0].mean())
         return cressie_read(Moments.of(*columns), confidence=CONFIDENCE, extremes=extremes, value=point)
 

@@ -44,6 +44,7 @@ def add_replay_verb(app: typer.Typer) -> None:
         since: options.Since = None,
         mixed_arms: options.MixedArms = False,
         skip_bad: options.SkipBad = False,
+        judged: options.Judged = False,
         workers: options.Workers = None,
         cluster: options.Cluster = None,
         estimator: options.Estimator = "dr",
@@ -89,6 +90,7 @@ def add_replay_verb(app: typer.Typer) -> None:
                 since=_beginning(since, anytime=anytime),
                 mixed_arms=mixed_arms,
                 skip_bad=skip_bad,
+                judged=judged,
             )
             plan = Plan(
                 estimator=estimator.strip(),

@@ -58,6 +58,14 @@ Database = Annotated[
 Label = Annotated[str | None, typer.Option(help="the store's ledger; default policy.label", rich_help_panel=_LOG)]
 Since = Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d", rich_help_panel=_LOG)]
 MixedArms = Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms", rich_help_panel=_LOG)]
+Judged = Annotated[
+    bool,
+    typer.Option(
+        "--judged",
+        help="complete rewards where no person rated, by a judge's scores corrected by the ratings",
+        rich_help_panel=_LOG,
+    ),
+]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used", rich_help_panel=_LOG)]
 Estimator = Annotated[
     str,

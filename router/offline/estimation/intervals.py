@@ -140,7 +140,12 @@ def heavy_weight(powers: Vector) -> float:
 
 
 def extreme_rows(
-    heavy: Sequence[float], *, rewards: Interval, baseline: float = 0.0, minus_logged: bool = False
+    heavy: Sequence[float],
+    *,
+    rewards: Interval,
+    baseline: float = 0.0,
+    minus_logged: bool = False,
+    rating_weight: float = 1.0,
 ) -> Extremes:
     """The rows that move an interval most, and the range of the value.
 
@@ -148,21 +153,32 @@ def extreme_rows(
     b + (w1 - w2) (r - m), b a difference of baselines.
     rewards: least and largest possible reward. baseline: what the model predicts on average; 0 without a model (IPS).
     minus_logged: the reward is subtracted from the score: the candidate is compared with the policy that logged.
+    rating_weight: largest 1 / chance of a rating, where most rewards are completed from few ratings.
     """
     pair = len(heavy) == 2
     if not (pair or len(heavy) == 1) or (pair and minus_logged):
         raise InvalidInput(f"{len(heavy)} weights", field="heavy", remedy="give one, or two to compare two candidates")
     corners = [(heavy[0], 0.0), (0.0, heavy[1])] if pair else [(heavy[0],)]
+    # A heavy row that was rated besides counts as many: of the two, seldom met together, a part.
+    stretch = math.sqrt(rating_weight)
+    possible = rewards if stretch == 1.0 else [baseline + stretch * (r - baseline) for r in rewards]
     rows = [
         ((weights[0] - weights[1]) * (r - baseline), *weights)
         if pair
         else (baseline + weights[0] * (r - baseline) - (r if minus_logged else 0.0), *weights)
-        for weights, r in itertools.product(corners, rewards)
+        for weights, r in itertools.product(corners, possible)
     ]
     if minus_logged:
         # Near the logged policy nearly all differences are 0: what decides are the few rows that it draws and the
         # candidate would not, and a log may show none of them that failed, or none that succeeded.
         rows += [(baseline - r, 0.0) for r in rewards]
+    if rating_weight > 1.0:
+        # Few ratings may show none that is rare, and a rating counts as many rows.
+        told = [rating_weight * (r - baseline) for r in rewards]
+        if pair:
+            rows += [row for one in told for row in ((one, 1.0, 0.0), (-one, 0.0, 1.0))]
+        else:
+            rows += [(-one, 0.0) if minus_logged else (baseline + one, 1.0) for one in told]
     least, most = rewards
     low, high = (least - most, most - least) if pair or minus_logged else rewards
     return Extremes(rows=np.array(rows), low=low, high=high)

@@ -12,7 +12,19 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.types import Budget, Decision, FeedbackId, Json, Reward
 
-__all__ = ["OURS", "BadRow", "Defaults", "Logged", "Record", "record_of", "reward_defaults"]
+__all__ = [
+    "JUDGE_PROBABILITY",
+    "JUDGE_SCORE",
+    "MISSING",
+    "OURS",
+    "RATING_PROBABILITY",
+    "BadRow",
+    "Defaults",
+    "Logged",
+    "Record",
+    "record_of",
+    "reward_defaults",
+]
 
 #: keys as in OURS; `features` is a float32 array, shape (d,), or None
 Record = dict[str, Any]
@@ -47,6 +59,11 @@ OURS = (
     "late",
     "features",
 )
+#: keys beside a row's own, for a replay that completes rewards: a judge's score in [0, 1], the chance with which the
+#: judge sampled the row, and that of a human rating, each in (0, 1]
+JUDGE_SCORE, JUDGE_PROBABILITY, RATING_PROBABILITY = "judge_score", "judge_probability", "rating_probability"
+#: preset of the reward of a row that nobody judged
+MISSING = "missing"
 _CAPS = tuple(cap.name for cap in fields(Budget))
 #: parts of a reward with what they are where nobody told them: then they are left out, as in files of before
 _UNTOLD: Mapping[str, object] = {"judged_by": None, "raw_quality": None, "sample_weight": 1.0}
@@ -93,6 +110,8 @@ class Defaults:
     maximum: float = 1.0
     #: of the cost, for a reward that is given as quality and cost
     weight: float = 0.0
+    #: a row may have no reward, or its cost alone
+    unrated: bool = False
 
 
 def reward_defaults(

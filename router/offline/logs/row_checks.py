@@ -12,7 +12,7 @@ import numpy as np
 
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, SUM_TOLERANCE
-from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record
+from ragbandit.router.offline.logs.records import MISSING, OURS, BadRow, Defaults, Logged, Record
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.types import (
     ArmName,
@@ -193,7 +193,7 @@ def _query(found: Mapping[str, Any], *, identity: DecisionId) -> Query:
 
 def _reward(found: Mapping[str, Any], *, defaults: Defaults) -> Reward:
     """From a number, or from its parts: quality, cost and weight; a value beside them must follow from them."""
-    given = _needed(found, "reward")
+    given = found.get("reward", {}) if defaults.unrated else _needed(found, "reward")
     parts = given if isinstance(given, dict) else {"value": given}
     parts = {key: value for key, value in parts.items() if value is not None}
     unknown = sorted(set(parts) - {field.name for field in fields(Reward)})
@@ -205,11 +205,12 @@ def _reward(found: Mapping[str, Any], *, defaults: Defaults) -> Reward:
         return number(parts.get(name, otherwise), f"reward.{name}" if isinstance(given, dict) else "reward")
 
     whole = "quality" not in parts
-    if whole and "value" not in parts:
+    missing = defaults.unrated and whole and "value" not in parts
+    if whole and "value" not in parts and not missing:
         raise InvalidInput("is missing", field="reward.value", remedy="give a number, or quality and cost")
-    quality = part("quality", parts.get("value"))
+    quality = 0.0 if missing else part("quality", parts.get("value"))
     cost = part("cost", 0.0)
-    weight = part("weight", 0.0 if whole else defaults.weight)
+    weight = part("weight", 0.0 if whole and not missing else defaults.weight)
     minimum, maximum = part("minimum", defaults.minimum), part("maximum", defaults.maximum)
     made = min(max(quality - weight * cost, minimum), maximum)
     _check_value(part("value", made), made=made, minimum=minimum, maximum=maximum)
@@ -222,7 +223,9 @@ def _reward(found: Mapping[str, Any], *, defaults: Defaults) -> Reward:
         minimum=minimum,
         maximum=maximum,
         terms=terms,
-        preset=_text(parts.get("preset", "reward" if whole else "quality"), "reward.preset", most=32),
+        preset=MISSING
+        if missing
+        else _text(parts.get("preset", "reward" if whole else "quality"), "reward.preset", most=32),
         source=cast(
             "RewardSource", _one_of(parts.get("source", "explicit"), "reward.source", known=("explicit", "default"))
         ),

@@ -103,6 +103,10 @@ class ResultAssembler:
             notes=(*described.notes, *self._few(index)),
         )
 
+    def _rating_weight(self, target: int) -> float:
+        """Of rewards and qualities; costs are known of every row."""
+        return self.summary.rating_weight if target < 2 else 1.0
+
     def _values(self, index: int) -> list[EstimateWithInterval]:
         """Reward, quality and cost. With unsupported decisions only the reward has an interval, and a widened one."""
         whole, weights = self.accumulators.whole(index), self.summary.weights[index]
@@ -154,7 +158,9 @@ class ResultAssembler:
         for target in range(3):
             logged = _part(whole.targets[target], _THEIRS)
             value = float(logged.mean[1])
-            extremes = extreme_rows([1.0], rewards=self.summary.bounds(target))
+            extremes = extreme_rows(
+                [1.0], rewards=self.summary.bounds(target), rating_weight=self._rating_weight(target)
+            )
             low, high = cressie_read(_scored(logged), confidence=self.plan.confidence, extremes=extremes, value=value)
             found.append(EstimateWithInterval(value=value, low=low, high=high))
         return found if self.sequences is None else [_open(each) for each in found]
@@ -182,6 +188,7 @@ class ResultAssembler:
         extremes = extreme_rows(
             [self._heavy(index)],
             rewards=self.summary.bounds(target),
+            rating_weight=self._rating_weight(target),
             baseline=_predicted(estimator, moments.mean[2]),
         )
         low, high = cressie_read(_scored(moments), confidence=confidence, extremes=extremes, value=found.value)
@@ -199,6 +206,7 @@ class ResultAssembler:
         extremes = extreme_rows(
             [self._heavy(index)],
             rewards=self.summary.bounds(target),
+            rating_weight=self._rating_weight(target),
             baseline=_predicted(self.estimators[index], moments.mean[2]),
             minus_logged=True,
         )
@@ -218,6 +226,7 @@ class ResultAssembler:
         extremes = extreme_rows(
             [self._heavy(first), self._heavy(second)],
             rewards=self.summary.bounds(target),
+            rating_weight=self._rating_weight(target),
             baseline=_predicted(self.estimators[first], (moments.mean[2] + moments.mean[5]) / 2.0),
         )
         columns = moments.combined(

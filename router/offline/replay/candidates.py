@@ -19,7 +19,7 @@ from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log, mixed
-from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.offline.logs.records import MISSING, Logged
 from ragbandit.router.offline.replay.sources.pieces import MemoryLog, check_pmf, pmf_columns
 from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress, Vector
 from ragbandit.router.policies import is_class_path, known_policies, make_policy
@@ -259,6 +259,8 @@ class CandidatePolicy:
     def learn(self, index: int) -> None:
         """Let it learn one row."""
         row = self.log.rows[index]
+        if row.reward.preset == MISSING:  # nobody judged it: there is nothing to learn
+            return
         if not apply(self.policy, update_of(row, features=self.features, index=index, weight=self._weight)):
             self.refused.add(index)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from ragbandit.router.offline.logs.ledger_arrays import LedgerReader, open_ledge
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import opened
 from ragbandit.router.offline.logs.place import Place, files_of, is_remote, is_several, place_of, shown
+from ragbandit.router.offline.logs.rated_rows import rated_rows
 from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.offline.replay.candidates import CandidateSpec, baselines
 from ragbandit.router.offline.replay.plan import Plan
@@ -41,6 +42,7 @@ def open_log(
     since: float | None = None,
     mixed_arms: bool = False,
     skip_bad: bool = False,
+    judged: bool = False,
 ) -> "OpenLog":
     """A log for `replay`. Nothing but the configuration is read here.
 
@@ -53,6 +55,8 @@ def open_log(
     since: rows decided before are left out, seconds since the epoch.
     mixed_arms: rows may offer different arms.
     skip_bad: rows that cannot be used are left out and counted, instead of refused.
+    judged: rewards are completed where no person rated, by a judge's scores and the ratings that there are; of the
+    store all decisions with an outcome or feedback are read, not the ledger.
     Raises InvalidInput for an unknown format, and for bounds that are not finite or not in order; ConfigError for a
     wrong setting.
     """
@@ -62,10 +66,11 @@ def open_log(
         format=None if path is None else _format(place_of(path), format=format),
         settings=settings,
         label=label or settings.policy.label,
-        defaults=reward_defaults(settings.reward, minimum=minimum, maximum=maximum),
+        defaults=replace(reward_defaults(settings.reward, minimum=minimum, maximum=maximum), unrated=judged),
         since=since,
         mixed_arms=mixed_arms,
         skip_bad=skip_bad,
+        judged=judged,
     )
 
 
@@ -82,6 +87,7 @@ class OpenLog:
     since: float | None = None
     mixed_arms: bool = False
     skip_bad: bool = False
+    judged: bool = False
 
     @property
     def several(self) -> bool:
@@ -151,6 +157,8 @@ class OpenLog:
     @property
     def described(self) -> str:
         """Where the rows come from, for the report."""
+        if self.path is None and self.judged:
+            return "the decisions of the store"
         return f"the ledger {self.label}" if self.path is None else shown(self.path)
 
     def read(self, progress: Progress = no_progress) -> MemoryLog:
@@ -190,7 +198,12 @@ class OpenLog:
         rows = []
         with ledger_of(self.settings, label=self.label) as ledger:
             total = ledger.last_seq()
-            for row in ledger_rows(ledger, since=self.since):
+            found = (
+                rated_rows(ledger.database, settings=self.settings, since=self.since)
+                if self.judged
+                else ledger_rows(ledger, since=self.since)
+            )
+            for row in found:
                 rows.append(row)
                 if len(rows) % 1000 == 0:
                     progress("rows read", len(rows), total)

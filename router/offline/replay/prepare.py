@@ -14,6 +14,7 @@ from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.intervals import cressie_read, extreme_rows
 from ragbandit.router.offline.estimation.moments import Moments
+from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.logs.ledger_arrays import UnevenFeatures
 from ragbandit.router.offline.logs.place import Place, check_shared
@@ -42,6 +43,7 @@ from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
 from ragbandit.router.offline.replay.sources.ledger import LedgerPieces
 from ragbandit.router.offline.replay.sources.pieces import MemoryLog, check_choice, segment_of
+from ragbandit.router.offline.replay.sources.ratings import check_judged, judged_log, rating_notes
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies import make_policy, with_context
 from ragbandit.router.policies.base import Policy
@@ -83,11 +85,20 @@ def replay(
     plan, settings = plan or Plan(), settings or Settings()
     plan = replace(plan, floor=settings.policy.floor if plan.floor is None else plan.floor)
     specs = None if candidates is None else _specs(candidates)
-    if isinstance(log, OpenLog):
+    judged = isinstance(log, OpenLog) and log.judged
+    if isinstance(log, OpenLog) and log.judged:
+        check_judged(several=log.several, anytime=plan.anytime)
+    elif isinstance(log, OpenLog):
         result = _replay_in_pieces(log, specs=specs, plan=plan, engine=engine, notes=notes, progress=progress)
         if result is not None:
             return result
+    if isinstance(log, OpenLog):
         log = log.read(progress)
+    facts: RatingFacts | None = None
+    if judged:
+        found = judged_log(log, folds=plan.folds)
+        log, facts = found.log, found.facts
+        notes = (*rating_notes(facts), *notes)
     specs = baselines(log.log.arms) if specs is None else specs
     ready = prepare(log, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
     result = judge(
@@ -101,6 +112,7 @@ def replay(
         skipped=log.skipped,
         progress=progress,
     )
+    result = replace(result, ratings=facts)
     return _with_rejection(result, log=ready.log, progressive=ready.progressive, plan=plan)
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from ragbandit.router.offline.estimation.comparison import Verdict
+from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.types import ArmName, finite_json
 
@@ -184,6 +185,8 @@ class ReplayResult:
     #: the log is wrong: drawn arms do not follow the logged probabilities
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    #: where rewards were completed: what people and the judge said
+    ratings: RatingFacts | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, keys as documented; None for a number that is not finite."""

@@ -28,6 +28,7 @@ _SOURCES = {
     "default": "default rewards (no feedback)",
     "late": "with later feedback that came after they were learned",
 }
+_COMPLETED = "completed from ratings and a judge's scores"
 #: no more decimals than this, however narrow the interval
 _DIGITS = 6
 #: a difference that takes more than so many times the log counts as close to zero
@@ -119,13 +120,14 @@ def about_the_log(replayed: ReplayResult) -> list[str]:
     every = "are valid at every look" if plan.anytime else "are valid for one look, fixed in advance"
     shared = f", and {replayed.comparisons} comparisons share the error" if replayed.comparisons > 1 else ""
     weight = "each row's own" if plan.weight is None else f"{plan.weight:g} for all rows"
+    sources = _SOURCES if replayed.ratings is None else {**_SOURCES, "explicit": _COMPLETED}
     said = [
         f"Log: {count(replayed.rows)} questions from {printable(replayed.log)} ({_times(replayed)})",
         f"Compared with {baseline}: {values}",
         f"Estimated by {_estimators(replayed)}",
         f"Intervals: {percent(plan.confidence)} confidence; they {every}{shared}",
         f"Weight of cost in the reward: {weight}",
-        _listed("Rewards", {_SOURCES.get(source, source): rows for source, rows in replayed.sources.items()}),
+        _listed("Rewards", {sources.get(source, source): rows for source, rows in replayed.sources.items()}),
         _listed("Policy versions in the log", replayed.versions),
         f"Left out: {count(replayed.skipped_rows)} rows" if replayed.skipped_rows else "",
         *(f"    {printable(row.where)}: {printable(row.reason)}" for row in replayed.skipped),

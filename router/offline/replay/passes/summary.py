@@ -31,6 +31,8 @@ class LogSummary:
     defaulted: int = 0
     late: int = 0
     raw: int = 0
+    #: as in Log
+    rating_weight: float = 1.0
     #: field -> value -> rows
     fields: dict[str, Counter[str]] = field(default_factory=dict)
 
@@ -49,6 +51,7 @@ class LogSummary:
         self.defaulted += int(log.defaulted.sum())
         self.late += int(log.late.sum())
         self.raw += int(log.raw.sum())
+        self.rating_weight = max(self.rating_weight, log.rating_weight)
         for name, values in log.fields.items():
             self.fields.setdefault(name, Counter()).update(values.tolist())
 
@@ -67,6 +70,7 @@ class LogSummary:
             defaulted=self.defaulted + other.defaulted,
             late=self.late + other.late,
             raw=self.raw + other.raw,
+            rating_weight=max(self.rating_weight, other.rating_weight),
             fields={
                 name: self.fields.get(name, Counter()) + other.fields.get(name, Counter())
                 for name in dict.fromkeys([*self.fields, *other.fields])
@@ -76,6 +80,8 @@ class LogSummary:
     def bounds(self, target: int) -> tuple[float, float]:
         """Range of the reward (as declared), the quality ([0, 1] and what was seen) or cost (0 to what was seen)."""
         low, high = self.ranges[target]
+        if self.rating_weight > 1.0 and target < 2:  # what is completed may lie outside
+            return (self.minimum, self.maximum) if target == 0 else (0.0, 1.0)
         if target == 0:
             return min(self.minimum, low), max(self.maximum, high)
         return (min(0.0, low), max(1.0, high)) if target == 1 else (min(0.0, low), high)

@@ -1,0 +1,176 @@
+"""Human ratings and judge's scores of a log: which row has which, and the log with its rewards completed.
+
+A row says it by its reward and by three keys beside it: `judge_score` in [0, 1], `judge_probability`, the chance with
+which the judge sampled the row, and `rating_probability`, that of a human rating where people were asked by chance. A
+reward that the judge made (`judged_by`) or that is missing is no human rating.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.rated_rewards import (
+    FEWEST_RATINGS,
+    Completed,
+    Pricing,
+    RatingFacts,
+    Ratings,
+    completed,
+)
+from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.router.offline.logs.records import JUDGE_PROBABILITY, JUDGE_SCORE, MISSING, RATING_PROBABILITY, Logged
+from ragbandit.router.offline.replay.sources.pieces import MemoryLog, place
+from ragbandit.router.offline.types import Vector
+
+__all__ = ["JudgedLog", "check_judged", "judged_log", "rating_notes"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedLog:
+    """A log with its rewards completed."""
+
+    log: MemoryLog
+    facts: RatingFacts
+
+
+def check_judged(*, several: bool, anytime: bool) -> None:
+    """Raises InvalidInput for what completed rewards do not allow. several: the log is a folder of files."""
+    if anytime:
+        raise InvalidInput(
+            "completed rewards have no interval that holds at every look",
+            field="anytime",
+            remedy="leave out --anytime or --judged",
+        )
+    if several:
+        raise InvalidInput(
+            "rewards are completed in one process, on one file or the store",
+            field="judged",
+            remedy="name one file, or leave out --judged",
+        )
+
+
+def judged_log(log: MemoryLog, *, folds: int, judge_weight: float | None = None) -> JudgedLog:
+    """The log with completed rewards; its rows, for policies that learn from it, have them too where somebody judged.
+
+    Raises InvalidInput naming the row for a score or a chance out of range, and where nobody rated.
+    """
+    rows = log.rows
+    ratings, pricing = _ratings(log), _pricing(log)
+    found = completed(
+        ratings,
+        pricing=pricing,
+        arms=len(log.log.arms),
+        folds_of_rows=folds_of(log.log.keys, folds=folds),
+        judge_weight=judge_weight,
+    )
+    arrays = replace(
+        log.log,
+        reward=found.reward,
+        quality=found.quality,
+        raw=np.zeros(len(rows), dtype=np.bool_),
+        defaulted=np.zeros(len(rows), dtype=np.bool_),
+        minimum=pricing.minimum,
+        maximum=pricing.maximum,
+        # Above 1 in any case: completed rewards may lie outside of the bounds.
+        rating_weight=max(found.facts.largest, 1.0 + 1e-9),
+    )
+    taught = [_taught(row, at=at, ratings=ratings, found=found) for at, row in enumerate(rows)]
+    return JudgedLog(log=replace(log, rows=taught, log=arrays), facts=found.facts)
+
+
+def _ratings(log: MemoryLog) -> Ratings:
+    rows = log.rows
+    return Ratings(
+        arm=log.log.action,
+        rated=np.array([_is_rated(row) for row in rows], dtype=np.bool_),
+        quality=log.log.quality,
+        score=_told(rows, JUDGE_SCORE, least=0.0),
+        score_chance=_told(rows, JUDGE_PROBABILITY, least=None),
+        rating_chance=_told(rows, RATING_PROBABILITY, least=None),
+    )
+
+
+def _is_rated(row: Logged) -> bool:
+    """Whether a person, or code that knows, said what the answer was worth."""
+    reward = row.reward
+    return reward.source == "explicit" and reward.preset != MISSING and reward.judged_by not in ("judge", "event")
+
+
+def _told(rows: Sequence[Logged], key: str, *, least: float | None) -> Vector:
+    """The key's number in every row, NaN where it has none. least: 0 for [0, 1]; None for (0, 1]."""
+    found = np.full(len(rows), np.nan)
+    for at, row in enumerate(rows):
+        value = row.extra.get(key)
+        if value is None and key == JUDGE_SCORE and row.reward.judged_by == "judge":
+            value = row.reward.quality if row.reward.raw_quality is None else row.reward.raw_quality
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InvalidInput(f"{value!r} is no number", field=f"{place(row)} {key}", remedy="give a number in [0, 1]")
+        if not (0.0 <= value <= 1.0) or (least is None and value == 0.0):
+            raise InvalidInput(f"{value!r} is out of range", field=f"{place(row)} {key}", remedy="use 0 to 1")
+        found[at] = value
+    return found
+
+
+def _pricing(log: MemoryLog) -> Pricing:
+    """How qualities become rewards; where a rating is the whole reward, the cost is inside."""
+    rows = log.rows
+    whole = any(_is_rated(row) and row.reward.preset == "reward" for row in rows)
+    weight = np.array([0.0 if whole else row.reward.weight for row in rows])
+    cost = np.array([row.reward.cost for row in rows])
+    # As far as ratings go: 0 to 1 where they are qualities.
+    low = min(log.log.minimum, 0.0) if whole else log.log.minimum
+    return Pricing(weight=weight, cost=cost, minimum=low, maximum=log.log.maximum)
+
+
+def _taught(row: Logged, *, at: int, ratings: Ratings, found: Completed) -> Logged:
+    """The row as a policy may learn it: unrated with the judge's word, as people would say it; else marked missing."""
+    if ratings.rated[at]:
+        return row
+    reward = row.reward
+    if math.isnan(ratings.score[at]):
+        return replace(row, reward=replace(reward, preset=MISSING))
+    quality = float(found.judged[at])
+    value = min(max(quality - reward.weight * reward.cost, reward.minimum), reward.maximum)
+    judged = replace(
+        reward,
+        value=value,
+        quality=quality,
+        preset="rating",
+        source="explicit",
+        judged_by="judge",
+        raw_quality=float(ratings.score[at]),
+    )
+    return replace(row, reward=judged)
+
+
+def rating_notes(facts: RatingFacts) -> list[str]:
+    """What a reader must know of the ratings, the worst first."""
+    found = [f"the log is wrong: {fault}" for fault in facts.faults]
+    if facts.selected and facts.selection is not None:
+        gap, error = facts.selection
+        found.append(
+            f"being rated hangs on how good the answer was: rated answers have a judge's score {gap:+.3f} ± "
+            f"{error:.3f} from the others of their arm. The estimates hold only if the score tells all that decides "
+            "who rates; have a chance sample rated, and log rating_probability"
+        )
+    if facts.rated < FEWEST_RATINGS:
+        found.append(f"only {facts.rated} human ratings: intervals from fewer than {FEWEST_RATINGS} are rough")
+    told = (
+        f"{facts.rated:,} of {facts.rows:,} rows have a human rating, {facts.scored:,} a judge's score, "
+        f"{facts.both:,} both; rewards are completed (docs/replay.md)"
+    )
+    found.append(told)
+    if facts.scored:
+        agrees = "" if facts.correlation is None else f", correlation with people {facts.correlation:.2f}"
+        found.append(
+            f"the judge counts {facts.judge_weight:.2f} of 1{agrees}: completed rewards scatter {facts.gain:.2f} times "
+            "less than with the ratings alone"
+            if facts.gain >= 1.0
+            else f"the judge counts {facts.judge_weight:.2f} of 1{agrees}, and brings nothing here"
+        )
+    return found

@@ -59,8 +59,8 @@ def simulate(
     is cut in folds. weights: of cost while learning; None is the settings'. total: questions in the denominator of EM;
     those not in the table count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the
     cache. encoder: makes the encoder, if some policy needs features. line: the two arms of the mixture line. incumbent:
-    the arm that the rewards while learning are compared with; None: the best fixed one. warm: so many rows of every
-    pass are learned before it, with the outcomes of all arms, and not asked. jobs: processes.
+    the arm that the rewards while learning are compared with; None: policy.incumbent, else the best fixed one. warm: so
+    many rows of every pass are learned before it, with the outcomes of all arms, and not asked. jobs: processes.
     Raises InvalidInput or ConfigError for what cannot be simulated, before anything is learned.
     """
     settings = settings or Settings()
@@ -151,6 +151,9 @@ def _measure(
             field="total",
             remedy="count the questions that the table leaves out too, or drop it",
         )
+    policy = world.settings.policy
+    if incumbent is None and policy.incumbent in arms:
+        incumbent = policy.incumbent
     if incumbent is not None and incumbent not in arms:
         raise InvalidInput(f"unknown arm {incumbent!r}", field="incumbent", remedy=f"use one of {', '.join(arms)}")
     return Measure(
@@ -160,6 +163,7 @@ def _measure(
         learned=world.table,
         reward=world.settings.reward,
         incumbent=incumbent,
+        harm=policy.harm,
     )
 
 

@@ -153,6 +153,16 @@ def test_simulate_says_it_of_each_learner():
     assert all(other.first_pass is None for other in rows[1:])
 
 
+def test_the_configured_incumbent_is_the_default():
+    """policy.incumbent and its harm are taken where the table has the arm; else the best fixed arm."""
+    found = [
+        simulate(table_of(40), policies={"uniform": {}}, seeds=1, settings=Settings(policy=section))[0].first_pass
+        for section in ({"incumbent": "low", "harm": 0.2}, {"incumbent": "other"})
+    ]
+    assert [one.incumbent for one in found] == ["low", "high"]
+    assert found[0].worst_prefix.harm == 0.2
+
+
 def test_incumbent_that_the_table_has_not():
     """It is refused before anything is learned, with the arms that there are."""
     with pytest.raises(InvalidInput, match="unknown arm 'odd'") as caught:

@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE ?= 1
 # The tests start a hundred processes, and each would compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install test test-faults test-rq test-slow unit quick isa-matrix lint demo bench bench-publish bench-strategies docs clean
+.PHONY: install test test-faults test-rq test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies docs clean
 
 install: $(STAMP)
 
@@ -79,6 +79,14 @@ ifdef STRATEGIES
 else
 	$(BIN)/python -m examples.handbook.demo $(if $(POLICY),--policy $(POLICY)) $(if $(WORKERS),--workers $(WORKERS))
 endif
+
+# Every arm of the demo on every question of its handbook, by the default model: half an hour; goes on where it stopped.
+handbook-table: install
+	$(BIN)/python -m examples.handbook.recorded
+
+# The demo's learning curve on that table, as text and as the README's picture.
+handbook-curve: install
+	$(BIN)/python -m examples.handbook.learning_curve --plot docs/learning-curve.png
 
 bench: install
 	$(BIN)/python -m benchmarks

@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["DATA", "HERE", "ROOT", "Row", "environment_of", "ragbandit", "read_questions"]
+__all__ = ["ARMS", "DATA", "HERE", "ROOT", "TABLE", "Row", "environment_of", "ragbandit", "read_questions"]
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parent.parent
 DATA: Final = ROOT / ".ragbandit" / "demo"  # --data puts it elsewhere
+TABLE: Final = HERE / "table.jsonl"  # of `make handbook-table`
+ARMS: Final = ("no_retrieval", "single_step", "multi_step")
 Row = dict[str, Any]
 
 

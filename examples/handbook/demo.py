@@ -1,9 +1,10 @@
 """`make demo`: the whole loop on the embedded default, driven over HTTP like any client would.
 
-Questions about a made-up handbook (and some that need no book) are routed by the policy, answered by workers with
-real retrieval and a small real language model, and judged: most by gold answers, some by ratings. The policy
-learns while it goes. At the end the log itself says what other policies would have earned, and everything is
-verified. Prints tables and writes .ragbandit/demo/report.json.
+First the recorded table: what routing earns while it learns, against always one pipeline, in 20 orders of all
+questions. Then the same live, on a part of the questions: routed by the policy, answered by workers with real retrieval
+and a small real language model, and judged, most by a thumb up or down, some by gold answers. The policy learns while
+it goes. At the end the log itself says what other policies would have earned, and everything is verified. Prints tables
+and writes .ragbandit/demo/report.json.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from examples.handbook.command import DATA, HERE, ROOT, Row, environment_of, ragbandit, read_questions
+from examples.handbook.learning_curve import SEEDS
 from examples.handbook.policies import PARAMS, prepared
 from examples.handbook.report import show, summarise
 from ragbandit.router.api.client import Client
@@ -34,8 +36,10 @@ from ragbandit.router.learning.reward import containment
 
 #: questions answered at a time; the workers are fewer, so that there is always one waiting
 CONCURRENCY = 4
-#: share of questions judged by a rating instead of gold answers
-RATED = 0.3
+#: questions that are asked live
+ASKED = 120
+#: share of them that a thumb judges, by a script that knows the gold answers, which judge the others
+RATED = 0.8
 #: feedback sent twice, and decisions judged a second time after they were learned
 TWICE, LATE = 8, 5
 #: decisions without feedback
@@ -48,8 +52,9 @@ def main() -> None:
     """Run the demo; exit code 1 if anything that must agree does not."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--policy", choices=sorted(PARAMS), metavar="NAME", help="another policy than the configured")
-    parser.add_argument("--passes", type=int, default=2, help="times that every question is asked")
-    parser.add_argument("--limit", type=int, help="use the first so many questions of each pass")
+    parser.add_argument("--passes", type=int, default=1, help="times that questions are asked")
+    parser.add_argument("--limit", type=int, default=ASKED, help="questions of each pass")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="orders in which the recorded table is learned")
     parser.add_argument("--data", type=Path, default=DATA, help="folder for everything the demo writes")
     parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")
     parser.add_argument("--workers", type=int, help="answer processes; by default the configured ones")
@@ -62,9 +67,10 @@ def main() -> None:
         base["RAGBANDIT_WORKERS__ANSWER"] = str(chosen.workers)
     questions = read_questions()
     asked = _traffic(questions, passes=chosen.passes, limit=chosen.limit)
+    learning = None if chosen.policy else _curve(base, chosen=chosen, data=data)
     run = functools.partial(ragbandit, environment=base)
     run(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
-    ready = prepared(chosen.policy, environment=base, questions=questions, ragbandit=run, console=console)
+    ready = prepared(chosen.policy, environment=base, questions=asked, ragbandit=run, console=console)
     with ready as environment, _service(environment, data=data) as url, Client(url, timeout_s=120) as client:
         judged = _drive(client, asked)
         status = _settled(client, learned=judged["to_learn"])
@@ -74,17 +80,29 @@ def main() -> None:
     report = summarise(
         asked, records=records, status=status, verdict=verdict, judged=judged, seconds=time.monotonic() - began
     )
-    (data / "report.json").write_text(json.dumps(report, indent=2))
+    (data / "report.json").write_text(json.dumps(report | {"learning": learning}, indent=2))
     show(console, report, file=Path(os.path.relpath(data / "report.json")))
     if not report["ok"]:
         raise SystemExit(1)
+
+
+def _curve(environment: dict[str, str], *, chosen: argparse.Namespace, data: Path) -> Row:
+    """The learning curve on the recorded table, in a process of its own, whose encoder is gone when it ends."""
+    command = [sys.executable, "-m", "examples.handbook.learning_curve", "--data", str(data)]
+    command += ["--config", str(chosen.config.absolute()), "--seeds", str(chosen.seeds)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=900)
+    if done.returncode != 0:
+        raise SystemExit(f"the learning curve failed:\n{done.stderr}")
+    found: Row = json.loads((data / "learning.json").read_text())
+    console.print()
+    return found
 
 
 def _clear(data: Path) -> None:
     """Take away what an earlier demo left, and nothing else."""
     for name in ("indexes", "logs", "snapshots", "trained"):
         shutil.rmtree(data / name, ignore_errors=True)
-    for pattern in ("ragbandit.db*", "*.log", "report.json", "table.jsonl"):
+    for pattern in ("ragbandit.db*", "*.log", "learning.json", "report.json", "table.jsonl"):
         for file in data.glob(pattern):
             file.unlink()
 

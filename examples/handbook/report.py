@@ -1,18 +1,18 @@
 """The demo's figures: what happened per arm, early against late, and what the log says of other policies."""
 
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from examples.handbook.command import ARMS, Row
 from ragbandit.router.offline.estimation.estimators import Estimate, snips
 
 __all__ = ["show", "summarise"]
 
-Row = dict[str, Any]
-ARMS = ("no_retrieval", "single_step", "multi_step")
+SHORT: Final = "A short run shows the loop; what learning earns is in the curve of the recorded table."
 
 
 def summarise(asked: list[Row], *, records: list[Row], status: Row, verdict: Row, judged: Row, seconds: float) -> Row:
@@ -20,6 +20,7 @@ def summarise(asked: list[Row], *, records: list[Row], status: Row, verdict: Row
     rows = [_row(question, record) for question, record in zip(asked, records, strict=True)]
     counters = status["counters"]
     learned = sorted((row for row in rows if row["reward"] is not None), key=lambda row: row["seq"])
+    open_to_all = [row for row in learned if min(row["pmf"].values()) > 0.0]  # an incumbent may leave no chance
     third = len(learned) // 3
     first, last = learned[:third], learned[len(learned) - third :]
     routes = [row["route_ms"] for row in rows]
@@ -48,7 +49,8 @@ def summarise(asked: list[Row], *, records: list[Row], status: Row, verdict: Row
         "shares_first_third": _shares(first),
         "shares_last_third": _shares(last),
         "logged": _means(learned, share_of=len(learned)),
-        "counterfactual": _counterfactual(learned),
+        "judged_questions": len(open_to_all),
+        "counterfactual": _counterfactual(open_to_all),
         "seconds": seconds,
     }
     agree = verdict["ok"] and status["balanced"] and report["replay_sha256"] == report["live_sha256"]
@@ -102,7 +104,10 @@ def _kind(rows: list[Row], kind: str) -> Row:
 
 
 def _counterfactual(rows: list[Row]) -> Row:
-    """Reward, quality and steps of always-X and uniform, by SNIPS on the propensities that were logged."""
+    """Reward, quality and steps of always-X and uniform, by SNIPS on the propensities that were logged.
+
+    rows: those in which every arm had a chance.
+    """
     if not rows:
         return {}
     action = np.array([ARMS.index(row["arm"]) for row in rows])
@@ -147,6 +152,7 @@ def show(console: Console, report: Row, *, file: Path) -> None:
     table = Table(
         "policy", "reward", "95 % interval", "quality", "steps", title="This run, and what its log says of others"
     )
+    table.caption = f"SNIPS: from the {report['judged_questions']} questions on which every arm had a chance"
     for name, key in (("this run", "logged"), ("its first third", "first_third"), ("its last third", "last_third")):
         row, error = report[key], report[key]["reward_error"]
         interval = "" if error is None else f"{row['reward'] - 1.96 * error:.2f} to {row['reward'] + 1.96 * error:.2f}"
@@ -167,7 +173,7 @@ def _verdict(report: Row) -> str:
     """Two honest sentences: did it learn, and is it better than a fixed choice? With what the numbers can carry."""
     first, last = report["first_third"], report["last_third"]
     if first["reward_error"] is None or last["reward_error"] is None:
-        return "Too few questions to say anything about learning."
+        return f"Too few questions to say anything about learning. {SHORT}"
     gain = last["reward"] - first["reward"]
     error = float(np.hypot(first["reward_error"], last["reward_error"]))
     sure = (
@@ -179,14 +185,14 @@ def _verdict(report: Row) -> str:
     )
     known = {name: row for name, row in report["counterfactual"].items() if row is not None}
     if not known:
-        return learned
+        return f"{learned} {SHORT}"
     name, best = max(known.items(), key=lambda item: item[1]["reward"])
     gap = last["reward"] - best["reward"]
     width = (best["reward_high"] - best["reward_low"]) / 2
     versus = "above" if gap > 0 else "below"
     return (
         f"{learned} The last third is {abs(gap):.2f} {versus} the best of the others "
-        f"({name}, itself known to ± {width:.2f})."
+        f"({name}, itself known to ± {width:.2f}). {SHORT}"
     )
 
 

@@ -55,13 +55,14 @@ def test_params_are_accepted(name, place):
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {*TRAINED, "llm"}))
 def test_settings_read_back_as_they_were_meant(name, tmp_path):
-    """The environment that the service is given names the policy with these very params."""
+    """The environment that the service is given names the policy with these very params, and no incumbent."""
     with run(name, tmp_path) as environment:
         policy = load(environ=environment).settings.policy
 
-    assert (policy.name, policy.params) == (
+    assert (policy.name, policy.params, policy.incumbent) == (
         name,
         PARAMS[name](Place(data=tmp_path, index=tmp_path / "indexes" / "handbook")),
+        None,
     )
 
 
@@ -106,7 +107,7 @@ def test_labels_follow_the_kind(kind, cheapest):
     [
         ("What colour is snow?", "no_retrieval"),
         ("Who has the keys of the boathouse?", "single_step"),
-        ("Who leads it, and where is that?", "multi_step"),
+        ("Where does the captain of the Amber Heron live?", "multi_step"),
     ],
 )
 @pytest.mark.parametrize("order", [ARMS, ARMS[::-1]])
@@ -128,7 +129,7 @@ def test_the_stand_in_without_its_arm_fails():
 
 def test_llm_asks_the_stand_in(tmp_path, monkeypatch):
     """The policy that the environment describes is answered by the stand-in; after the block nobody listens."""
-    query = Query(text="Who leads the galley service, and what was that person's former job?")
+    query = Query(text="What was the former job of the leader of the galley service?")
     arms = tuple(map(ArmName, ARMS))
     with run("llm", tmp_path) as environment:
         policy = make_policy("llm", params=load(environ=environment).settings.policy.params)

@@ -1,0 +1,293 @@
+"""`make handbook-curve`: what the demo's policy earns while it learns the recorded table, as text and as a picture.
+
+The table has the outcome of every arm for every question (`make handbook-table`). Each seed asks every question once,
+in an order of its own; the policy draws an arm and learns of that arm alone, by the code of `ragbandit simulate`, which
+is the code that serves. What always one arm would have earned on the same questions stands beside it.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from rich.console import Console
+
+from examples.handbook.command import DATA, HERE, TABLE, environment_of
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.errors import RagBanditError
+from ragbandit.router.offline.simulation.first_pass import first_pass, incumbent_of
+from ragbandit.router.offline.simulation.frontier import rewards_of
+from ragbandit.router.offline.simulation.process_pool import cores, played
+from ragbandit.router.offline.simulation.run import Places, Played, SimulationData, SimulationRun
+from ragbandit.router.offline.simulation.table import LabelledTable, read_table
+from ragbandit.router.offline.types import Matrix, Vector
+from ragbandit.router.policies import make_policy, with_new_ledger
+from ragbandit.router.serving.setup.bootstrap import make_encoder
+
+__all__ = ["SEEDS", "Curve", "Late", "Point", "chart", "curve_of", "learned", "safe_start", "sentence"]
+
+SEEDS: Final = 20
+#: the router that may not fall behind the incumbent
+HELD: Final = "router, with incumbent"
+#: the band, in quantiles over the seeds
+BAND: Final = (0.05, 0.95)
+#: points of the curve, each of how many is printed, and columns of the print
+POINTS, PRINTED, COLUMNS = 48, 3, 64
+
+console = Console(emoji=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """Mean reward per question of the first so many, over the seeds, with the band."""
+
+    questions: int
+    reward: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Late:
+    """Means over the last third of the questions: share right, steps and reward."""
+
+    right: float
+    steps: float
+    reward: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """The passes of a policy over a table, and always one arm on the same questions."""
+
+    name: str
+    incumbent: str
+    seeds: int
+    questions: int
+    points: tuple[Point, ...]
+    #: mean reward per question of always one arm, and of the best arm of every question
+    always: Mapping[str, float]
+    oracle: float
+    #: what was earned more per question than by always the best fixed arm, and its standard error over questions, each
+    #: question's reward being its mean over the seeds
+    ahead: float
+    ahead_se: float
+    #: the question from which on the sum of rewards is never again below the incumbent's, in the middle one of the
+    #: seeds; None where fewer than half get there. And the share that gets there
+    break_even: int | None
+    break_even_share: float
+    #: least share of the incumbent's reward that any seed had after any number of questions from 100 on
+    worst_prefix: float | None
+    #: of the policy under its name, and of always one arm under the arm's
+    late: Mapping[str, Late]
+
+    @property
+    def best_fixed(self) -> str:
+        """The arm that earns most if it is always taken."""
+        return max(self.always, key=lambda arm: self.always[arm])
+
+    @property
+    def beyond_doubt(self) -> bool:
+        """Whether the whole band ends above always the best fixed arm, and other questions would hardly undo it."""
+        clear = self.points[-1].low > self.always[self.best_fixed] + 1e-9  # sums of the same rewards in another order
+        return clear and self.ahead > 1.96 * self.ahead_se
+
+
+def main() -> None:
+    """Print the curves, and draw them where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--data", type=Path, default=DATA, help="folder for features, and for learning.json")
+    parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")
+    parser.add_argument("--plot", type=Path, help="draw the curves, as PNG")
+    chosen = parser.parse_args()
+    data = chosen.data.absolute()
+    settings = load(environ=environment_of(chosen.config.absolute(), data=data)).settings
+    table = read_table(chosen.table)
+    with console.status(f"{settings.policy.name} learns the recorded table in {chosen.seeds} orders"):
+        free, held = learned(table, settings=settings, seeds=chosen.seeds)
+    data.mkdir(parents=True, exist_ok=True)
+    found = {"free": asdict(free), "held": None if held is None else asdict(held)}
+    (data / "learning.json").write_text(json.dumps(found, indent=2))
+    console.print(sentence(free), style="bold", highlight=False)
+    if held is not None:
+        console.print(safe_start(held, harm=settings.policy.harm), highlight=False)
+    console.print()
+    for line in chart(free):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    if chosen.plot is not None:
+        from examples.handbook.learning_picture import draw
+
+        draw([free] if held is None else [free, held], path=chosen.plot)
+
+
+def learned(table: LabelledTable, *, settings: Settings, seeds: int) -> tuple[Curve, Curve | None]:
+    """The curve of the configured policy on this table by itself; and held back by the incumbent, if there is one."""
+    asked, reward = settings.policy, settings.reward
+    params = with_new_ledger(asked.name, params=asked.params)
+    world = _world(table, settings=settings, sees="features" in make_policy(asked.name, params=params).needs)
+    runs = [
+        SimulationRun(policy=asked.name, params=params, weight=reward.weight, seed=seed, fold=0)
+        for seed in range(seeds)
+    ]
+    rewards = rewards_of(
+        table, weight=reward.weight, price=reward.cost.get("steps", 0.0), bounds=(reward.minimum, reward.maximum)
+    )
+
+    def passes(incumbent: str | None) -> list[Played]:
+        policy = asked.model_copy(update={"incumbent": incumbent})
+        there = replace(world, settings=settings.model_copy(update={"policy": policy}))
+        jobs = min(cores(), seeds)
+        return played(runs, world=there, jobs=jobs, here=frozenset(), progress=lambda *_: None)
+
+    curve = partial(curve_of, table=table, rewards=rewards, incumbent=asked.incumbent)
+    free = curve(passes(None), name="router")
+    return free, None if asked.incumbent is None else curve(passes(asked.incumbent), name=HELD)
+
+
+def _world(table: LabelledTable, *, settings: Settings, sees: bool) -> SimulationData:
+    """The table as what is learned and what is judged, so that nothing of it is held back from the pass."""
+    world = SimulationData(table=table, test=table, folds=1, settings=settings)
+    if not sees:
+        return world
+    encoder = make_encoder(settings.encoder)
+    folder = Path(settings.data_dir) / "cache" / "features"
+    features = embedded([row.question for row in table.rows], encoder=encoder, folder=folder)
+    return replace(world, features=features, test_features=features, encoder_hash=encoder.hash)
+
+
+def curve_of(
+    passes: Sequence[Played], *, name: str, table: LabelledTable, rewards: Matrix, incumbent: str | None
+) -> Curve:
+    """The curve of these passes, each over the whole table. rewards: of every row and arm, (n, arms)."""
+    incumbent = incumbent_of(incumbent, arms=table.arms, rewards=rewards)
+    found = first_pass([[one] for one in passes], arms=table.arms, rewards=rewards, incumbent=incumbent, harm=0.05)
+    count = len(table.rows)
+    ahead = _per_question(passes, count=count) - rewards[:, int(rewards.mean(axis=0).argmax())]
+    so_far = np.array([np.cumsum(one.earned) / np.arange(1, count + 1) for one in passes])  # (seeds, n)
+    return Curve(
+        name=name,
+        incumbent=incumbent,
+        seeds=len(passes),
+        questions=count,
+        points=tuple(_point(so_far[:, at - 1], questions=at) for at in _places(count)),
+        always={str(arm): float(rewards[:, place].mean()) for place, arm in enumerate(table.arms)},
+        oracle=float(rewards.max(axis=1).mean()),
+        ahead=float(ahead.mean()),
+        ahead_se=float(ahead.std(ddof=1) / np.sqrt(count)),
+        break_even=found.break_even.question,
+        break_even_share=found.break_even.share,
+        worst_prefix=found.worst_prefix.ratio,
+        late=_late(passes, table=table, rewards=rewards, name=name),
+    )
+
+
+def _per_question(passes: Sequence[Played], *, count: int) -> Vector:
+    """Mean reward of every row over the passes, shape (count,)."""
+    found = np.zeros(count)
+    for one in passes:
+        found[one.order] += one.earned / len(passes)
+    return found
+
+
+def _places(count: int) -> list[int]:
+    return sorted({max(1, round(count * part / POINTS)) for part in range(1, POINTS + 1)})
+
+
+def _point(values: Vector, *, questions: int) -> Point:
+    low, high = np.quantile(values, BAND)
+    return Point(questions=questions, reward=float(values.mean()), low=float(low), high=float(high))
+
+
+def _late(passes: Sequence[Played], *, table: LabelledTable, rewards: Matrix, name: str) -> dict[str, Late]:
+    """Of the policy and of every arm, on the last third of every pass."""
+    third = max(1, len(table.rows) // 3)
+    rows = np.concatenate([one.order[-third:] for one in passes])
+    drawn = np.concatenate([one.drawn[-third:] for one in passes])
+
+    def of(arms: Places) -> Late:
+        right, steps, reward = (float(each[rows, arms].mean()) for each in (table.correct, table.steps, rewards))
+        return Late(right=right, steps=steps, reward=reward)
+
+    fixed = {str(arm): of(np.full(len(rows), place)) for place, arm in enumerate(table.arms)}
+    return {name: of(drawn), **fixed}
+
+
+def sentence(curve: Curve) -> str:
+    """What to take away: answers and steps after learning, and whether the reward is beyond chance."""
+    late, best, end = curve.late, curve.best_fixed, curve.points[-1]
+    mine = late[curve.name]
+    dear = max(curve.always, key=lambda arm: late[arm].right)
+    said = (
+        f"After {curve.questions - curve.questions // 3} questions of feedback the router answers {mine.right:.0%} "
+        f"right with {mine.steps:.1f} steps a question; always {dear} {late[dear].right:.0%} with "
+        f"{late[dear].steps:.1f}, always {curve.incumbent} {late[curve.incumbent].right:.0%} with "
+        f"{late[curve.incumbent].steps:.1f}."
+    )
+    over = f"{curve.ahead:+.3f} ± {curve.ahead_se:.3f} over questions"
+    compared = f"{end.reward:.3f} ({end.low:.3f} to {end.high:.3f} in {curve.seeds} orders)"
+    fixed = f"{curve.always[best]:.3f} of always {best}, the best fixed pipeline"
+    if curve.beyond_doubt:
+        return (
+            f"{said} Learning included, its reward is {compared} against {fixed} ({over}): more than chance explains."
+        )
+    return f"{said} Learning included, its reward is {compared} against {fixed} ({over}): chance could explain that."
+
+
+def safe_start(curve: Curve, *, harm: float) -> str:
+    """What a start beside the pipeline of today costs, and when it pays."""
+    end, even = curve.points[-1], curve.break_even
+    paid = "does not break even" if even is None else f"breaks even at question {even}"
+    least = "" if curve.worst_prefix is None else f", never below {curve.worst_prefix:.2f} of it from question 100 on"
+    return (
+        f"With always {curve.incumbent} as the incumbent (policy.harm {harm:g}) it {paid} with it{least}; learning "
+        f"included, its reward is {end.reward:.3f} ({end.low:.3f} to {end.high:.3f}) against "
+        f"{curve.always[curve.incumbent]:.3f}."
+    )
+
+
+def chart(curve: Curve) -> list[str]:
+    """The curve on its side, question by question downwards; every line is whole in a pipe."""
+    marks = {arm: arm[0].upper() for arm in curve.always}
+    lines = {**{marks[arm]: value for arm, value in curve.always.items()}, "O": curve.oracle}
+    low = min([*lines.values(), *(point.low for point in curve.points)])
+    high = max([*lines.values(), *(point.high for point in curve.points)])
+
+    def at(value: float) -> int:
+        return round((value - low) / ((high - low) or 1.0) * (COLUMNS - 1))
+
+    named = ", ".join(f"{marks[arm]} always {arm} {value:.3f}" for arm, value in curve.always.items())
+    found = [
+        f"Reward per question so far, of the {curve.name}: mean of {curve.seeds} orders, and the band of nine in ten",
+        f"{named}, O best arm of each question {curve.oracle:.3f}",
+    ]
+    even = curve.break_even
+    for point in curve.points[::-1][::PRINTED][::-1]:
+        row = [" "] * COLUMNS
+        for place in range(at(point.low), at(point.high) + 1):
+            row[place] = "─"
+        for mark, value in lines.items():
+            row[at(value)] = mark
+        row[at(point.reward)] = "●"
+        tail = f"{point.reward:.3f} ({point.low:.3f} to {point.high:.3f})"
+        if even is not None and even <= point.questions:
+            tail, even = f"{tail} break-even with always {curve.incumbent}: question {even}", None
+        found.append(f"{point.questions:>5} {''.join(row)} {tail}")
+    worst = "" if curve.worst_prefix is None else f"; worst prefix {curve.worst_prefix:.2f} of always {curve.incumbent}"
+    return [*found, f"break-even reached in {curve.break_even_share:.0%} of the orders{worst}"]
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        main()
+    except RagBanditError as error:
+        raise SystemExit(f"{error.code}: {error}") from error

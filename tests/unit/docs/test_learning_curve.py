@@ -1,0 +1,124 @@
+"""The demo's learning curve, on passes worked out by hand."""
+
+import numpy as np
+import pytest
+
+from examples.handbook.command import HERE
+from examples.handbook.learning_curve import chart, curve_of, learned, safe_start, sentence
+from examples.handbook.learning_picture import draw
+from ragbandit.router.config.loading import load
+from ragbandit.router.offline.simulation.run import Played, Timed
+from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.types import TableRow
+
+ARMS = ("no_retrieval", "single_step", "multi_step")
+NEVER = Timed(calls=0, seconds=0.0)
+
+
+def table_of(count):
+    """Every third question is common knowledge, every third in one passage, every third in two."""
+    correct = ((1, 1, 1), (0, 1, 1), (0, 0, 1))
+    rows = tuple(
+        TableRow(
+            id=f"q{n}",
+            question=f"{('what', 'who', 'which')[n % 3]} {n}?",
+            correct=dict(zip(ARMS, map(float, correct[n % 3]), strict=True)),
+            steps=dict(zip(ARMS, (0.0, 1.0, 2.0), strict=True)),
+        )
+        for n in range(count)
+    )
+    return LabelledTable(rows=rows, arms=ARMS, datasets=(None,) * count)
+
+
+TABLE = table_of(300)
+REWARDS = TABLE.correct - 0.05 * TABLE.steps
+
+
+def passed(drawn, *, seed=0):
+    """The pass over the table in its order that draws these arms."""
+    order, drawn = np.arange(len(TABLE.rows)), np.array(drawn, dtype=np.intp)
+    empty = {"test": np.arange(0), "shares": np.empty((0, 3)), "quality": None, "cost": None, "reason": None}
+    counts = {"seconds": 0.0, "faults": 0, "refused": 0, "full_information": False, "seed": seed, "fold": 0}
+    timed = {"decisions": NEVER, "updates": NEVER}
+    return Played(order=order, drawn=drawn, earned=REWARDS[order, drawn], **empty, **counts, **timed)
+
+
+def curve(*passes):
+    return curve_of(passes, name="router", table=TABLE, rewards=REWARDS, incumbent="single_step")
+
+
+def test_a_router_that_always_picks_right_is_beyond_doubt():
+    """Its reward is that of the best arm, it is ahead from the first question, and the sentence says so."""
+    found = curve(passed([0, 1, 2] * 100), passed([0, 1, 2] * 100, seed=1))
+
+    assert found.points[-1].reward == pytest.approx(0.95) == found.oracle
+    assert found.always == pytest.approx({"no_retrieval": 1 / 3, "single_step": 2 / 3 - 0.05, "multi_step": 0.9})
+    assert (found.best_fixed, found.break_even, found.beyond_doubt) == ("multi_step", 1, True)
+    assert "answers 100% right with 1.0 steps a question; always multi_step 100% with 2.0" in sentence(found)
+    assert sentence(found).endswith("more than chance explains.")
+
+
+def test_a_router_no_better_than_the_best_arm_is_not_praised():
+    """Where the band reaches down to always the best arm, the sentence says that chance could explain the rest."""
+    found = curve(passed([2] * 300), passed([2] * 300, seed=1), passed([0, 1, 2] * 100, seed=2))
+
+    assert (found.points[-1].low, found.always["multi_step"]) == pytest.approx((0.9, 0.9))
+    assert found.points[-1].reward > 0.91
+    assert not found.beyond_doubt
+    assert sentence(found).endswith("chance could explain that.")
+
+
+def test_the_break_even_is_marked_where_it_is():
+    """A router that loses at first breaks even at the question where it has caught up, and the chart marks it."""
+    found = curve(passed([0] * 30 + [0, 1, 2] * 90))  # 20 of 30 questions lost at first, nothing afterwards
+
+    ahead = np.cumsum(REWARDS[range(300), [0] * 30 + [0, 1, 2] * 90] - REWARDS[:, 1])
+    assert found.break_even == int(np.flatnonzero(ahead < 0)[-1]) + 2
+    (line,) = [
+        line for line in chart(found) if f"break-even with always single_step: question {found.break_even}" in line
+    ]
+    assert int(line.split()[0]) >= found.break_even
+    assert f"breaks even at question {found.break_even}" in safe_start(found, harm=0.2)
+
+
+def test_one_that_never_catches_up_says_so():
+    """No line of the chart marks a break-even that did not come."""
+    found = curve(passed([0] * 300))
+
+    assert found.break_even is None
+    assert not any("break-even with" in line for line in chart(found))
+    assert "does not break even" in safe_start(found, harm=0.2)
+
+
+def test_late_figures_are_of_the_last_third():
+    """What is said of answers and steps after learning leaves the first two thirds out."""
+    late = curve(passed([0] * 200 + [2] * 100)).late
+
+    assert (late["router"].right, late["router"].steps) == (1.0, 2.0)
+    assert late["multi_step"] == late["router"]
+
+
+def test_the_chart_has_every_line_at_its_place():
+    """Columns grow with the reward: always no_retrieval left of single_step, multi_step, and the best arm."""
+    line = chart(curve(passed([0, 1, 2] * 100)))[-2]
+
+    assert line.index("N") < line.index("S") < line.index("M") < line.index("●")
+
+
+def test_both_curves_are_learned_and_drawn(tmp_path):
+    """With an incumbent there are two curves; the one held back never falls behind by more than the harm."""
+    settings = load(HERE / "config.yaml", environ={}).settings
+    encoder = settings.encoder.model_copy(update={"model": "hashing"})
+    settings = settings.model_copy(update={"encoder": encoder, "data_dir": str(tmp_path)})
+
+    free, held = learned(table_of(120), settings=settings, seeds=1)
+    draw([free, held], path=tmp_path / "curve.png")
+
+    assert (free.name, free.questions, held.incumbent) == ("router", 120, "single_step")
+    assert held.worst_prefix > 0.8
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_demo_has_an_incumbent():
+    """The demo's configuration protects the pipeline that the curve is compared with."""
+    assert load(HERE / "config.yaml", environ={}).settings.policy.incumbent == "single_step"

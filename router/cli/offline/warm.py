@@ -49,7 +49,7 @@ def add_warm(app: typer.Typer) -> None:
         from ragbandit.router.learning.lessons import policy_of
         from ragbandit.router.offline.warm.entering import enter
         from ragbandit.router.offline.warm.held_out import held_out
-        from ragbandit.router.offline.warm.material import check_policy
+        from ragbandit.router.offline.warm.material import check_policy, learner_of
         from ragbandit.router.serving.setup.bootstrap import encoder_hash_of, make_encoder, open_database
         from ragbandit.router.storage.ledgers.ledger import Ledger
         from ragbandit.router.types import PolicyLabel
@@ -61,7 +61,7 @@ def add_warm(app: typer.Typer) -> None:
             database = open_database(settings)
             try:
                 ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-                policy = policy_of(settings, registered=ledger.registered())
+                policy = learner_of(policy_of(settings, registered=ledger.registered()))
                 check_policy(policy, name=settings.policy.name)
                 with bars(errors) as progress:
                     progress("loading the encoder", 0, 0)
@@ -162,6 +162,8 @@ def _arm_notes(material: "Material", *, settings: "Settings") -> list[str]:
             remedy="name the arms of the file as those that will serve",
         )
     found = []
+    if (incumbent := settings.policy.incumbent) is not None:
+        found.append(f"served, it is held back to {incumbent} as far as policy.harm asks, which is not in the table")
     if material.encoded:
         found.append(f"the features of {material.encoded} rows were made with the configured encoder")
     if cold := [arm for arm in settings.arms if arm not in told]:

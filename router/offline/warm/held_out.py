@@ -97,7 +97,7 @@ def held_out(
         )
     question = np.array([numbers[key] for key in keys], dtype=np.intp)
     fold_of_question = _folds(list(numbers), folds=folds)
-    spec = CandidateSpec(name=name, kind="policy", what=name, params=policy.params)
+    spec = CandidateSpec(name=name, kind="policy", what=policy.algorithm, params=policy.params)
     found = crossfitted(
         spec,
         make=lambda fresh: CandidatePolicy(

@@ -19,10 +19,19 @@ from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies.base import Policy, TableTrained
+from ragbandit.router.policies.conservative.policy import ConservativePolicy
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import IMPORTED, ArmName, Query
 
-__all__ = ["Material", "check_policy", "log_material", "question_key", "table_material", "tells_every_arm"]
+__all__ = [
+    "Material",
+    "check_policy",
+    "learner_of",
+    "log_material",
+    "question_key",
+    "table_material",
+    "tells_every_arm",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +52,11 @@ class Material:
 def question_key(query: Query) -> str:
     """What makes two rows the same question to a policy."""
     return canonical([query.text, dict(query.context), query.tenant])
+
+
+def learner_of(policy: Policy) -> Policy:
+    """The policy that learns: the one inside, where an incumbent holds it back."""
+    return policy.inner if isinstance(policy, ConservativePolicy) else policy
 
 
 def check_policy(policy: Policy, *, name: str) -> None:

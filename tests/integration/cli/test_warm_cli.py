@@ -182,6 +182,22 @@ def test_report_in_words(folder):
         assert word in said
 
 
+def test_with_an_incumbent(folder):
+    """The policy that learns is judged, and the one that is held back learns the ledger, is verified and serves."""
+    (folder / "config.yaml").write_text(CONFIG + "policy: {incumbent: single_step}\n")
+    found = warm("--table", "t.jsonl", "--json")
+    assert found["added"] == 180
+    assert found["held_out"]["standings"][0]["name"] == "mba"
+    assert any("held back to single_step" in note for note in found["notes"])
+    with Router.open() as router:
+        decision = router.submit(Query(text="who am I?"), run_by="caller").result(30)
+    assert decision.version == found["version"]
+    assert audited()[0].ok
+    (folder / "config.yaml").write_text(CONFIG)
+    plain = warm("--table", "t.jsonl", "--dry-run", "--json")
+    assert plain["held_out"]["standings"] == found["held_out"]["standings"]
+
+
 def test_log_is_learned_and_estimated(folder):
     """A log of another store: its own propensities in the ledger, and estimates from the draws it has."""
     rng = random.Random(5)

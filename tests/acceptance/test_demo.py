@@ -13,13 +13,14 @@ import yaml
 
 from examples.handbook.command import read_questions
 from examples.handbook.side_by_side import KINDS, sampled
+from ragbandit.router.offline.simulation.table import read_table
 
 from .conftest import ROOT
 
 
 def run_demo(data, *options):
     """Twelve questions of the demo; what it printed, and its report."""
-    command = [sys.executable, "-m", "examples.handbook.demo", "--passes", "1", "--limit", "12", "--data", str(data)]
+    command = [sys.executable, "-m", "examples.handbook.demo", "--limit", "12", "--seeds", "1", "--data", str(data)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
 
     done = subprocess.run([*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=260)
@@ -43,7 +44,12 @@ def test_a_short_demo(tmp_path):
 
     With the demo's own settings, but for one answer process instead of two: each loads the model anew.
     """
-    run_demo(tmp_path / "data", "--workers", "1")
+    printed, report = run_demo(tmp_path / "data", "--workers", "1")
+
+    free, held = report["learning"]["free"], report["learning"]["held"]
+    assert printed.startswith(f"After {free['questions'] - free['questions'] // 3} questions of feedback the router")
+    assert (free["questions"], free["seeds"], held["incumbent"]) == (len(read_questions()), 1, "single_step")
+    assert free["oracle"] > free["points"][-1]["reward"] > free["always"]["no_retrieval"]
     assert [path.name for path in (tmp_path / "data" / "logs").glob("answer-*")] == ["answer-1.log"]
 
 
@@ -70,7 +76,38 @@ def test_a_short_demo_of_another_policy(tmp_path, policy, said):
     printed, report = run_demo(tmp_path / "data", "--policy", policy, "--config", str(config))
 
     assert report["policy"] == policy
+    assert report["learning"] is None
     assert said in printed
+
+
+@pytest.mark.timeout(120)
+def test_the_table_is_recorded(tmp_path):
+    """`make handbook-table` writes a row per question and the facts of its making, and asks nothing a second time."""
+    config = tmp_path / "config.yaml"
+    asked = read_questions()[:3]
+    script = {row["question"]: f"So the answer is: {row['answers'][0]}." for row in asked}
+    tree = {
+        "reward": {"quality": "containment"},
+        "encoder": {"model": "hashing"},
+        "generator": {"name": "scripted", "script": script},
+        "retriever": {"index": "handbook"},
+    }
+    config.write_text(yaml.safe_dump(tree))
+    command = [sys.executable, "-m", "examples.handbook.recorded", "--limit", "3", "--out", str(tmp_path)]
+    command += ["--data", str(tmp_path / "data"), "--config", str(config)]
+
+    sizes = []
+    for _ in range(2):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", timeout=60)
+        assert done.returncode == 0, done.stderr[-3000:]
+        sizes.append((tmp_path / "data" / "table" / "answers.jsonl").stat().st_size)
+
+    table, facts = read_table(tmp_path / "table.jsonl"), json.loads((tmp_path / "table.json").read_text("utf-8"))
+    assert [(row.id, row.question) for row in table.rows] == [(row["id"], row["question"]) for row in asked]
+    assert table.correct.all()
+    assert sizes[0] == sizes[1]
+    assert (facts["model"], facts["weights_sha256"]) == ("scripted", None)
+    assert "--strategy no_retrieval,single_step,multi_step" in facts["command"]
 
 
 @pytest.mark.timeout(120)

@@ -85,6 +85,13 @@ class LedgerReader:
             except (ValueError, TypeError, KeyError) as error:
                 raise self._unreadable(error, start=start, stop=stop) from error
 
+    def judged(self) -> int:
+        """How many of the rewards in the database are a judge's; those in the archive are not counted."""
+        query = _joined(select(func.count()), label=self.ledger.label, since=self.since)
+        span = updates.c.seq.between(self.first, self.last), updates.c.judged_by == "judge"
+        with self.ledger.database.read() as connection:
+            return int(connection.execute(query.where(*span)).scalar_one())
+
     def _read(self, start: int, stop: int, *, wanted: Sequence[Column[Any]]) -> dict[str, Sequence[Any]]:
         """Column -> its values in these rows of the database."""
         query = _joined(select(*wanted), label=self.ledger.label, since=self.since)

@@ -43,7 +43,13 @@ from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
 from ragbandit.router.offline.replay.sources.ledger import LedgerPieces
 from ragbandit.router.offline.replay.sources.pieces import MemoryLog, check_choice, segment_of
-from ragbandit.router.offline.replay.sources.ratings import check_judged, judged_log, rating_notes
+from ragbandit.router.offline.replay.sources.ratings import (
+    check_judged,
+    judged_log,
+    judged_note,
+    judged_rewards,
+    rating_notes,
+)
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies import make_policy, with_context
 from ragbandit.router.policies.base import Policy
@@ -204,12 +210,14 @@ def _replay_ledger(
         except UnevenFeatures:
             pieces = replace(pieces, features=False)
             result = run(pieces)
+        from_judge = reader.judged()
     found = [
         replace(each, notes=(*not_offered(spec, missing=pieces.missing.get(spec.name, 0)), *each.notes))
         for spec, each in zip(specs, result.candidates, strict=True)
     ]
     different, rows = pieces.questions
-    said = (*notes, *repeated(different, rows=rows), *result.notes)
+    judged = judged_note(from_judge, rows=result.rows)
+    said = (*notes, *repeated(different, rows=rows), *judged, *result.notes)
     return replace(result, candidates=tuple(found), notes=said)
 
 
@@ -257,7 +265,8 @@ def prepare(
         if isinstance(made, ProgressiveResult):
             progressive[index] = made
         candidate_pmfs.append(made.pmf if isinstance(made, ProgressiveResult) else made)
-    return PreparedLog(log=log, candidate_pmfs=candidate_pmfs, progressive=progressive, notes=[*notes, *_repeated(log)])
+    notes = [*notes, *_repeated(log), *judged_note(judged_rewards(log), rows=len(log.rows))]
+    return PreparedLog(log=log, candidate_pmfs=candidate_pmfs, progressive=progressive, notes=notes)
 
 
 def _with_schema(spec: CandidateSpec, *, settings: Settings) -> CandidateSpec:

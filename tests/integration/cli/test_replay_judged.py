@@ -167,6 +167,9 @@ def test_decisions_of_the_store(run):
                 router.feedback(decision.id, rating=0.3 + 0.5 * quality, source="judge")
         router.submit(Query(text="no outcome?"), run_by="caller").result(30)
         router.learn()
+    for words in ((), ("--policy", "mba")):
+        (note,) = [note for note in found(run("--json", *words))["notes"] if "a judge's" in note]
+        assert "48 of 78 rewards" in note
     result = found(run("--judged", "--json"))
     ratings = result["ratings"]
     assert (result["rows"], ratings["rated"], ratings["scored"]) == (90, 33, 78)

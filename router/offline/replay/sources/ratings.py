@@ -25,7 +25,7 @@ from ragbandit.router.offline.logs.records import JUDGE_PROBABILITY, JUDGE_SCORE
 from ragbandit.router.offline.replay.sources.pieces import MemoryLog, place
 from ragbandit.router.offline.types import Vector
 
-__all__ = ["JudgedLog", "check_judged", "judged_log", "rating_notes"]
+__all__ = ["JudgedLog", "check_judged", "judged_log", "judged_note", "judged_rewards", "rating_notes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +146,19 @@ def _taught(row: Logged, *, at: int, ratings: Ratings, found: Completed) -> Logg
         raw_quality=float(ratings.score[at]),
     )
     return replace(row, reward=judged)
+
+
+def judged_rewards(log: MemoryLog) -> int:
+    """How many of the rewards are a judge's, as they were learned; 0 where rewards were completed."""
+    return 0 if log.log.rating_weight > 1.0 else sum(row.reward.judged_by == "judge" for row in log.rows)
+
+
+def judged_note(count: int, *, rows: int) -> list[str]:
+    """A word on rewards that a judge made, which an interval takes for what people say."""
+    if not count:
+        return []
+    said = f"{count:,} of {rows:,} rewards are a judge's, taken as they were learned"
+    return [f"{said}: --judged corrects them by people's ratings, and its intervals count what the judge gets wrong"]
 
 
 def rating_notes(facts: RatingFacts) -> list[str]:

@@ -14,6 +14,7 @@ its pmf with the floor (served), both as shares of what the oracle has.
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,12 +31,25 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.simulation import Simulated, simulate
 from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, split_of
 from ragbandit.router.offline.simulation.table import LabelledTable, read_table
-from ragbandit.router.policies import with_context, with_new_ledger
+from ragbandit.router.policies import make_policy, with_context, with_new_ledger
 from ragbandit.router.policies.draw import with_floor
+from ragbandit.router.policies.examples import ARMS as EXAMPLE_ARMS
+from ragbandit.router.policies.examples import made_features, made_query, made_updates
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.types import ArmName, FeatureRows, Json, Matrix, TableRow
 
-__all__ = ["MadeRow", "MadeWorld", "UselessRow", "made_rows", "made_world", "main", "shares", "useless_rows"]
+__all__ = [
+    "MadeRow",
+    "MadeWorld",
+    "UselessRow",
+    "WorkRow",
+    "made_rows",
+    "made_world",
+    "main",
+    "shares",
+    "useless_rows",
+    "work_rows",
+]
 
 ARMS: Final = tuple(ArmName(name) for name in ("no_retrieval", "single_step", "multi_step", "iter_retgen"))
 TIERS: Final = ("free", "team", "pro", "internal")
@@ -72,7 +86,9 @@ class UselessRow:
     """A policy on the routing table, with useless context and without."""
 
     policy: str
-    #: EM above the line at STEPS, and its standard error over seeds
+    #: mean steps at which it is read: STEPS, or the policy's own where it keeps no cost apart
+    at: str
+    #: EM above the line there, and its standard error over seeds
     without: float
     without_error: float
     useless: float
@@ -194,7 +210,7 @@ def _useless(table: LabelledTable) -> tuple[LabelledTable, dict[str, Json]]:
     return replace(table, rows=tuple(rows)), schema
 
 
-def useless_rows(*, seeds: int = 10, policies: Sequence[str] = ("mba", "vw"), jobs: int = 1) -> Iterator[UselessRow]:
+def useless_rows(*, seeds: int = 10, policies: Sequence[str] = POLICIES, jobs: int = 1) -> Iterator[UselessRow]:
     """The routing table in 5 folds, with useless context and without; nothing where the table is not there."""
     if not TABLE.exists():
         return
@@ -214,18 +230,67 @@ def useless_rows(*, seeds: int = 10, policies: Sequence[str] = ("mba", "vw"), jo
             )
             found[useless] = {row.policy: row for row in rows}
     for name in policies:
-        plain, with_useless = (found[useless][name].as_json() for useless in (False, True))
+        read = [_above(found[useless][name]) for useless in (False, True)]
+        at = STEPS if found[False][name].above_line_at[STEPS] is not None else "its own"
         yield UselessRow(
             policy=name,
-            without=plain["above_line_at"][STEPS],
-            without_error=plain["above_line_at_se"][STEPS],
-            useless=with_useless["above_line_at"][STEPS],
-            useless_error=with_useless["above_line_at_se"][STEPS],
+            at=at,
+            without=read[0][0],
+            without_error=read[0][1],
+            useless=read[1][0],
+            useless_error=read[1][1],
+        )
+
+
+def _above(row: Simulated) -> tuple[float, float]:
+    """EM above the line, and its standard error over seeds."""
+    said = row.as_json()
+    if said["above_line_at"][STEPS] is None:
+        return said["above_line"], said["above_line_se"]
+    return said["above_line_at"][STEPS], said["above_line_at_se"][STEPS]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkRow:
+    """What mba costs on 256 features: processor time of a row and of a decision, and bytes of its state."""
+
+    reads: str
+    learn_ms: float
+    decide_ms: float
+    state_mb: float
+
+
+def work_rows(*, count: int = 3000, asked: int = 500) -> Iterator[WorkRow]:
+    """Mba without a schema, and with one of 40 columns."""
+    schema: dict[str, Json] = {
+        "hop": {"type": "number"},
+        "premium": {"type": "boolean"},
+        "user": {"type": "category", "hashed": 35},
+    }
+    updates = made_updates(count, size=SIZE)
+    queries = [made_query(n) for n in range(asked)]
+    features = np.stack([made_features(n, size=SIZE) for n in range(asked)])
+    cases: dict[str, dict[str, Json]] = {"question": {}, "question + context": {"context": schema}}
+    for reads, params in cases.items():
+        policy = make_policy("mba", params=with_new_ledger("mba", params=params))
+        began = time.process_time()
+        for update in updates:
+            policy.learn(update)
+        learned = time.process_time()
+        arrays, _ = policy.state()
+        policy.pmf(queries[:1], features=features[:1], arms=[EXAMPLE_ARMS])
+        asking = time.process_time()
+        policy.pmf(queries, features=features, arms=[EXAMPLE_ARMS] * asked)
+        yield WorkRow(
+            reads=reads,
+            learn_ms=1000 * (learned - began) / count,
+            decide_ms=1000 * (time.process_time() - asking) / asked,
+            state_mb=sum(array.nbytes for array in arrays.values()) / 1e6,
         )
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the three tables."""
     console = Console(width=120)
     made = Table(
         "world", "policy", "reads", "greedy", "served", "first pass", title="% of the oracle's reward, 5 seeds"
@@ -234,14 +299,21 @@ def main() -> None:
         numbers = (f"{100 * share:.1f}" for share in (row.greedy, row.served, row.first_pass))
         made.add_row(row.world, row.policy, row.reads, *numbers)
     console.print(made)
-    useless = Table("policy", "without", "20 useless keys", "difference", title=f"EM above the line at {STEPS} steps")
+    useless = Table(
+        "policy", "at steps", "without", "20 useless keys", "difference", title="EM above the line, 10 seeds"
+    )
     for one in useless_rows():
         useless.add_row(
             one.policy,
+            one.at,
             f"{one.without:+.2f} ± {one.without_error:.2f}",
             f"{one.useless:+.2f} ± {one.useless_error:.2f}",
             f"{one.useless - one.without:+.2f}",
         )
+    work = Table("mba reads", "ms a row", "ms a decision", "MB of state", title=f"work, {SIZE} features")
+    for each in work_rows():
+        work.add_row(each.reads, f"{each.learn_ms:.3f}", f"{each.decide_ms:.3f}", f"{each.state_mb:.1f}")
+    console.print(work)
     console.print(useless if TABLE.exists() else f"no routing table at {TABLE}: useless context is not measured")
 
 

@@ -266,6 +266,8 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         message = "unknown setting"
         alike = get_close_matches(str(first["loc"][-1]), section, n=1)
         remedy = f"{f'did you mean {alike[0]}? ' if alike else ''}known here: {', '.join(sorted(section))}"
+    elif first["type"] == "missing":
+        message = "is needed"
     elif first["type"] != "value_error":
         wanted = re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", message)
         message = f"{wanted.replace('Input should be', 'must be', 1)}, not {described(first['input'])}"

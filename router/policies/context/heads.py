@@ -33,6 +33,10 @@ __all__ = ["ContextHeads"]
 _MODELS: Final = ("question", "context", "product")
 #: shares before any row, up to a factor: a schema that does not help must not cost the first questions either
 _PRIOR: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
+#: decimals of a share
+_DIGITS: Final = 12
+#: what a row is missed by before any is seen, squared; it counts as one row, so that few rows do not decide
+_FIRST_SQUARE: Final = 0.25
 #: a feature beyond this, as a model scales it, is not learned; heads in blocks end at 256
 _MOST_FEATURE: Final = 250.0
 #: neither is a reward beyond this: its square must be a float in all three models
@@ -47,6 +51,7 @@ class ContextHeads:
 
     def __init__(self, schema: ContextSchema, *, make: Callable[[], RidgeHeads]) -> None:
         self.columns = ContextColumns(schema)
+        self._make = make
         self._models = {name: make() for name in _MODELS}
         #: of every model, the squares of what it missed, added up; and the rows: both fade as the heads' rows do
         self._losses = dict.fromkeys(_MODELS, 0.0)
@@ -95,12 +100,12 @@ class ContextHeads:
         return found
 
     def weights(self) -> dict[str, float]:
-        """The share of each model in a prediction; they sum to 1."""
+        """The share of each model in a prediction; they sum to 1, and are rounded, since exp differs by machine."""
         least = min(self._losses.values())
-        scale = 2.0 * max(least, 1e-12) / max(self._rows, 1.0)
+        scale = 2.0 * (_FIRST_SQUARE + least) / (1.0 + self._rows)
         odds = {name: _PRIOR[name] * math.exp(-(loss - least) / scale) for name, loss in self._losses.items()}
         total = math.fsum(odds.values())
-        return {name: one / total for name, one in odds.items()}
+        return {name: round(one / total, _DIGITS) for name, one in odds.items()}
 
     def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """As RidgeHeads, of a joined row."""
@@ -189,11 +194,13 @@ class ContextHeads:
             if name not in parts:
                 raise SnapshotError(f"{key} is of no model of the context")
             parts[name][rest] = array
-        self.columns.restore(facts.get("context"))
-        for name, model in self._models.items():
+        columns, restored = ContextColumns(self.columns.schema), {name: self._make() for name in _MODELS}
+        columns.restore(facts.get("context"))
+        for name, model in restored.items():
             model.restore(parts[name], models[name])
             if dict(model.seen) != seen:
                 raise SnapshotError(f"the model {name} has seen other updates than the policy")
+        self.columns, self._models = columns, restored
         self._losses = {name: float(losses[name]) for name in _MODELS}
         self._rows, self._length = float(rows), length  # type: ignore[arg-type] # checked
 

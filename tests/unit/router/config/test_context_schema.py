@@ -43,6 +43,7 @@ def test_a_schema_is_read_and_recorded_in_one_order(tmp_path):
     ("declared", "field", "said"),
     [
         ("tier: {type: categories}", "context.tier.type", "number"),
+        ("tier: {values: [a]}", "context.tier.type", "is needed"),
         ("tier: {type: category}", "context.tier", "needs its values"),
         ("tier: {type: category, values: []}", "context.tier.values", "at least 1"),
         ("tier: {type: category, values: [a, a]}", "context.tier", "twice"),

@@ -111,13 +111,20 @@ def test_a_row_that_is_refused_changes_nothing(name):
 
 @pytest.mark.parametrize("change", ["losses", "models", "context", "rows", "length"])
 def test_a_damaged_state_is_refused(change):
-    """A state without one of its parts is a SnapshotError."""
+    """A state without one of its parts is a SnapshotError, and nothing of it is taken over."""
     policy = context_maker("mba")()
     for row in made_updates(12):
         policy.learn(row)
     arrays, facts = policy.state()
+    other = context_maker("mba")()
+    other.learn(made_updates(1)[0])
+    before = sha_of(other)
     with pytest.raises(SnapshotError):
-        context_maker("mba")().restore(arrays, {**facts, change: None})
+        other.restore(arrays, {**facts, change: None})
+    broken = {name: array for name, array in arrays.items() if name != "product/scatter"}
+    with pytest.raises(SnapshotError):
+        other.restore(broken, facts)
+    assert sha_of(other) == before
 
 
 def test_the_schema_comes_with_the_configuration_alone():

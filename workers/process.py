@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.jobs.judge_queue import MAX_JUDGE_JOBS
 from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.records import ANSWER_JOB, ANSWER_QUEUE, JUDGE_JOB, JUDGE_QUEUE, LEARN_JOB, LEARN_QUEUE
 from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
+from ragbandit.router.storage import judgements
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
@@ -113,6 +115,13 @@ def _load_judge(context: tasks.Context) -> int:
     return threads
 
 
+def _ring_for_judgements(context: tasks.Context) -> None:
+    """Queue what is to be judged: a burst does not wait for the recovery loop."""
+    due = judgements.due(context.store.database, now=time.time(), limit=MAX_JUDGE_JOBS)
+    if due:
+        context.notifier.attempt(lambda: context.jobs.enqueue_judge(due))
+
+
 def _started(
     chore: Callable[[tasks.Context, threading.Event], None], context: tasks.Context, stop: threading.Event
 ) -> threading.Thread:
@@ -133,6 +142,8 @@ def _work(
     # In a burst one after the other, as what is answered is then to be learned.
     names = [name for name in QUEUES if name in queues]
     for group in [[name] for name in names] if burst else [names]:
+        if burst and "judge" in group:
+            _ring_for_judgements(context)
         for name in group:
             consumers.start(QUEUES[name], threads=threads[name], burst=burst)
         consumers.wait_for_signal(signals, cut_off=cut_off)

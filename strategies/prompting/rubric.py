@@ -88,7 +88,7 @@ _ADDRESSES: Final = tuple(
         ),
         r"\byou are (?:now )?(?:a|an|the)\s+(?:\w+\s+){0,2}(?:judge|grader|evaluator|rater|language model|ai)\b",
         r"\b(?:system|developer)\s+(?:prompt|message|override)\s*:",
-        r'"(?:supported|answers|right)"\s*:',
+        r'"(?:supported|answers|right)"\s*:\s*(?:\{|[01])',
         r"<\s?\|\s?(?:im_start|im_end|system|user|assistant|endoftext|eot_id|start_header_id)\s?\|\s?>",
         r"\[\s?/?INST\s?\]|<<\s?/?SYS\s?>>|<\s?(?:start|end)_of_turn\s?>",
     )

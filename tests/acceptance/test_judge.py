@@ -132,3 +132,19 @@ def test_killed_judges_and_a_lost_redis_lose_no_score(make_system):
     assert today["scored"] == 24
     assert today["begun"] >= 24 + len(died)
     assert today["given_up"] == 0
+
+
+def test_a_burst_judges_what_is_due(make_system):
+    """`ragbandit worker --queue judge --burst` scores what is due and ends; without a judge it is refused."""
+    system = make_system(judge=judging())
+    with system.client() as client:
+        ids = asked(client, 5)
+    done = system.ragbandit("worker", "--queue", "judge", "--burst")
+    assert done.returncode == 0, done.stderr
+    assert scored(system.settings)[0] == dict.fromkeys(ids, 1)
+    tree = yaml.safe_load(system.config.read_text())
+    del tree["judge"]
+    system.config.write_text(yaml.safe_dump(tree))
+    refused = system.ragbandit("worker", "--queue", "judge", "--burst")
+    assert refused.returncode == 2
+    assert "judge.generator" in refused.stderr

@@ -358,3 +358,56 @@ def test_days_are_kept_for_a_year(database, answered):
     found.claim(ids[1], now=EPOCH + 402 * 86_400, for_s=60)
     with database.read() as connection:
         assert connection.execute(select(judge_days.c.day)).scalars().all() == ["2024-12-20"]
+
+
+def judge_all(database, ids):
+    """Claim all of these, and fail, put back or keep what was claimed, in turn."""
+    found = judgements(database, attempts=2, judgements=60)
+    for number, key in enumerate(ids):
+        claim = found.claim(key, now=EPOCH, for_s=60)
+        if not isinstance(claim, Claim):
+            continue
+        if number % 3 == 0:
+            found.fail(claim, spent=COST, now=EPOCH, pause_s=0.001)
+        elif number % 3 == 1:
+            found.put_back(claim, spent=Spent(), now=EPOCH, pause_s=0.001)
+        else:
+            found.keep(claim, feedback=score(key), spent=COST)
+
+
+def sweep(database, times):
+    for _ in range(times):
+        expire(database, before=EPOCH - 1, now=EPOCH)
+        due(database, now=EPOCH, limit=10)
+
+
+def erase_all(database, ids):
+    for key in ids:
+        erase(database, Selection(decision=key), features=False, now=EPOCH)
+
+
+def test_judges_outcomes_and_erasure_at_once(database_url, database, answered):
+    """Judges, outcomes, the sweep and an erasure at the same time: no deadlock, and the counters are the tables'."""
+    ids, faults = answered(40), []
+
+    def run(work, given):
+        own = Database(database_url)
+        try:
+            work(own, given)
+        except Exception as error:
+            faults.append(error)
+        finally:
+            own.close()
+
+    works = [(judge_all, ids[number:] + ids[:number]) for number in range(3)]
+    works += [(sweep, 50), (erase_all, ids[::5])]
+    threads = [threading.Thread(target=run, args=each) for each in works]
+    for thread in threads:
+        thread.start()
+    answered(20)
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert faults == []
+    assert not set(ids[::5]) & set(waits(database))
+    check_counted(database)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ from ragbandit.strategies.prompting.rubric import (
     weighted_score,
 )
 
+ROOT = Path(__file__).parents[4]
 TEMPLATE = load_template("rubric")
 MARK = mark_of("d1", attempt=1)
 PARTS = ("PASSAGES", "QUESTION", "REFERENCE", "ANSWER", "END")
@@ -142,7 +144,7 @@ def test_texts_that_address_the_judge(text):
         "In the first grade pupils learn to read. Set the oven to the highest temperature.",
         "The evaluator of the expression 1 + 1 gives this result: 2.",
         "Return the form to the office. You are a citizen with full rights.",
-        '{"answer": 42, "question": "?"} if a < b and b > c else [1, 2]',
+        '{"answer": 42, "answers": ["March"], "question": "?"} if a < b and b > c else [1, 2]',
         "",
     ],
 )
@@ -150,6 +152,14 @@ def test_texts_that_do_not(text):
     """Ordinary texts about judges, grades and instructions are no attempts."""
     assert not addresses_judge(text)
     assert not asked(answer=text, passages=[text]).suspicious
+
+
+def test_no_page_of_the_handbook_is_suspicious():
+    """Of ordinary passages none is taken for an attempt."""
+    lines = (ROOT / "examples" / "handbook" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) > 100
+    assert [row["id"] for row in rows if addresses_judge(f"{row['title']} {row['text']}")] == []
 
 
 def test_a_text_with_the_mark_is_suspicious():

@@ -1,6 +1,7 @@
 """Feedback of several raters: who judged, and how much a reward counts.
 
-Rows that are there keep NULL in the new columns, which says what they said before. The step is quick at any size.
+Rows that are there keep NULL in the new columns, which says what they said before; the tables are new and empty. The
+step is quick at any size.
 """
 
 from typing import Any
@@ -12,6 +13,10 @@ revision = "0010"
 down_revision = "0009"
 branch_labels = None
 depends_on = None
+
+
+_LABEL, _ID = sa.String(length=40), sa.String(length=64)
+_LONG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def _columns() -> dict[str, list[sa.Column[Any]]]:
@@ -38,6 +43,24 @@ def _columns() -> dict[str, list[sa.Column[Any]]]:
 
 
 def upgrade() -> None:
+    op.create_table(
+        "calibration_pairs",
+        sa.Column("policy", _LABEL, nullable=False),
+        sa.Column("number", _LONG, nullable=False, autoincrement=False, comment="1, 2, 3 ... in the order found"),
+        sa.Column("decision_id", _ID, nullable=False),
+        sa.Column("arm", sa.String(length=64), nullable=False),
+        sa.Column("score", sa.Double(), nullable=False, comment="the model's"),
+        sa.Column("quality", sa.Double(), nullable=False, comment="what people made of it"),
+        sa.Column("after_seq", _LONG, nullable=False, comment="updates with a larger seq are calibrated with it"),
+        sa.PrimaryKeyConstraint("policy", "number"),
+        sa.UniqueConstraint("policy", "decision_id", name="calibration_pairs_decision_once"),
+    )
+    op.create_table(
+        "calibration_due",
+        sa.Column("policy", _LABEL, nullable=False),
+        sa.Column("decision_id", _ID, nullable=False, comment="late feedback has made it a pair, maybe"),
+        sa.PrimaryKeyConstraint("policy", "decision_id"),
+    )
     for table, columns in _columns().items():
         for column in columns:
             op.add_column(table, column)
@@ -53,3 +76,5 @@ def downgrade() -> None:
         with op.batch_alter_table(table) as batch:
             for column in columns:
                 batch.drop_column(column.name)
+    op.drop_table("calibration_due")
+    op.drop_table("calibration_pairs")

@@ -150,6 +150,8 @@ class LearningSettings(_Section):
     aggregate: Aggregate = "first"
     #: rows that one judgement counts as, by who judged: the most trusted of those in time makes the reward
     weights: WeightSettings = WeightSettings()
+    #: learn a model's scores by what people say of the same answers, from 50 decisions on that have both
+    calibrate: bool = True
     #: reward value where the time ran out without feedback; None learns nothing from such a decision
     default_reward: float | None = None
     #: after that long a decision without feedback or outcome is closed (with wait_s > 0: without outcome)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import LearningSettings, Settings
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.learning.raters import disagreement, most_trusted, standing
+from ragbandit.router.learning.raters import disagreement, most_trusted, scored_and_judged, standing
 from ragbandit.router.learning.reward import default_reward, explicit_reward
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.types import (
@@ -36,6 +36,13 @@ class Example:
     in_time: tuple[Feedback, ...] = ()
     #: how far the judgements lie apart in quality; None where fewer than two can be compared
     disagreement: float | None = None
+    #: (a model's score, the quality by people), where both came in time
+    pair: tuple[float, float] | None = None
+
+    @property
+    def is_score(self) -> bool:
+        """Whether its reward is a model's score, which can be calibrated."""
+        return self.reward.judged_by == "judge" and all(item.kind == "rating" for item in self.feedback)
 
 
 def closing_rule(settings: LearningSettings) -> ClosingRule:
@@ -95,8 +102,13 @@ def _judged(usable: Sequence[Feedback], *, outcome: Outcome | None, settings: Se
         judged_by=judged_by,
         sample_weight=getattr(settings.learning.weights, judged_by),
     )
-    apart = disagreement(stands, outcome=outcome, measure=settings.reward.quality)
-    return Example(reward=reward, feedback=used, disagreement=apart)
+    measure = settings.reward.quality
+    return Example(
+        reward=reward,
+        feedback=used,
+        disagreement=disagreement(stands, outcome=outcome, measure=measure),
+        pair=scored_and_judged(stands, outcome=outcome, measure=measure, how=settings.learning.aggregate),
+    )
 
 
 def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None, texts: bool) -> None:

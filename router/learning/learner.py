@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
 from ragbandit.router.config.settings import Settings
@@ -19,6 +20,7 @@ from ragbandit.router.errors import Conflict, NotReady, SnapshotError
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import Example, closing_rule, join, made_update
 from ragbandit.router.learning.lessons import lessons, policy_of
+from ragbandit.router.learning.pairs import Pairs
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
@@ -63,6 +65,7 @@ class Learner:
         #: updates that the policy would not take; the ledger has them, and every replay refuses them too
         self.refused = 0
         self._policy: Policy | None = None
+        self._pairs = Pairs(ledger, settings=settings)
         self._encoder_hash = ""
         #: features per decision, by the first update of the ledger
         self._width: int | None = None
@@ -108,6 +111,7 @@ class Learner:
         every = self.settings.learning.checkpoint_every
         self._checkpoint_due = self.checkpoints.last_seq(fresh, encoder_hash=self._encoder_hash) + every
         self.checkpoints.chain.extend()
+        self._pairs.catch_up()
         for update in self.ledger.read(after=0, upto=1):
             self._width = None if update.features is None else update.features.size
         self._apply_rest()
@@ -185,10 +189,12 @@ class Learner:
                 else:
                     self._check_routers()  # they may have been started again with something else
                     self._apply_rest()  # another learner may have held the lease since
+                    self._pairs.follow()
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):
                     return 1
                 self._pace()
+                self._take_late_pairs()
                 while time.monotonic() < give_up and (done := self._step()):
                     total += done
                 # Also with nothing learned: the newest snapshot may be lost, or of other params, or never made.
@@ -200,6 +206,15 @@ class Learner:
             finally:
                 self.ledger.release(holder=self.holder)  # another host's learner need not wait for it to run out
             return total
+
+    def _take_late_pairs(self) -> None:
+        try:
+            while self._pairs.take_late(holder=self.holder):
+                pass
+        except Conflict as error:
+            facts = {"action": "pairs_refused", "reason": str(error)}
+            log.warning("another learner wrote to this ledger; its pairs stand", extra=facts)
+            self.catch_up()
 
     def _inherit(self, give_up: float) -> bool:
         """Give a new label its place for every decision before it; False if that is not done at this time."""
@@ -281,6 +296,7 @@ class Learner:
         entries: list[Entry] = []
         closed: list[ClosedDecision] = []
         needs_features = "features" in self.policy.needs
+        known = self._pairs.known(batch)
         for joined in batch:
             if isinstance(joined, ClosedDecision):
                 closed.append(joined)
@@ -298,7 +314,12 @@ class Learner:
             elif verdict is not None:
                 if self._width is None and joined.decision.features is not None:
                     self._width = joined.decision.features.size
-                entries.append(self._entry(joined, verdict, seq=self.last_seq + len(entries) + 1, now=now))
+                example = self._pairs.calibrated(verdict, arm=joined.decision.arm)
+                seq = self.last_seq + len(entries) + 1
+                pair = None
+                if example.pair is not None and joined.decision.id not in known:
+                    pair = self._pairs.add(joined.decision, example.pair, after_seq=seq)
+                entries.append(replace(self._entry(joined, example, seq=seq, now=now), pair=pair))
         return entries, closed
 
     def _entry(self, joined: JoinedDecision, example: Example, *, seq: int, now: float) -> Entry:

@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import Final, get_args
 
-from ragbandit.router.learning.reward import quality_of
-from ragbandit.router.types import Feedback, JudgedBy, Outcome
+from ragbandit.router.learning.reward import aggregate, quality_of
+from ragbandit.router.types import Aggregate, Feedback, JudgedBy, Outcome
 
-__all__ = ["class_of", "disagreement", "most_trusted", "standing"]
+__all__ = ["class_of", "disagreement", "most_trusted", "scored_and_judged", "standing"]
 
 _CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
 
@@ -53,3 +53,23 @@ def disagreement(feedback: Sequence[Feedback], *, outcome: Outcome | None, measu
     found = [quality_of(one, outcome=outcome, measure=measure) for one in feedback if one.kind != "reward"]
     found = [quality for quality in found if math.isfinite(quality)]
     return max(found) - min(found) if len(found) > 1 else None
+
+
+def scored_and_judged(
+    feedback: Sequence[Feedback], *, outcome: Outcome | None, measure: str, how: Aggregate
+) -> tuple[float, float] | None:
+    """(a model's score, the quality by people) of a decision that has both; None else.
+
+    Raw rewards have their cost inside, and count on neither side; neither do labels that were erased.
+    """
+    stands = [one for one in standing(feedback) if one.kind in ("label", "rating") and one.value != ()]
+    scores = [one for one in stands if class_of(one) == "judge" and one.kind == "rating"]
+    people = [one for one in stands if class_of(one) in ("label", "human")]
+    if outcome is None or not scores or not people:
+        return None
+    _, judged = most_trusted(people)
+    found = [
+        aggregate([quality_of(one, outcome=outcome, measure=measure) for one in some], how=how)
+        for some in (scores, judged)
+    ]
+    return (found[0], found[1]) if all(map(math.isfinite, found)) else None

@@ -28,6 +28,7 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
+from ragbandit.router.storage.sql.calibration_rows import note_due
 from ragbandit.router.storage.sql.closing import is_missing_outcome
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
@@ -277,6 +278,8 @@ class DecisionStore:
             )
             moves.add("feedback", len(first))
             moves.add("late_feedback", sum(row["late"] for row in first.values()))
+            late = {row["decision_id"] for row in first.values() if row["kind"] in ("label", "rating")}
+            self._note_pairs(connection, late, waiting=set(open_rows))
             standing = self._standing_feedback(connection, [row["id"] for row in rows])
             if beside is not None:
                 beside(connection, moves)
@@ -289,6 +292,12 @@ class DecisionStore:
             results.append(receipt)
             new.discard(row["id"])  # the same id again in this group is a repetition
         return results
+
+    def _note_pairs(self, connection: Connection, ids: set[str], *, waiting: set[tuple[str, str]]) -> None:
+        """Let ledgers that do not wait for these decisions any more see that they may be calibration pairs now."""
+        labels = labels_in_use(connection, label=self.label) if ids else set()
+        late = {key for key in ids if any((key, label) not in waiting for label in labels)}
+        note_due(connection, late, labels=labels, waiting=waiting)
 
     def record(self, decision_id: DecisionId) -> DecisionRecord:
         """Everything known of one decision. Raises NotFound, or StoreError if a row of it cannot be read."""

@@ -35,6 +35,7 @@ from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment
 from ragbandit.router.storage.rows.conversion import Row, canonical
 from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.calibration_rows import forget_due
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.judge_rows import drop_due
@@ -257,6 +258,7 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
         connection.execute(
             update(feedback).where(feedback.c.id == bindparam("key")).values(facts=bindparam("new_facts")), numbers
         )
+    forget_due(connection, ids)  # a label that is blank tells nothing of a score
     named = closures.c.decision_id.in_(ids), closures.c.state == "quarantined"
     connection.execute(update(closures).where(*named).values(reason=ERASED))
 

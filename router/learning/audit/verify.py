@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ragbandit.router.errors import SnapshotError, StoreError
+from ragbandit.router.learning.audit.calibration_check import CalibrationCheck
 from ragbandit.router.learning.audit.comparison import apart_from, told
 from ragbandit.router.learning.audit.deep_check import check_deep
 from ragbandit.router.learning.audit.draw_check import check_archive, check_draws, decided_before
@@ -255,7 +256,7 @@ class _Replay:
 
     def run(self) -> None:
         """Read to the ledger's end. Raises StoreError and others for a row that cannot be read."""
-        verdict = self.verdict
+        verdict, calibration = self.verdict, CalibrationCheck(self.ledger, after=self.place)
         for update, decision in self.ledger.read_with_decisions(after=self.place):
             verdict.updates += 1
             self.place += 1
@@ -263,7 +264,8 @@ class _Replay:
                 verdict.ledger_mismatches += 1
                 verdict.note(f"the ledger has seq {update.seq} where {self.place} belongs")
                 self.place = update.seq
-            for wrong in _update_faults(update, decision=decision):
+            faults = [*_update_faults(update, decision=decision), calibration.fault(update)]
+            for wrong in filter(None, faults):
                 verdict.ledger_mismatches += 1
                 verdict.note(f"update {update.seq}: {wrong}")
             if self.policy is not None and update.seq <= self.upto:

@@ -164,6 +164,10 @@ class ContextHeads:
         for model in self._models.values():
             model.finish(arm, restart=restart)
 
+    def mass(self, arm: ArmName) -> float:
+        """What the rows of an arm count as, since it was started, or started again."""
+        return self._first.mass(arm)
+
     def age(self, arm: ArmName) -> int:
         """Rows of an arm since it was started, or started again."""
         return self._first.age(arm)

@@ -31,7 +31,7 @@ from pydantic import Field
 
 from ragbandit.router.errors import SnapshotError
 from ragbandit.router.policies.base import Arrays, part_of_counts, tally
-from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
+from ragbandit.router.policies.linear.policy import RESTART_ROWS, RidgeParams, RidgePolicy
 from ragbandit.router.policies.linear.ridge import LEAST_MEMORY, Prediction, per_arm
 from ragbandit.router.policies.params import Number, Positive, Share, read_params
 from ragbandit.router.types import ArmName, Features, Json, Update
@@ -46,8 +46,6 @@ _ALLOWANCE = 0.25
 _MAX_RESIDUAL = 4.0
 #: rows of an arm before its sums begin: a posterior this young is not yet a reference
 _WARM_UP = 30
-#: what an arm's rows count together after an alarm
-_RESTART_ROWS = 3.0
 #: an arm's residual variance is a mean over this many of its latest rows, begun with _PRIOR_ROWS rows of variance 1
 _VARIANCE_ROWS, _PRIOR_ROWS = 200, 10
 
@@ -110,6 +108,11 @@ class MbaRag(RidgePolicy):
         scaled = min(max(residual / math.sqrt(max(variance, 1.0)), -_MAX_RESIDUAL), _MAX_RESIDUAL)
         latest = min(self._rows[arm] + _PRIOR_ROWS, _VARIANCE_ROWS)
         self._residual_variance[arm] = variance + (residual * residual - variance) / latest
+        superseded = self._superseded(update)
+        if superseded is not None:
+            self._heads.finish(arm, restart=superseded)
+            self._cusum_up[arm] = self._cusum_down[arm] = 0.0
+            return
         if self._heads.age(arm) <= _WARM_UP:
             self._heads.finish(arm)
             return
@@ -119,7 +122,7 @@ class MbaRag(RidgePolicy):
         up = max(0.0, self._cusum_up.get(arm, 0.0) + step - allowance)
         down = max(0.0, self._cusum_down.get(arm, 0.0) - step - allowance)
         alarm = max(up, down) > self.alarm
-        self._heads.finish(arm, restart=_RESTART_ROWS if alarm else None)
+        self._heads.finish(arm, restart=RESTART_ROWS if alarm else None)
         if alarm:
             self.alarms[arm] = self.alarms.get(arm, 0) + 1
             up = down = 0.0

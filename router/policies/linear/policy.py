@@ -11,11 +11,14 @@ from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput
 from ragbandit.router.policies.context.heads import ContextHeads
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.linear.blocks import LARGEST_BLOCK, BlockHeads
-from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
+from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads, per_arm
 from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
 from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
 
-__all__ = ["NEW_LEDGER_BLOCK", "RidgeParams", "RidgePolicy"]
+__all__ = ["NEW_LEDGER_BLOCK", "RESTART_ROWS", "RidgeParams", "RidgePolicy"]
+
+#: what an arm's rows count as together where it is started again
+RESTART_ROWS: Final = 3.0
 
 #: `block` of a ledger that begins with this release
 NEW_LEDGER_BLOCK: Final = 256
@@ -61,6 +64,8 @@ class RidgePolicy(HasParams, ABC):
 
         #: of the context that it learns from; empty: none
         self.schema = read_schema(params.context)
+        #: per arm: what its scores of models count as that were learned as they are, until the first calibrated one
+        self._uncalibrated: dict[ArmName, float] = {}
         self._heads = ContextHeads(self.schema, make=heads) if self.schema else heads()
 
     @property
@@ -110,12 +115,32 @@ class RidgePolicy(HasParams, ABC):
     def learn(self, update: Update) -> None:
         """Take in one row, O(d^2); PolicyFault and no change if its features are missing or of another length."""
         self._heads.learn(update)
-        self._heads.finish(update.arm)
+        self._heads.finish(update.arm, restart=self._superseded(update))
+
+    def _superseded(self, update: Update) -> float | None:
+        """What the arm's rows are to count as together, if a calibrated score takes the place of scores of before.
+
+        Scores that nobody has calibrated may favour an arm. They are all there is at first; from the arm's first
+        calibrated one on, what they taught is the best guess still, and counts for little.
+        """
+        reward, arm = update.reward, update.arm
+        if reward.judged_by != "judge" or reward.preset == "reward" or reward.sample_weight == 0.0:
+            return None
+        if reward.raw_quality is None:
+            self._uncalibrated[arm] = self._uncalibrated.get(arm, 0.0) + reward.sample_weight
+            return None
+        before = self._uncalibrated.pop(arm, None)
+        return None if before is None else max(self._heads.mass(arm) - before, RESTART_ROWS)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The heads'."""
-        return self._heads.state()
+        """The heads', and per arm what scores count as that nobody has calibrated, where there are any."""
+        arrays, facts = self._heads.state()
+        if self._uncalibrated:
+            facts["uncalibrated"] = dict(sorted(self._uncalibrated.items()))
+        return arrays, facts
 
     def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
         """Take over the heads of a saved state."""
+        uncalibrated = per_arm(facts, "uncalibrated") if "uncalibrated" in facts else {}
         self._heads.restore(arrays, facts)
+        self._uncalibrated = uncalibrated

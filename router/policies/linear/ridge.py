@@ -261,6 +261,10 @@ class RidgeHeads:
         if restart is not None:
             self.discount(arm, rows=restart)
 
+    def mass(self, arm: ArmName) -> float:
+        """What the rows of an arm count as, since it was started, or started again."""
+        return self._mass.get(arm, 0.0)
+
     def age(self, arm: ArmName) -> int:
         """Rows of an arm since it was started, or started again."""
         return self._age.get(arm, 0)

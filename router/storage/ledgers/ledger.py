@@ -6,7 +6,7 @@ has been there, the append is refused and nothing of it is kept.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, and_, delete, exists, func, insert, select, tuple_, update
@@ -27,6 +27,7 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.calibration_rows import append_pairs, forget_due, note_due
 from ragbandit.router.storage.sql.closing import UNANSWERED, ClosingRule
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
@@ -44,6 +45,7 @@ from ragbandit.router.storage.sql.tables import (
 )
 from ragbandit.router.types import (
     ArmName,
+    CalibrationPair,
     ClosedDecision,
     Decision,
     DecisionId,
@@ -79,6 +81,8 @@ class Entry:
     in_time: tuple[FeedbackId, ...] = ()
     #: how far its raters lie apart in quality; None: there were not two to compare
     disagreement: float | None = None
+    #: of the decision, where a model and a person have judged it in time
+    pair: CalibrationPair | None = None
 
 
 class Ledger:
@@ -180,6 +184,7 @@ class Ledger:
                 connection.execute(insert(updates), rows)
                 advance(connection, rows)
                 moves.updates(rows)
+                append_pairs(connection, [e.pair for e in entries if e.pair is not None], label=self.label)
             if closed:
                 gone_rows = [self._closure_row(closure, now) for closure in closed]
                 connection.execute(insert(closures), gone_rows)
@@ -193,6 +198,26 @@ class Ledger:
                 .values(late=True)
             )
             moves.add("late_feedback", late.rowcount)
+            others = feedback.c.decision_id.in_(done), feedback.c.id.not_in(in_time)
+            unused = connection.execute(select(feedback.c.decision_id).where(*others).distinct()).scalars().all()
+            note_due(connection, unused, labels=[self.label], waiting=set())
+
+    def add_pairs(self, pairs: Sequence[CalibrationPair], *, due: Sequence[str], holder: str) -> list[CalibrationPair]:
+        """Append pairs of decisions that are closed, in their place behind the ledger's end; as they were kept.
+
+        due: decisions that were looked at, pairs or not. Raises Conflict if the lease is lost.
+        """
+        with self.writing(holder=holder) as (connection, _, end):
+            placed = [replace(pair, after_seq=end) for pair in pairs]
+            append_pairs(connection, placed, label=self.label)
+            forget_due(connection, due, label=self.label)
+        return placed
+
+    def joined(self, ids: Sequence[str]) -> list[JoinedDecision]:
+        """Those of these decisions that are in the database and can be read, with all that came in about them."""
+        with self.database.read() as connection:
+            here = list(connection.execute(select(decisions.c.id).where(decisions.c.id.in_(ids))).scalars())
+            return [one for one in self._joined(connection, here) if isinstance(one, JoinedDecision)]
 
     def read(self, *, after: int, upto: int | None = None) -> Iterator[Update]:
         """The updates with seq > after (and <= upto), in order, a page at a time."""

@@ -25,6 +25,8 @@ __all__ = [
     "OLDEST_REVISION",
     "SCHEMA_REVISION",
     "archive_segments",
+    "calibration_due",
+    "calibration_pairs",
     "cancellations",
     "chains",
     "checkpoints",
@@ -305,6 +307,26 @@ erasures = Table(
     Column("decisions", LONG, nullable=False, comment="erased in the database"),
     Column("waiting", LONG, nullable=False, comment="of these, closed by it"),
     Column("archived", LONG, nullable=False, comment="erased in the archive"),
+)
+
+calibration_pairs = Table(
+    "calibration_pairs",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("number", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ... in the order found"),
+    Column("decision_id", ID, nullable=False),
+    Column("arm", String(64), nullable=False),
+    Column("score", Double, nullable=False, comment="the model's"),
+    Column("quality", Double, nullable=False, comment="what people made of it"),
+    Column("after_seq", LONG, nullable=False, comment="updates with a larger seq are calibrated with it"),
+    UniqueConstraint("policy", "decision_id", name="calibration_pairs_decision_once"),
+)
+
+calibration_due = Table(
+    "calibration_due",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("decision_id", ID, primary_key=True, comment="late feedback has made it a pair, maybe"),
 )
 
 judge_due = Table(

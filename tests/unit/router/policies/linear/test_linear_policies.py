@@ -16,7 +16,7 @@ from ragbandit.router.policies.linear.linucb import LinUcb
 from ragbandit.router.policies.linear.ridge import RidgeHeads
 from ragbandit.router.policies.linear.softmax import Softmax
 from ragbandit.router.policies.linear.thompson import LinTs, chance_of_being_best
-from ragbandit.router.policies.testing import taught
+from ragbandit.router.policies.testing import sha_of, taught
 from ragbandit.router.types import Query
 from tests.support.examples import steady
 
@@ -274,3 +274,38 @@ def test_wrong_params_are_refused(name, params, field):
         make_policy(name, params=params)
     assert caught.value.field == f"policy.params.{field}"
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["linucb", "mba", "softmax", "lints"])
+@pytest.mark.parametrize("block", [1, 16])
+def test_a_calibrated_score_takes_the_place_of_scores_as_they_were(name, block):
+    """After 300 scores of .9 forty calibrated ones of .2 win; without calibration they would not."""
+    arm = ARMS[0]
+
+    def quality(*, calibrated):
+        # no alarm: it would notice the change by itself here
+        policy = make_policy(name, params={"block": block} | ({"alarm": 1e9} if name == "mba" else {}))
+        for number, update in enumerate(made_updates(340, arms=(arm,))):
+            raw = 0.9 if calibrated and number >= 300 else None
+            reward = replace(made_reward(0.9 if number < 300 else 0.2), judged_by="judge", raw_quality=raw)
+            policy.learn(replace(update, reward=replace(reward, sample_weight=0.3)))
+        return policy.predict(made_features(5), arms=(arm,)).quality[0]
+
+    assert quality(calibrated=True) < 0.45 < 0.7 < quality(calibrated=False)
+
+
+def test_scores_wait_for_the_first_calibrated_one_through_a_snapshot():
+    """What an arm's scores count as is in the state, so that a policy that was restored gives them up as well."""
+    rows = [
+        replace(update, reward=replace(update.reward, judged_by="judge", raw_quality=raw, sample_weight=0.25))
+        for update, raw in zip(made_updates(60), [None] * 40 + [0.5] * 20, strict=True)
+    ]
+    straight, first, back = (make_policy("mba", params={"block": 8}) for _ in range(3))
+    for row in rows[:40]:
+        first.learn(row)
+    back.restore(*first.state())
+    for row in rows:
+        straight.learn(row)
+    for row in rows[40:]:
+        back.learn(row)
+    assert sha_of(back) == sha_of(straight)

@@ -210,7 +210,9 @@ def _useless(table: LabelledTable) -> tuple[LabelledTable, dict[str, Json]]:
     return replace(table, rows=tuple(rows)), schema
 
 
-def useless_rows(*, seeds: int = 10, policies: Sequence[str] = POLICIES, jobs: int = 1) -> Iterator[UselessRow]:
+def useless_rows(
+    *, seeds: int = 10, policies: Sequence[str] = ("mba", "softmax", "vw"), jobs: int = 1
+) -> Iterator[UselessRow]:
     """The routing table in 5 folds, with useless context and without; nothing where the table is not there."""
     if not TABLE.exists():
         return

@@ -86,7 +86,7 @@ def _decides(policy: Policy, *, features: FeatureRows, arms: tuple[ArmName, ...]
         return draw(
             output,
             arms=arms,
-            floor=settings.floor,
+            floor=settings.floor_share,
             fallback=settings.fallback,
             seed=seed_of(query.id),
             raised=raised,

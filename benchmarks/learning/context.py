@@ -182,7 +182,7 @@ def shares(world: MadeWorld, *, policy: str, reads: str, seed: int) -> tuple[flo
         learning.step(int(place))
     if learning.refused or learning.faults:
         raise RuntimeError(f"{policy}: {learning.reason}")
-    means, floor = world.means[LEARNED:], data.settings.policy.floor
+    means, floor = world.means[LEARNED:], data.settings.policy.floor_share
     drawn, _ = learning.predicted(split.test)
     greedy = served = 0.0
     for one, mean in zip(drawn, means, strict=True):

@@ -15,6 +15,8 @@ from ragbandit.router.types import Aggregate
 __all__ = [
     "COLD_START_SHARE",
     "COUNTED_S",
+    "FORMER_FLOOR",
+    "NEW_FLOOR",
     "RENAMED",
     "BudgetSettings",
     "EncoderSettings",
@@ -43,6 +45,9 @@ _Section = Section
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+#: floor of a store that begins now, where nothing says otherwise, and of one that began with releases before 0.2
+NEW_FLOOR: Final = 0.01
+FORMER_FLOOR: Final = 0.02
 #: cold-start floor where nothing says otherwise
 COLD_START_SHARE: Final = 0.05
 
@@ -61,8 +66,9 @@ class PolicySettings(_Section):
     label: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "main"
     #: params of the policy; what is left out has its default
     params: dict[str, Any] = Field(default_factory=dict)
-    #: least probability of every offered arm
-    floor: Annotated[float, Field(ge=0, le=0.5)] = 0.02
+    #: least probability of every offered arm; None: 0.01, and 0.02 where the newest decision of the store has it: what
+    #: began with that default goes on with it
+    floor: Annotated[float, Field(ge=0, le=0.5)] | None = None
     #: least probability of an arm until the policy has learned cold_start_outcomes of it; 0 is none; None: 0.05, with
     #: an incumbent none
     cold_start_floor: Annotated[float, Field(ge=0, le=0.5)] | None = None
@@ -76,6 +82,11 @@ class PolicySettings(_Section):
     incumbent: str | None = None
     #: share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
+
+    @property
+    def floor_share(self) -> float:
+        """The floor in force; a router has set it by its store."""
+        return NEW_FLOOR if self.floor is None else self.floor
 
     @property
     def cold_start_share(self) -> float:
@@ -410,8 +421,8 @@ class Settings(_Section):
                 f"learning.aggregate: {self.learning.aggregate!r} has nothing to aggregate while the first feedback "
                 "closes a decision; set learning.wait_s above 0"
             )
-        if self.policy.floor * len(self.arms) > 1:
-            raise ValueError(f"policy.floor: {self.policy.floor} for {len(self.arms)} arms exceeds 1 in sum")
+        if self.policy.floor_share * len(self.arms) > 1:
+            raise ValueError(f"policy.floor: {self.policy.floor_share} for {len(self.arms)} arms exceeds 1 in sum")
         if self.judge.generator is not None and self.log.text != "full":
             raise ValueError(
                 f"judge.generator: a judge reads questions and answers, and log.text: {self.log.text} keeps none; "

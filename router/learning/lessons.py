@@ -26,7 +26,12 @@ def policy_of(settings: Settings, *, registered: Mapping[str, Any] | None) -> Po
     if algorithm == CONSERVATIVE and configured.name != CONSERVATIVE:  # what it holds back goes on as it began
         algorithm, recorded = recorded["policy"], recorded["params"]
     policy = configured_policy(
-        configured.name, params=configured.params, algorithm=algorithm, recorded=recorded, schema=settings.context
+        configured.name,
+        params=configured.params,
+        algorithm=algorithm,
+        recorded=recorded,
+        schema=settings.context,
+        incumbent=configured.incumbent is not None,
     )
     if configured.incumbent is None:
         return policy

@@ -98,18 +98,20 @@ def configured_policy(
     algorithm: str | None,
     recorded: Mapping[str, Json],
     schema: ContextSchema = MappingProxyType({}),
+    incumbent: bool = False,
 ) -> Policy:
     """The policy of a configuration, fresh, as the ledger that is there learns it.
 
     algorithm, recorded: what the ledger is registered with, None and {} for one that begins now. Params that a release
     added with another value for new ledgers (`new_ledger`) are the ledger's where the configuration does not name
     them: learning goes on as it began, until the configuration says otherwise. schema: the setting `context`; another
-    one than is recorded is another policy, which learns the ledger from its beginning. Raises ConfigError.
+    one than is recorded is another policy, which learns the ledger from its beginning. incumbent: it will be held back
+    to one. Raises ConfigError.
     """
     params = with_context(name, params=params, schema=schema)
     if algorithm != name:
-        return make_policy(name, params=with_new_ledger(name, params=params))
-    added = getattr(_class_of(name), "new_ledger", {})
+        return make_policy(name, params=with_new_ledger(name, params=params, incumbent=incumbent))
+    added = with_new_ledger(name, params={}, incumbent=True)
     kept = {key: recorded[key] for key in added if key in recorded}
     return make_policy(name, params={**kept, **params})
 
@@ -138,9 +140,14 @@ def with_context(name: str, *, params: Mapping[str, Json], schema: ContextSchema
     return {**params, PARAM: plain_schema(schema)}
 
 
-def with_new_ledger(name: str, *, params: Mapping[str, Json]) -> dict[str, Json]:
-    """The params, with those that a ledger of this policy begins with today where they are not named."""
-    return {**getattr(_class_of(name), "new_ledger", {}), **params}
+def with_new_ledger(name: str, *, params: Mapping[str, Json], incumbent: bool = False) -> dict[str, Json]:
+    """The params, with those that a ledger of this policy begins with today where they are not named.
+
+    incumbent: it will be held back to one (`with_incumbent` of the class).
+    """
+    kind = _class_of(name)
+    held = getattr(kind, "with_incumbent", {}) if incumbent else {}
+    return {**getattr(kind, "new_ledger", {}), **held, **params}
 
 
 def _class_of(name: str) -> Any:

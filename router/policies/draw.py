@@ -390,7 +390,7 @@ def _drawn_by_arms(
         drawn = draw_group(
             [outputs[at] for at in group],
             arms=offered,
-            floor=policy.floor,
+            floor=policy.floor_share,
             fallback=policy.fallback,
             seeds=[seeds[at] for at in group],
             raised=raised,

@@ -6,13 +6,14 @@ from types import TracebackType
 from typing import Self
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import FORMER_FLOOR, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, Subscription
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies.conservative.restraint import configured_floor
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.batched_writes import BatchedWrites
 from ragbandit.router.serving.health.readiness import LEARNER, Readiness, TrialWrites, learner_check
@@ -127,6 +128,7 @@ class RouterLifecycle:
 
     def start(self) -> None:
         """Register the policy, take over the newest snapshot, start the threads. Once. Raises StoreError."""
+        self._keep_floor()
         self._fresh = policy_of(self.settings, registered=self.ledger.registered())
         self.snapshots.fresh = self._fresh
         register_policy(
@@ -147,6 +149,15 @@ class RouterLifecycle:
         self._pending.start()
         self._poll.start()
         self._listener = self.jobs.listen(self._handle_notification)
+
+    def _keep_floor(self) -> None:
+        """Where the settings name no floor, a store that began with the former default goes on with it."""
+        policy = self.settings.policy
+        newest = self.ledger.newest_decision() if policy.floor is None else None
+        if newest is not None and configured_floor(newest) == FORMER_FLOOR:
+            kept = policy.model_copy(update={"floor": FORMER_FLOOR})
+            self.settings = self.settings.model_copy(update={"policy": kept})
+            self.service.offer(self.settings)
 
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped."""

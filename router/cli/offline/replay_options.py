@@ -25,7 +25,10 @@ Learn = Annotated[
 ]
 Floor = Annotated[
     float | None,
-    typer.Option(help="least probability of every arm; default policy.floor", rich_help_panel=_CANDIDATES),
+    typer.Option(
+        help="least probability of every arm; default policy.floor, 0.02 where that is null",
+        rich_help_panel=_CANDIDATES,
+    ),
 ]
 InSample = Annotated[
     bool,

@@ -40,7 +40,7 @@ class Plan:
     #: "ridge"; "mean" (the arms' means, whatever the features); "mrdr" (ridge, fitted for each candidate); or
     #: "package.module:Class" of a regressor with scikit-learn's fit and predict
     reward_model: str = "ridge"
-    #: least probability of every arm of a policy, as it would be served; None: policy.floor of the settings
+    #: least probability of every arm of a policy, as it would be served; None: policy.floor, or 0.02 if that is null
     floor: float | None = None
     #: policies of the registry learn while they go, instead of from the other folds
     learn: bool = False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import FORMER_FLOOR, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.errors import ConfigError, InvalidInput
@@ -89,7 +89,7 @@ def replay(
         settings = settings or log.settings
         encoder = encoder or partial(make_encoder, settings.encoder)
     plan, settings = plan or Plan(), settings or Settings()
-    plan = replace(plan, floor=settings.policy.floor if plan.floor is None else plan.floor)
+    plan = replace(plan, floor=_floor(settings) if plan.floor is None else plan.floor)
     specs = None if candidates is None else _specs(candidates)
     judged = isinstance(log, OpenLog) and log.judged
     if isinstance(log, OpenLog) and log.judged:
@@ -394,7 +394,7 @@ class _Preparation:
         return features
 
     def _candidate_policy(self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None) -> CandidatePolicy:
-        floor = self.settings.policy.floor if self.plan.floor is None else self.plan.floor
+        floor = _floor(self.settings) if self.plan.floor is None else self.plan.floor
         return CandidatePolicy(
             policy, log=log, features=features, settings=self.settings, floor=floor, weight=self.plan.weight
         )
@@ -424,3 +424,8 @@ def _rejected(candidate: Candidate, *, log: MemoryLog, result: ProgressiveResult
     # It holds for one look.
     found = EstimateWithInterval(value=value) if plan.anytime else EstimateWithInterval(value=value, low=low, high=high)
     return replace(candidate, others={**candidate.others, "rejection": found})
+
+
+def _floor(settings: Settings) -> float:
+    """The floor of candidates where the plan names none: without a setting that of all replays so far."""
+    return FORMER_FLOOR if settings.policy.floor is None else settings.policy.floor

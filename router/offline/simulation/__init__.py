@@ -68,7 +68,11 @@ def simulate(
     test = None if test is None else _aligned(test, table=table)
     _check(weights=weights, seeds=seeds, settings=settings)
     policies = {
-        name: with_new_ledger(name, params=with_context(name, params=params, schema=settings.context))
+        name: with_new_ledger(
+            name,
+            params=with_context(name, params=params, schema=settings.context),
+            incumbent=settings.policy.incumbent is not None,
+        )
         for name, params in policies.items()
     }
     world = SimulationData(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)

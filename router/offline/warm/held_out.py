@@ -105,7 +105,7 @@ def held_out(
             log=log,
             features=log.log.features,
             settings=settings,
-            floor=settings.policy.floor,
+            floor=settings.policy.floor_share,
             weight=None,
         ),
         folds_of_rows=fold_of_question[question],

@@ -58,9 +58,10 @@ class MbaParams(RidgeParams):
     """Settings of mba."""
 
     ridge: Positive = 5.0
-    #: factor on the widths; 0 is greedy but for epsilon_min
+    #: factor on the widths; 0 is greedy but for epsilon_min. A ledger that begins with an
+    #: incumbent has 0.2
     explore: Number = 1.0
-    #: probability that is always spread over all arms
+    #: probability that is always spread over all arms. The ledgers of 0.1 have 0.02, a ledger that begins now 0
     epsilon_min: Share = 0.02
     #: rows of an arm after which an older one counts 1/e
     memory: Annotated[float, Field(ge=LEAST_MEMORY, le=1e12, allow_inf_nan=False)] = 20_000.0
@@ -72,6 +73,10 @@ class MbaRag(RidgePolicy):
     """Epsilon-greedy over two ridge heads per arm on z = (1, x / sqrt(d)), x the question's features."""
 
     algorithm: ClassVar[str] = "mba"
+    #: what several tables say (docs/mba.md, "How much it explores")
+    new_ledger: ClassVar[Mapping[str, Json]] = {**RidgePolicy.new_ledger, "epsilon_min": 0.0}
+    #: the same for a ledger that begins with an incumbent
+    with_incumbent: ClassVar[Mapping[str, Json]] = {"explore": 0.2}
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(MbaParams, given=params)

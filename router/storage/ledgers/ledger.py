@@ -44,6 +44,7 @@ from ragbandit.router.storage.sql.tables import (
     waiting,
 )
 from ragbandit.router.types import (
+    IMPORTED,
     ArmName,
     CalibrationPair,
     ClosedDecision,
@@ -66,6 +67,8 @@ __all__ = ["SNAPSHOT_ROWS", "Entry", "Ledger"]
 SNAPSHOT_ROWS = 1000
 #: rows that are forgotten in one transaction
 FORGOTTEN_AT_ONCE = 1000
+#: decisions that `newest_decision` looks at
+_NEWEST: Final = 100
 
 #: updates that say which arms are new to a ledger
 COUNTED = 10_000
@@ -253,6 +256,14 @@ class Ledger:
         with self.database.read() as connection:
             row = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().first()
         return None if row is None else dict(row)
+
+    def newest_decision(self) -> Decision | None:
+        """The newest readable decision of the store, whatever its ledger, among _NEWEST; imported ones do not count."""
+        query = select(*whole(decisions)).order_by(decisions.c.made_at.desc()).limit(_NEWEST)
+        with self.database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        made = (found for found in map(readable, rows) if isinstance(found, Decision))
+        return next((decision for decision in made if IMPORTED not in decision.facts), None)
 
     def newest_encoder_hash(self) -> str | None:
         """The encoder of the newest decision in the store, whatever its ledger; None while there is none."""

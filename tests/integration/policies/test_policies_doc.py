@@ -198,7 +198,7 @@ def test_floors_of_policies_without_chance():
     """The percentages that `fixed` is said to give to other arms are the default floors."""
     policy = PolicySettings()
     said = f"{policy.cold_start_share:.0%} each until {policy.cold_start_outcomes} outcomes of that arm are learned"
-    assert f"{said}, {policy.floor:.0%} after".replace("%", " %") in section("fixed")[0]
+    assert f"{said}, {policy.floor_share:.0%} after".replace("%", " %") in section("fixed")[0]
 
 
 def test_size_of_a_snapshot():

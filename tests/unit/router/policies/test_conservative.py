@@ -142,7 +142,7 @@ def test_rows_pass_the_check_of_draws():
             now=0.0,
         )
         assert draw_fault(decision) is None
-        assert decision.floor < settings.policy.floor
+        assert decision.floor < settings.policy.floor_share
 
 
 def test_cold_start_floors_with_an_incumbent():

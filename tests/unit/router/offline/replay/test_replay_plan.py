@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import FORMER_FLOOR
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.candidates import baselines
@@ -130,7 +130,7 @@ def test_column_that_no_row_has():
 
 def test_plan_is_kept_with_the_floor_in_force():
     """What was asked for stands beside the numbers, the floor as configured where none was given."""
-    assert judged(lived_rows(5), "uniform", folds=3).plan == Plan(folds=3, floor=Settings().policy.floor)
+    assert judged(lived_rows(5), "uniform", folds=3).plan == Plan(folds=3, floor=FORMER_FLOOR)
     assert judged(lived_rows(5), "uniform", floor=0.1).plan.floor == 0.1
 
 

@@ -52,7 +52,7 @@ KEPT: Final = PAIRS_USED + PAIRS_USED // 50
 #: pairs that an arm's own difference is shrunk by
 SHRINK: Final = 2.0
 #: pairs of an arm with which its scores count half of what they explain
-HALF: Final = 10.0
+HALF: Final = 5.0
 #: turns of curve and offsets
 ROUNDS: Final = 8
 #: weights are multiples of 1 / this, so that few of them differ

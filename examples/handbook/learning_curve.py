@@ -134,16 +134,17 @@ def learned(table: LabelledTable, *, settings: Settings, seeds: int) -> tuple[Cu
     asked, reward = settings.policy, settings.reward
     params = with_new_ledger(asked.name, params=asked.params)
     world = _world(table, settings=settings, sees="features" in make_policy(asked.name, params=params).needs)
-    runs = [
-        SimulationRun(policy=asked.name, params=params, weight=reward.weight, seed=seed, fold=0)
-        for seed in range(seeds)
-    ]
     rewards = rewards_of(
         table, weight=reward.weight, price=reward.cost.get("steps", 0.0), bounds=(reward.minimum, reward.maximum)
     )
 
     def passes(incumbent: str | None) -> list[Played]:
         policy = asked.model_copy(update={"incumbent": incumbent})
+        params = with_new_ledger(asked.name, params=asked.params, incumbent=incumbent is not None)
+        runs = [
+            SimulationRun(policy=asked.name, params=params, weight=reward.weight, seed=seed, fold=0)
+            for seed in range(seeds)
+        ]
         there = replace(world, settings=settings.model_copy(update={"policy": policy}))
         jobs = min(cores(), seeds)
         return played(runs, world=there, jobs=jobs, here=frozenset(), progress=lambda *_: None)

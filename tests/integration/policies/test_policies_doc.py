@@ -17,6 +17,7 @@ from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.policies import GROUP, POLICIES, make_policy
 from ragbandit.router.policies.base import TableTrained, counted_state, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies.context.schema import PARAM
 from ragbandit.router.policies.examples import ARMS, made_features, made_query, made_updates
 from ragbandit.router.policies.finetuned.body import load_body
 from ragbandit.router.policies.params import PolicyParams
@@ -73,7 +74,7 @@ def glance(name):
 
 
 def params_of(name):
-    """The fields of the params dataclass that stands beside a policy's class."""
+    """The fields of the params dataclass beside a policy's class, but for the schema, which `context:` gives."""
     module, _, attribute = POLICIES[name].partition(":")
     found = [
         kind
@@ -84,7 +85,7 @@ def params_of(name):
         kind for kind in found if kind.__doc__.startswith((f"Settings of {name}.", f"{attribute} has no settings"))
     ]
     assert len(kinds) == 1, name
-    return fields(kinds[0])
+    return [each for each in fields(kinds[0]) if each.name != PARAM]
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -54,6 +55,8 @@ __all__ = [
 ARMS: Final = tuple(ArmName(name) for name in ("no_retrieval", "single_step", "multi_step", "iter_retgen"))
 TIERS: Final = ("free", "team", "pro", "internal")
 POLICIES: Final = ("mba", "linucb", "lints", "softmax", "vw")
+#: params beside the defaults that are measured with the context: what mba begins with beside an incumbent
+MORE: Final[Mapping[str, Mapping[str, Json]]] = {"mba": {"explore": 0.2}}
 #: rows learned, and asked for after them
 LEARNED, ASKED = 1000, 500
 #: probability that the best arm is right, and any other
@@ -165,17 +168,30 @@ def made_rows(*, seeds: int = 5) -> Iterator[MadeRow]:
                 yield MadeRow(
                     world=name, policy=policy, reads=reads, greedy=greedy, served=served, first_pass=first_pass
                 )
+        for policy, more in MORE.items():
+            reads = "question + context"
+            found = [
+                shares(world, policy=policy, reads=reads, seed=seed, more=more) for seed, world in enumerate(worlds)
+            ]
+            greedy, served, first_pass = map(float, np.mean(found, axis=0))
+            named = f"{policy}, {', '.join(f'{key} {value}' for key, value in more.items())}"
+            yield MadeRow(world=name, policy=named, reads=reads, greedy=greedy, served=served, first_pass=first_pass)
         always = float(np.mean([world.means.mean(axis=0).max() / RIGHT for world in worlds]))
         even = float(np.mean([world.means.mean() / RIGHT for world in worlds]))
         for policy, share in (("best fixed arm", always), ("uniform", even)):
             yield MadeRow(world=name, policy=policy, reads="nothing", greedy=share, served=share, first_pass=share)
 
 
-def shares(world: MadeWorld, *, policy: str, reads: str, seed: int) -> tuple[float, float, float]:
-    """(greedy, served, first pass) of one run. reads: "question + context", "question" or "context"."""
+def shares(
+    world: MadeWorld, *, policy: str, reads: str, seed: int, more: Mapping[str, Json] = MappingProxyType({})
+) -> tuple[float, float, float]:
+    """(greedy, served, first pass) of one run.
+
+    reads: "question + context", "question" or "context". more: params beside the defaults.
+    """
     features = np.zeros_like(world.features) if reads == "context" else world.features
     data = world.data(seed=seed, schema={} if reads == "question" else world.schema, features=features)
-    params = with_new_ledger(policy, params=with_context(policy, params={}, schema=data.settings.context))
+    params = with_new_ledger(policy, params=with_context(policy, params=more, schema=data.settings.context))
     learning = Learning(SimulationRun(policy=policy, params=params, weight=0.05, seed=seed, fold=0), world=data)
     split = split_of(data, seed=seed, fold=0)
     for place in split.train:

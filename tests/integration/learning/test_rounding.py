@@ -144,7 +144,7 @@ def test_ties_may_trade(world):
     best, *others = sorted(range(3), key=lambda place: -decision.scores[place])
     pmf = list(decision.pmf)
     pmf[best], pmf[others[0]] = pmf[others[0]], pmf[best]
-    made = Drawn(index=0, pmf=tuple(pmf), scores=decision.scores)
+    made = Drawn(index=0, pmf=tuple(pmf), floor=0.0, scores=decision.scores)
     gap = decision.scores[best] - decision.scores[others[0]]
     share = gap / 2.0 / max(map(abs, decision.scores))
     assert _agrees(made, decision=decision, tolerance=share * 1.01)

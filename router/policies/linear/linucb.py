@@ -9,6 +9,7 @@ The paper plays argmax of mean + alpha * sqrt(x^T A^-1 x). Different, on purpose
 - Quality and cost are two heads, and an intercept has its own prior (router/policies/linear/ridge.py).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,7 +28,7 @@ class LinUcbParams(RidgeParams):
 
     #: standard deviations of optimism
     alpha: Number = 1.0
-    #: share of the probability that is spread over all arms
+    #: share of the probability that is spread over all arms; a ledger that begins now has 0
     epsilon: Share = 0.05
 
 
@@ -35,6 +36,8 @@ class LinUcb(RidgePolicy):
     """Epsilon-greedy on mean + alpha * width of the reward; an arm without rows has the prior's mean 0 and width."""
 
     algorithm: ClassVar[str] = "linucb"
+    #: the floors keep every arm possible
+    new_ledger: ClassVar[Mapping[str, Json]] = {**RidgePolicy.new_ledger, "epsilon": 0.0}
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(LinUcbParams, given=params)

@@ -9,7 +9,15 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
-from ragbandit.router.config.sections import Count, GeneratorSettings, JudgeSettings, Seconds, Section
+from ragbandit.router.config.sections import (
+    Count,
+    EncoderSettings,
+    GeneratorSettings,
+    JudgeSettings,
+    RetrieverSettings,
+    Seconds,
+    Section,
+)
 from ragbandit.router.types import Aggregate
 
 __all__ = [
@@ -179,63 +187,6 @@ class LearningSettings(_Section):
     checkpoints_kept: Annotated[int, Field(ge=3, le=1000)] = 16
     #: a learner that is not heard of for that long has lost its ledger to the next one
     lease_s: Annotated[float, Field(ge=1)] = 10.0
-
-
-class EncoderSettings(_Section):
-    """The encoder that turns questions into feature vectors."""
-
-    #: local folder or hub name; "hashing" needs no model (tests, light installs)
-    model: str = "distilbert/distilbert-base-uncased"
-    #: numbers that the model computes in; "auto": bfloat16 where the processor or GPU multiplies it, else
-    #: float32; hosts that share a ledger must name one of the two
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    #: where the model runs; "auto": the GPU if there is one
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: torch's threads while it encodes; None: up to 4 where waiting threads soon sleep (GOMP_SPINCOUNT, which the
-    #: `ragbandit` command sets), else 1
-    threads: Count | None = None
-    #: tokens of a question that are read; the rest is cut off
-    max_tokens: Annotated[int, Field(ge=8, le=512)] = 128
-    #: features per question
-    dimension: Annotated[int, Field(ge=8, le=4096)] = 256
-    #: numbers that features are rounded to and stored in: "float16" takes half the bytes; "float32" is what ledgers of
-    #: 0.1 have; "auto" follows the ledger, or the newest decision of the store, and is float16 for an empty store
-    features: Literal["auto", "float32", "float16"] = "auto"
-    #: questions whose features are kept in memory, the least recently asked given up first; 0 keeps none
-    cache_entries: Annotated[int, Field(ge=0, le=10_000_000)] = 10_000
-    #: questions encoded in one forward pass and committed in one transaction
-    max_batch: Annotated[int, Field(ge=1, le=1000)] = 32
-
-
-class RetrieverSettings(_Section):
-    """The retriever that finds passages."""
-
-    #: "hybrid" asks `first` and `second` at once and joins what they find by rank
-    name: Literal["bm25", "elasticsearch", "dense", "hybrid"] = "bm25"
-    #: folder of the index, a relative one under data_dir/indexes, that of "dense" with "-dense" behind it; the name of
-    #: the index for "elasticsearch"
-    index: Annotated[str, Field(min_length=1)] = "default"
-    #: of "elasticsearch"
-    url: str = "http://127.0.0.1:9200"
-    #: of "elasticsearch": the environment variable that holds the API key; none is sent where it is not set
-    api_key_env: str = "ELASTICSEARCH_API_KEY"
-    #: of "elasticsearch": by words (BM25), by meaning (vectors of `model`), or both joined by rank
-    search: Literal["words", "meaning", "both"] = "words"
-    #: of "elasticsearch": one request
-    timeout_s: Seconds = 10.0
-    #: of "dense", and of "elasticsearch" by meaning: a folder in the layout of sentence-transformers, or its hub name
-    model: str = "sentence-transformers/all-MiniLM-L6-v2"
-    #: of "dense": "exact" compares every vector, which serves up to about a million passages; "faiss" follows a graph
-    search_by: Literal["exact", "faiss"] = "exact"
-    #: of "hybrid"
-    first: Literal["bm25", "elasticsearch", "dense"] = "bm25"
-    #: of "hybrid"
-    second: Literal["bm25", "elasticsearch", "dense"] = "dense"
-    #: what puts the hits of any of them in a better order: a cross-encoder, by folder or hub name, or a class of your
-    #: own as "package.module:Class"; None: nothing
-    rerank: Annotated[str, Field(min_length=1)] | None = None
-    #: hits that are reranked for a search, however few are asked for; 10,000 is the most that Elasticsearch gives
-    rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50
 
 
 class BudgetSettings(_Section):

@@ -122,7 +122,8 @@ def test_pieces_make_the_whole(seed, cuts):
 
     found = np.concatenate([ridge.predict(log["features"][part], folds=log["folds"][part]) for part in parts])
 
-    assert found == pytest.approx(fitted(log), rel=1e-9, abs=1e-9)
+    # The first piece sets the unit that features are rounded to: of two rows it may be a thousand times another one.
+    assert found == pytest.approx(fitted(log), rel=1e-7, abs=1e-7)
 
 
 @given(seed=seeds, order=st.permutations(range(200)), cut=st.integers(1, 199))

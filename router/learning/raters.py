@@ -60,10 +60,12 @@ def scored_and_judged(
 ) -> tuple[float, float] | None:
     """(a model's score, the quality by people) of a decision that has both; None else.
 
-    Raw rewards have their cost inside, and count on neither side; neither do labels that were erased.
+    Raw rewards have their cost inside, and count on neither side; neither do labels that were erased, nor scores of a
+    judge that was shown the label (facts `reference`): they say nothing of its scores where there is none.
     """
     stands = [one for one in standing(feedback) if one.kind in ("label", "rating") and one.value != ()]
     scores = [one for one in stands if class_of(one) == "judge" and one.kind == "rating"]
+    scores = [one for one in scores if one.facts.get("reference") is not True]
     people = [one for one in stands if class_of(one) in ("label", "human")]
     if outcome is None or not scores or not people:
         return None

@@ -74,7 +74,7 @@ def test_learns_as_the_authors_loop_does(loss):
 def test_epsilon_is_the_papers(step):
     """At step e epsilon is 1/ln(e), clipped to 1 (notes/strategies.md, section 8)."""
     policy = mba()
-    policy.seen = {"x": step - 1} if step > 1 else {}
+    policy.seen = policy._steps = {"x": step - 1} if step > 1 else {}
     wanted = {1: 1.0, 2: 1.0, 10: 0.434, 100: 0.217, 500: 0.161, 1292: 0.140}[step]
     assert policy.epsilon == pytest.approx(wanted, abs=5e-4)
     output = output_of(policy)
@@ -86,7 +86,7 @@ def test_epsilon_means_what_the_notes_counted():
     """Over the authors' 1,292 steps epsilon is .170 on average."""
     policy, total = mba(), 0.0
     for done in range(1292):
-        policy.seen = {"x": done}
+        policy.seen = policy._steps = {"x": done}
         total += policy.epsilon
     assert total / 1292 == pytest.approx(0.170, abs=5e-4)
 
@@ -101,7 +101,7 @@ def test_rate_is_the_linear_schedule(warmup):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.01)
     schedule = get_scheduler("linear", optimizer=optimizer, num_warmup_steps=int(60 * warmup), num_training_steps=60)
     for done in range(70):
-        policy.seen = {"x": done}
+        policy.seen = policy._steps = {"x": done}
         assert policy.rate == pytest.approx(schedule.get_last_lr()[0], abs=1e-12)
         optimizer.step()
         schedule.step()
@@ -112,7 +112,7 @@ def test_rate_stays_at_the_floor():
     policy = mba(learning_rate=0.01, total=10, floor=0.002)
     rates = []
     for done in range(15):
-        policy.seen = {"x": done}
+        policy.seen = policy._steps = {"x": done}
         rates.append(policy.rate)
     assert rates[:8] == pytest.approx([0.01, 0.009, 0.008, 0.007, 0.006, 0.005, 0.004, 0.003])
     assert rates[8:] == [0.002] * 7

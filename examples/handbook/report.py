@@ -12,6 +12,8 @@ from ragbandit.router.offline.estimation.estimators import Estimate, snips
 
 __all__ = ["show", "summarise"]
 
+#: effective rows below which an estimate of the log is no figure to compare with
+FEWEST: Final = 10.0
 SHORT: Final = "A short run shows the loop; what learning earns is in the curve of the recorded table."
 
 
@@ -162,6 +164,8 @@ def show(console: Console, report: Row, *, file: Path) -> None:
             table.add_row(f"{name} (SNIPS)", "-", "never drawn", "-", "-")
             continue
         interval = f"{row['reward_low']:.2f} to {row['reward_high']:.2f}"
+        if row["effective_rows"] < FEWEST:
+            interval = f"only {row['effective_rows']:.0f} effective rows"
         table.add_row(f"{name} (SNIPS)", _number(row["reward"]), interval, *_numbers(row, "quality", "steps"))
     console.print(table)
     console.print(_verdict(report))
@@ -183,7 +187,8 @@ def _verdict(report: Row) -> str:
         f"Reward per question went from {first['reward']:.2f} in the first third to {last['reward']:.2f} in the last: "
         f"{gain:+.2f} ± {error:.2f}, {sure}."
     )
-    known = {name: row for name, row in report["counterfactual"].items() if row is not None}
+    others = {name: row for name, row in report["counterfactual"].items() if row is not None}
+    known = {name: row for name, row in others.items() if row["effective_rows"] >= FEWEST}
     if not known:
         return f"{learned} {SHORT}"
     name, best = max(known.items(), key=lambda item: item[1]["reward"])

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from examples.handbook.command import ARMS, HERE, TABLE, read_questions
+from examples.handbook.report import _verdict
 from ragbandit.router.learning.answer_metrics import containment
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
@@ -95,3 +96,17 @@ def test_each_arm_is_right_where_it_can_be():
     assert right["none"].argmax() == 0
     assert max(right["one"][0], right["two"][0]) < 0.1
     assert right["two"].argmax() == 2
+
+
+def test_the_report_compares_with_nothing_that_it_hardly_saw():
+    """An arm of fewer than ten effective rows is no "best of the others", however good its few rows were."""
+    part = {"reward": 0.4, "reward_error": 0.1}
+    other = {"reward_low": 0.3, "reward_high": 0.5}
+    counterfactual = {
+        "always a": other | {"reward": 0.4, "effective_rows": 50.0},
+        "always b": other | {"reward": 0.9, "effective_rows": 4.0},
+        "always c": None,
+    }
+    found = _verdict({"first_third": part, "last_third": part, "counterfactual": counterfactual})
+    assert "always a" in found
+    assert "always b" not in found

@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE ?= 1
 # The tests start a hundred processes, and each would compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install test test-faults test-rq test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies docs clean
+.PHONY: install test clients test-faults test-rq test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies docs clean
 
 install: $(STAMP)
 
@@ -56,9 +56,19 @@ test-rq: install
 			tests/integration/workers/test_refused_jobs.py tests/integration/workers/test_workers.py; \
 		rm -rf $(VENV)/rq; done
 
+# Requests made from the OpenAPI document, others each time; a few hundred, always the same, are in `make test`.
+REQUESTS ?= 10000
+api-fuzz: install
+	API_FUZZ=$(REQUESTS) $(BIN)/python -m pytest -s --timeout 7200 tests/integration/api/test_api_properties.py
+
 # Databases, networks, clocks and disks that fail under load.
 test-faults: install
 	$(BIN)/python -m pytest tests/acceptance/test_faults.py -m faults
+
+# Unmodified clients of others, each kind in an environment of its own under .venv-clients/, against one live service.
+# ONLY="openai langchain": the folders of tests/clients/ with these words.
+clients: install
+	$(BIN)/python -m tests.clients $(if $(ONLY),--only "$(ONLY)")
 
 # For the hand: what changed since main (or CHANGED_SINCE) is linted, and the unit tests run.
 CHANGED_SINCE ?= main

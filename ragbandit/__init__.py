@@ -7,8 +7,8 @@
         router.outcome(decision.id, answer="Bram Stoker", steps=1)
         router.feedback(decision.id, rating=True)
 
-Importing this is light: no torch, no database engine, no Redis connection, no I/O. Router, Client and the offline
-functions are loaded when they are first named.
+Importing this is light: no torch, no database engine, no Redis connection, no I/O. Router, Client, AsyncClient and
+the offline functions are loaded when they are first named.
 """
 
 from importlib import import_module
@@ -18,6 +18,7 @@ from ragbandit.router.errors import (
     ArmFailed,
     ConfigError,
     Conflict,
+    Forbidden,
     InvalidInput,
     NotFound,
     NotReady,
@@ -28,6 +29,7 @@ from ragbandit.router.errors import (
     SnapshotError,
     StoreError,
     TooManyRequests,
+    Unauthorized,
 )
 from ragbandit.router.types import (
     Budget,
@@ -37,13 +39,14 @@ from ragbandit.router.types import (
     DecisionId,
     Feedback,
     FeedbackId,
+    Message,
     Outcome,
     Query,
     Receipt,
 )
 
 if TYPE_CHECKING:
-    from ragbandit.router.api.client import Client
+    from ragbandit.router.client import AsyncClient, Client
     from ragbandit.router.offline.replay import open_log, replay
     from ragbandit.router.offline.simulation import simulate
     from ragbandit.router.serving.router import Router
@@ -52,6 +55,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArmFailed",
+    "AsyncClient",
     "Budget",
     "Client",
     "ConfigError",
@@ -62,7 +66,9 @@ __all__ = [
     "DecisionId",
     "Feedback",
     "FeedbackId",
+    "Forbidden",
     "InvalidInput",
+    "Message",
     "NotFound",
     "NotReady",
     "Outcome",
@@ -76,13 +82,15 @@ __all__ = [
     "SnapshotError",
     "StoreError",
     "TooManyRequests",
+    "Unauthorized",
     "open_log",
     "replay",
     "simulate",
 ]
 
 _LAZY = {
-    "Client": "ragbandit.router.api.client",
+    "AsyncClient": "ragbandit.router.client",
+    "Client": "ragbandit.router.client",
     "Router": "ragbandit.router.serving.router",
     "open_log": "ragbandit.router.offline.replay",
     "replay": "ragbandit.router.offline.replay",

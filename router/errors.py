@@ -2,6 +2,8 @@
 
     RagBanditError
     |-- InvalidInput      422  a caller sent something that cannot be used
+    |-- Unauthorized      401  no API key was sent, or one that is not valid
+    |-- Forbidden         403  the API key may not do this, or the request came from another site
     |-- NotFound          404  nothing is known under that id
     |-- Conflict          409  the id was used before with another body
     |-- NotReady          503  a part is still starting, or a wait ran out
@@ -27,6 +29,7 @@ __all__ = [
     "ArmFailed",
     "ConfigError",
     "Conflict",
+    "Forbidden",
     "InvalidInput",
     "NotFound",
     "NotReady",
@@ -37,6 +40,7 @@ __all__ = [
     "SnapshotError",
     "StoreError",
     "TooManyRequests",
+    "Unauthorized",
     "missing_package",
     "required_module",
 ]
@@ -72,6 +76,20 @@ class InvalidInput(RagBanditError):
 
     code = "INVALID_INPUT"
     status = 422
+
+
+class Unauthorized(RagBanditError):
+    """No valid API key was sent."""
+
+    code = "UNAUTHORIZED"
+    status = 401
+
+
+class Forbidden(RagBanditError):
+    """This API key may not do this."""
+
+    code = "FORBIDDEN"
+    status = 403
 
 
 class NotFound(RagBanditError):

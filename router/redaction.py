@@ -22,8 +22,8 @@ _REDACTED: Final = "[redacted]"
 _LONG_KEY: Final = 8
 #: between the pieces of a header's value, as in "session=...; other=...": a server may repeat one of them alone
 _BETWEEN: Final = re.compile(r"[\s;=,]+")
-#: keys of OpenAI and of those who took over its habit, also with stars in the middle
-_ANY_KEY: Final = re.compile(r"(?<![A-Za-z])sk-[\w*-]{8,}")
+#: keys of OpenAI and of those who took over its habit, also with stars in the middle; and our own
+_ANY_KEY: Final = re.compile(r"(?<![A-Za-z])sk-[\w*-]{8,}|(?<![A-Za-z0-9])rb_[0-9A-Za-z]{10}_[\w*-]+")
 #: words in the name of a field whose value is a secret; "tokens" are counts
 _NAME: Final = (
     r"[\w.-]*(?:password|passwd|passphrase|pwd|secret|token(?!s)|credential|signature"
@@ -148,7 +148,7 @@ def shown_value(value: object, *, path: Sequence[str]) -> object:
 
 
 def without_keys(text: str, *, secrets: Iterable[str]) -> str:
-    """The text with "[key]" for each of these secrets, and for whatever looks like a key of OpenAI's.
+    """The text with "[key]" for each of these secrets, and for whatever looks like a key of OpenAI's or of ours.
 
     secrets: keys, and values of headers; hidden are also their pieces of 8 characters or more, and the last word.
     """

@@ -20,13 +20,17 @@ __all__ = [
     "IMPORTED",
     "MAX_ERROR",
     "MAX_TEXT",
+    "RATE_PATTERN",
+    "STICKY",
     "Aggregate",
     "ArmName",
     "Branch",
     "Budget",
     "CalibrationPair",
     "CallFailed",
+    "Caller",
     "Checkpoint",
+    "CircuitState",
     "ClosedDecision",
     "Cost",
     "Counters",
@@ -44,6 +48,7 @@ __all__ = [
     "Json",
     "JudgedBy",
     "Matrix",
+    "Message",
     "Outcome",
     "OutcomeStatus",
     "PolicyLabel",
@@ -52,10 +57,14 @@ __all__ = [
     "Retrieved",
     "Reward",
     "RewardSource",
+    "Role",
     "Round",
     "RunBy",
     "SnapshotInfo",
+    "Source",
+    "StatusNote",
     "TableRow",
+    "TextPiece",
     "TraceEvent",
     "Update",
     "Vector",
@@ -84,10 +93,14 @@ else:  # names for annotations: importing numpy would take longer than all the r
     Features = FeatureRows = Vector = Matrix = object
 
 FeedbackKind = Literal["label", "rating", "reward", "event"]
+#: of an API key: what it may do
+Role = Literal["reader", "app", "rater", "worker", "operator", "admin"]
 Aggregate = Literal["first", "last", "mean", "sum", "min", "max"]
 RewardSource = Literal["explicit", "default"]
 RunBy = Literal["worker", "caller"]
 FeedbackSource = Literal["human", "judge", "code", "event"]
+#: of an arm: healthy, suspended, or one question may try it
+CircuitState = Literal["closed", "open", "half_open"]
 #: the feedback that a reward was made of, the most trusted first: gold answers, raw rewards and checks by code; a
 #: person's rating; a model's; what a user did with the answer
 JudgedBy = Literal["label", "human", "judge", "event"]
@@ -101,11 +114,15 @@ CANCELLED: Final = "cancelled"
 #: stop reason of an outcome that came with a log; facts of a decision and made_by of an outcome have the log's format
 #: under this key where they were made elsewhere: such a draw cannot be made again
 IMPORTED: Final = "imported"
+#: in the facts of a decision that stayed on the arm of an earlier turn of its session: it is no draw of the policy
+STICKY: Final = "sticky"
 #: in the facts of a decision whose texts were erased: "texts", or "texts and features"
 ERASED: Final = "erased"
 
 #: longest question or answer, and gold answer of a label, in characters; a longer one is refused
 MAX_TEXT: Final = 100_000
+#: a rate: so many requests in a second, minute, hour or day, or in several of them ("20/10 seconds")
+RATE_PATTERN: Final = r"[1-9][0-9]{0,8}/([1-9][0-9]{0,3} ?)?(second|minute|hour|day)s?"
 #: longest error of an outcome that is kept, characters; a longer one is cut there
 MAX_ERROR: Final = 20_000
 
@@ -127,9 +144,32 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Caller:
+    """Who sends a request, as the edge has found out. The default: a service without keys, where anybody may do all."""
+
+    #: public id of the API key; None: no keys are in use
+    key: str | None = None
+    #: None: no keys are in use, and everything is allowed
+    role: Role | None = None
+    #: whose decisions it may see and judge; None: of every tenant
+    tenant: str | None = None
+    #: what the key is narrowed to beyond its role; JSON values
+    scopes: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """One message of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
     """One question. `id` is the decision id that the caller chose, or None to have one made."""
 
+    #: the question alone, without the conversation around it: what is encoded, searched for and routed by
     text: str
     id: DecisionId | None = None
     context: Mapping[str, Json] = field(default_factory=dict)
@@ -137,6 +177,20 @@ class Query:
     arms: tuple[ArmName, ...] | None = None
     budget: Budget = Budget()
     tenant: str = "default"
+    #: the caller chose the arm: it is the only one in `arms`, and nothing is learned from it
+    forced: bool = False
+    #: the conversation it belongs to, an id of the caller's
+    session: str | None = None
+    #: turns that the session stays on the arm of one draw, the drawn one among them; None: as the settings say
+    sticky_turns: int | None = None
+    #: what was said before, the oldest first; an arm may show it to its model
+    messages: tuple[Message, ...] = ()
+    #: what the user wrote, where `text` is that rewritten to stand alone
+    asked: str | None = None
+    #: public id of the API key that it came with
+    api_key: str | None = None
+    #: what else the edge knows of the request (parameters it passed over, a trace); JSON values, no part of the body
+    request: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -249,6 +303,20 @@ def count_steps(trace: tuple[TraceEvent, ...]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A passage that the model was shown for an answer."""
+
+    id: str
+    title: str
+    #: the beginning of it, as far as outcomes keep it
+    text: str
+    #: where it comes from, if its corpus says so
+    url: str | None = None
+    #: of the search that found it; scores compare within one search only
+    score: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     """Outcome of a decision: one per decision, whoever ran the arm."""
 
@@ -267,6 +335,22 @@ class Outcome:
     #: what the arm was: params, generator, retriever, budget in force. The name alone would not tell two versions apart
     made_by: Mapping[str, Json]
     made_at: float
+    #: the passages that the model was shown, in the order first shown; of our workers' answers alone
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextPiece:
+    """The next piece of an answer that is being written; all of them together are the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatusNote:
+    """What an arm is doing while it has no answer yet, in a few words for a user."""
+
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -276,6 +360,7 @@ class Feedback:
     label: `value` is the tuple of gold answers. rating: a float in [0, 1], whatever scale it came in.
     reward: a float used as it is, in the bounds of the reward setting.
     event: what a user did with the answer, a float in [0, 1] by the configuration; None: counted, and not learned.
+    None of another kind takes back what the same rater said before, of that kind.
     """
 
     id: FeedbackId
@@ -291,6 +376,8 @@ class Feedback:
     event: str | None = None
     #: what else the rater said: a judge's model, rubric, reasons, cost; JSON values
     facts: Mapping[str, Json] = field(default_factory=dict)
+    #: public id of the API key that it came with; None: none was needed, or it came from our own processes
+    api_key: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -462,6 +549,8 @@ class Counters:
     unseen: int = 0
     #: learned decisions whose raters lay .5 or more apart in quality
     disagreements: int = 0
+    #: feedback that is not learned until it is released
+    held: int = 0
 
     @property
     def balanced(self) -> bool:

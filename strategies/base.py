@@ -7,13 +7,13 @@ everything it knows lives in local variables of `answer`.
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, runtime_checkable
 
 from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.router.redaction import without_secrets
-from ragbandit.router.types import Cost
+from ragbandit.router.types import Cost, Message
 
 __all__ = [
     "ERROR_LENGTH",
@@ -48,6 +48,8 @@ class Passage:
     id: str
     title: str
     text: str
+    #: where it can be read, if the corpus says so
+    url: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +68,8 @@ class Prompt:
     body: str
     #: the first words of the model's own answer, for continuing a text
     prefix: str = ""
+    #: what was said before, the oldest first; see ragbandit.strategies.generators.turns for how a model gets it
+    history: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +102,11 @@ class Request:
     want: frozenset[Need] = frozenset()
     #: None: greedy
     sampling: Sampling | None = None
+    #: takes the text of the completion piece by piece while it is written; together the pieces are its text, without
+    #: any part of a stop string (see generators.text_feed). It is awaited, so that a slow reader slows the writer; a
+    #: call of it that is cancelled has taken its piece. None: nobody reads along. A generator that cannot write piece
+    #: by piece need not call it
+    sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

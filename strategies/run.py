@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -20,6 +20,7 @@ from ragbandit.router.types import (
     Round,
     TraceEvent,
 )
+from ragbandit.strategies.answer_stream import AnswerStream, Settle, in_words
 from ragbandit.strategies.base import (
     CallBroke,
     Completion,
@@ -27,6 +28,7 @@ from ragbandit.strategies.base import (
     Hit,
     Need,
     OutOfBudget,
+    Passage,
     Prompt,
     Request,
     Retriever,
@@ -51,6 +53,8 @@ class Run:
     generator: Generator
     #: the caps in force
     budget: Budget
+    #: the answer as far as a reader has it
+    stream: AnswerStream = field(default_factory=AnswerStream)
     started: float = field(default_factory=time.monotonic)
     trace: list[TraceEvent] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
@@ -58,6 +62,10 @@ class Run:
     draft: str | None = None
     #: what the last call had written when the deadline cut it short, else ""; an arm may make a draft of it
     partial: str = ""
+    #: the passages that the model was shown, in the order first shown
+    shown: dict[str, Passage] = field(default_factory=dict, init=False)
+    #: passage -> its score in the search that found it first
+    scores: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     #: why the last begin_round was refused, None if it was not
     _refused: Literal["cap", "budget"] | None = field(default=None, init=False, repr=False)
 
@@ -92,6 +100,10 @@ class Run:
         """Write down a branch taken."""
         self.trace.append(Branch(rule=rule, value=str(value)))
 
+    def tell(self, text: str) -> None:
+        """Tell whoever waits for the answer what the arm is doing, in a few words for a user."""
+        self.stream.note(text)
+
     def passage_cap(self, cap: int) -> int:
         """The smaller of the arm's own cap and the budget's."""
         return cap if self.budget.passages is None else min(cap, self.budget.passages)
@@ -102,9 +114,15 @@ class Run:
         Raises OutOfBudget("passages"), once they are recorded, if the budget allows fewer: see `passage_cap`.
         """
         if passages > self.cost.passages:
+            self.tell(f"reading {passages} passage{'s' if passages > 1 else ''}")
             self.cost += Cost(passages=passages - self.cost.passages)
         if self.budget.passages is not None and passages > self.budget.passages:
             raise OutOfBudget("passages")
+
+    def note_shown(self, passages: Iterable[Passage]) -> None:
+        """Record the passages that a prompt shows: they are the outcome's sources. `show` counts them."""
+        for passage in passages:
+            self.shown.setdefault(passage.id, passage)
 
     def add_cost(self, cost: Cost) -> None:
         """Add what the arm spent outside this run, for example on a model of its own: tokens, calls, dollars, seconds.
@@ -127,6 +145,7 @@ class Run:
         """
         self._check_time()
         self._check_round()
+        self.tell(f"searching: {query}")
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._left()) as limit:
@@ -141,6 +160,8 @@ class Run:
         spent = time.monotonic() - began
         self.cost += Cost(retriever_calls=1, seconds_retrieve=spent)
         ids = tuple(hit.passage.id for hit in hits)
+        for hit in hits:
+            self.scores.setdefault(hit.passage.id, hit.score)
         self.trace.append(Retrieved(query=query, ids=ids, scores=tuple(h.score for h in hits), seconds=spent))
         return hits
 
@@ -153,9 +174,13 @@ class Run:
         stop: tuple[str, ...] = (),
         want: frozenset[Need] = frozenset(),
         sampling: Sampling | None = None,
+        final: Settle | None = None,
     ) -> Completion:
         """Generate and account for it; max_tokens shrinks to what the budget leaves, and the trace says if that cut it.
 
+        final: for the call that writes the answer, the function that makes the answer of its text: whoever reads along
+        is given that while the text is written. The answer of a text's beginning must be a beginning of the whole
+        text's, as with `str.strip`; where yours is not, leave it out, and the answer is given when it is there.
         A text that the deadline cut short is accounted for, kept in `partial`, and ends in OutOfBudget("seconds").
         Raises OutOfBudget("seconds"), ("tokens") or ("dollars"); the last before a call once that much is spent.
         Raises ArmFailed if the prompt does not fit the model, or if the generator does not offer what is wanted.
@@ -176,7 +201,9 @@ class Run:
             deadline=self.deadline,
             want=want,
             sampling=sampling,
+            sink=None if final is None else self.stream.sink(final),
         )
+        self.tell(in_words(purpose))
         began = time.monotonic()
         try:
             done = await self.generator.complete(request)

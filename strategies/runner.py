@@ -19,9 +19,11 @@ from ragbandit.router.types import (
     Outcome,
     OutcomeStatus,
     Query,
+    Source,
     count_steps,
 )
-from ragbandit.strategies.base import Generator, OutOfBudget, QuestionTooLong, Retriever, error_text
+from ragbandit.strategies.answer_stream import AnswerReader, AnswerStream
+from ragbandit.strategies.base import Generator, OutOfBudget, Passage, QuestionTooLong, Retriever, error_text
 from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Answer, Run, Strategy
@@ -44,6 +46,8 @@ logger.addFilter(_redact_traceback)
 #: How long after the deadline a hanging arm is cut off. A generator that heeds its deadline returns within it and
 #: can still report the tokens it used; one that is cut off cannot.
 GRACE_SECONDS = 0.25
+#: characters of a source's text that are kept unless told otherwise, and of its title
+SOURCE_CHARS = 2000
 #: characters of a stop reason that are kept
 STOP_REASON_LENGTH = 64
 #: the error of an arm whose caller did not want the answer any more
@@ -66,6 +70,8 @@ async def run_strategy(
     retriever: Retriever,
     generator: Generator,
     stop: "Future[None] | None" = None,
+    reader: AnswerReader | None = None,
+    source_chars: int = SOURCE_CHARS,
 ) -> Outcome:
     """The outcome of the arm for the query, with the cost it really had; `budget` is the caps in force.
 
@@ -76,15 +82,22 @@ async def run_strategy(
     Seconds are enforced twice: by the Run before and during every call, and here, GRACE_SECONDS late, for an arm
     that hangs elsewhere. Code that blocks the event loop cannot be cut off: what it brings so late is an answer of
     status "exhausted", with the stop reason "budget_seconds" and a warning in the log.
+    reader: is given the answer while it is written, as far as the arm can say it, and notes on what the arm does; what
+    it was given is a beginning of the outcome's answer. An arm for which that is not so is told of in the log.
+    source_chars: characters of a passage's text that the outcome's sources keep.
     Raises InvalidInput for a query without an id; of the arm's run nothing but cancellation
     (asyncio.CancelledError), which passes through.
     """
     if query.id is None:
         raise InvalidInput("the query has no id", field="id", remedy="give the query the id of its decision")
-    run = Run(query=query, retriever=retriever, generator=generator, budget=budget)
+    stream = AnswerStream(reader)
+    run = Run(query=query, retriever=retriever, generator=generator, budget=budget, stream=stream)
     try:
         with _stopped_by(stop):
-            end = _kept(await _end_of(strategy, question=query.text, run=run), arm=strategy.name)
+            end = _as_given(
+                await _end_of(strategy, question=query.text, run=run), given=stream.given, arm=strategy.name
+            )
+            end = _kept(end, arm=strategy.name)
     except _Stopped:
         end = _End(status="failed", answer=None, stop_reason=CANCELLED, error=CANCELLED_ERROR)
     trace = tuple(run.trace)
@@ -100,7 +113,16 @@ async def run_strategy(
         run_by="worker",
         made_by=made_by(strategy, budget=budget, retriever=retriever, generator=generator),
         made_at=time.time(),
+        sources=tuple(
+            _source(passage, score=run.scores.get(passage.id), chars=source_chars) for passage in run.shown.values()
+        ),
     )
+
+
+def _source(passage: Passage, *, score: float | None, chars: int) -> Source:
+    """A passage as outcomes keep it."""
+    title, text = passage.title[:SOURCE_CHARS], passage.text[:chars]
+    return Source(id=passage.id, title=title, text=text, url=passage.url, score=score)
 
 
 def made_by(strategy: Strategy, *, budget: Budget, retriever: Retriever, generator: Generator) -> Mapping[str, Json]:
@@ -182,6 +204,17 @@ def _stopped_by(stop: "Future[None] | None") -> Iterator[None]:
         raise
     finally:
         asked.remove_done_callback(cut_off)
+
+
+def _as_given(end: _End, *, given: str, arm: str) -> _End:
+    """The end with what a reader was given: where time ran out in mid-answer, that is the answer."""
+    if end.status == "failed" or (end.answer or "").startswith(given):
+        return end
+    if end.status == "exhausted":
+        return replace(end, answer=given)
+    facts = {"action": "answer_changed", "arm": arm, "given": len(given)}
+    logger.error("an arm gave out text that its answer does not begin with; see `final` of Run.complete", extra=facts)
+    return end
 
 
 def _kept(end: _End, *, arm: str) -> _End:

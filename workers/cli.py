@@ -42,7 +42,11 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "facts",
         "Draw decisions again and learn the ledger again; exit code 1 on any difference.",
     ),
-    "quarantine": ("facts", "Decisions that could not be learned, and why."),
+    "quarantine": (
+        "sources",
+        "Decisions that could not be learned, and why. With --source: learn a new ledger without its feedback.",
+    ),
+    "held": ("sources", "Feedback that is held back, since its source has more than its share; release it."),
     "recount": (
         "facts",
         "Count the tables and correct the counters of every ledger; writes wait meanwhile, a second per million rows.",
@@ -59,6 +63,8 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "erase",
         "Blank the texts of decisions, in the database and in the archive: questions, answers, traces, labels.",
     ),
+    "keys": ("keys", "Make, list, rotate and revoke the service's API keys."),
+    "audit": ("audit", "Check and export the log of who did what."),
     "simulate": (
         "offline",
         "Learn from a full-information table as live traffic would, then judge on rows not learned.",
@@ -70,6 +76,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "train": ("offline", "Train a policy on a full-information table, for the param `trained`."),
     "export": ("logs", "Write what a ledger learned as a log, in its order; the file is whole or not there."),
     "import": ("logs", "Add a log's rows to a ledger, in the file's order; rows that it has already add nothing."),
+    "import-feedback": (
+        "import-feedback",
+        "Bring ratings and scores from Open WebUI, Langfuse, LangSmith or Phoenix, and say what became of them.",
+    ),
     "replay": ("replay", "Estimate the reward of other policies on logged traffic, with intervals."),
     "evaluate": ("evaluate", "Run strategies on labelled questions: quality, steps, time, tokens and price of each."),
     "up": ("start", "Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."),

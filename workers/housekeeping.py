@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 from ragbandit.router.errors import NotReady, QueueError, SnapshotError, StoreError
 from ragbandit.router.jobs.queue import RUNNING_S
+from ragbandit.router.jobs.streams.reader import STREAM_NEWS
 from ragbandit.router.serving import cancellation
 from ragbandit.router.serving.recovery import recover
+from ragbandit.router.types import DecisionId
 from ragbandit.workers.store_outage import StoreOutage
 from ragbandit.workers.tasks import Context, drain
 
@@ -18,8 +20,13 @@ log = logging.getLogger("ragbandit.worker")
 
 
 def handle_notification(context: Context, notification: str) -> None:
-    """At "cancel:<id>" of a run that is active here, find in the database which runs are to be stopped."""
+    """At "cancel:<id>" of a run that is active here, find in the database which runs are to be stopped.
+
+    At "stream:<id>" of one, it gives its answer out from now on.
+    """
     kind, _, key = notification.partition(":")
+    if kind == STREAM_NEWS and context.streams is not None:
+        context.streams.wanted(DecisionId(key))
     if kind == "cancel" and key in context.active_runs.ids():
         # Redis may have forgotten the mark: whoever is asked to end this decision must see that it is run here.
         _mark_running(context)

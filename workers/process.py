@@ -12,6 +12,7 @@ from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.records import ANSWER_JOB, ANSWER_QUEUE, JUDGE_JOB, JUDGE_QUEUE, LEARN_JOB, LEARN_QUEUE
 from ragbandit.router.jobs.redis_server import redis_url
+from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
 from ragbandit.router.storage import judgements
@@ -59,6 +60,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     threads = {"answer": 1, "judge": 1, "learn": 1}
     if "answer" in queues and settings.worker_arms:
         threads["answer"] = _load_arms(context)
+        context.streams = StreamWriter(jobs.client, outage=jobs.outage)
     if "judge" in queues:
         threads["judge"] = _load_judge(context)
     chores = [housekeeping.keep_house, housekeeping.keep_marked]
@@ -82,6 +84,8 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
         for thread in beside:
             thread.join(JOIN_S)
         context.close()
+        if context.streams is not None:
+            context.streams.close()
         if context.learner is not None:
             context.learner.close()
         jobs.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
     from ragbandit.router.config import loading as configuration
     from ragbandit.router.policies.checks import check_policy
     from ragbandit.router.serving.setup.bootstrap import open_database
+    from ragbandit.router.serving.setup.exposure import check_exposure
     from ragbandit.strategies.registry import make_arms
     from ragbandit.workers.supervisor import Supervisor
     from ragbandit.workers.wiring.arms import arm_params, check_arms
@@ -43,6 +45,7 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
             asyncio.run(retriever_of(settings, arms=arms.values()).close())
             check_generator(settings, fetch=True)
         open_database(settings).close()
+        check_exposure(settings, now=time.time())
         supervisor = Supervisor(loaded)
         try:
             supervisor.start()

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import yaml
 
-from ragbandit.router.api.client import Client
+from ragbandit.router.client import Client
 from ragbandit.router.config.loading import CLASS_FOLDER, Loaded, class_folder, load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, NotReady, RagBanditError
@@ -84,13 +84,20 @@ class Supervisor:
         """URL of the HTTP service."""
         return f"http://{self.settings.server.host}:{self.settings.server.port}"
 
+    @property
+    def admin_url(self) -> str:
+        """URL of what operators ask."""
+        server = self.settings.server
+        return self.url if server.admin_port is None else f"http://{server.admin_host}:{server.admin_port}"
+
     def start(self) -> None:
         """Start Redis and all children; returns at once, `wait_ready` waits."""
         signal.signal(signal.SIGHUP, lambda *_: self._reload.set())
-        if self.settings.server.port == 0:
+        zero = [name for name in ("port", "admin_port") if getattr(self.settings.server, name) == 0]
+        if zero:
             raise ConfigError(
                 "port 0 lets the system choose one, and clients would not know it",
-                field="server.port",
+                field=f"server.{zero[0]}",
                 remedy="set a port from 1 to 65535",
             )
         self._lock = _locked(Path(self.settings.data_dir) / "up.lock")
@@ -104,7 +111,7 @@ class Supervisor:
     def wait_ready(self, *, timeout_s: float = 120.0) -> None:
         """Until the service answers. Raises NotReady with the place of the log."""
         give_up = time.monotonic() + timeout_s
-        with Client(self.url, timeout_s=5) as client:
+        with Client(self.admin_url, timeout_s=5) as client:
             while not client.ready():
                 api = self.children[0]
                 if api.restarts >= 3 or time.monotonic() > give_up:

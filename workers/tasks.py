@@ -16,6 +16,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import NotReady, SnapshotError, StoreError
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import RedisJobs
+from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.serving.validation import capped, unrun_outcome
 from ragbandit.router.storage.decisions import DecisionStore
@@ -65,6 +66,8 @@ class Context:
     loop: EventLoop | None = None
     #: made when the judge's queue is served
     judging: Judging | None = None
+    #: where runs give their answers out; None: nowhere
+    streams: StreamWriter | None = None
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
     #: held by a run that is not its question's first
     retrying: threading.Lock = field(default_factory=threading.Lock)
@@ -219,6 +222,8 @@ class AnswerJob:
         assert context.generator is not None
         assert context.loop is not None
         assert budget.seconds is not None  # the settings have a number
+        streams = context.streams
+        writer = None if streams is None else streams.open(decision.id, seconds=budget.seconds)
         work = run_strategy(
             arm,
             query=replace(decision.query, id=decision.id),
@@ -226,6 +231,8 @@ class AnswerJob:
             retriever=context.retriever,
             generator=context.generator,
             stop=self._stop,
+            reader=writer,
+            source_chars=context.settings.log.source_chars,
         )
         try:
             return context.loop.run(work, timeout_s=budget.seconds + MARGIN_S)
@@ -233,6 +240,9 @@ class AnswerJob:
             if not context.loop.answers(within_s=PING_S):
                 _end_process(context, loop=context.loop)
             raise
+        finally:
+            if streams is not None and writer is not None:
+                streams.end(writer)
 
     def _given_up(self, tries: int) -> Outcome:
         decision = self.decision

@@ -59,6 +59,12 @@ def _add_facts(app: typer.Typer) -> None:
     add_facts(app)
 
 
+def _add_sources(app: typer.Typer) -> None:
+    from ragbandit.router.cli.sources import add_sources
+
+    add_sources(app)
+
+
 def _add_archive(app: typer.Typer) -> None:
     from ragbandit.router.cli.archive import add_archive
 
@@ -77,6 +83,18 @@ def _add_erase(app: typer.Typer) -> None:
     add_erase(app)
 
 
+def _add_keys(app: typer.Typer) -> None:
+    from ragbandit.router.cli.keys import add_keys
+
+    add_keys(app)
+
+
+def _add_audit(app: typer.Typer) -> None:
+    from ragbandit.router.cli.audit import add_audit
+
+    add_audit(app)
+
+
 def _add_offline(app: typer.Typer) -> None:
     from ragbandit.router.cli.offline.simulate import add_offline_verbs
 
@@ -87,6 +105,12 @@ def _add_logs(app: typer.Typer) -> None:
     from ragbandit.router.cli.offline.logs import add_log_verbs
 
     add_log_verbs(app)
+
+
+def _add_import_feedback(app: typer.Typer) -> None:
+    from ragbandit.router.cli.import_feedback import add_import_feedback
+
+    add_import_feedback(app)
 
 
 def _add_replay(app: typer.Typer) -> None:
@@ -119,11 +143,15 @@ SECTIONS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "validate": _add_validate,
     "calls": _add_calls,
     "facts": _add_facts,
+    "sources": _add_sources,
     "archive": _add_archive,
     "retire": _add_retire,
     "erase": _add_erase,
+    "keys": _add_keys,
+    "audit": _add_audit,
     "offline": _add_offline,
     "logs": _add_logs,
+    "import-feedback": _add_import_feedback,
     "replay": _add_replay,
     "evaluate": _add_evaluate,
     "start": _add_start,

@@ -212,7 +212,7 @@ class _Load:
 
     async def ask(self, number: int) -> None:
         body = json.dumps({"question": f"Who wrote book number {number}?"}).encode()
-        head = "POST /v1/route HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        head = "POST /v1/route HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
         request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         loop, began = asyncio.get_running_loop(), time.monotonic()
         ended: asyncio.Future[bytes] = loop.create_future()

@@ -17,8 +17,8 @@ __all__ = ["comments", "configuration_page", "is_section", "keys", "sections"]
 
 _HEAD: Final = """# Configuration
 
-<!-- Written by `make docs` from router/config/settings.py, router/config/sections.py and router/generator_options.py.
-Change the fields and their comments there. -->
+<!-- Written by `make docs` from router/config/ (settings.py, sections.py, learning.py, server.py, importers.py) and
+router/generator_options.py. Change the fields and their comments there. -->
 
 Every setting, with its type, its default and what it means. They stand in one YAML file, `./config.yaml` or the one
 that `RAGBANDIT_CONFIG` or `--config` names. The file is read strictly: an unknown key or a value of the wrong type or
@@ -44,7 +44,8 @@ def configuration_page() -> str:
     for key, model, value in sections(Settings, value=defaults):
         title = f"`{key}`" if key else "Top level"
         intro = " ".join((inspect.getdoc(model) or "").split())
-        parts.append(f"## {title}\n\n{intro}\n\n{_table(model, value=value, schema=schema)}\n")
+        shown = _table(model, value=value, schema=schema)
+        parts.append(f"## {title}\n\n{intro}\n" + (f"\n{shown}\n" if shown else ""))
     return "\n".join(parts)
 
 
@@ -83,7 +84,7 @@ def _table(model: type[Any], *, value: object, schema: Mapping[str, Any]) -> str
         default = default_of(getattr(value, name))
         meaning = re.sub(r"\bNone\b", "null", description or said.get(name, ""))
         rows.append([f"`{name}`", f"{kind}, {limits}" if limits else kind, default, meaning])
-    return table(["key", "type", "default", "meaning"], rows)
+    return table(["key", "type", "default", "meaning"], rows) if rows else ""
 
 
 def comments(model: type[Any]) -> dict[str, str]:

@@ -22,15 +22,16 @@ Every call of the service that `ragbandit up` and `ragbandit serve` run, by defa
   idempotent. The same id with the same body is a duplicate and gets the first reply again; with another body it is a
   409.
 - A 200 or 202 means that what you sent is committed.
-- The service has no authentication of its own yet: keep it behind a proxy.
+- From the first API key on every request but /health and /ready needs one: `Authorization: Bearer rb_...`. Without it
+  the reply is 401, with a key whose role may not do it 403 ([security.md](security.md)).
 """
 
 _ERRORS: Final = """## Errors
 
 Every error has this shape; `field` and `remedy` may be null. `code` is stable, so write programs against it, and show
 the rest to people. A body that is not JSON is a 400 `INVALID_JSON`, an unknown path a 404, a wrong method a 405
-`METHOD_NOT_ALLOWED`, a body above `server.max_body_bytes` (`max_batch_bytes` for batches) a 413 `BODY_TOO_LARGE`. A 503
-or 429 has the header `Retry-After` in seconds; the same request may be sent again then.
+`METHOD_NOT_ALLOWED`, a body above `server.max_body_bytes` (`max_batch_bytes` for batches, `max_chat_bytes` for chats)
+a 413 `BODY_TOO_LARGE`. A 503 or 429 has the header `Retry-After` in seconds; the same request may be sent again then.
 
     {"error": {"code": "INVALID_INPUT", "message": "...", "field": "question", "remedy": "..."}}
 
@@ -134,8 +135,11 @@ def _name(reply: Mapping[str, Any]) -> str:
 
 
 def _reply(reply: Mapping[str, Any], schemas: Mapping[str, Schema]) -> str:
-    ((kind, content),) = reply["content"].items()
-    return type_of(content["schema"], schemas, linked=True) if kind == "application/json" else f"`{kind}`"
+    kinds = (
+        type_of(content["schema"], schemas, linked=True) if kind == "application/json" else f"`{kind}`"
+        for kind, content in reply["content"].items()
+    )
+    return " or ".join(kinds)
 
 
 def _codes() -> str:

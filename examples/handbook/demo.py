@@ -30,7 +30,7 @@ from examples.handbook.command import DATA, HERE, ROOT, Row, environment_of, rag
 from examples.handbook.learning_curve import SEEDS
 from examples.handbook.policies import PARAMS, prepared
 from examples.handbook.report import show, summarise
-from ragbandit.router.api.client import Client
+from ragbandit.router.client import Client
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.learning.reward import containment
 
@@ -74,7 +74,7 @@ def main() -> None:
     with ready as environment, _service(environment, data=data) as url, Client(url, timeout_s=120) as client:
         judged = _drive(client, asked)
         status = _settled(client, learned=judged["to_learn"])
-        records = [client.decision(row["id"]) for row in asked]
+        records: list[Row] = [dict(client.decision(row["id"])) for row in asked]
         with console.status("verifying: every draw again, the ledger again, every pmf again"):
             verdict = json.loads(ragbandit(["verify", "--deep", "--json"], environment=environment))
     report = summarise(
@@ -193,7 +193,7 @@ def _ask(client: Client, row: Row) -> Row:
     row["feedback"] = {"feedback_id": f"fb-{row['id']}"} | (thumb if row["judge"] == "rating" else label)
     if row["judged"]:
         client.feedback(row["id"], **row["feedback"])
-    return reply
+    return dict(reply)
 
 
 def _settled(client: Client, *, learned: int, timeout_s: float = 300) -> Row:
@@ -207,7 +207,7 @@ def _settled(client: Client, *, learned: int, timeout_s: float = 300) -> Row:
             status = client.status()
             served = status["serving"] == status["snapshot"] and status["behind"] == 0
             if (status["counters"]["learned"] >= learned and served) or time.monotonic() > give_up:
-                return status
+                return dict(status)
             time.sleep(0.1)
 
 

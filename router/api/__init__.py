@@ -1,1 +1,1 @@
-"""HTTP: the application, its endpoints, requests, responses, metrics, and the client."""
+"""HTTP: the application, its endpoints, requests, responses and metrics."""

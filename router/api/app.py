@@ -1,6 +1,7 @@
 """HTTP application: endpoints, error replies and the documentation page around one Router."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,12 +15,18 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
+from ragbandit.router.api.browser_feedback import add_browser_feedback
 from ragbandit.router.api.decisions import add_decisions
 from ragbandit.router.api.dependencies import CallerGone, known_parameters
 from ragbandit.router.api.feedback import FEEDBACK, MAX_BATCH, add_feedback
 from ragbandit.router.api.http_server.middleware import LimitsMiddleware
 from ragbandit.router.api.http_server.threads import Reads
+from ragbandit.router.api.limiting.middleware import RateMiddleware
+from ragbandit.router.api.limiting.quotas import Quotas
+from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.api.openai.endpoints import OPENAI, add_openai
+from ragbandit.router.api.openai.errors import OpenAIErrors, unforeseen_reply
 from ragbandit.router.api.operations import OPERATIONS, add_operations, state_of
 from ragbandit.router.api.process_metrics import ProcessMetrics
 from ragbandit.router.api.routing import DECISIONS
@@ -27,10 +34,18 @@ from ragbandit.router.api.schemas.descriptions import describe
 from ragbandit.router.api.schemas.limits import add_limits
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import ERRORS, JsonReply, error_body, gone, refusal
-from ragbandit.router.errors import RagBanditError
+from ragbandit.router.api.security.gate import Gate
+from ragbandit.router.api.security.key_ring import KeyRing
+from ragbandit.router.api.security.middleware import AccessMiddleware
+from ragbandit.router.api.security.ownership import Owners
+from ragbandit.router.api.sessions import add_sessions
+from ragbandit.router.errors import NotReady, RagBanditError
+from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.processes.service_process import ServiceProcess
 from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.config_record import record_config
+from ragbandit.router.storage.access.api_keys import KeyStore
 
 __all__ = ["create_app"]
 
@@ -43,6 +58,7 @@ Either your own pipelines answer: `POST /v1/route`, run the arm, `POST /v1/outco
 """
 _TAGS = [
     {"name": DECISIONS, "description": "Choose an arm for a question, or have the question answered."},
+    {"name": OPENAI, "description": "For clients of OpenAI's interface: models and chat completions."},
     {"name": FEEDBACK, "description": "Judge decisions; the policy learns from it."},
     {"name": OPERATIONS, "description": "Probes, status and metrics for operators."},
 ]
@@ -68,6 +84,7 @@ class _Service(FastAPI):
             events=sorted(settings.feedback_events),
             most_items=most,
             context=settings.context,
+            token_s=settings.server.browser_feedback_s,
         )
 
 
@@ -83,6 +100,15 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
         app.state.router, app.state.metrics = router, Metrics(router)
         app.state.read_state = state_of(router)
         app.state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
+        app.state.gate = Gate(KeyRing(KeyStore(router.database)), server=router.settings.server)
+        with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
+            await app.state.gate.ring.in_force()
+        await asyncio.to_thread(record_config, router.database, router.settings)
+        app.state.owners = Owners()
+        rates = router.settings.server.rate_limits
+        app.state.rate_limiter = RateLimiter(redis_url(router.settings), rates=rates)
+        app.state.quotas = Quotas(router.settings.tenants, limiter=app.state.rate_limiter)
+        app.state.metrics.watch_rates(app.state.rate_limiter)
         app.state.processes = None if place is None else ProcessMetrics(place, text=app.state.metrics.own_text)
         if app.state.processes is not None:
             await app.state.processes.start()
@@ -91,6 +117,8 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
         finally:
             if app.state.processes is not None:
                 app.state.processes.close()
+            await app.state.rate_limiter.close()
+            app.state.gate.ring.close()
             app.state.read_state.close()
             app.state.reads.close()
             await asyncio.to_thread(router.close)
@@ -106,13 +134,20 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
         docs_url=None,
         redoc_url=None,
     )
+    app.state.admin_port = None  # a server with one sets it
     app.openapi_version = "3.0.3"  # what the bundled Swagger UI reads
     add_decisions(app)
+    add_sessions(app, tag=DECISIONS)
+    add_openai(app)
     add_feedback(app)
+    add_browser_feedback(app)
     add_operations(app)
     _add_docs(app)
     _add_errors(app)
+    app.add_middleware(RateMiddleware, state=app.state)
+    app.add_middleware(AccessMiddleware, state=app.state)
     app.add_middleware(LimitsMiddleware, state=app.state)
+    app.add_middleware(OpenAIErrors)  # the last: what every other layer refuses is said in OpenAI's shape there
     return app
 
 
@@ -173,7 +208,7 @@ def _add_errors(app: FastAPI) -> None:
         log.exception(
             "unexpected error in a request", extra={"action": "error", "path": request.url.path}, exc_info=error
         )
-        return JsonReply(
+        reply = JsonReply(
             error_body(
                 "INTERNAL",
                 "the service failed; its log has the traceback",
@@ -181,3 +216,4 @@ def _add_errors(app: FastAPI) -> None:
             ),
             status_code=500,
         )
+        return unforeseen_reply(request.scope, reply)

@@ -9,10 +9,12 @@ from fastapi import Path as PathParameter
 from fastapi import Query as QueryParameter
 from fastapi.responses import Response
 
+from ragbandit.router.api.answer_events import want_events
+from ragbandit.router.api.answer_stream import streamed_answer
 from ragbandit.router.api.dependencies import IdempotencyKey, all_done, awaited, reads_of, router_of
-from ragbandit.router.api.routing import DECISIONS, add_routing, decide, query_of
+from ragbandit.router.api.routing import DECISIONS, add_routing, decide, whole_query
 from ragbandit.router.api.schemas.reply_types import OutcomeReply
-from ragbandit.router.api.schemas.requests import OutcomeBody, RouteBody
+from ragbandit.router.api.schemas.requests import DecisionIdText, OutcomeBody, RouteBody
 from ragbandit.router.api.schemas.responses import (
     REPLIES,
     JsonReply,
@@ -22,24 +24,39 @@ from ragbandit.router.api.schemas.responses import (
     pending_json,
     record_json,
 )
+from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.serving.validation import made_outcome
 
 __all__ = ["add_decisions"]
 
 #: longest wait_s of /v1/answer, seconds
 MAX_WAIT_S = 600
+#: a stream waits that much longer than an arm may take, unless told otherwise: the question waits for a worker, seconds
+STREAM_WAIT_S = 30.0
 
-DecisionPath = Annotated[str, PathParameter(description="The id that the decision was made with.")]
+DecisionPath = Annotated[
+    DecisionIdText, PathParameter(description="The id that the decision was made with, or that of its chat completion.")
+]
 WaitParameter = Annotated[
     float | None,
     QueryParameter(
-        description="Seconds to wait for the answer, 0 to 600. Left out: the setting `server.answer_wait_s`. "
+        description="Seconds to wait for the answer, 0 to 600. Left out: the setting `server.answer_wait_s`; with "
+        "`stream` the setting `budget.seconds` and half a minute. "
         'After that the reply is 202 with status "pending". '
         "It is a query parameter, not a field of the body: it belongs to this call, "
         "not to the request that `decision_id` identifies.",
         openapi_examples={"ten seconds": {"value": 10}},
+    ),
+]
+StreamParameter = Annotated[
+    bool,
+    QueryParameter(
+        description="Reply with server-sent events while the arm writes: `decision`, `status` (what the arm does), "
+        "`text` (the next piece of the answer), and last `outcome` (what the reply is without `stream`) or `error`. "
+        "See docs/streaming.md.",
     ),
 ]
 
@@ -54,7 +71,11 @@ def add_decisions(app: FastAPI) -> None:
 def _add_asking(app: FastAPI) -> None:
     @app.post("/v1/answer", tags=[DECISIONS], summary="Answer a question", responses=REPLIES["/v1/answer"])
     async def answer(
-        body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None, wait_s: WaitParameter = None
+        body: RouteBody,
+        request: Request,
+        idempotency_key: IdempotencyKey = None,
+        wait_s: WaitParameter = None,
+        stream: StreamParameter = False,  # noqa: FBT002 - a query parameter
     ) -> Response:
         """Draw an arm for a question and have a worker run it.
 
@@ -65,12 +86,18 @@ def _add_asking(app: FastAPI) -> None:
         if wait_s is not None and not 0 <= wait_s <= MAX_WAIT_S:
             remedy = f"send a number in [0, {MAX_WAIT_S}]"
             raise InvalidInput(f'"wait_s" is out of range: {wait_s!r}', field="wait_s", remedy=remedy)
-        query = query_of(body, key=idempotency_key)
+        query = await whole_query(request, body, key=idempotency_key)
         with router.answer_place(query):
             decision, seconds = await decide(request, query, run_by="worker")
+            if stream:
+                await want_events(request, decision)
             # Not given up with the caller: the decision is stored, and the recovery loop would ask for its answer.
             waiting = await asyncio.wait_for(asyncio.wrap_future(router.submit_request(decision)), SERVE_S)
-        wait_s = router.settings.server.answer_wait_s if wait_s is None else wait_s
+        settings = router.settings
+        if stream:
+            limit_s = settings.budget.seconds + STREAM_WAIT_S if wait_s is None else wait_s
+            return streamed_answer(request, decision, waiting, seconds=seconds, limit_s=limit_s)
+        wait_s = settings.server.answer_wait_s if wait_s is None else wait_s
         try:
             outcome = waiting.result() if await all_done(request, [waiting], limit_s=wait_s) else None
         except TimeoutError:  # the service is about to end
@@ -92,6 +119,7 @@ def _add_asking(app: FastAPI) -> None:
         """Store the outcome of a decision that your own pipeline ran: its answer, cost, and how it ended."""
         router = router_of(request)
         made = made_outcome(now=time.time(), **body.model_dump())
+        await check_owner(request, made.decision_id)
         if body.cost and "steps" not in body.model_fields_set:
             await reads_of(request).run(lambda: router.check_charged(made, cost=body.cost))
         new = await awaited(request, router.submit_outcome(made), what="decision_id")
@@ -106,6 +134,7 @@ def _add_reading(app: FastAPI) -> None:
     async def decision(decision_id: DecisionPath, request: Request) -> Response:
         """All that is stored about a decision: question, probabilities, outcome, feedback, reward, state."""
         router = router_of(request)
+        await check_owner(request, checked_id(decision_id, field="decision_id"))
         record = await reads_of(request).run(lambda: router.decision(decision_id))
         return JsonReply(record_json(record), headers=headers(record.decision))
 
@@ -118,5 +147,6 @@ def _add_reading(app: FastAPI) -> None:
         202 while a worker has still to end it, 200 with how it ended.
         """
         router = router_of(request)
+        await check_owner(request, checked_id(decision_id, field="decision_id"))
         found = await reads_of(request).run(lambda: router.cancel(decision_id))
         return JsonReply(cancellation_json(found), status_code=202 if found.status is None else 200)

@@ -13,6 +13,7 @@ from ragbandit.router.api.http_server.threads import Reads
 from ragbandit.router.errors import InvalidInput, NotReady
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
+from ragbandit.router.types import Caller
 
 __all__ = [
     "CallerGone",
@@ -20,6 +21,7 @@ __all__ = [
     "all_done",
     "awaited",
     "awaited_all",
+    "caller_of",
     "known_parameters",
     "reads_of",
     "router_of",
@@ -34,6 +36,12 @@ IdempotencyKey = Annotated[
         "request sent again under the same id gives the same reply, another request under it is a conflict (409)."
     ),
 ]
+
+
+def caller_of(request: Request) -> Caller:
+    """Who sends this request, as the edge has found out."""
+    found: Caller | None = getattr(request.state, "caller", None)
+    return found or Caller()
 
 
 def router_of(request: Request) -> Router:

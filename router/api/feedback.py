@@ -1,22 +1,26 @@
 """Feedback endpoints: one item, and a batch."""
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, router_of
-from ragbandit.router.api.schemas.reply_types import BatchReply, ErrorReply
+from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, router_of
+from ragbandit.router.api.limiting.quotas import Quotas
+from ragbandit.router.api.schemas.reply_types import BatchReply, ErrorReply, ReceiptReply
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
-from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, error_json
+from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, error_json, receipt_json
+from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.errors import InvalidInput, RagBanditError
-from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback
+from ragbandit.router.storage.idempotency import unknown_decision
 from ragbandit.router.types import Feedback, Receipt
 
-__all__ = ["FEEDBACK", "MAX_BATCH", "add_feedback"]
+__all__ = ["FEEDBACK", "MAX_BATCH", "add_feedback", "count_feedback"]
 
 #: tag of these endpoints in /docs
 FEEDBACK = "Feedback"
@@ -40,10 +44,12 @@ def add_feedback(app: FastAPI) -> None:
 
         The judgement is durable when the reply comes. The policy learns from it in the background.
         """
-        made = _feedback(router_of(request), body, key=idempotency_key)
+        made = _feedback(request, body, key=idempotency_key)
+        await check_owner(request, made.decision_id)
+        await _take_quota(request, items=1)
         receipt = await awaited(request, router_of(request).submit_feedback(made), what="feedback_id")
-        _count(request, made, receipt)
-        return JsonReply(receipt, status_code=200 if receipt.duplicate else 202)
+        count_feedback(request, made, receipt)
+        return JsonReply(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
 
     @app.post(
         "/v1/feedback/batch",
@@ -60,15 +66,16 @@ def add_feedback(app: FastAPI) -> None:
         if not body.items or len(body.items) > MAX_BATCH:
             message = f'"items" has {len(body.items)} entries'
             raise InvalidInput(message, field="items", remedy=f"send between 1 and {MAX_BATCH}")
-        made = [_checked_item(router_of(request), item) for item in body.items]
+        made = await _owned(request, [_checked_item(request, item) for item in body.items])
         sound = [item for item in made if isinstance(item, Feedback)]
+        await _take_quota(request, items=len(sound))
         # Taken as one: a batch is not refused halfway.
         futures = router_of(request).submit_feedback_batch(sound)
         results = await awaited_all(request, futures, what="feedback_id")
         for accepted, result in zip(sound, results, strict=True):
             if isinstance(result, Receipt):
-                _count(request, accepted, result)
-        replies: list[Receipt | ErrorReply] = []
+                count_feedback(request, accepted, result)
+        replies: list[ReceiptReply | ErrorReply] = []
         kept = iter(results)
         for item in made:
             result = next(kept) if isinstance(item, Feedback) else item
@@ -77,31 +84,44 @@ def add_feedback(app: FastAPI) -> None:
             elif isinstance(result, BaseException):
                 raise result
             else:
-                replies.append(result)
+                replies.append(receipt_json(result))
         reply: BatchReply = {"items": replies}
         return JsonReply(reply, status_code=202)
 
 
-def _count(request: Request, made: Feedback, receipt: Receipt) -> None:
+async def _owned(request: Request, made: Sequence[Feedback | RagBanditError]) -> list[Feedback | RagBanditError]:
+    """The items, with NotFound for those whose decision the caller may not know of."""
+    unknown = await strangers(request, (item.decision_id for item in made if isinstance(item, Feedback)))
+    return [unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in made]
+
+
+async def _take_quota(request: Request, *, items: int) -> None:
+    """Count feedback for the tenant of the caller's key. Raises QuotaSpent."""
+    quotas: Quotas = request.app.state.quotas
+    await quotas.take("feedback", tenant=caller_of(request).tenant or "default", amount=items)
+
+
+def count_feedback(request: Request, made: Feedback, receipt: Receipt) -> None:
+    """Count a judgement that was taken."""
     result = "duplicate" if receipt.duplicate else "late" if receipt.late else "kept"
     request.app.state.metrics.feedback.labels(made.kind, result).inc()
     if made.event is not None:
         request.app.state.metrics.events.labels(made.event, result).inc()
 
 
-def _checked_item(router: Router, item: dict[str, Any]) -> Feedback | RagBanditError:
+def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBanditError:
     try:
-        return _feedback(router, FeedbackBody.model_validate(item), key=None)
+        return _feedback(request, FeedbackBody.model_validate(item), key=None)
     except ValidationError as error:
         return complaint(error.errors()[0])
     except RagBanditError as error:
         return error
 
 
-def _feedback(router: Router, body: FeedbackBody, *, key: str | None) -> Feedback:
-    return made_feedback(
+def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedback:
+    made = made_feedback(
         decision_id=body.decision_id,
-        settings=router.settings,
+        settings=router_of(request).settings,
         now=time.time(),
         feedback_id=identity(body.feedback_id, key=key, field="feedback_id"),
         label=body.label,
@@ -111,4 +131,6 @@ def _feedback(router: Router, body: FeedbackBody, *, key: str | None) -> Feedbac
         event=body.event,
         source=body.source,
         rater=body.rater,
+        retract=body.retract,
     )
+    return replace(made, api_key=caller_of(request).key)

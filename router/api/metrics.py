@@ -8,9 +8,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ragbandit.router.api.http_server.read_delay import ReadDelay
+from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.serving.context_counts import ContextCounts
+from ragbandit.router.serving.conversations.queries import ConversationQueries
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.state import RouterState
 from ragbandit.router.types import Decision
@@ -67,6 +69,10 @@ class Metrics:
         if decision.fault:
             self.faults.inc()
 
+    def watch_rates(self, limiter: RateLimiter) -> None:
+        """Show the counts of this process's rate limiter too."""
+        self.registry.register(_RateCollector(limiter))
+
     def own_text(self) -> bytes:
         """Prometheus text of what this process counts."""
         return bytes(generate_latest(self.registry))
@@ -76,6 +82,25 @@ class Metrics:
         read = CollectorRegistry()
         read.register(_StateCollector(state))
         return bytes(generate_latest(read))
+
+
+class _RateCollector(Collector):
+    def __init__(self, limiter: RateLimiter) -> None:
+        self._limiter = limiter
+
+    def collect(self) -> Iterator[Metric]:
+        """Requests over a rate, and those counted without Redis."""
+        refused = CounterMetricFamily(
+            "ragbandit_rate_limited", "Requests refused with 429: over the rate of their API key.", labels=["role"]
+        )
+        for role, count in sorted(self._limiter.refused.items()):
+            refused.add_metric([role], count)
+        yield refused
+        yield CounterMetricFamily(
+            "ragbandit_rate_in_memory",
+            "Requests counted by this process for itself, since Redis could not be reached.",
+            value=float(self._limiter.in_memory),
+        )
 
 
 class _StateCollector(Collector):
@@ -105,6 +130,7 @@ class _ProcessCollector(Collector):
         yield from _policy(self._router)
         yield from _feature_cache(self._router.encoder)
         yield from _context(self._router.service.context_counts)
+        yield from _rewrites(self._router.conversations)
         waiting = GaugeMetricFamily("ragbandit_queue_waiting", "Items waiting for their batch.", labels=["queue"])
         wait = GaugeMetricFamily(
             "ragbandit_queue_wait_seconds", "Expected wait of an item that came now.", labels=["queue"]
@@ -149,6 +175,24 @@ def _context(counts: ContextCounts) -> Iterator[Metric]:
         "Values of contexts under keys that the setting context does not declare: kept, and not learned from.",
         value=counts.undeclared,
     )
+
+
+def _rewrites(conversations: ConversationQueries) -> Iterator[Metric]:
+    """Questions of conversations that a model was asked to rewrite; nothing where nobody rewrites."""
+    rewriter = conversations.rewriter
+    if rewriter is None:
+        return
+    rewrites = CounterMetricFamily(
+        "ragbandit_rewrites",
+        "Questions of conversations by what came of their rewrite: rewritten, unchanged, or the reason of the failure.",
+        labels=["result"],
+    )
+    for result, count in dict(rewriter.results).items():
+        rewrites.add_metric([result], count)
+    tokens = CounterMetricFamily("ragbandit_rewrite_tokens", "Tokens that rewrites took.", labels=["kind"])
+    for kind, count in dict(rewriter.tokens).items():
+        tokens.add_metric([kind], count)
+    yield from (rewrites, tokens)
 
 
 def _feature_cache(encoder: Encoder) -> Iterator[Metric]:

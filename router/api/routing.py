@@ -7,7 +7,10 @@ would do in between costs more than the decision.
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -17,15 +20,21 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.dependencies import CallerGone, IdempotencyKey, awaited, awaited_all, router_of
+from ragbandit.router.api.dependencies import CallerGone, IdempotencyKey, awaited, awaited_all, caller_of, router_of
+from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.reply_types import ErrorReply, RouteBatchReply, RouteReply
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
 from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, error_json, gone, headers, refusal, route_json
-from ragbandit.router.errors import InvalidInput, RagBanditError
-from ragbandit.router.types import ArmName, Budget, Decision, DecisionId, Query, RunBy
+from ragbandit.router.api.security.ownership import for_caller, note_owner, tenant_of
+from ragbandit.router.errors import Forbidden, InvalidInput, RagBanditError
+from ragbandit.router.serving.field_checks import checked_text
+from ragbandit.router.serving.link_checks import MAX_LINKS
+from ragbandit.router.storage.decision_links import LINKS, links_of, trace_links
+from ragbandit.router.types import ArmName, Budget, Caller, Decision, DecisionId, Query, RunBy
+from ragbandit.router.types import Message as Said
 
-__all__ = ["DECISIONS", "add_routing", "decide", "query_of"]
+__all__ = ["DECISIONS", "add_routing", "decide", "whole_query"]
 
 #: tag of the endpoints of decisions in /docs
 DECISIONS = "Decisions"
@@ -44,7 +53,8 @@ def add_routing(app: FastAPI) -> None:
 
         The decision is stored, with the probability of every arm, before the reply is sent.
         """
-        decision, seconds = await decide(request, query_of(body, key=idempotency_key), run_by="caller")
+        query = await whole_query(request, body, key=idempotency_key)
+        decision, seconds = await decide(request, query, run_by="caller")
         return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
 
     _add_batch(app)
@@ -75,10 +85,12 @@ def _add_batch(app: FastAPI) -> None:
 async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list[RouteReply | ErrorReply]:
     """A reply for each item, in order."""
     metrics: Metrics = request.app.state.metrics
-    asked = [_item_query(item) for item in items]
+    router = router_of(request)
+    asked = await _questions(request, [_item_query(request, item) for item in items])
+    asked = await _within_quotas(request, asked)
     sound = [query for query in asked if isinstance(query, Query)]
     began = time.perf_counter()
-    futures = router_of(request).submit_many(sound) if sound else []
+    futures = router.submit_many(sound) if sound else []
     found = await awaited_all(request, futures, what="decision_id")
     seconds, results = time.perf_counter() - began, iter(found)
     replies: list[RouteReply | ErrorReply] = []
@@ -86,6 +98,7 @@ async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list
         result = next(results) if isinstance(query, Query) else query
         if isinstance(result, Decision):
             metrics.decided(result, seconds=seconds)
+            note_owner(request, result)
             replies.append(route_json(result, seconds=seconds))
         elif isinstance(result, RagBanditError):
             replies.append(error_json(result))
@@ -94,12 +107,52 @@ async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list
     return replies
 
 
-def _item_query(item: Mapping[str, Any]) -> Query | RagBanditError:
+async def _within_quotas(
+    request: Request, asked: Sequence[Query | RagBanditError | BaseException]
+) -> list[Query | RagBanditError | BaseException]:
+    """The items in order; in place of a question beyond its tenant's quota the refusal."""
+    quotas: Quotas = request.app.state.quotas
+    left = {
+        tenant: await quotas.fitting("decisions", tenant=tenant, amount=count)
+        for tenant, count in Counter(query.tenant for query in asked if isinstance(query, Query)).items()
+    }
+    checked: list[Query | RagBanditError | BaseException] = []
+    for item in asked:
+        if isinstance(item, Query):
+            left[item.tenant] -= 1
+            checked.append(item if left[item.tenant] >= 0 else quotas.refusal("decisions", tenant=item.tenant))
+        else:
+            checked.append(item)
+    return checked
+
+
+async def _questions(
+    request: Request, items: "Sequence[Query | Future[Query] | RagBanditError]"
+) -> list[Query | RagBanditError | BaseException]:
+    """The items, the rewritten ones among them; all rewrites are waited for at once."""
+    waiting = [item for item in items if isinstance(item, Future)]
+    found = iter(await awaited_all(request, waiting, what="decision_id") if waiting else ())
+    return [_allowed(request, next(found) if isinstance(item, Future) else item) for item in items]
+
+
+def _allowed(request: Request, asked: Query | RagBanditError | BaseException) -> Query | RagBanditError | BaseException:
+    if not isinstance(asked, Query):
+        return asked
+    try:
+        return for_caller(asked, caller=caller_of(request), offered=router_of(request).service.arms)
+    except Forbidden as error:
+        return error
+
+
+def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
     try:
         body = RouteBody.model_validate(item)
     except ValidationError as error:
         return complaint(error.errors()[0])
-    return query_of(body, key=None)
+    try:
+        return _asked(request, body, key=None)
+    except (InvalidInput, Forbidden) as error:
+        return error
 
 
 class ShortWay:
@@ -138,7 +191,7 @@ class ShortWay:
 
 async def _answered(request: Request, body: RouteBody) -> Response:
     try:
-        query = query_of(body, key=request.headers.get("idempotency-key"))
+        query = await whole_query(request, body, key=request.headers.get("idempotency-key"))
         decision, seconds = await decide(request, query, run_by="caller")
     except CallerGone:
         return gone()
@@ -170,16 +223,58 @@ def _plain_body(scope: Scope, raw: bytes | None) -> RouteBody | None:
 
 
 async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
-    """The decision, committed, and the seconds it took; it is counted."""
-    began = time.perf_counter()
-    decision = await awaited(request, router_of(request).submit(query, run_by=run_by), what="decision_id")
+    """The decision, committed, and the seconds it took; it is counted. Raises Forbidden as `for_caller`.
+
+    `request.state.named` says whether the caller chose its id, and so may ask for it again.
+    """
+    request.state.named = query.id is not None
+    router, began = router_of(request), time.perf_counter()
+    offered = router.service.worker_arms if run_by == "worker" else router.service.arms
+    query = for_caller(query, caller=caller_of(request), offered=offered)
+    if router.settings.importers.know_traces:
+        query = _traced(query, request.headers.get("traceparent"))
+    quotas: Quotas = request.app.state.quotas
+    await quotas.take("decisions", tenant=query.tenant)
+    decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
     seconds = time.perf_counter() - began
     request.app.state.metrics.decided(decision, seconds=seconds)
+    note_owner(request, decision)
     return decision, seconds
 
 
-def query_of(body: RouteBody, *, key: str | None) -> Query:
-    """The query of a body and of the header Idempotency-Key. Raises InvalidInput if they name two ids."""
+def _traced(query: Query, traceparent: str | None) -> Query:
+    """The query with the links of this header, where it names none of those kinds itself and has room for them."""
+    known = links_of(query.request)
+    found = {**trace_links(traceparent), **known}
+    if len(found) == len(known) or len(found) > MAX_LINKS:
+        return query
+    return replace(query, request={**query.request, LINKS: found})
+
+
+async def whole_query(request: Request, body: RouteBody, *, key: str | None) -> Query:
+    """The query of a body and of the header Idempotency-Key; one with messages is rewritten first, if it can be.
+
+    Raises InvalidInput, Forbidden for a tenant that is not the caller's, and CallerGone.
+    """
+    found = _asked(request, body, key=key)
+    return found if isinstance(found, Query) else await awaited(request, found, what="decision_id")
+
+
+def _asked(request: Request, body: RouteBody, *, key: str | None) -> "Query | Future[Query]":
+    """The query, or where it has messages a Future of it. Raises InvalidInput, Forbidden."""
+    query = query_of(body, key=key, caller=caller_of(request))
+    if not body.messages:
+        return query
+    said = [Said(role=message.role, text=message.content) for message in body.messages]
+    question = Said(role="user", text=checked_text(query.text, field="question"))
+    return router_of(request).submit_messages([*said, question], query=query)
+
+
+def query_of(body: RouteBody, *, key: str | None, caller: Caller) -> Query:
+    """The query of a body and of the header Idempotency-Key, for the caller's tenant.
+
+    Raises InvalidInput if they name two ids, Forbidden for a tenant that is not the caller's.
+    """
     decision_id = identity(body.decision_id, key=key, field="decision_id")
     given = "budget" in body.model_fields_set
     return Query(
@@ -188,5 +283,8 @@ def query_of(body: RouteBody, *, key: str | None) -> Query:
         context=body.context,
         arms=None if body.arms is None else tuple(ArmName(arm) for arm in body.arms),
         budget=Budget(**body.budget.model_dump()) if given else Budget(),
-        tenant=body.tenant,
+        tenant=tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None),
+        session=body.session_id,
+        sticky_turns=body.sticky_turns,
+        request={LINKS: body.links} if body.links else {},
     )

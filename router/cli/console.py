@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -21,6 +21,7 @@ __all__ = [
     "HostOption",
     "IdOption",
     "JsonOption",
+    "KeyOption",
     "LabelOption",
     "PortOption",
     "UrlOption",
@@ -42,6 +43,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 UrlOption = Annotated[
     str | None,
     typer.Option("--url", envvar="RAGBANDIT_URL", help="URL of a running service; default: the configured server"),
+]
+
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key-env", help="environment variable that holds the API key; default: RAGBANDIT_API_KEY"),
 ]
 
 LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]
@@ -97,7 +103,7 @@ class CommandLine(typer.Typer):
         return super().command(name, **{"cls": _Command, **options})
 
 
-def show(facts: dict[str, Any], *, as_json: bool) -> None:
+def show(facts: Mapping[str, object], *, as_json: bool) -> None:
     """Facts as a table of two columns, or as JSON."""
     if as_json:
         print_json(facts)

@@ -1,4 +1,4 @@
-"""Verbs `status`, `verify`, `quarantine` and `recount`: facts read from the database, without a running service."""
+"""Verbs `status`, `verify` and `recount`: facts read from the database, without a running service."""
 
 import contextlib
 import json
@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from ragbandit.router.cli.console import (
     ConfigOption,
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from ragbandit.router.serving.health.circuit_breaker import ArmHealth
     from ragbandit.router.storage.ledgers.ledger import Ledger
 
-__all__ = ["add_facts"]
+__all__ = ["add_facts", "opened_ledger"]
 
 #: feedback that waits longer than that is remarkable, seconds
 LATE_S = 60.0
@@ -40,7 +38,6 @@ def add_facts(app: typer.Typer) -> None:
     """Put the verbs on the command."""
     app.command(name="status")(_status)
     app.command(name="verify")(_verify)
-    app.command(name="quarantine")(_quarantine)
     app.command(name="recount")(_recount)
 
 
@@ -57,7 +54,7 @@ def _status(label: LabelOption = None, config: ConfigOption = None, as_json: Jso
     from ragbandit.router.serving.health.arm_health import OutcomePoller
     from ragbandit.router.types import ArmName
 
-    with failing_well(), _ledger(config, label=label) as (settings, ledger):
+    with failing_well(), opened_ledger(config, label=label) as (settings, ledger):
         serving = _serving(ledger, settings=settings)
         found = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
         poller = OutcomePoller(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
@@ -95,6 +92,7 @@ def _notes(found: "Status", *, rebuilding: bool) -> list[str]:
             "decisions have feedback and no outcome, so they are not learned: report the outcome",
         ),
         (counts.quarantined, "decisions could not be learned: `ragbandit quarantine` says why"),
+        (counts.held, "feedback is held, and not learned until it is released: `ragbandit held list` says of whom"),
         (counts.unseen, "decisions have no place in this ledger: its learner gives it to them, or it is retired"),
         (found.lag_s > LATE_S, f"feedback has waited for {lag}: check that a learner runs, then its log"),
         (found.judge.today.get("given_up"), "answers could not be judged today: see the judge's log"),
@@ -121,7 +119,7 @@ def _verify(
     from ragbandit.router.learning.checkpoints import Checkpoints
     from ragbandit.router.learning.snapshots import SnapshotFiles
 
-    with failing_well(), _ledger(config, label=label) as (settings, ledger):
+    with failing_well(), opened_ledger(config, label=label) as (settings, ledger):
         files = SnapshotFiles(settings.snapshot_root)
         with bars(errors) as progress:
             verdict = verify(
@@ -136,25 +134,6 @@ def _verify(
         show(asdict(verdict) | {"ok": verdict.ok}, as_json=as_json)
         if not verdict.ok:
             raise typer.Exit(1)
-
-
-def _quarantine(
-    config: ConfigOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="most decisions to list, the newest first")] = 100,
-    as_json: JsonOption = False,
-) -> None:
-    """Decisions that could not be learned, and why."""
-    from ragbandit.router.learning import status as ledger_status
-
-    with failing_well(), _ledger(config) as (_, ledger):
-        rows = ledger_status.quarantined(ledger, limit=limit)
-        if as_json:
-            print_json([dict(row) for row in rows])
-            return
-        table = Table("decision", "field", "reason")
-        for row in rows:
-            table.add_row(row["decision_id"], escape(row["field"] or ""), escape(row["reason"]))
-        console.print(table if rows else "nothing is quarantined")
 
 
 def _recount(config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -179,7 +158,8 @@ def _recount(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 @contextlib.contextmanager
-def _ledger(config: str | None, *, label: str | None = None) -> "Iterator[tuple[Settings, Ledger]]":
+def opened_ledger(config: str | None, *, label: str | None = None) -> "Iterator[tuple[Settings, Ledger]]":
+    """The settings, and a ledger of their store that a router has opened. label: None: the configured one."""
     from ragbandit.router.config import loading as configuration
     from ragbandit.router.learning import status as ledger_status
     from ragbandit.router.serving.setup.bootstrap import ledger_of

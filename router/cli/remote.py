@@ -1,5 +1,6 @@
 """Verbs `route`, `answer`, `cancel` and `feedback`: calls to a running service."""
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,7 @@ from ragbandit.router.cli.console import (
     ConfigOption,
     IdOption,
     JsonOption,
+    KeyOption,
     UrlOption,
     console,
     failing_well,
@@ -16,9 +18,11 @@ from ragbandit.router.cli.console import (
     show,
 )
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.redaction import shown_variable
 
 if TYPE_CHECKING:
-    from ragbandit.router.api.client import Client, Reply
+    from ragbandit.router.api.schemas.reply_types import AnswerReply, PendingReply
+    from ragbandit.router.client import Client
 
 __all__ = ["add_calls"]
 
@@ -37,9 +41,12 @@ def add_calls(app: typer.Typer) -> None:
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not listened on
 
 
-def _client(url: str | None, *, config: str | None) -> "Client":
-    """A client of this URL; None: of the service that the configuration describes, on this machine."""
-    from ragbandit.router.api.client import Client
+def _client(url: str | None, *, config: str | None, key_env: str | None) -> "Client":
+    """A client of this URL; None: of the service that the configuration describes, on this machine.
+
+    key_env: the environment variable that holds its key; None: RAGBANDIT_API_KEY.
+    """
+    from ragbandit.router.client import Client
 
     if url is None:
         from ragbandit.router.config import loading as configuration
@@ -47,32 +54,42 @@ def _client(url: str | None, *, config: str | None) -> "Client":
         server = configuration.load(config).settings.server
         host = _EVERY.get(server.host, server.host)
         url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
-    return Client(url)
+    return Client(url, api_key=None if key_env is None else _key_of(key_env))
+
+
+def _key_of(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        message = f"the environment variable {shown_variable(variable)} is not set"
+        raise InvalidInput(message, field="key-env", remedy="put the key into it, and its name here")
+    return key
 
 
 def _route(
     question: str,
     url: UrlOption = None,
+    key_env: KeyOption = None,
     decision_id: IdOption = None,
     arms: ArmOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question; your own pipeline runs it."""
-    with failing_well(), _client(url, config=config) as client:
+    with failing_well(), _client(url, config=config, key_env=key_env) as client:
         show(client.route(question, decision_id=decision_id, arms=arms or None), as_json=as_json)
 
 
 def _answer(
     question: str,
     url: UrlOption = None,
+    key_env: KeyOption = None,
     decision_id: IdOption = None,
     wait: Annotated[float, typer.Option(help="seconds to wait for the answer")] = 60.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question and have a worker run it; the answer is printed first."""
-    with failing_well(), _client(url, config=config) as client:
+    with failing_well(), _client(url, config=config, key_env=key_env) as client:
         reply = client.answer(question, decision_id=decision_id, wait_s=wait)
     if as_json:
         print_json(reply)
@@ -82,24 +99,31 @@ def _answer(
     show({key: value for key, value in reply.items() if key != "answer"}, as_json=False)
 
 
-def _answer_text(reply: "Reply") -> str:
+def _answer_text(reply: "AnswerReply | PendingReply") -> str:
     """The answer, or one line about why there is none."""
     if reply["answer"] is not None:
-        return str(reply["answer"])
+        return reply["answer"]
     if reply["status"] == "pending":
         return f"no answer yet: ask again with --id {reply['decision_id']}"
     return f"no answer ({reply['status']}: {reply['error'] or reply['stop_reason']})"
 
 
-def _cancel(decision_id: str, url: UrlOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def _cancel(
+    decision_id: str,
+    url: UrlOption = None,
+    key_env: KeyOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Tell the workers not to answer a decision, or to stop where they are."""
-    with failing_well(), _client(url, config=config) as client:
+    with failing_well(), _client(url, config=config, key_env=key_env) as client:
         show(client.cancel(decision_id), as_json=as_json)
 
 
 def _feedback(
     decision_id: str,
     url: UrlOption = None,
+    key_env: KeyOption = None,
     feedback_id: IdOption = None,
     label: Annotated[list[str] | None, typer.Option(help="a gold answer; repeat it for several")] = None,
     rating: Annotated[str | None, typer.Option(help="true, false, or a number on the scale")] = None,
@@ -113,7 +137,7 @@ def _feedback(
 ) -> None:
     """Judge a decision: a label, a rating, a reward or an event."""
     more = {"event": event, "source": source, "rater": rater}
-    with failing_well(), _client(url, config=config) as client:
+    with failing_well(), _client(url, config=config, key_env=key_env) as client:
         reply = client.feedback(
             decision_id,
             feedback_id=feedback_id,

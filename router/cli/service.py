@@ -4,6 +4,7 @@ import contextlib
 import logging
 import signal
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,19 +37,25 @@ log = logging.getLogger("ragbandit.cli")
 def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda _: None) -> None:
     """Put the verbs of a running service and its store on a command, and `validate` (see there for `check_more`)."""
     from ragbandit.router.cli.archive import add_archive
+    from ragbandit.router.cli.audit import add_audit
     from ragbandit.router.cli.erase import add_erase
     from ragbandit.router.cli.inspect import add_facts
+    from ragbandit.router.cli.keys import add_keys
     from ragbandit.router.cli.remote import add_calls
     from ragbandit.router.cli.retire import add_retire
+    from ragbandit.router.cli.sources import add_sources
     from ragbandit.router.cli.validate import add_validate
 
     add_service(app, check=check)
     add_validate(app, check=check, check_more=check_more)
     add_calls(app)
     add_facts(app)
+    add_sources(app)
     add_archive(app)
     add_retire(app)
     add_erase(app)
+    add_keys(app)
+    add_audit(app)
 
 
 def add_service(app: typer.Typer, *, check: "Check") -> None:
@@ -67,6 +74,7 @@ def _add_serve(app: typer.Typer, *, check: "Check") -> None:
         from ragbandit.router.serving.processes.service_process import ServiceProcess, shared_port
         from ragbandit.router.serving.router import Router
         from ragbandit.router.serving.setup.data_dir import narrow_data_dir
+        from ragbandit.router.serving.setup.exposure import check_exposure
         from ragbandit.router.serving.setup.requirements import check_port
 
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # too early is no reason to die
@@ -77,6 +85,7 @@ def _add_serve(app: typer.Typer, *, check: "Check") -> None:
             check(settings)
             check_policy(settings)
             if ServiceProcess.of_environment() is None:  # it is held for the others
+                check_exposure(settings, now=time.time())
                 check_port(settings.server)
             die_with_parent()
             place = ServiceProcess.of_environment()
@@ -100,7 +109,11 @@ def _add_serve(app: typer.Typer, *, check: "Check") -> None:
             from ragbandit.router.api.app import create_app
             from ragbandit.router.api.http_server.server import make_server
 
-            server = make_server(create_app(lambda: router, place=place), settings=settings.server)
+            served = settings.server
+            if place is not None:
+                served = served.model_copy(update={"admin_port": place.admin_port})
+            app_of_all = create_app(lambda: router, place=place)
+            server = make_server(app_of_all, settings=served, shared=place is not None)
             sockets = None if place is None else [shared_port(settings.server.host, place.port)]
             keep_what_is_loaded()
             with contextlib.suppress(KeyboardInterrupt):
@@ -139,11 +152,13 @@ def _migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 def _take_over_arms(router: "Router", *, config: Path | None, check: "Check") -> None:
     """Read the arms again and offer them; a configuration that cannot be used changes nothing."""
     from ragbandit.router.config import loading as configuration
+    from ragbandit.router.serving.setup.config_record import record_config
 
     try:
         settings = configuration.load(config).settings
         check(settings)
         router.offer(settings.arms)
+        record_config(router.database, router.settings)
     except RagBanditError as error:
         log.error(
             "the new configuration cannot be used; the arms stay as they were",

@@ -4,6 +4,7 @@ A process that dies is started again. Routers whose encoder process is gone repl
 SIGTERM and Ctrl-C end the routers first, then the encoder. SIGHUP has every router read the arms again.
 """
 
+import contextlib
 import logging
 import signal
 import tempfile
@@ -41,13 +42,18 @@ def run_processes(settings: Settings, *, arguments: Sequence[str]) -> int:
         tempfile.TemporaryDirectory(prefix="ragbandit-") as folder,
         # It holds the port, and since it does not listen it gets no connection.
         shared_port(server.host, server.port) as held,
+        contextlib.ExitStack() as more,
     ):
+        admin = None
+        if server.admin_port is not None:
+            admin = more.enter_context(shared_port(server.admin_host, server.admin_port))
         first = ServiceProcess(
             kind="router",
             number=0,
             processes=server.processes,
             folder=folder,
             port=held.getsockname()[1],
+            admin_port=None if admin is None else admin.getsockname()[1],
             shared_encoder=settings.encoder.model != "hashing",  # which costs less than asking another process
         )
         encoders = [_child("encoder", replace(first, kind="encoder"), arguments)] if first.shared_encoder else []

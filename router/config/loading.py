@@ -30,7 +30,7 @@ from ragbandit.router.config.settings import RENAMED, Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.redaction import HIDDEN, described, shown_value, without_secrets
 
-__all__ = ["CLASS_FOLDER", "Loaded", "class_folder", "effective", "load", "with_arms"]
+__all__ = ["CLASS_FOLDER", "Loaded", "changed_settings", "class_folder", "effective", "load", "with_arms"]
 
 log = logging.getLogger("ragbandit.config")
 
@@ -39,7 +39,7 @@ ENV_PREFIX = "RAGBANDIT_"
 CLASS_FOLDER = "RAGBANDIT_CLASS_FOLDER"
 _CLASS_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 #: variables under the prefix that are not settings
-_NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL", CLASS_FOLDER}
+_NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL", "RAGBANDIT_API_KEY", CLASS_FOLDER}
 #: remedy for arms of another shape
 _ARMS_EXAMPLE = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
 _PLAIN_ENV = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
@@ -121,11 +121,26 @@ def effective(loaded: Loaded) -> list[tuple[str, object, str]]:
     """(dotted key, value, source) of every leaf, as they may be printed: see `shown_value`."""
     rows = []
     for path, value in _paths(loaded.settings.model_dump()):
-        key = ".".join(path)
-        source = _source_of(key, loaded.sources) or "default"
-        is_url = key in _PLAIN_ENV.values() and isinstance(value, str)
-        rows.append((without_secrets(key), _shown_url(value) if is_url else shown_value(value, path=path), source))
+        source = _source_of(".".join(path), loaded.sources) or "default"
+        rows.append((*_shown(path, value), source))
     return rows
+
+
+def changed_settings(settings: Settings) -> dict[str, object]:
+    """Dotted key -> value of every leaf that is not the default, as they may be printed."""
+    default = {".".join(path): value for path, value in _paths(Settings().model_dump())}
+    found = _paths(settings.model_dump(mode="json"))
+    given = {".".join(path): value for path, value in _paths(settings.model_dump())}
+    none = object()
+    return dict(
+        _shown(path, value) for path, value in found if default.get(key := ".".join(path), none) != given.get(key)
+    )
+
+
+def _shown(path: tuple[str, ...], value: Any) -> tuple[str, object]:
+    key = ".".join(path)
+    is_url = key in _PLAIN_ENV.values() and isinstance(value, str)
+    return without_secrets(key), _shown_url(value) if is_url else shown_value(value, path=path)
 
 
 def _shown_url(url: str) -> str:

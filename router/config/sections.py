@@ -8,11 +8,13 @@ from ragbandit.router.generator_options import OpenAiOptions
 
 __all__ = [
     "CRITERIA",
+    "ConversationSettings",
     "Count",
     "EncoderSettings",
     "GeneratorSettings",
     "JudgeSettings",
     "RetrieverSettings",
+    "RewriteSettings",
     "Seconds",
     "Section",
 ]
@@ -60,8 +62,11 @@ class EncoderSettings(Section):
 class RetrieverSettings(Section):
     """The retriever that finds passages."""
 
-    #: "hybrid" asks `first` and `second` at once and joins what they find by rank
-    name: Literal["bm25", "elasticsearch", "dense", "hybrid"] = "bm25"
+    #: "hybrid" asks `first` and `second` at once and joins what they find by rank; "package.module:function" is
+    #: called without arguments, and makes a retriever of your own
+    name: Literal["bm25", "elasticsearch", "dense", "hybrid"] | Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] = (
+        "bm25"
+    )
     #: folder of the index, a relative one under data_dir/indexes, that of "dense" with "-dense" behind it; the name of
     #: the index for "elasticsearch"
     index: Annotated[str, Field(min_length=1)] = "default"
@@ -111,11 +116,49 @@ class GeneratorSettings(Section):
     trained_tokens: list[str] = Field(default_factory=list)
     #: of "scripted": a piece of the prompt -> the answer; "" matches every prompt. For tests and dry runs
     script: dict[str, str] = Field(default_factory=lambda: {"": "So the answer is: scripted."})
-    #: of "scripted": how long every call takes
+    #: of "scripted": how long every call takes before its first word
     script_s: Annotated[float, Field(ge=0)] = 0.0
+    #: of "scripted": the pause before every further word
+    script_word_s: Annotated[float, Field(ge=0)] = 0.0
     #: folder of answers once given, which are given again; None: every call is made
     cache: str | None = None
     openai: OpenAiOptions = OpenAiOptions()
+
+
+class RewriteSettings(Section):
+    """The rewrite of a question that leans on its conversation into one that stands alone: one call of a model."""
+
+    #: who rewrites; "auto": the server of `conversation.rewrite.generator`, or of `generator` where that is "openai",
+    #: and else nobody; "off": nobody. Where nobody does, the question is the last message as the user wrote it
+    by: Literal["auto", "off"] = "auto"
+    #: the model that rewrites, a section like `generator` with `name: openai`; None: the service's own
+    generator: GeneratorSettings | None = None
+    #: one rewrite at most, attempts and waits included; after that the user's words are used
+    seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
+    #: tokens of a rewrite, a reasoning model's thoughts included
+    max_tokens: Annotated[int, Field(ge=16)] = 256
+    #: rewrites of one process under way at once; further questions are used as they are
+    max_under_way: Count = 64
+
+    @field_validator("generator")
+    @classmethod
+    def _asked_by_the_router(cls, generator: GeneratorSettings | None) -> GeneratorSettings | None:
+        if generator is not None and (generator.name != "openai" or generator.openai.mode != "chat"):
+            raise ValueError("conversation.rewrite.generator: it must have name: openai, and openai.mode: chat")
+        return generator
+
+
+class ConversationSettings(Section):
+    """Questions that come with what was said before them. See docs/conversations.md."""
+
+    #: messages of user and assistant before the question that are kept with it and shown to the arm's model, the last
+    #: ones; what the system says is kept besides
+    turns: Annotated[int, Field(ge=0, le=60)] = 6
+    #: characters of all that is kept; of longer messages the middle is left out
+    chars: Annotated[int, Field(ge=0, le=100_000)] = 8000
+    #: turns that a session stays on the arm of one draw, the drawn one among them; 0 and 1: every turn is drawn
+    sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 0
+    rewrite: RewriteSettings = RewriteSettings()
 
 
 class JudgeSettings(Section):

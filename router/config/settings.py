@@ -9,7 +9,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
+from ragbandit.router.config.importers import ImportersSettings
+from ragbandit.router.config.learning import InfluenceSettings, LearningSettings, RewardSettings, WeightSettings
 from ragbandit.router.config.sections import (
+    ConversationSettings,
     Count,
     EncoderSettings,
     GeneratorSettings,
@@ -18,7 +21,7 @@ from ragbandit.router.config.sections import (
     Seconds,
     Section,
 )
-from ragbandit.router.types import Aggregate
+from ragbandit.router.config.server import ServerSettings, TenantSettings
 
 __all__ = [
     "COLD_START_SHARE",
@@ -27,9 +30,11 @@ __all__ = [
     "NEW_FLOOR",
     "RENAMED",
     "BudgetSettings",
+    "ConversationSettings",
     "EncoderSettings",
     "GeneratorSettings",
     "HealthSettings",
+    "InfluenceSettings",
     "JudgeSettings",
     "LearningSettings",
     "PolicySettings",
@@ -37,6 +42,7 @@ __all__ = [
     "RewardSettings",
     "ServerSettings",
     "Settings",
+    "TenantSettings",
     "WeightSettings",
     "WorkerSettings",
 ]
@@ -117,78 +123,6 @@ class PolicySettings(_Section):
         return taken
 
 
-class RewardSettings(_Section):
-    """reward = clip(quality - weight * cost). `cost` maps cost terms to their price per unit."""
-
-    #: how a label becomes quality
-    quality: Literal["exact_match", "f1", "containment"] = "f1"
-    #: lambda: what one unit of cost takes off the quality
-    weight: Annotated[float, Field(ge=0)] = 0.05
-    #: price per unit of each cost term that counts: steps, dollars, seconds_total, prompt_tokens and so on
-    cost: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: {"steps": 1.0})
-    #: rewards below are clipped to it
-    minimum: float = -1.0
-    #: rewards above are clipped to it
-    maximum: float = 1.0
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "RewardSettings":
-        if self.minimum >= self.maximum:
-            raise ValueError("minimum must be below maximum")
-        from ragbandit.router.types import COST_TERMS  # at the top this import would go round
-
-        unknown = sorted(set(self.cost) - set(COST_TERMS))
-        if unknown:
-            raise ValueError(f"unknown cost term {unknown[0]!r}; known: {', '.join(COST_TERMS)}")
-        return self
-
-
-#: how many rows of the ledger one judgement counts as
-Weight = Annotated[float, Field(ge=0, le=1e6)]
-
-
-class WeightSettings(_Section):
-    """How many rows a judgement counts as when a policy learns it, by who judged; 0: counted, not learned."""
-
-    #: gold answers, raw rewards and checks by code
-    label: Weight = 1.0
-    #: people's ratings
-    human: Weight = 1.0
-    #: a model's scores, as long as they are not calibrated (see `calibrate`); 0 also afterwards
-    judge: Weight = 0.3
-    #: what users did with the answer (`feedback_events`)
-    event: Weight = 0.1
-
-
-class LearningSettings(_Section):
-    """Times of learning: when decisions are learned, and how often routers get a new snapshot."""
-
-    #: 0: the first feedback closes a decision; above 0: feedback collects for that long after the decision
-    wait_s: Annotated[float, Field(ge=0)] = 0.0
-    #: how the feedback of one decision becomes one reward; above 0 s of wait_s only
-    aggregate: Aggregate = "first"
-    #: rows that one judgement counts as, by who judged: the most trusted of those in time makes the reward
-    weights: WeightSettings = WeightSettings()
-    #: learn a model's scores by what people say of the same answers, from 50 decisions on that have both
-    calibrate: bool = True
-    #: reward value where the time ran out without feedback; None learns nothing from such a decision
-    default_reward: float | None = None
-    #: after that long a decision without feedback or outcome is closed (with wait_s > 0: without outcome)
-    expire_s: Seconds = 7 * 86400.0
-    #: most decisions closed in one transaction
-    batch: Annotated[int, Field(ge=1, le=5000)] = 256
-    #: least time between two snapshots, and so between two rounds of learning
-    snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
-    #: newest snapshots whose files are kept; the ledger can make any of them again
-    snapshots_kept: Count = 20
-    #: updates from one checkpoint to the next: as many are learned again at most where all snapshots are lost
-    checkpoint_every: Count = 10_000
-    #: checkpoints that are kept, spread over the ledger
-    checkpoints_kept: Annotated[int, Field(ge=3, le=1000)] = 16
-    #: a learner that is not heard of for that long has lost its ledger to the next one
-    lease_s: Annotated[float, Field(ge=1)] = 10.0
-
-
 class BudgetSettings(_Section):
     """Caps on every answer; a query may ask for less, never for more."""
 
@@ -230,53 +164,9 @@ class LogSettings(_Section):
     #: Of a context the keys that `context` declares are kept in any case, since they are learned from.
     #: Without texts labels cannot be learned from, workers cannot run arms, and policies cannot read questions
     text: Literal["full", "hash", "none"] = "full"
-
-
-class ServerSettings(_Section):
-    """The HTTP surface."""
-
-    #: address to listen on; 0.0.0.0 is every one of the host
-    host: str = "127.0.0.1"
-    #: port to listen on; 0: any free one
-    port: Annotated[int, Field(ge=0, le=65535)] = 8100
-    #: processes that serve HTTP on the port; with more than one, a further one encodes for all of them. Limits and
-    #: queues are those of each process. SQLite takes one commit at a time whatever their number: see docs/sizing.md
-    processes: Annotated[int, Field(ge=1, le=64)] = 1
-    #: /v1/answer waits that long unless the call says otherwise, then says 202
-    answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
-    #: most questions in one POST /v1/route/batch; their text is bounded by max_batch_bytes too
-    max_batch_items: Annotated[int, Field(ge=1, le=10_000)] = 512
-    #: larger request bodies are refused with 413. Texts in them have caps of their own: 100,000 characters a question,
-    #: answer or gold answer (longer ones are 422); of an error 20,000 are kept
-    max_body_bytes: Annotated[int, Field(ge=1024)] = 65_536
-    #: the same for calls of many items, whose path ends in /batch
-    max_batch_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
-    #: bytes of a question's context, keys and values as JSON; a larger one is refused with 422
-    max_context_bytes: Annotated[int, Field(ge=0)] = 8_192
-    #: a request that is expected to wait longer for its batch is refused at once, with 503 and Retry-After; a policy
-    #: that takes seconds for a question (`llm`) needs more
-    max_wait_s: Seconds = 1.0
-    #: requests waiting for their batch; while there are as many, further ones are refused with 503 and Retry-After
-    max_waiting: Annotated[int, Field(ge=1)] = 1000
-    #: part of max_wait_s and of max_waiting that the questions of one tenant may take while other tenants ask too;
-    #: beyond it they are refused with 429 and Retry-After
-    tenant_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    #: questions that workers have been asked to answer and have not answered, in this process; beyond it /v1/answer
-    #: replies 503
-    max_unanswered: Annotated[int, Field(ge=1)] = 10_000
-    #: of one tenant among those; beyond it 429
-    tenant_unanswered: Annotated[int, Field(ge=1)] = 200
-    #: open connections; further ones are refused with 503, but for a few that may ask /health, /ready and /metrics.
-    #: Less where `ulimit -n` allows fewer files
-    max_connections: Annotated[int, Field(ge=1)] = 2000
-    #: a request must have arrived whole, and a reply must be taken, within that long; else the connection is closed
-    request_timeout_s: Seconds = 10.0
-    #: at SIGTERM and SIGINT requests are finished for that long; waits for answers end at once, with 202
-    shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
-    #: bytes of questions and contexts that one tenant may have stored in a second, averaged over 5 s; beyond it 429
-    tenant_bytes_per_s: Annotated[int, Field(ge=1024)] = 4_194_304
-    #: one line per request on standard output; off, since /metrics counts requests by path and status
-    access_log: bool = False
+    #: characters of every passage shown to the model that an outcome keeps among its sources; 0: ids, titles and
+    #: addresses alone. Without texts (`text`) no sources are kept
+    source_chars: Annotated[int, Field(ge=0, le=100_000)] = 2000
 
 
 class WorkerSettings(_Section):
@@ -325,11 +215,15 @@ class Settings(_Section):
     generator: GeneratorSettings = GeneratorSettings()
     #: what users do with an answer -> what that says of its quality, in [0, 1]; null: stored and counted, not learned
     feedback_events: dict[str, Share | None] = Field(default_factory=dict)
+    conversation: ConversationSettings = ConversationSettings()
     judge: JudgeSettings = JudgeSettings()
+    importers: ImportersSettings = ImportersSettings()
     budget: BudgetSettings = BudgetSettings()
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()
     server: ServerSettings = ServerSettings()
+    #: tenant -> its quotas; "default" are those of every tenant that has none of its own
+    tenants: dict[str, TenantSettings] = Field(default_factory=dict)
     workers: WorkerSettings = WorkerSettings()
 
     @field_validator("arms", mode="before")
@@ -374,6 +268,11 @@ class Settings(_Section):
             )
         if self.policy.floor_share * len(self.arms) > 1:
             raise ValueError(f"policy.floor: {self.policy.floor_share} for {len(self.arms)} arms exceeds 1 in sum")
+        if self.conversation.sticky_turns > 1 and self.policy.incumbent is not None:
+            raise ValueError(
+                "conversation.sticky_turns: what policy.incumbent promises holds for turns that are drawn; set "
+                "conversation.sticky_turns: 0, or policy.incumbent: null"
+            )
         if self.judge.generator is not None and self.log.text != "full":
             raise ValueError(
                 f"judge.generator: a judge reads questions and answers, and log.text: {self.log.text} keeps none; "

@@ -115,7 +115,7 @@ class Jobs(Protocol):
         ...
 
     def publish(self, notification: str) -> None:
-        """Send a line to every listener: "outcome:<id>", "cancel:<id>" or "snapshot"."""
+        """Send a line to every listener: "outcome:<id>", "cancel:<id>", "stream:<id>" or "snapshot"."""
         ...
 
     def listen(self, handle: Callable[[str], None]) -> Subscription:

@@ -1,8 +1,9 @@
 """Training examples: a decision with its outcome and feedback becomes an update, or waits, or is closed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.raters import disagreement, most_trusted, scored_and_judged, standing
 from ragbandit.router.learning.reward import default_reward, explicit_reward
 from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.router.storage.sql.held_rows import HELD
 from ragbandit.router.types import (
     IMPORTED,
     ClosedDecision,
@@ -58,10 +60,14 @@ def join(
     encoder_hash: str,
     now: float,
     width: int | None = None,
+    left_out: Sequence[Feedback] = (),
+    is_held: bool = False,
+    factors: Mapping[str, float] = MappingProxyType({}),
 ) -> Example | ClosedDecision | None:
     """The example that a waiting decision gives, the reason why it gives none, or None while it has to wait.
 
-    width: the number of features of what was learned before; None while nothing was.
+    width: the number of features of what was learned before; None while nothing was. left_out, is_held, factors: what
+    was left out of its feedback, whether the rest was held, and what weights are multiplied by (`sources.screening`).
     """
     learning = settings.learning
     key = joined.decision.id
@@ -70,8 +76,12 @@ def join(
     rule = closing_rule(learning)
     if not rule.is_closable(joined, now=now):
         return None
+    if joined.decision.query.forced:  # no draw of the policy: what came of it says nothing of its choices
+        return ClosedDecision(decision_id=key, state="closed", reason="the caller chose the arm")
     usable, outcome = rule.usable(joined), joined.outcome
     if not usable:
+        if is_held:  # it was judged: the default is for what nobody judged
+            return ClosedDecision(decision_id=key, state="closed", reason=HELD)
         if outcome is None and any(item.value is not None for item in joined.feedback):
             return ClosedDecision(decision_id=key, state="closed", reason="feedback without outcome")
         if learning.default_reward is None:
@@ -79,7 +89,7 @@ def join(
     unvalued = tuple(item for item in joined.feedback if item.value is None)
     try:
         if usable:
-            example = _judged(usable, outcome=outcome, settings=settings)
+            example = _judged(usable, outcome=outcome, settings=settings, factors=factors)
         else:
             assert learning.default_reward is not None
             reward = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
@@ -87,20 +97,26 @@ def join(
         _validate(joined, needs_features=needs_features, width=width, texts=settings.log.text != "none")
     except InvalidInput as error:
         return ClosedDecision(decision_id=key, state="quarantined", reason=error.message, field=error.field)
-    return replace(example, in_time=(*usable, *unvalued))
+    return replace(example, in_time=(*usable, *unvalued, *left_out))
 
 
-def _judged(usable: Sequence[Feedback], *, outcome: Outcome | None, settings: Settings) -> Example:
+def _judged(
+    usable: Sequence[Feedback], *, outcome: Outcome | None, settings: Settings, factors: Mapping[str, float]
+) -> Example:
     """The example that the feedback of the most trusted raters gives. Raises InvalidInput as `explicit_reward`."""
     stands = standing(usable)
     judged_by, used = most_trusted(stands)
+    theirs = [factors.get(item.id, 1.0) for item in used]
+    weight = getattr(settings.learning.weights, judged_by)
+    if any(one != 1.0 for one in theirs):
+        weight *= math.fsum(theirs) / len(theirs)
     reward = explicit_reward(
         used,
         outcome=outcome,
         settings=settings.reward,
         how=settings.learning.aggregate,
         judged_by=judged_by,
-        sample_weight=getattr(settings.learning.weights, judged_by),
+        sample_weight=weight,
     )
     measure = settings.reward.quality
     return Example(

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from ragbandit.router.config.settings import Settings
@@ -22,10 +22,12 @@ from ragbandit.router.learning.examples import Example, closing_rule, join, made
 from ragbandit.router.learning.lessons import lessons, policy_of
 from ragbandit.router.learning.pairs import Pairs
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
+from ragbandit.router.learning.sources.screening import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
 from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.held_rows import HeldRow
 from ragbandit.router.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
 
 __all__ = ["Learner"]
@@ -39,6 +41,20 @@ DRAIN_S = 20.0
 PUBLISH_SHARE = 4.0
 #: after so many snapshots the rows of old ones are pruned
 FORGET_EVERY = 100
+
+
+@dataclass(kw_only=True, slots=True)
+class _Batch:
+    """What one transaction writes."""
+
+    entries: list[Entry] = field(default_factory=list)
+    closed: list[ClosedDecision] = field(default_factory=list)
+    held: list[HeldRow] = field(default_factory=list)
+    #: decisions that wait on, none of whose feedback may be learned
+    idle: list[JoinedDecision] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.entries or self.closed or self.held or self.idle)
 
 
 class Learner:
@@ -65,7 +81,8 @@ class Learner:
         #: updates that the policy would not take; the ledger has them, and every replay refuses them too
         self.refused = 0
         self._policy: Policy | None = None
-        self._pairs = Pairs(ledger, settings=settings)
+        self.screening = Screening(ledger, settings=settings)
+        self._pairs = Pairs(ledger, settings=settings, screening=self.screening)
         self._encoder_hash = ""
         #: features per decision, by the first update of the ledger
         self._width: int | None = None
@@ -194,6 +211,7 @@ class Learner:
                 if not self._inherit(give_up):
                     return 1
                 self._pace()
+                self.screening.refresh(last_seq=self.last_seq)
                 self._take_late_pairs()
                 while time.monotonic() < give_up and (done := self._step()):
                     total += done
@@ -202,6 +220,7 @@ class Learner:
             except BaseException:
                 # A job's time limit may strike between any two lines: what is in memory cannot be trusted any more.
                 self._policy = None
+                self.screening.forget()
                 raise
             finally:
                 self.ledger.release(holder=self.holder)  # another host's learner need not wait for it to run out
@@ -255,19 +274,19 @@ class Learner:
         now = self.clock()
         if not self.ledger.acquire(holder=self.holder, lease_s=learning.lease_s):
             return 0
-        entries: list[Entry] = []
-        closed: list[ClosedDecision] = []
+        batch = _Batch()
         after = (-1.0, "")
-        while not entries and not closed:
+        while not batch:
             page = self.ledger.ready(rule, now=now, limit=learning.batch, after=after)
             if not page:
                 return 0
-            entries, closed = self._joined(page, now=now)
+            batch = self._joined(page, now=now)
             last = page[-1]
             if isinstance(last, JoinedDecision):
                 after = (last.decision.made_at, last.decision.id)
+        entries, closed = batch.entries, batch.closed
         try:
-            self.ledger.append(entries, closed, holder=self.holder, now=now)
+            self.ledger.append(entries, closed, holder=self.holder, now=now, held=batch.held, idle=batch.idle)
         except Conflict as error:
             # Somebody else learned meanwhile: what they wrote is the truth, ours was not kept.
             log.warning(
@@ -275,6 +294,8 @@ class Learner:
                 extra={"action": "append_refused", "reason": str(error)},
             )
             self.catch_up()
+            self.screening.forget()
+            self.screening.refresh(last_seq=self.last_seq)
             return 0
         for entry in entries:
             self._take(entry.update)
@@ -288,39 +309,56 @@ class Learner:
                 case _:
                     assert_never(closure.state)
         self.publish()
-        return len(entries) + len(closed)
+        return len(entries) + len(closed) + len(batch.idle)
 
-    def _joined(
-        self, batch: list[JoinedDecision | ClosedDecision], *, now: float
-    ) -> tuple[list[Entry], list[ClosedDecision]]:
-        entries: list[Entry] = []
-        closed: list[ClosedDecision] = []
-        needs_features = "features" in self.policy.needs
-        known = self._pairs.known(batch)
-        for joined in batch:
+    def _joined(self, page: list[JoinedDecision | ClosedDecision], *, now: float) -> "_Batch":
+        batch = _Batch()
+        known = self._pairs.known(page)
+        self.screening.look_up([one for one in page if isinstance(one, JoinedDecision)])
+        for joined in page:
             if isinstance(joined, ClosedDecision):
-                closed.append(joined)
+                batch.closed.append(joined)
                 continue
+            screened, verdict = self._verdict(self.screening.screened(joined), now=now)
+            batch.held += screened.to_hold
+            if isinstance(verdict, ClosedDecision):
+                batch.closed.append(verdict)
+            elif verdict is None:
+                if screened.is_idle:
+                    batch.idle.append(joined)
+            else:
+                if self._width is None and joined.decision.features is not None:
+                    self._width = joined.decision.features.size
+                seq = self.last_seq + len(batch.entries) + 1
+                pair = None
+                if verdict.pair is not None and joined.decision.id not in known:
+                    pair = self._pairs.add(joined.decision, verdict.pair, after_seq=seq)
+                batch.entries.append(replace(self._entry(joined, verdict, seq=seq, now=now), pair=pair))
+                weight, tenant = verdict.reward.sample_weight, joined.decision.query.tenant
+                self.screening.learned(verdict.feedback, tenant=tenant, weight=weight, seq=seq)
+        return batch
+
+    def _verdict(self, screened: Screened, *, now: float) -> tuple[Screened, Example | ClosedDecision | None]:
+        """`join` without the feedback whose sources have more than their caps, and the decision without it."""
+        while True:
             verdict = join(
-                joined,
+                screened.joined,
                 settings=self.settings,
-                needs_features=needs_features,
+                needs_features="features" in self.policy.needs,
                 encoder_hash=self._encoder_hash,
                 now=now,
                 width=self._width,
+                left_out=screened.left_out,
+                is_held=screened.is_held,
+                factors=screened.factors,
             )
-            if isinstance(verdict, ClosedDecision):
-                closed.append(verdict)
-            elif verdict is not None:
-                if self._width is None and joined.decision.features is not None:
-                    self._width = joined.decision.features.size
-                example = self._pairs.calibrated(verdict, arm=joined.decision.arm)
-                seq = self.last_seq + len(entries) + 1
-                pair = None
-                if example.pair is not None and joined.decision.id not in known:
-                    pair = self._pairs.add(joined.decision, example.pair, after_seq=seq)
-                entries.append(replace(self._entry(joined, example, seq=seq, now=now), pair=pair))
-        return entries, closed
+            if not isinstance(verdict, Example):
+                return screened, verdict
+            example = self._pairs.calibrated(verdict, arm=screened.joined.decision.arm)
+            less = self.screening.without_excess(screened, used=example.feedback, weight=example.reward.sample_weight)
+            if less is None:
+                return screened, example
+            screened = less
 
     def _entry(self, joined: JoinedDecision, example: Example, *, seq: int, now: float) -> Entry:
         update = made_update(joined.decision, example, label=self.ledger.label, seq=seq, now=now)

@@ -7,6 +7,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.calibration import KEPT, Calibrator, calibrated
 from ragbandit.router.learning.examples import Example
 from ragbandit.router.learning.raters import scored_and_judged
+from ragbandit.router.learning.sources.screening import Screening
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.calibration_rows import due_pairs, last_pair, paired, read_pairs
 from ragbandit.router.types import ArmName, CalibrationPair, ClosedDecision, Decision, JoinedDecision
@@ -26,8 +27,8 @@ def calibrator_at(ledger: Ledger, *, before_seq: int | None = None) -> Calibrato
 class Pairs:
     """The calibrator of one learner, at the end of its ledger."""
 
-    def __init__(self, ledger: Ledger, *, settings: Settings) -> None:
-        self.ledger, self.settings = ledger, settings
+    def __init__(self, ledger: Ledger, *, settings: Settings, screening: Screening) -> None:
+        self.ledger, self.settings, self.screening = ledger, settings, screening
         self._calibrator = Calibrator()
 
     def catch_up(self) -> None:
@@ -74,7 +75,9 @@ class Pairs:
             return 0
         done = paired(database, due, label=label)
         measure, pairs = self.settings.reward.quality, []
-        for joined in self.ledger.joined([key for key in due if key not in done]):
+        open_ones = self.ledger.joined([key for key in due if key not in done])
+        self.screening.look_up(open_ones)
+        for joined in (self.screening.screened(one).joined for one in open_ones):
             found = scored_and_judged(joined.feedback, outcome=joined.outcome, measure=measure, how=learning.aggregate)
             if found is not None:
                 pairs.append(self.add(joined.decision, found, after_seq=0))

@@ -12,7 +12,7 @@ from typing import Final, get_args
 from ragbandit.router.learning.reward import aggregate, quality_of
 from ragbandit.router.types import Aggregate, Feedback, JudgedBy, Outcome
 
-__all__ = ["class_of", "disagreement", "most_trusted", "scored_and_judged", "standing"]
+__all__ = ["class_of", "disagreement", "is_retraction", "most_trusted", "scored_and_judged", "standing"]
 
 _CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
 
@@ -27,16 +27,22 @@ def class_of(item: Feedback) -> JudgedBy:
 def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
     """The judgements that stand, in the order received: a rater's later one of a kind replaces the earlier.
 
-    Feedback that does not say its rater is each of a rater of its own.
+    A retraction replaces it with nothing. Raters are those of an API key: a key cannot replace what came with another.
+    Feedback that does not say its rater is its key's; without a key, each is of a rater of its own.
     """
     last = {_key(item): item.id for item in feedback}
-    return tuple(item for item in feedback if last[_key(item)] == item.id)
+    return tuple(item for item in feedback if last[_key(item)] == item.id and not is_retraction(item))
+
+
+def is_retraction(item: Feedback) -> bool:
+    """Whether it takes back what its rater said before, of its kind. (An event without a value is worth nothing.)"""
+    return item.value is None and item.kind != "event"
 
 
 def _key(item: Feedback) -> tuple[str, ...]:
-    if item.rater is None:
+    if item.rater is None and item.api_key is None:
         return (item.id,)
-    return (item.source, item.rater, item.kind, item.event or "")
+    return (item.source, item.api_key or "", item.rater or "", item.kind, item.event or "")
 
 
 def most_trusted(feedback: Sequence[Feedback]) -> tuple[JudgedBy, tuple[Feedback, ...]]:

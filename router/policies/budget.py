@@ -28,17 +28,14 @@ too low: report outcomes first.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
-    Policy,
-    PolicyNeed,
     PolicyOutput,
     counted_state,
     epsilon_greedy,
@@ -47,12 +44,10 @@ from ragbandit.router.policies.base import (
     pmf_of_one,
     restored_counts,
     rows_of,
-    schema_of,
     tally,
-    tolerance_of,
 )
-from ragbandit.router.policies.context.schema import read_schema
-from ragbandit.router.policies.params import HasParams, PolicyParams, Positive, Text, read_params
+from ragbandit.router.policies.params import Positive, read_params
+from ragbandit.router.policies.wrapping import WrappingParams, WrappingPolicy, own_arrays
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["BudgetPolicy"]
@@ -64,20 +59,13 @@ MEMORY = 1000
 #: where a policy has no scores: the advantage in reward that makes an arm e times likelier
 TEMPERATURE = 0.1
 
-_INNER = "inner/"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BudgetParams(PolicyParams):
+class BudgetParams(WrappingParams):
     """Settings of budget."""
 
     #: mean cost per decision to hold, in units of reward.cost. That of a default reward counts too
     target: Positive
-    #: the policy that is wrapped, and its params; any but this one
-    policy: Text = "mba"
-    params: Mapping[str, Any] | None = None
-    #: what the setting `context` declares: for the policy inside, among whose params it is recorded
-    context: Mapping[str, Any] | None = None
     #: size of the dual step. A larger one finds the price sooner and varies more around it, which costs quality
     step: Positive = 0.02
     #: decisions over which a debt is paid back; take more than are usually waiting for feedback
@@ -86,20 +74,21 @@ class BudgetParams(PolicyParams):
     price_max: Positive = 1.0
 
 
-class BudgetPolicy(HasParams):
+class BudgetPolicy(WrappingPolicy):
     """Holds the mean of `reward.cost` over the learned decisions at a target, with the policy of your choice inside."""
 
     algorithm: ClassVar[str] = "budget"
-    takes_context: ClassVar[bool] = True
+    refuses: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "budget": ("a budget cannot hold itself", "for example mba"),
+        # the price would be put on after the restraint
+        "conservative": ("a budget cannot hold what holds it back", "set policy.incumbent: the budget is then inside"),
+    }
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(BudgetParams, given=params)
         super().__init__(settings)
         self.target, self.step, self.price_max = settings.target, settings.step, settings.price_max
         self.horizon = settings.horizon
-        self.inner = _made(settings.policy, params=settings.params or {}, context=settings.context)
-        self.needs: frozenset[PolicyNeed] = self.inner.needs
-        self.deterministic: bool = self.inner.deterministic
         self.seen: dict[ArmName, int] = {}
         #: per arm: its updates that count as anything, and their costs, summed
         self._paid: dict[ArmName, int] = {}
@@ -111,24 +100,8 @@ class BudgetPolicy(HasParams):
     @property
     def params(self) -> Mapping[str, Json]:
         """The settings, with all params of the policy inside."""
-        inner = {"policy": self.inner.algorithm, "params": dict(self.inner.params)}
         own = {name: getattr(self, name) for name in ("target", "step", "horizon", "price_max")}
-        return own | inner
-
-    @property
-    def arms_named(self) -> Mapping[str, ArmName]:
-        """Those of the policy inside."""
-        return {f"params.{name}": arm for name, arm in self.inner.arms_named.items()}
-
-    @property
-    def schema(self) -> ContextSchema:
-        """That of the policy inside."""
-        return schema_of(self.inner)
-
-    @property
-    def tolerance(self) -> float:
-        """That of the policy inside."""
-        return tolerance_of(self.inner)
+        return {**own, **self.inner_params}
 
     @property
     def scale(self) -> float:
@@ -216,8 +189,7 @@ class BudgetPolicy(HasParams):
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The inner policy's state, its arrays under "inner/", and the pacer's own numbers."""
-        arrays, facts = self.inner.state()
-        nested: Arrays = {f"{_INNER}{name}": array for name, array in arrays.items()}
+        nested, facts = self.inner_state()
         nested["pacer"] = np.array([self._dual, self._debt, self._squares, self._weight])
         for arm in sorted(self._cost):
             nested[f"cost/{arm}"] = np.array([self._cost[arm]])
@@ -228,7 +200,7 @@ class BudgetPolicy(HasParams):
         """Take over a saved state; the inner policy checks its own part."""
         seen = restored_counts(arrays, facts)
         inner, paid = facts.get("inner"), part_of_counts(facts, "paid", seen=seen)
-        own = {name: array for name, array in arrays.items() if not name.startswith(_INNER)}
+        own = own_arrays(arrays)
         if set(own) != {"pacer", *(f"cost/{arm}" for arm in paid)} or not isinstance(inner, Mapping):
             raise SnapshotError(f"the pacer's state is missing or of other arms: {sorted(own)}")
         for name, array in own.items():
@@ -237,28 +209,11 @@ class BudgetPolicy(HasParams):
         dual, debt, squares, weight = (float(number) for number in own["pacer"])
         if not 0 <= dual <= self.price_max or squares < 0:
             raise SnapshotError(f"the dual variable {dual} or the sum of squares {squares} is out of range")
-        self.inner.restore({name.removeprefix(_INNER): a for name, a in arrays.items() if name not in own}, inner)
+        self.restore_inner(arrays, inner)
         if {arm: count for arm, count in self.inner.seen.items() if count} != seen:
             raise SnapshotError("the policy inside has seen other updates than the pacer")
         self.seen, self._dual, self._debt, self._squares, self._weight = seen, dual, debt, squares, weight
         self._paid, self._cost = paid, {arm: float(own[f"cost/{arm}"][0]) for arm in paid}
-
-
-def _made(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json] | None) -> Policy:
-    """The policy inside; an error of its params has the field `policy.params.params`."""
-    from ragbandit.router.policies import make_policy, with_context  # the registry imports this module
-
-    if policy == BudgetPolicy.algorithm:
-        raise ConfigError("a budget cannot hold itself", field="policy.params.policy", remedy="for example mba")
-    if policy == "conservative":  # the price would be put on after the restraint
-        remedy = "set policy.incumbent: the budget is then inside"
-        raise ConfigError("a budget cannot hold what holds it back", field="policy.params.policy", remedy=remedy)
-    try:
-        return make_policy(policy, params=with_context(policy, params=params, schema=read_schema(context)))
-    except ConfigError as error:
-        field = (error.field or "").replace("policy.params.", "policy.params.params.", 1)
-        field = "policy.params.policy" if field == "policy.name" else field
-        raise ConfigError(error.message, field=field, remedy=error.remedy) from error
 
 
 def _exploration(output: PolicyOutput) -> float:

@@ -4,27 +4,19 @@ Any OpenAI-compatible server will do; the `openai` package speaks to it and is l
 questions of one call are asked at once and have one deadline together, at which what is still open is cancelled and
 its connection closed. Nothing here raises: whatever goes wrong is a failure with a name.
 
-    timeout        the deadline came first
-    connection     the server cannot be reached, or hung up
-    http_429 ...   it answered with this status, and again after one retry if that could help
-    malformed      it answered with something that is no completion
+    timeout, connection, http_429 ..., malformed       as of every chat: see chat_client
     not_json       the model's text is not a JSON object with a whole number under "choice"
     out_of_range   no method has that number
 """
 
 import asyncio
 import json
-import os
-import threading
 from collections.abc import Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from ragbandit.router.http_retries import is_retryable, retry_after_s
-
-if TYPE_CHECKING:
-    import openai
+from ragbandit.router.policies.chat_client import ChatServer, event_loop
 
 __all__ = ["LlmSelector", "Selection", "messages_of", "parse_choice"]
 
@@ -32,9 +24,6 @@ __all__ = ["LlmSelector", "Selection", "messages_of", "parse_choice"]
 MAX_QUESTION: Final = 4000
 #: longest reply that is kept for the log
 MAX_REPLY: Final = 200
-_ATTEMPTS: Final = 2
-#: before the second attempt, where the server names no time
-_PAUSE_S: Final = 0.2
 #: beyond the deadline, for an event loop that is slow to come round
 _GRACE_S: Final = 2.0
 
@@ -101,7 +90,7 @@ class LlmSelector:
         """An answer for every (question, methods), in order; blocks for about timeout_s at most."""
         import openai  # noqa: F401  loaded here, before the clock starts: it takes a second
 
-        waiting = asyncio.run_coroutine_threadsafe(self._all(asked), _loop().loop)
+        waiting = asyncio.run_coroutine_threadsafe(self._all(asked), event_loop())
         try:
             return waiting.result(self.timeout_s + _GRACE_S)
         except FutureTimeoutError:
@@ -122,28 +111,6 @@ class LlmSelector:
         return list(await asyncio.gather(*(one(question, methods) for question, methods in asked)))
 
     async def _one(self, question: str, *, methods: Sequence[str], give_up: float) -> Selection:
-        import openai
-
-        failed = "connection"
-        for attempt in range(_ATTEMPTS):
-            try:
-                return await self._once(question, methods=methods)
-            except openai.APIStatusError as error:
-                failed, pause = f"http_{error.status_code}", _pause(error)
-                retryable = is_retryable(error.status_code, code=error.code)
-                late = asyncio.get_running_loop().time() + pause >= give_up
-                if not retryable or late or attempt + 1 == _ATTEMPTS:
-                    break
-                await asyncio.sleep(pause)
-            except openai.APITimeoutError:
-                return Selection(failed="timeout")
-            except openai.APIConnectionError:
-                failed = "connection"
-            except Exception:  # a policy must never cost a caller the answer, whatever a server sends
-                return Selection(failed="malformed")
-        return Selection(failed=failed)
-
-    async def _once(self, question: str, *, methods: Sequence[str]) -> Selection:
         request: dict[str, Any] = {
             "model": self.model,
             "messages": messages_of(question, methods=methods),
@@ -152,55 +119,15 @@ class LlmSelector:
             "seed": self.seed,
         }
         wanted = {key: value for key, value in request.items() if value is not None}
-        completion: Any = await self._client().chat.completions.create(**wanted)
-        text = completion.choices[0].message.content or ""
-        choice = parse_choice(text, count=len(methods))
-        usage = completion.usage
+        server = ChatServer(base_url=self.base_url, api_key_env=self.api_key_env)
+        said = await server.complete(wanted, give_up=give_up)
+        if said.failed is not None:
+            return Selection(failed=said.failed)
+        choice = parse_choice(said.text, count=len(methods))
         return Selection(
             choice=choice if isinstance(choice, int) else None,
             failed=choice if isinstance(choice, str) else None,
-            reply="".join(c if c.isprintable() else " " for c in text[:MAX_REPLY]),
-            prompt_tokens=usage.prompt_tokens if usage else None,
-            completion_tokens=usage.completion_tokens if usage else None,
+            reply="".join(c if c.isprintable() else " " for c in said.text[:MAX_REPLY]),
+            prompt_tokens=said.prompt_tokens,
+            completion_tokens=said.completion_tokens,
         )
-
-    def _client(self) -> "openai.AsyncOpenAI":
-        """The process's client for this server: connections outlive the policies that snapshots bring and take."""
-        import openai
-
-        clients, key = _loop().clients, os.environ.get(self.api_key_env) or "none"
-        known = (self.base_url, key)
-        if known not in clients:
-            # No timeout and no retries of its own: the deadline is ours.
-            clients[known] = openai.AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, timeout=None)
-        return clients[known]
-
-
-def _pause(error: "openai.APIStatusError") -> float:
-    """Seconds until the next attempt: those of the Retry-After header, or _PAUSE_S without one."""
-    header = error.response.headers.get("retry-after")
-    return _PAUSE_S if header is None else retry_after_s(header)
-
-
-@dataclass(kw_only=True)
-class _Loop:
-    """The event loop of this process's questions, on a thread of its own: the caller may have a loop or none."""
-
-    loop: asyncio.AbstractEventLoop
-    thread: threading.Thread
-    clients: "dict[tuple[str | None, str], openai.AsyncOpenAI]" = field(default_factory=dict)
-
-
-_lock = threading.Lock()
-_running: _Loop | None = None
-
-
-def _loop() -> _Loop:
-    global _running
-    with _lock:
-        if _running is None or not _running.thread.is_alive():  # after a fork the thread is gone
-            loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True)
-            thread.start()
-            _running = _Loop(loop=loop, thread=thread)
-        return _running

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from ragbandit.router.errors import Conflict, NotFound
+from ragbandit.router.errors import Conflict
 from ragbandit.router.serving.validation import unrun_outcome
 from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.idempotency import unknown_decision
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes, waiting
@@ -44,9 +45,7 @@ def request(database: Database, *, decision_id: DecisionId, now: float) -> Cance
         query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)
         decision = connection.execute(query).first()
         if decision is None:
-            raise NotFound(
-                "no decision has this id", field="decision_id", remedy="use the decision id that answer gave"
-            )
+            raise unknown_decision()
         if decision.run_by != "worker":
             raise Conflict(
                 "your own stack runs this decision, not our workers",

@@ -9,13 +9,15 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import FORMER_FLOOR, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.jobs.notifier import Notifier
-from ragbandit.router.jobs.queue import Jobs, Subscription
+from ragbandit.router.jobs.queue import Jobs, RedisJobs, Subscription
+from ragbandit.router.jobs.streams.reader import StreamReader
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.conservative.restraint import configured_floor
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.batched_writes import BatchedWrites
+from ragbandit.router.serving.conversations.queries import ConversationQueries
 from ragbandit.router.serving.health.readiness import LEARNER, Readiness, TrialWrites, learner_check
 from ragbandit.router.serving.pending_answers import PendingAnswers
 from ragbandit.router.serving.polling import PollingThread
@@ -71,6 +73,8 @@ class RouterLifecycle:
         )
         nothing_learned = Serving(policy=self._fresh, version="", last_seq=0)
         self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=nothing_learned)
+        #: makes questions of chats
+        self.conversations = ConversationQueries(settings, store=self.store)
         self._notifier = Notifier(jobs, label=label, answer_s=settings.budget.seconds)
         limits = QueueLimits.of(settings.server)
         self._writes = BatchedWrites(self.store, notify_learner=self._notifier.notify_learner, limits=limits)
@@ -92,6 +96,8 @@ class RouterLifecycle:
             },
             alive=self.service.alive,
         )
+        #: answers that are read while workers write them; None: without Redis they come whole
+        self.streams = StreamReader(jobs.client, outage=jobs.outage) if isinstance(jobs, RedisJobs) else None
         self._owns_jobs = False
 
     @classmethod
@@ -171,6 +177,8 @@ class RouterLifecycle:
         self._poll.close()
         if self._listener is not None:
             self._listener.close()
+        if self.streams is not None:
+            self.streams.close()
         if self._owns_jobs:
             self.jobs.close()
         self.database.close()

@@ -40,6 +40,7 @@ from ragbandit.router.types import (
     Decision,
     DecisionId,
     Feedback,
+    Message,
     Outcome,
     OutcomeStatus,
     Query,
@@ -77,6 +78,24 @@ class Router(RouterLifecycle):
         """
         query = Query(text=query) if isinstance(query, str) else query
         return self.service.submit(query, run_by=run_by)
+
+    def query_of_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> Query:
+        """The query that a chat asks, for `route` or `answer`: the last user message, with what was said before it.
+
+        messages: the oldest first; the last of user and assistant is the question. Where others stand before it, and
+        somebody rewrites (`conversation.rewrite`), `text` is the question rewritten to stand alone and `asked` what
+        the user wrote; without history, and where the rewrite fails, `text` is the last user message as it is.
+        `messages` are the turns that are kept (`conversation.turns`, `.chars`), `request` tells of the rewrite and
+        its cost, which belongs to the question and not to the arm. query: the id, the session and all else of the
+        request; its text and messages are not read. Blocks for `conversation.rewrite.seconds` at most.
+
+        Raises InvalidInput where there is no question, or a message cannot be stored.
+        """
+        return _result(self.submit_messages(messages, query=query), timeout_s=SERVE_S)
+
+    def submit_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> "Future[Query]":
+        """`query_of_messages` without waiting: the Future raises nothing. Raises InvalidInput."""
+        return self.conversations.submit(messages, query=query or Query(text=""))
 
     def route_many(
         self, queries: Sequence[Query | str], *, timeout_s: float = SERVE_S
@@ -242,13 +261,15 @@ class Router(RouterLifecycle):
         event: str | None = None,
         source: str | None = None,
         rater: str | None = None,
+        retract: str | None = None,
     ) -> Receipt:
         """Store one judgement of a decision: exactly one of label, rating, reward and event. Durable when it returns.
 
         label: gold answers. rating: a bool, a number in [0, 1], or with scale="1-5" one in [1, 5]. reward: the reward
         itself, within the bounds of the settings. event: a name of the setting feedback_events. source: "human" (also
         None), "judge" or "code"; None for an event. rater: which one of the source judged, for example a user's id: a
-        later judgement of the same one replaces the earlier, until the decision is closed.
+        later judgement of the same one replaces the earlier, until the decision is closed. retract: in place of a
+        judgement, the kind ("label", "rating", "reward") of what that rater said before, and takes back.
 
         Raises InvalidInput, NotFound (unknown decision), Conflict (feedback_id used with another body).
         """
@@ -264,6 +285,7 @@ class Router(RouterLifecycle):
             event=event,
             source=source,
             rater=rater,
+            retract=retract,
         )
         return _result(self.submit_feedback(made), timeout_s=SERVE_S)
 

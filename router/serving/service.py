@@ -15,6 +15,7 @@ from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState, TenantBytes
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.serving.context_counts import ContextCounts
+from ragbandit.router.serving.conversations.sticky import kept_to, marked, stays_of
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
 from ragbandit.router.serving.validation import checked_query, new_id
@@ -222,7 +223,9 @@ class RouteService:
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
         wanted = [query.arms or asked.offered for query, asked in zip(queries, batch, strict=True)]
         offers = self._poller.breaker.offer(wanted, now=now, tenants=[query.tenant for query in queries])
-        arms = [offer.arms for offer in offers]
+        stays = stays_of(queries, settings=self.settings, database=self.store.database)
+        kept = [kept_to(offer, stay) for offer, stay in zip(offers, stays, strict=True)]
+        arms = [offer.arms for offer, _ in kept]
         made = made_decisions(
             queries,
             run_by=[asked.run_by for asked in batch],
@@ -235,8 +238,13 @@ class RouteService:
             encoder_hash=self.encoder.hash,
             now=now,
         )
+        decided = [
+            decision if stay is None else marked(decision, stay=stay)
+            for decision, (_, stay) in zip(made, kept, strict=True)
+        ]
         return [
-            self._remarked(decision, offer=offer, serving=serving) for decision, offer in zip(made, offers, strict=True)
+            self._remarked(decision, offer=offer, serving=serving)
+            for decision, (offer, _) in zip(decided, kept, strict=True)
         ]
 
     def _remarked(self, decision: Decision, *, offer: Offer, serving: Serving) -> Decision:
@@ -264,11 +272,4 @@ class RouteService:
 
 
 def _with_id(query: Query) -> Query:
-    return Query(
-        text=query.text,
-        id=new_id(),
-        context=query.context,
-        arms=query.arms,
-        budget=query.budget,
-        tenant=query.tenant,
-    )
+    return replace(query, id=new_id())

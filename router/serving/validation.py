@@ -5,10 +5,9 @@ the remedy, before anything is written.
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType, UnionType
+from types import MappingProxyType
 from typing import cast
 
 import uuid_utils
@@ -16,9 +15,11 @@ import uuid_utils
 from ragbandit.router.config.context_schema import ContextSchema, check_declared
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.serving.conversations.checks import check_conversation
+from ragbandit.router.serving.field_checks import checked_id, checked_text, checked_type
+from ragbandit.router.serving.link_checks import check_links
 from ragbandit.router.types import (
     MAX_ERROR,
-    MAX_TEXT,
     ArmName,
     Budget,
     Cost,
@@ -37,6 +38,7 @@ __all__ = [
     "check_charged",
     "checked_id",
     "checked_query",
+    "checked_rater",
     "checked_seconds",
     "checked_text",
     "checked_type",
@@ -46,8 +48,6 @@ __all__ = [
     "unrun_outcome",
 ]
 
-#: what an id may look like; also what RQ accepts for a job
-ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_ANSWERS = 100
 #: texts in one list of a context
 MAX_WORDS = 100
@@ -95,9 +95,10 @@ def checked_query(
     _checked_budget(query.budget)
     # Sorted, as the log keeps it: a policy that reads the context must see the same again in a replay.
     context = {key: list(v) if isinstance(v, tuple) else v for key, v in sorted(query.context.items())}
-    return Query(
-        text=query.text, id=query.id, context=context, arms=query.arms, budget=query.budget, tenant=query.tenant
-    )
+    check_conversation(query)
+    if "links" in query.request:
+        check_links(query.request["links"])
+    return replace(query, context=context)
 
 
 def _checked_arms(arms: Sequence[ArmName], *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> None:
@@ -132,45 +133,9 @@ def _checked_budget(budget: Budget) -> None:
             _number(asked, field=f"budget.{cap}", low=0, high=MAX_CAP)
 
 
-def checked_type(value: object, kind: type | UnionType, *, field: str, wanted: str) -> None:
-    """Raises InvalidInput for a value that is not of this kind. wanted: the kind in words."""
-    if not isinstance(value, kind):
-        raise InvalidInput(
-            f'"{field}" must be {wanted}, not {type(value).__name__}', field=field, remedy=f"pass {wanted}"
-        )
-
-
 def checked_seconds(value: object, *, field: str) -> float:
     """A number of seconds, 0 or more."""
     return _number(value, field=field, low=0, high=MAX_CAP)
-
-
-def checked_text(text: object, *, field: str) -> str:
-    """Text that can be stored, encoded and read: not blank, not too long, valid Unicode."""
-    if not isinstance(text, str):
-        raise InvalidInput(f'"{field}" must be text, not {type(text).__name__}', field=field, remedy="send a string")
-    if not text.strip():
-        remedy = "send at least one character that is not a space"
-        raise InvalidInput(f'"{field}" is empty', field=field, remedy=remedy)
-    if len(text) > MAX_TEXT:
-        raise InvalidInput(f'"{field}" has {len(text)} characters', field=field, remedy=f"send at most {MAX_TEXT}")
-    if "\x00" in text:
-        raise InvalidInput(f'"{field}" holds a NUL character', field=field, remedy="remove it")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        message = f'"{field}" is not valid Unicode (a lone surrogate)'
-        raise InvalidInput(message, field=field, remedy="send UTF-8") from error
-    return text
-
-
-def checked_id(value: object, *, field: str) -> str:
-    """An id of at most 64 letters, digits, dashes and underscores."""
-    if not isinstance(value, str) or not ID_PATTERN.fullmatch(value):
-        raise InvalidInput(
-            f"{value!r:.80} is not an id", field=field, remedy="use 1 to 64 letters, digits, dashes or underscores"
-        )
-    return value
 
 
 def _checked_context(context: Mapping[str, object]) -> None:
@@ -234,19 +199,25 @@ def made_feedback(
     event: str | None = None,
     source: str | None = None,
     rater: str | None = None,
+    retract: str | None = None,
 ) -> Feedback:
-    """A Feedback of exactly one of label, rating, reward and event, or InvalidInput naming field and remedy.
+    """A Feedback of exactly one of label, rating, reward, event and retract, or InvalidInput naming field and remedy.
 
     rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is kept on [0, 1]. event: a name of
-    the setting feedback_events. source: human (also None), judge or code; None for an event.
+    the setting feedback_events. source: human (also None), judge or code; None for an event. retract: the kind
+    ("label", "rating" or "reward") of what the same source and rater said before, and take back.
     """
     checked_id(decision_id, field="decision_id")
     identity = checked_id(feedback_id, field="feedback_id") if feedback_id is not None else new_id()
-    kinds = {"label": label, "rating": rating, "reward": reward, "event": event}
+    kinds = {"label": label, "rating": rating, "reward": reward, "event": event, "retract": retract}
     given = [name for name, value in kinds.items() if value is not None]
     if len(given) != 1:
         message = f"{' and '.join(given)} were given" if given else "no label, rating, reward or event was given"
-        raise InvalidInput(message, field="feedback", remedy="send exactly one of label, rating, reward and event")
+        remedy = "send exactly one of label, rating, reward and event, or retract"
+        raise InvalidInput(message, field="feedback", remedy=remedy)
+    if retract not in (None, "label", "rating", "reward"):
+        message = f"{retract!r:.80} cannot be retracted"
+        raise InvalidInput(message, field="retract", remedy="name the kind to take back: label, rating or reward")
     if scale not in ("0-1", "1-5"):
         raise InvalidInput(f"unknown scale {scale!r}", field="scale", remedy="use 0-1 or 1-5")
     if event is not None:
@@ -260,13 +231,13 @@ def made_feedback(
                 value=None,
                 source="event",
                 received_at=now,
-                rater=_rater(rater),
+                rater=checked_rater(rater),
             ),
             source=source,
         )
     if source not in (None, "human", "judge", "code"):
         raise InvalidInput(f"unknown source {source!r}", field="source", remedy="use human, judge or code")
-    value: float | tuple[str, ...]
+    value: float | tuple[str, ...] | None
     if label is not None and settings.log.text != "full":
         fault = f"a label is compared with the answer, and log.text: {settings.log.text} keeps none"
         raise InvalidInput(fault, field="label", remedy="compare them yourself, and send a rating or a reward")
@@ -274,10 +245,11 @@ def made_feedback(
         value = _label(label)
     elif rating is not None:
         value = _rating(rating, scale=scale)
-    else:
-        assert reward is not None
+    elif reward is not None:
         value = _number(reward, field="reward", low=settings.reward.minimum, high=settings.reward.maximum)
-    kind = given[0]
+    else:
+        value = None
+    kind = retract or given[0]
     return Feedback(
         id=FeedbackId(identity),
         decision_id=DecisionId(decision_id),
@@ -285,7 +257,7 @@ def made_feedback(
         value=value,
         source=cast("FeedbackSource", source or "human"),
         received_at=now,
-        rater=_rater(rater),
+        rater=checked_rater(rater),
     )
 
 
@@ -300,7 +272,8 @@ def _event(event: object, *, known: Mapping[str, float | None], made: Feedback, 
     return replace(made, event=event, value=known[event])
 
 
-def _rater(rater: object) -> str | None:
+def checked_rater(rater: object) -> str | None:
+    """The rater, or InvalidInput."""
     if rater is None:
         return None
     named = checked_text(rater, field="rater")

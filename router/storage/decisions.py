@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Table, exists, select
+from sqlalchemy import Connection, RowMapping, Table, exists, func, select
 
 from ragbandit.router.errors import RagBanditError, StoreError
+from ragbandit.router.storage.decision_links import write_links
 from ragbandit.router.storage.idempotency import feedback_reply, is_foreign, outcome_reply, settle, unknown_decision
 from ragbandit.router.storage.rows.conversion import (
     Row,
@@ -25,6 +26,7 @@ from ragbandit.router.storage.rows.conversion import (
     request_hash,
     reward_value,
     short_hash,
+    without_messages,
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
@@ -61,7 +63,7 @@ from ragbandit.router.types import (
     Reward,
 )
 
-__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "readable"]
+__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "readable", "votes_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +97,13 @@ class AnswerTask:
 #: values of the setting log.text
 KeptText = Literal["full", "hash", "none"]
 #: columns of an outcome where no texts are kept; whether a repetition is the same is known by its hash
-KEPT_OF_OUTCOME: Final[dict[str, Any]] = {"answer": None, "trace": "[]", "packed_trace": None, "error": None}
+KEPT_OF_OUTCOME: Final[dict[str, Any]] = {
+    "answer": None,
+    "trace": "[]",
+    "packed_trace": None,
+    "error": None,
+    "sources": None,
+}
 
 
 def kept_of_decision(
@@ -109,7 +117,7 @@ def kept_of_decision(
     if context and row["context"] != "{}":
         kept = {key: value for key, value in json.loads(row["context"]).items() if key in context}
     digest = sha256(row["text"].encode()).hexdigest() if text == "hash" else ""
-    return {"text": digest, "context": canonical(kept) if kept else "{}"}
+    return {"text": digest, "context": canonical(kept) if kept else "{}", "request": without_messages(row["request"])}
 
 
 class DecisionStore:
@@ -154,6 +162,7 @@ class DecisionStore:
                 rooms = [waiting_row(d, label=label) for d in fresh.values() for label in sorted(labels)]
                 insert_rows(connection, waiting, rooms)
                 moves.waiting(rooms)
+                write_links(connection, fresh.values())
             first = {row["id"]: row for row in reversed(rows)}
             taken = [row["id"] for row in rows if row["id"] not in new or first[row["id"]] is not row]
             standing = _by_id(connection, taken)
@@ -167,6 +176,12 @@ class DecisionStore:
         with self.database.read() as connection:
             rows = _by_id(connection, list(ids))
         return {key: (readable(row), request_hash(row)) for key, row in rows.items()}
+
+    def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
+        """Whose decisions these are; ids that no decision has are left out."""
+        with self.database.read() as connection:
+            rows = _by_id(connection, ids, columns=("id", "tenant"))
+        return {key: row["tenant"] for key, row in rows.items()}
 
     def answer_task(self, decision_id: DecisionId) -> AnswerTask | None:
         """The facts that a worker needs before it answers this decision, in one query; None for an unknown one."""
@@ -261,7 +276,9 @@ class DecisionStore:
             new = insert_new(connection, feedback, kept, key="id")
             first = {row["id"]: row for row in reversed(kept) if row["id"] in new}  # of an id that stands twice
             fed = {row["decision_id"] for row in first.values() if row["value"] != "null"}
-            rewarded = {row["decision_id"] for row in first.values() if row["kind"] == "reward"}
+            rewarded = {
+                row["decision_id"] for row in first.values() if row["kind"] == "reward" and row["value"] != "null"
+            }
             open_fed = [row for (key, _), row in open_rows.items() if key in fed]
             flag_waiting(
                 connection,
@@ -395,3 +412,10 @@ def readable(row: Row) -> Decision | StoreError:
         return decision_value(row)
     except (ValueError, TypeError, KeyError) as error:
         return StoreError(f"the row of decision {row['id']} cannot be read: {error}", remedy="see: ragbandit verify")
+
+
+def votes_of(database: Database, *, decision_id: str, rater: str | None) -> int:
+    """How many judgements of this rater are stored of a decision."""
+    theirs = feedback.c.decision_id == decision_id, feedback.c.rater == rater
+    with database.read() as connection:
+        return int(connection.execute(select(func.count()).select_from(feedback).where(*theirs)).scalar_one())

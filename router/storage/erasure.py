@@ -1,9 +1,9 @@
 """Erasure: texts about decisions become blank, in the database and in the archive; what was learned stays.
 
 Blank are the question, its context, the answer, the trace, messages of errors, labels, who rated, a judge's reasons,
-and texts among the policy's facts; features too where that is asked. Probabilities, the arm, rewards, costs, ratings
-and the order of the ledger stay. A decision that still waits is closed: nothing can be learned of it any more, and no
-worker answers it.
+the ids of other systems that were linked to it, and texts among the policy's facts; features too where that is asked.
+Probabilities, the arm, rewards, costs, ratings and the order of the ledger stay. A decision that still waits is closed:
+nothing can be learned of it any more, and no worker answers it.
 
 An erasure is a row of `erasures`, written before anything is erased, with how far it has come. The same request again
 goes on with one that was interrupted; an erased decision says so in its facts (`types.ERASED`), so that `verify` tells
@@ -33,7 +33,8 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.storage.archive.moving import change_segment
 from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment
-from ragbandit.router.storage.rows.conversion import Row, canonical
+from ragbandit.router.storage.decision_links import forget_links
+from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.calibration_rows import forget_due
 from ragbandit.router.storage.sql.counters import Moves, moving
@@ -45,6 +46,7 @@ from ragbandit.router.storage.sql.tables import (
     decisions,
     erasures,
     feedback,
+    held_feedback,
     outcomes,
     waiting,
 )
@@ -189,15 +191,14 @@ def _erase_batch(
 ) -> tuple[str, int, int] | None:
     """The last id that was looked at, how many were erased and how many of these waited; None after the last."""
     with database.write() as connection, moving(connection, shard=database.shard) as moves:
-        if database.is_sqlite:
-            connection.exec_driver_sql("PRAGMA secure_delete=ON")  # what is overwritten is not left in free pages
+        _overwrite(connection)
         window = select(decisions.c.id).where(decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
         if selection.decision is not None:
             window = window.where(decisions.c.id == selection.decision)
         ids = connection.execute(window).scalars().all()
         if not ids:
             return None
-        columns = decisions.c["id", "policy", "run_by", "facts", "fault"]
+        columns = decisions.c["id", "policy", "run_by", "facts", "fault", "request"]
         chosen = select(*columns).where(decisions.c.id > after, decisions.c.id <= ids[-1], selection.rows())
         rows = connection.execute(chosen.order_by(decisions.c.id).with_for_update()).mappings().all()
         waited = _close(connection, rows, moves=moves, now=now) if rows else 0
@@ -208,6 +209,12 @@ def _erase_batch(
         place = update(erasures).where(erasures.c.number == number)
         connection.execute(place.values(erased_to=ids[-1], **counted))
     return ids[-1], len(rows), waited
+
+
+def _overwrite(connection: Connection) -> None:
+    """Leave nothing of what this transaction changes in free pages."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA secure_delete=ON")
 
 
 def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> int:
@@ -246,9 +253,13 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     changed: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
     connection.execute(update(decisions).where(decisions.c.id == bindparam("key")).values(changed), blank)
     error = case((outcomes.c.error.is_(None), None), else_=ERASED)
-    texts = {"answer": None, "trace": "[]", "packed_trace": None, "error": error}
+    texts = {"answer": None, "trace": "[]", "packed_trace": None, "error": error, "sources": None}
     connection.execute(update(outcomes).where(outcomes.c.decision_id.in_(ids)).values(texts))
-    labels = feedback.c.decision_id.in_(ids), feedback.c.kind == "label"
+    named_rater = held_feedback.c.source.startswith("rater:")
+    connection.execute(
+        update(held_feedback).where(held_feedback.c.decision_id.in_(ids), named_rater).values(source=ERASED)
+    )
+    labels = feedback.c.decision_id.in_(ids), feedback.c.kind == "label", feedback.c.value != "null"
     connection.execute(update(feedback).where(*labels).values(value="[]"))
     ours = feedback.c.decision_id.in_(ids)
     connection.execute(update(feedback).where(ours, feedback.c.rater.is_not(None)).values(rater=ERASED))
@@ -258,6 +269,7 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
         connection.execute(
             update(feedback).where(feedback.c.id == bindparam("key")).values(facts=bindparam("new_facts")), numbers
         )
+    forget_links(connection, ids)
     forget_due(connection, ids)  # a label that is blank tells nothing of a score
     named = closures.c.decision_id.in_(ids), closures.c.state == "quarantined"
     connection.execute(update(closures).where(*named).values(reason=ERASED))
@@ -272,7 +284,8 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     gone = features or facts.get(ERASED) == "texts and features"
     kept = {name: facts[name] for name in (IMPORTED,) if name in facts}
     known = {**_without_texts(facts), **kept, ERASED: "texts and features" if gone else "texts"}
-    blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(known)}
+    blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(known), "session": None}
+    blank["request"] = without_messages(row["request"])
     blank["fault"] = None if row["fault"] is None else ERASED
     return blank | ({"features": None} if features else {})
 
@@ -310,6 +323,9 @@ def _erase_segment(database: Database, segment: Segment, selection: Selection, *
             for row in tables[table.name]
         ]
     change_segment(database, segment, blank)
+    with database.write() as connection:
+        _overwrite(connection)
+        forget_links(connection, sorted(chosen))
     return len(chosen - segment.kept)
 
 
@@ -318,7 +334,7 @@ def _blank_archived(table: str, row: Mapping[str, Any], *, features: bool) -> di
         return _blank_decision(row, features=features)
     if table == "outcomes":
         error = None if row["error"] is None else ERASED
-        return {"answer": None, "trace": "[]", "packed_trace": None, "error": error}
+        return {"answer": None, "trace": "[]", "packed_trace": None, "error": error, "sources": None}
     if table == "feedback":
         blank = {
             "rater": None if row["rater"] is None else ERASED,

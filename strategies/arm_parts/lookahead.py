@@ -117,6 +117,7 @@ async def conclude(
                 max_tokens=max_tokens,
                 passage_words=passage_words,
                 stop=("\n",),
+                conversation=True,
             )
         answer = extract_answer(done.text)
     run.draft = answer or run.draft

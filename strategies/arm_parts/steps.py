@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Literal, TypeVar
 
 from ragbandit.router.types import Retrieved
+from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.base import OutOfBudget, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Template, ask
@@ -20,6 +21,7 @@ __all__ = [
     "gather_once",
     "partial_kept",
     "read",
+    "settled_in",
     "stop_reason",
     "stops_of",
     "together",
@@ -41,6 +43,11 @@ def stops_of(style: Style) -> tuple[str, ...]:
 def answer_in(text: str, *, style: Style) -> str:
     """The answer in a reader's text: a "long" one is the whole text, of others see `extract_answer`."""
     return text.strip() if style == "long" else extract_answer(text)
+
+
+def settled_in(style: Style | Literal["short"]) -> Settle | None:
+    """How an answer of this style may be given while it is written; None: any word may still change all of it."""
+    return str.strip if style == "long" else None
 
 
 async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> None:
@@ -107,12 +114,15 @@ async def read(
     pool: PassagePool | None = None,
     passages: Sequence[Passage] | None = None,
     passage_words: int = 350,
+    final: bool = False,
 ) -> str:
     """The final answer, "" if the model said nothing usable; it becomes the run's draft, too.
 
     If the deadline cuts the text short, the text so far becomes the draft where it is usable: that of a "direct" or
     "long" reader, of a "reasoned" one only an announced answer ("... answer is X"), since half a line of reasoning is
-    no answer. An earlier draft stays otherwise. Raises what `ask` raises.
+    no answer. An earlier draft stays otherwise. final: nothing follows that could change the answer, so that a "long"
+    one is given to whoever reads along while it is written; of the other styles no part is sure before the end.
+    Raises what `ask` raises.
     """
     with partial_kept(run, style=style):
         done = await ask(
@@ -125,6 +135,8 @@ async def read(
             max_tokens=max_tokens,
             passage_words=passage_words,
             stop=stops_of(style),
+            conversation=True,
+            final=settled_in(style) if final else None,
         )
     answer = answer_in(done.text, style=style)
     run.draft = answer or run.draft

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from ragbandit.router.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason
+from ragbandit.strategies.arm_parts.steps import gather_once, settled_in, stop_reason
 from ragbandit.strategies.base import Need, OutOfBudget, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Template, ask, load_templates
@@ -77,6 +77,8 @@ async def answer_from(
             passages=passages,
             passage_words=passage_words,
             stop=("\n",) if style == "short" else (),
+            conversation=True,
+            final=settled_in(style),
         )
     except OutOfBudget:
         run.draft = _final(run.partial, style=style) or run.draft

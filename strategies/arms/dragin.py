@@ -161,6 +161,7 @@ class Dragin:
                 passage_words=self._params.passage_words,
                 stop=("\n",),
                 want=frozenset() if purpose == "write" else frozenset({"entropy", "attention"}),
+                conversation=True,
             )
 
     def _trigger(self, done: Completion, *, run: Run, room: int) -> _Trigger | None:

@@ -155,6 +155,7 @@ class Flare:
                 passage_words=self._params.passage_words,
                 stop=("\n",),
                 want=frozenset({"logprobs"}),
+                conversation=True,
             )
 
     async def _search(self, query: str, *, run: Run, pool: PassagePool) -> bool:

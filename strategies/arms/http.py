@@ -4,6 +4,7 @@ Asked is `POST url` with the JSON object
 
     {"question", "decision_id", "context", "tenant", "budget": {"rounds", "passages", "tokens", "seconds", "dollars"}}
 
+and, of a question in a conversation, "messages": [{"role", "content"}, ...], what was said before, the oldest first;
 where the budget's seconds are those that are left and caps that are not set are left out. Answered is
 
     {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"retriever_calls": 2, "llm_calls": 3, ...}}
@@ -107,12 +108,14 @@ class Http:
         Raises ArmFailed, OutOfBudget("seconds"); OutOfBudget of a cap that the reply overran, its answer the draft.
         """
         query = run.query
-        body = {
+        body: dict[str, Json] = {
             "question": question,
             "decision_id": query.id,
             "context": dict(query.context),
             "tenant": query.tenant,
         }
+        if query.messages:
+            body["messages"] = [{"role": each.role, "content": each.text} for each in query.messages]
         headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
         async with httpx.AsyncClient(headers=headers) as client:
             reply_body = await self._asked(client, body=body, run=run)

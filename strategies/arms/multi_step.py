@@ -131,6 +131,7 @@ class MultiStep:
             max_tokens=self._params.max_tokens,
             pool=pool,
             passage_words=self._params.passage_words,
+            final=True,
         )
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 

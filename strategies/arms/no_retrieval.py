@@ -61,5 +61,6 @@ class NoRetrieval:
             purpose="answer",
             style=self._params.style,
             max_tokens=self._params.max_tokens,
+            final=True,
         )
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))

@@ -182,6 +182,7 @@ class React:
             fields={**fields, "transcript": "\n".join(kept)},
             max_tokens=max_tokens,
             stop=stop,
+            conversation=True,
         )
 
     async def _observe(self, action: Action | None, *, run: Run, library: "_Library") -> str | None:
@@ -203,6 +204,7 @@ class React:
         if not found:
             return f"The library has nothing new on {topic}."
         best = next((each for each in found if each.title.casefold() == topic.casefold()), found[0])
+        run.note_shown([best])
         run.show(library.pool.note_shown([best]))
         sentences = [
             sentence for sentence, _ in zip(_sentences(best.text), range(self._params.sentences), strict=False)
@@ -227,6 +229,7 @@ class React:
             max_tokens=self._params.max_tokens,
             pool=library.pool,
             passage_words=self._params.passage_words,
+            final=True,
         )
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
@@ -253,6 +256,7 @@ class _Library:
             return f"No {'more ' if matches else ''}sentence has the word {word}."
         passage, sentence = matches[self._seen]
         self._seen += 1
+        run.note_shown([passage])
         run.show(self.pool.note_shown([passage]))
         return f"{passage.title}: {sentence} (sentence {self._seen} of {len(matches)})"
 

@@ -153,6 +153,7 @@ class RqRag:
             pool=found,
             passages=node.passages,
             passage_words=self._params.passage_words,
+            final=True,
         )
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 

@@ -260,7 +260,14 @@ class Seakr:
         tokens = max(self._params.max_tokens, self._params.sentence_tokens, self._params.sample_tokens)
         words = self._params.passage_words
         return shown_prompt(
-            run, template=template, fields=fields, passages=passages, pool=pool, max_tokens=tokens, passage_words=words
+            run,
+            template=template,
+            fields=fields,
+            passages=passages,
+            pool=pool,
+            max_tokens=tokens,
+            passage_words=words,
+            conversation=True,
         )
 
     async def _doubted(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[_Doubted]:

@@ -116,7 +116,7 @@ class SelfRag:
                     return Answer(text=written, stop_reason="answered")
         run.note_branch("rounds_ended", ended)
         if not relevant.passages:
-            draft = await self._read(question, run=run, relevant=relevant)
+            draft = await self._read(question, run=run, relevant=relevant, final=True)
             ended = "no_relevant_passage" if tried else ended
         return Answer(text=draft, stop_reason=stop_reason(draft, otherwise=ended))
 
@@ -177,7 +177,7 @@ class SelfRag:
             answer = await self._read_again(question, rejected=rejected, run=run, relevant=relevant)
         return (rejected[-1] if rejected else ""), False
 
-    async def _read(self, question: str, *, run: Run, relevant: PassagePool) -> str:
+    async def _read(self, question: str, *, run: Run, relevant: PassagePool, final: bool = False) -> str:
         return await read(
             run,
             question=question,
@@ -186,6 +186,7 @@ class SelfRag:
             max_tokens=self._params.max_tokens,
             pool=relevant,
             passage_words=self._params.passage_words,
+            final=final,
         )
 
     async def _read_again(self, question: str, *, rejected: Sequence[str], run: Run, relevant: PassagePool) -> str:
@@ -198,6 +199,7 @@ class SelfRag:
             max_tokens=self._params.max_tokens,
             passage_words=self._params.passage_words,
             stop=stops_of(self._params.style),
+            conversation=True,
         )
         answer = answer_in(done.text, style=self._params.style)
         run.draft = answer or run.draft

@@ -72,5 +72,6 @@ class SingleStep:
             max_tokens=self._params.max_tokens,
             pool=pool,
             passage_words=self._params.passage_words,
+            final=True,
         )
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))

@@ -5,6 +5,7 @@ A waiting sequence takes a row of the KV cache when one is free, first come firs
 strategies.generators.kv_cache for the rows. The words are those of vLLM (Kwon et al. 2023).
 """
 
+import asyncio
 import logging
 import math
 import threading
@@ -12,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
@@ -26,7 +28,7 @@ from ragbandit.strategies.generators.kv_cache import Prefixes, RowCache, TokenId
 from ragbandit.strategies.generators.sampling import SampledTokens, sample_next
 from ragbandit.strategies.generators.scheduler_config import SchedulerConfig
 
-__all__ = ["Engine", "Finish", "SequenceResult", "SequenceState"]
+__all__ = ["Engine", "Finish", "Growth", "SequenceResult", "SequenceState"]
 
 log = logging.getLogger("ragbandit.local")
 
@@ -57,6 +59,8 @@ class SequenceState:
         self.stop = tuple(filter(None, request.stop))
         self.cancelled = threading.Event()
         self.future: Future[SequenceResult] = Future()
+        #: called in the engine's thread after every token; None: nobody reads along
+        self.on_token: Callable[[], None] | None = None
 
     @property
     def plain(self) -> bool:
@@ -76,6 +80,30 @@ class SequenceState:
     def expired(self) -> bool:
         """True if nobody waits for it any more, or its deadline has passed."""
         return self.cancelled.is_set() or self.seconds_left() == 0.0
+
+
+class Growth:
+    """Wakes the caller's task when a sequence has grown; `note` may be called from any thread."""
+
+    def __init__(self, sequence: SequenceState) -> None:
+        self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
+        if sequence.request.sink is not None:
+            sequence.on_token = self.note
+
+    def note(self) -> None:
+        """It has grown, or ended."""
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Until it has grown since the last time; False after so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
 
 
 class Engine:
@@ -356,3 +384,5 @@ class Engine:
                 self._finish(sequence, finish="stop")
             elif len(sequence.sampled.tokens) >= sequence.request.max_tokens:
                 self._finish(sequence, finish="length")
+            elif sequence.on_token is not None:
+                sequence.on_token()

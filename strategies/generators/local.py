@@ -6,6 +6,7 @@ For laptops, tests and single machines: production runs a serving engine such as
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -17,14 +18,16 @@ from ragbandit.router.errors import ArmFailed, ConfigError, missing_package
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.huggingface import without_bar
 from ragbandit.strategies.generators.sampling import SampledTokens, pieces, read_details
+from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.token_details import Attention
+from ragbandit.strategies.generators.turns import chat_turns, plain_parts
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from ragbandit.strategies.generators.continuous_batching import Engine, SequenceResult, SequenceState
+    from ragbandit.strategies.generators.continuous_batching import Engine, Growth, SequenceResult, SequenceState
     from ragbandit.strategies.generators.kv_cache import KeyShape
 
 __all__ = ["LocalGenerator"]
@@ -37,6 +40,8 @@ _REMEMBERED: Final = 256
 _ROWS: Final = {"cpu": 8, "cuda": 64}
 #: tokens beyond those that a stop string may fill
 _TAIL: Final = 8
+#: pauses between two decodings of a text that is read along, in times of what a decoding took
+_DECODE_PAUSE: Final = 20
 
 
 class LocalGenerator(Generator):
@@ -138,7 +143,7 @@ class LocalGenerator(Generator):
         the next token. Raises ArmFailed if prompt and max_tokens do not fit in context_tokens, the model fails, or
         the generator was closed.
         """
-        from ragbandit.strategies.generators.continuous_batching import SequenceState
+        from ragbandit.strategies.generators.continuous_batching import Growth, SequenceState
 
         if request.max_tokens < 1:
             return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="length")
@@ -152,16 +157,42 @@ class LocalGenerator(Generator):
             )
         sampled = SampledTokens(want=request.want, sampling=request.sampling, special=self._trained)
         sequence = SequenceState(request, ids=np.array(ids, dtype=np.int64), sampled=sampled)
+        feed, grown = TextFeed(request), Growth(sequence)
         self._engine.submit(sequence)
         outcome = asyncio.wrap_future(sequence.future)
         outcome.add_done_callback(_consume_error)
         try:
+            if feed.wanted:
+                await self._give_out(sequence, outcome, feed=feed, grown=grown)
             done, _ = await asyncio.wait({outcome}, timeout=sequence.seconds_left())
             if not done and sequence.future.cancel():  # the deadline passed while others were being served
                 return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="deadline")
-            return self._completion(sequence, await outcome)  # a text under way sees its deadline at the next token
+            completion = self._completion(sequence, await outcome)  # one under way sees its deadline at the next token
+            await feed.end(completion.text)
+            return completion
         finally:
             sequence.cancelled.set()
+
+    async def _give_out(
+        self,
+        sequence: "SequenceState",
+        outcome: "asyncio.Future[SequenceResult]",
+        *,
+        feed: TextFeed,
+        grown: "Growth",
+    ) -> None:
+        """Give the text to whoever reads along, until the sequence has ended or its deadline has passed.
+
+        The model does not wait for a slow reader, who would hold up the texts beside this one. The text is decoded
+        whole, since tokens do not decode one by one; so rarely that decoding takes a small part of the time.
+        """
+        outcome.add_done_callback(lambda _: grown.note())
+        while not outcome.done() and await grown.wait(sequence.seconds_left()) and not outcome.done():
+            began = time.perf_counter()
+            text = self._text(self._without_end(list(sequence.sampled.tokens)), plain=sequence.plain)
+            decoding = time.perf_counter() - began
+            await feed.grow(text)
+            await asyncio.sleep(_DECODE_PAUSE * decoding)
 
     async def close(self) -> None:
         """End the writing thread; calls under way finish first, later ones are ArmFailed."""
@@ -174,16 +205,11 @@ class LocalGenerator(Generator):
     def _tokenized(self, prompt: Prompt) -> tuple[int, ...]:
         with self._tokenizer_lock:
             if getattr(self._tokenizer, "chat_template", None):
-                messages = [
-                    {"role": role, "content": self._plain(text)}
-                    for role, text in (("system", prompt.instructions), ("user", prompt.body))
-                    if text
-                ]
+                messages = [{"role": role, "content": self._plain(text)} for role, text in chat_turns(prompt) if text]
                 head = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
                 encoded = self._tokenizer(head + self._plain(prompt.prefix), add_special_tokens=False)
             else:
-                parts = (prompt.instructions, prompt.body, prompt.prefix)
-                encoded = self._tokenizer("\n\n".join(self._plain(part) for part in parts if part))
+                encoded = self._tokenizer("\n\n".join(self._plain(part) for part in plain_parts(prompt) if part))
         return tuple(encoded["input_ids"])
 
     def _plain(self, text: str) -> str:

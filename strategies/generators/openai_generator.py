@@ -4,7 +4,9 @@ import asyncio
 import logging
 import os
 import time
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -23,6 +25,8 @@ from ragbandit.strategies.generators.openai_protocol import (
     check_whole,
     request_fields,
 )
+from ragbandit.strategies.generators.text_feed import TextFeed
+from ragbandit.strategies.generators.turns import plain_parts
 from ragbandit.strategies.outbound.addresses import check_address, shown_address
 from ragbandit.strategies.outbound.headers import check_header_value
 from ragbandit.strategies.outbound.rate_limits import RateLimit
@@ -45,8 +49,9 @@ class OpenAiGenerator(Generator):
     The answer is streamed, so that a deadline leaves the text so far and a cancelled call closes its connection,
     which frees the server. An attempt that may go better next time (no connection, silence, status 408, 409, 425, 429
     or 5xx, a broken reply) is made again after a pause, growing and random, never shorter than the server's
-    Retry-After; where the pause would pass the deadline the call fails at once. `capabilities` has "logprobs" if the
-    options say so.
+    Retry-After; where the pause would pass the deadline the call fails at once. A further attempt gives a sink
+    what goes beyond the text of the one before; where it has other words, the call fails. `capabilities` has "logprobs"
+    if the options say so.
 
     Completion.details holds, beside what was wanted, "attempts" if there was more than one; "usage": "estimated" if
     the server did not count all tokens (text that broke off and was written again is in the count); and "model" if the
@@ -90,17 +95,25 @@ class OpenAiGenerator(Generator):
         """The model's answer; see Generator. Raises ArmFailed once no further attempt is left or would help."""
         if self._closed:
             raise ArmFailed(f"{self.name} was closed")
-        call, left = _Call(request=request), _left(request)
+        call, left = _Call(request=request, feed=TextFeed(request)), _left(request)
         if left == 0.0:
             return self._completion(call, late=True)
+        late = False
         try:
             async with asyncio.timeout(left) as limit:
                 await self._attempts(call)
         except TimeoutError:
             if not limit.expired():
                 raise
-            return self._completion(call, late=True)
-        return self._completion(call, late=False)
+            late = True
+        done = self._completion(call, late=late)
+        if late and call.feed.given.startswith(done.text):  # a second attempt was not as far as the first one
+            done = replace(done, text=call.feed.given)
+        try:
+            await call.feed.end(done.text)
+        except ArmFailed as error:
+            raise self._broke(error, read=done.prompt_tokens, written=done.completion_tokens) from error
+        return done
 
     async def probe(self) -> None:
         """Ask for one token, with all that the options promise. Raises ConfigError if the server does not keep it.
@@ -129,8 +142,11 @@ class OpenAiGenerator(Generator):
         while True:
             try:
                 return await self._attempt(call)
-            except ArmFailed:
-                raise
+            except ArmFailed as error:
+                if not call.feed.given:
+                    raise
+                self._write_off(call)
+                raise self._broke(error, read=call.lost_prompt, written=call.lost_written) from error
             # A stream lets httpx's errors and broken JSON through as they are, and httpx goes by two names.
             except Exception as error:
                 pause = self._pause(error, call=call)
@@ -139,24 +155,47 @@ class OpenAiGenerator(Generator):
                     raise self._failed(error, call=call) from error
             await asyncio.sleep(pause)
 
+    def _broke(self, error: ArmFailed, *, read: int, written: int) -> CallBroke:
+        dollars = self._dollars(read, written, model=None)
+        spent = Cost(prompt_tokens=read, completion_tokens=written, dollars=dollars)
+        return CallBroke(error.message, spent=spent, remedy=error.remedy)
+
     async def _attempt(self, call: "_Call") -> None:
         request = call.request
         reserved = self._estimate(request.prompt) + request.max_tokens
         await self._requests.take(1)
         await self._tokens.take(reserved)
         try:
-            async with self._free, asyncio.timeout(self._options.attempt_s):
+            async with self._free, asyncio.timeout(self._options.attempt_s) as limit:
                 call.attempts += 1
                 call.reading = Reading(request=request)
                 reply = await self._create(**request_fields(request, model=self._model, options=self._options))
                 if self._options.stream:
-                    await _read(reply, reading=call.reading)
+                    await self._read(reply, reading=call.reading, feed=call.feed, limit=limit)
                 else:
                     check_whole(reply)
                     call.reading.take(reply)
             call.reading.check()
         finally:
             self._tokens.give_back(reserved - sum(self._usage(call)))
+
+    async def _read(self, stream: Any, *, reading: Reading, feed: TextFeed, limit: asyncio.Timeout) -> None:
+        """Read a stream to its end or as far as it is of interest, and close it, whatever happens."""
+        async with stream:
+            kind = stream.response.headers.get("content-type", "")
+            check_stream(kind, begin=await _begin(stream.response) if "html" in kind else "")
+            async for part in stream:
+                reading.take(part)
+                if feed.wanted:
+                    with _paused(limit):
+                        await feed.grow(reading.text_without(prefix=self._dropped))
+                if reading.ended:
+                    return
+
+    @property
+    def _dropped(self) -> bool:
+        """Whether the prompt's prefix is taken off an answer that repeats it."""
+        return self._options.mode == "chat" and self._options.prefix == "user"
 
     async def _create(self, **fields: Any) -> Any:
         import openai
@@ -203,13 +242,13 @@ class OpenAiGenerator(Generator):
         )
 
     def _estimate(self, prompt: Prompt) -> int:
-        return sum(self._counter.estimate(part) for part in (prompt.instructions, prompt.body, prompt.prefix))
+        return sum(self._counter.estimate(part) for part in plain_parts(prompt))
 
     def _completion(self, call: "_Call", *, late: bool) -> Completion:
         reading = call.reading or Reading(request=call.request)
         read, written = self._usage(call)
         read, written = read + call.lost_prompt, written + call.lost_written
-        if self._options.mode == "chat" and self._options.prefix == "user":
+        if self._dropped:
             reading.drop_prefix()
         details: dict[str, object] = {}
         if "logprobs" in call.request.want:
@@ -256,9 +295,7 @@ class OpenAiGenerator(Generator):
         read, written = call.lost_prompt, call.lost_written
         if not read + written:
             return ArmFailed(message, remedy=remedy)
-        dollars = self._dollars(read, written, model=None)
-        spent = Cost(prompt_tokens=read, completion_tokens=written, dollars=dollars)
-        return CallBroke(message, spent=spent, remedy=remedy)
+        return self._broke(ArmFailed(message, remedy=remedy), read=read, written=written)
 
     def _remedy(self, error: Exception) -> str | None:
         if isinstance(error, BrokenReply):
@@ -291,6 +328,8 @@ class _Call:
     """A request on its way through its attempts."""
 
     request: Request
+    #: gives the text to whoever reads along; of all attempts
+    feed: TextFeed
     attempts: int = 0
     #: of the attempt under way or the last one
     reading: Reading | None = field(default=None)
@@ -299,15 +338,17 @@ class _Call:
     lost_written: int = 0
 
 
-async def _read(stream: Any, *, reading: Reading) -> None:
-    """Read a stream to its end or as far as it is of interest, and close it, whatever happens."""
-    async with stream:
-        kind = stream.response.headers.get("content-type", "")
-        check_stream(kind, begin=await _begin(stream.response) if "html" in kind else "")
-        async for part in stream:
-            reading.take(part)
-            if reading.ended:
-                return
+@contextmanager
+def _paused(limit: asyncio.Timeout) -> Iterator[None]:
+    """The time that the block takes is not counted: a slow reader is not a slow server."""
+    loop, ends = asyncio.get_running_loop(), limit.when()
+    began = loop.time()
+    limit.reschedule(None)
+    try:
+        yield
+    finally:
+        if ends is not None and not limit.expired():
+            limit.reschedule(ends + loop.time() - began)
 
 
 async def _begin(response: Any) -> str:

@@ -10,6 +10,7 @@ from ragbandit.router.errors import ArmFailed, ConfigError, missing_package
 from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.generators.turns import TURN_TOKENS, chat_turns, plain_parts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -77,11 +78,11 @@ class TokenCounter:
 
     def bound(self, prompt: Prompt) -> int:
         """An upper bound if template_tokens and bytes_per_token are: the text's tokens or bytes, and the template's."""
-        parts = (prompt.instructions, prompt.body, prompt.prefix)
+        parts, template = plain_parts(prompt), self._options.template_tokens + TURN_TOKENS * len(prompt.history)
         if self._tokenizer is not None:
-            return self._options.template_tokens + sum(self.estimate(part) for part in parts)
+            return template + sum(self.estimate(part) for part in parts)
         size = sum(len(_plain(part).encode()) for part in parts)
-        return self._options.template_tokens + math.ceil(size / self._options.bytes_per_token)
+        return template + math.ceil(size / self._options.bytes_per_token)
 
     def estimate(self, text: str) -> int:
         """Tokens of a text, without the tokenizer about right for English: for servers that tell no usage."""
@@ -117,7 +118,7 @@ class Reading:
             text = _text_of(choice)
             if not isinstance(text, str):
                 raise BrokenReply(f"the text is {text!r}")
-            self.text += text
+            self.text = _joined(self.text, text)
             self.parts += bool(text)
             self.tokens += _tokens_of(getattr(choice, "logprobs", None))
             self.finish = choice.finish_reason or self.finish
@@ -135,6 +136,14 @@ class Reading:
             raise ArmFailed(
                 "the server sent no log-probabilities", field="generator.openai.logprobs", remedy="set it to false"
             )
+
+    def text_without(self, *, prefix: bool) -> str:
+        """The text so far; prefix: without the prompt's, and none of it before it is known which one it is."""
+        wanted = self.request.prompt.prefix.strip() if prefix else ""
+        begin = self.text.lstrip()
+        if not wanted or not wanted.startswith(begin[: len(wanted)]):
+            return self.text
+        return begin[len(wanted) :]
 
     def drop_prefix(self) -> None:
         """Take the prompt's prefix off an answer that repeats it, and off its tokens."""
@@ -172,8 +181,7 @@ def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> d
         if options.prefix == "continue" and request.prompt.prefix:
             extra = {"add_generation_prompt": False, "continue_final_message": True}
     else:
-        parts = (request.prompt.instructions, request.prompt.body, request.prompt.prefix)
-        fields["prompt"] = "\n\n".join(_plain(part) for part in parts if part)
+        fields["prompt"] = "\n\n".join(_plain(part) for part in plain_parts(request.prompt) if part)
     if stop := [each for each in request.stop if each][:_SENT_STOPS]:
         fields["stop"] = stop
     if "logprobs" in request.want:
@@ -196,10 +204,11 @@ def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> d
 
 
 def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:
-    body, prefix = _plain(prompt.body), _plain(prompt.prefix)
+    *before, (_, body) = [(role, _plain(text)) for role, text in chat_turns(prompt)]
+    prefix = _plain(prompt.prefix)
     if prefix and where == "user":
         body = f"{body}\n\nYour answer begins with the words below. Go on from there, without repeating them.\n{prefix}"
-    said = [("system", _plain(prompt.instructions)), ("user", body)]
+    said = [*before, ("user", body)]
     if prefix and where != "user":
         said.append(("assistant", prefix))
     return [{"role": role, "content": text} for role, text in said if text]
@@ -208,6 +217,14 @@ def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:
 def _plain(text: str) -> str:
     """The text as UTF-8 can carry it: without halves of surrogate pairs."""
     return text.encode("utf-8", "replace").decode()
+
+
+def _joined(text: str, piece: str) -> str:
+    """The text and its next piece; a character that a server has cut into the halves of a surrogate pair is whole."""
+    if text and piece and "\ud800" <= text[-1] <= "\udbff" and "\udc00" <= piece[0] <= "\udfff":
+        pair = (text[-1] + piece[0]).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        return f"{text[:-1]}{pair}{piece[1:]}"
+    return text + piece
 
 
 def _text_of(choice: Any) -> Any:

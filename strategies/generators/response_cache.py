@@ -17,6 +17,7 @@ from typing import Any, Final
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.storage.files.atomic import whole_file
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
+from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.token_details import Token
 
 __all__ = ["CachedGenerator", "request_key"]
@@ -58,12 +59,16 @@ class CachedGenerator(Generator):
         return self._generator.count_tokens(prompt)
 
     async def complete(self, request: Request) -> Completion:
-        """The answer kept, with `seconds` of the call that made it, or else the generator's, which is kept."""
+        """The answer kept, with `seconds` of the call that made it, or else the generator's, which is kept.
+
+        Whoever reads along is given a kept answer in one piece.
+        """
         if not request.want <= _KEPT:
             return await self._generator.complete(request)
         key = request_key(request, generator=self.name, version=self._version)
         file = self._folder / key[:2] / f"{key}.json"
         if (kept := await asyncio.to_thread(_read, file)) is not None:
+            await TextFeed(request).end(kept.text)
             return kept
         began = time.monotonic()
         done = await self._generator.complete(request)
@@ -78,11 +83,14 @@ class CachedGenerator(Generator):
 
 def request_key(request: Request, *, generator: str, version: str) -> str:
     """SHA-256 of all that decides the answer, in hexadecimal digits; the deadline does not."""
+    prompt = asdict(request.prompt)
+    if not prompt["history"]:  # the key of before there were conversations
+        del prompt["history"]
     asked = {
         "format": _FORMAT,
         "generator": generator,
         "version": version,
-        "prompt": asdict(request.prompt),
+        "prompt": prompt,
         "max_tokens": request.max_tokens,
         "stop": list(request.stop),
         "want": sorted(request.want),

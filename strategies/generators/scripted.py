@@ -10,6 +10,7 @@ questions, except that a list of answers is used up in the order of the calls.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from typing import Literal
 
 from ragbandit.router.errors import ArmFailed
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
+from ragbandit.strategies.generators.text_feed import TextFeed
+from ragbandit.strategies.generators.turns import plain_parts
 
 __all__ = ["Scripted", "ScriptedGenerator"]
 
@@ -32,6 +35,9 @@ class Scripted:
 
 Said = str | Scripted
 
+#: a word and the white space before it, or the white space at the end
+_PIECE = re.compile(r"\s*\S+|\s+$")
+
 
 class ScriptedGenerator(Generator):
     """Gives scripted answers; a token is a word between white space.
@@ -40,9 +46,10 @@ class ScriptedGenerator(Generator):
     of text to the answer given when the prompt contains it, the first match winning ("" matches every prompt); or
     a function from the prompt to the answer. An answer is text, or a Scripted with details of its own. Stop strings,
     max_tokens and the deadline are heeded like a model does; at the deadline half of the answer's words are written.
-    seconds: how long every call takes. fail_at: the calls, counted from 1, that raise ArmFailed. dollars: price of
-    every call. details: what comes back for each
-    need that a request wants. `requests` holds every request seen, `prompts` their prompts, those of failing calls
+    seconds: how long every call takes before its first word. word_seconds: pause before every further word, each of
+    which goes to the request's sink; the deadline then leaves the words so far. fail_at: the calls, counted
+    from 1, that raise ArmFailed. dollars: price of every call. details: what comes back for each need that a request
+    wants. `requests` holds every request seen, `prompts` their prompts, those of failing calls
     included. `closed`: whether close was called.
     """
 
@@ -56,6 +63,7 @@ class ScriptedGenerator(Generator):
         capabilities: Iterable[Need] | None = None,
         context_tokens: int = 4096,
         seconds: float = 0.0,
+        word_seconds: float = 0.0,
         fail_at: Iterable[int] = (),
         dollars: float = 0.0,
         details: Mapping[Need, object] | None = None,
@@ -69,6 +77,7 @@ class ScriptedGenerator(Generator):
         self._answers = answers
         self._used = 0
         self._seconds = seconds
+        self._word_seconds = word_seconds
         self._fail_at = frozenset(fail_at)
         self._dollars = dollars
         self._details = dict(details or {})
@@ -79,8 +88,8 @@ class ScriptedGenerator(Generator):
         return [request.prompt for request in self.requests]
 
     def count_tokens(self, prompt: Prompt) -> int:
-        """Words of the three parts."""
-        return sum(len(part.split()) for part in (prompt.instructions, prompt.body, prompt.prefix))
+        """Words of the parts, and of what was said before."""
+        return sum(len(part.split()) for part in plain_parts(prompt))
 
     async def complete(self, request: Request) -> Completion:
         """The scripted answer, cut like a model's. Raises ArmFailed when told to or when the script is used up."""
@@ -101,8 +110,12 @@ class ScriptedGenerator(Generator):
             words, finish = words[: request.max_tokens], "length"
         if late:
             words, finish = words[: len(words) // 2], "deadline"
+        text = text if finish == "stop" else " ".join(words)
+        written = await self._write(text, request=request, hurry=late)
+        if len(written) < len(text):
+            text, words, finish = written, written.split(), "deadline"
         return Completion(
-            text=text if finish == "stop" else " ".join(words),
+            text=text,
             prompt_tokens=self.count_tokens(request.prompt),
             completion_tokens=len(words),
             finish=finish,
@@ -114,6 +127,23 @@ class ScriptedGenerator(Generator):
         """Remember that it was called."""
         self.closed = True
 
+    async def _write(self, text: str, *, request: Request, hurry: bool) -> str:
+        """Give the text to the sink word by word; as much of it as the deadline allows, all of it in a hurry."""
+        feed, written = TextFeed(request), ""
+        if feed.wanted or self._word_seconds:
+            for piece in _PIECE.findall(text):
+                if written and not hurry and self._word_seconds:
+                    left = float("inf") if request.deadline is None else request.deadline - time.monotonic()
+                    await asyncio.sleep(max(0.0, min(self._word_seconds, left)))
+                    if left < self._word_seconds:
+                        break
+                written += piece
+                await feed.grow(written)
+        else:
+            written = text
+        await feed.end(written)
+        return written
+
     async def _take_time(self, deadline: float | None) -> bool:
         left = float("inf") if deadline is None else deadline - time.monotonic()
         await asyncio.sleep(max(0.0, min(self._seconds, left)))
@@ -123,7 +153,7 @@ class ScriptedGenerator(Generator):
         if callable(self._answers):
             return self._answers(prompt)
         if isinstance(self._answers, Mapping):
-            whole = f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
+            whole = "\n".join(plain_parts(prompt))
             for piece, answer in self._answers.items():
                 if piece in whole:
                     return answer

@@ -16,12 +16,14 @@ Only [body] must be there. Values are put in once and never read as templates: b
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 
 from ragbandit.router.errors import ConfigError
+from ragbandit.router.types import Message
+from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.base import (
     Completion,
     Generator,
@@ -215,12 +217,14 @@ def fit(
     max_tokens: int,
     passages: Sequence[Passage] = (),
     passage_words: int = 350,
+    history: Sequence[Message] = (),
 ) -> Fitted:
     """The filled template with as much as fits in the model's context besides max_tokens of answer.
 
     A passage longer than `passage_words` words is cut to them. While the prompt is too long, demonstrations are
-    dropped from the first (as the papers do), then whole passages from the last (unlike the papers, whose code
-    cuts lines from the top, where the best evidence stands). Whatever was lost is in `losses`.
+    dropped from the first (as the papers do), then turns of `history` from the oldest, its system's words last, then
+    whole passages from the last (unlike the papers, whose code cuts lines from the top, where the best evidence
+    stands). Whatever was lost is in `losses`.
     Raises PromptTooLong naming the longest field if not even the bare question fits; QuestionTooLong where that field
     has the question in it and the prompt would fit without; ConfigError for a field of the template without a value.
     """
@@ -232,11 +236,13 @@ def fit(
         )
     losses: list[str] = []
     demonstrations = list(template.demonstrations)
-    kept = list(passages)
+    kept, said = list(passages), [message for message in history if message.text.strip()]
+    turns = len(said)
     texts = [_cut(passage, words=passage_words, losses=losses) for passage in kept]
     room = generator.context_tokens - max_tokens
     while True:
         prompt = _fill(template, fields=fields, demonstrations=demonstrations, passages=kept, texts=texts)
+        prompt = replace(prompt, history=tuple(said)) if said else prompt
         size = generator.count_tokens(prompt)
         if size <= room:
             return Fitted(prompt=prompt, passages=tuple(kept), losses=tuple(losses))
@@ -244,6 +250,10 @@ def fit(
             number = len(template.demonstrations) - len(demonstrations) + 1
             demonstrations.pop(0)
             losses.append(f"demonstration {number} of {len(template.demonstrations)} dropped")
+        elif said:
+            oldest = next((place for place, message in enumerate(said) if message.role != "system"), 0)
+            said.pop(oldest)
+            losses.append(f"message {turns - len(said)} of {turns} of the conversation dropped")
         elif kept:
             texts.pop()
             losses.append(f"passage {kept.pop().id} dropped")
@@ -317,8 +327,10 @@ async def ask(
     stop: tuple[str, ...] = (),
     want: frozenset[Need] = frozenset(),
     sampling: Sampling | None = None,
+    conversation: bool = False,
+    final: Settle | None = None,
 ) -> Completion:
-    """The completion of `shown_prompt`. Raises what that and `Run.complete` raise."""
+    """The completion of `shown_prompt`; final: see `Run.complete`. Raises what these two raise."""
     prompt = shown_prompt(
         run,
         template=template,
@@ -327,8 +339,11 @@ async def ask(
         pool=pool,
         passages=passages,
         passage_words=passage_words,
+        conversation=conversation,
     )
-    return await run.complete(prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, sampling=sampling)
+    return await run.complete(
+        prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, sampling=sampling, final=final
+    )
 
 
 def shown_prompt(
@@ -340,8 +355,11 @@ def shown_prompt(
     pool: PassagePool | None = None,
     passages: Sequence[Passage] | None = None,
     passage_words: int = 350,
+    conversation: bool = False,
 ) -> Prompt:
     """The template with the pool's passages, or with `passages`, made to fit; `pool` and cost count those shown.
+
+    conversation: with what was said before the question, too: for the call that writes what the user will read.
 
     Every loss is in the trace as "prompt_budget". Raises what `fit` raises.
     """
@@ -353,9 +371,11 @@ def shown_prompt(
         max_tokens=max_tokens,
         passages=held if passages is None else passages,
         passage_words=passage_words,
+        history=run.query.messages if conversation else (),
     )
     for loss in fitted.losses:
         run.note_branch("prompt_budget", loss)
+    run.note_shown(fitted.passages)
     if pool is not None:
         run.show(pool.note_shown(fitted.passages))
     return fitted.prompt

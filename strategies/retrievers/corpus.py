@@ -38,9 +38,9 @@ META, PASSAGES, OFFSETS = "index.json", "passages.jsonl", "offsets.npy"
 def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | None = None) -> Iterator[Passage]:
     """The passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
 
-    JSONL, plain or gzipped, is one object {"id", "title", "text"} a line; other fields and blank lines are passed over,
-    and a missing title is "". See `strategies.retrievers.documents` for folders, which are cut into passages;
-    `leave_out` is theirs.
+    JSONL, plain or gzipped, is one object {"id", "title", "text", "url"} a line; other fields and blank lines are
+    passed over, a missing title is "", a missing or empty url none. See `strategies.retrievers.documents` for folders,
+    which are cut into passages; `leave_out` is theirs.
     Raises InvalidInput naming the line or row (from 1) and the field: broken JSON, a missing text, an id used twice.
     """
     source = Path(path)
@@ -76,7 +76,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     parquet = required_module("pyarrow.parquet", extra="parquet")
     try:
         with parquet.ParquetFile(path) as file:
-            columns = [name for name in ("id", "title", "text") if name in file.schema_arrow.names]
+            columns = [name for name in ("id", "title", "text", "url") if name in file.schema_arrow.names]
             batches = file.iter_batches(columns=columns)
             rows = (row for batch in batches for row in batch.to_pylist())
             for number, row in enumerate(rows, start=1):
@@ -105,7 +105,10 @@ def _read_row(row: Mapping[str, object], *, place: str) -> Passage:
             fault = "is missing" if name not in row else f"is {value!r}"
             raise InvalidInput(f"{place}: {name!r} {fault}", field=name, remedy="give a string with text in it")
         values[name] = value
-    return Passage(**values)
+    url = row.get("url")
+    if url is not None and not isinstance(url, str):
+        raise InvalidInput(f"{place}: 'url' is {url!r}", field="url", remedy="give a string, or leave it out")
+    return Passage(**values, url=url or None)
 
 
 def model_text(text: str, *, title: str) -> str:
@@ -116,6 +119,8 @@ def model_text(text: str, *, title: str) -> str:
 def passage_line(passage: Passage) -> bytes:
     """The passage as one line of JSONL. The sha256 of a corpus is that of these lines, whatever the index."""
     row = {"id": passage.id, "title": passage.title, "text": passage.text}
+    if passage.url is not None:  # without one the line, and so the sha256 of a corpus, is as it was before
+        row["url"] = passage.url
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
@@ -138,7 +143,7 @@ class PassageFile:
 
     def __getitem__(self, place: int) -> Passage:
         row = json.loads(self._line(place))
-        return Passage(id=row["id"], title=row["title"], text=row["text"])
+        return Passage(id=row["id"], title=row["title"], text=row["text"], url=row.get("url"))
 
     def _line(self, place: int) -> str:
         return bytes(self._rows[self._offsets[place] : self._offsets[place + 1]]).decode("utf-8", "surrogatepass")

@@ -37,9 +37,10 @@ def read_folder(
     """The passages of all documents under a folder, in the order of their paths.
 
     A passage has at most `characters` of them; its id is the document's path in the folder, "#" and its number from 1,
-    its title the document's own (of Markdown "title:" in the front matter, which is no text, or the first heading of
-    the first level), or the name of its file. Whatever gives no text is left out: files of other kinds, what cannot be
-    read (a broken PDF, text that is not UTF-8), what holds no text (a scanned PDF), folders behind a link.
+    its url that path, its title the document's own (of Markdown "title:" in the front matter, which is no text, or the
+    first heading of the first level), or the name of its file. Whatever gives no text is left out: files of other
+    kinds, what cannot be read (a broken PDF, text that is not UTF-8), what holds no text (a scanned PDF), folders
+    behind a link.
     leave_out: called with the path in the folder and the reason; the log names each where none is given.
     Raises InvalidInput if no document is left; ConfigError without the packages.
     """
@@ -55,7 +56,7 @@ def read_folder(
             leave_out(place, error.message)
             continue
         for number, piece in enumerate(pieces, start=1):
-            yield Passage(id=f"{place}#{number}", title=title, text=piece)
+            yield Passage(id=f"{place}#{number}", title=title, text=piece, url=place)
         documents += len(pieces)
     if not documents:
         remedy = f"put {', '.join(_READERS)} files with text there"

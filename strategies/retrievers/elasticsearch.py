@@ -15,7 +15,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from elastic_transport import HttpxAsyncHttpNode
 from elasticsearch import ApiError, AsyncElasticsearch, Elasticsearch, NotFoundError, TransportError
@@ -138,6 +138,10 @@ def _places(client: Elasticsearch, *, index: str) -> tuple[str | None, str]:
     )
 
 
+#: kept, and not searched
+_STORED: Final = {"type": "keyword", "index": False, "doc_values": False}
+
+
 def _prepare(client: Elasticsearch, *, index: str, meta: dict[str, Json]) -> bool:
     """Make the index, or keep the one that a build with the same settings left half full: then True."""
     if client.indices.exists(index=index):
@@ -146,15 +150,17 @@ def _prepare(client: Elasticsearch, *, index: str, meta: dict[str, Json]) -> boo
             fault = f"{index!r} exists and is no index of ours"
             raise ConfigError(fault, field="retriever.index", remedy="choose another name for the index")
         if found == meta:
+            client.indices.put_mapping(index=index, properties={"url": _STORED})  # it may be of before there were any
             return True
         client.indices.delete(index=index)
     text = {"type": "text", "analyzer": "english"}
     fields: dict[str, Any] = {
-        "id": {"type": "keyword", "index": False, "doc_values": False},
+        "id": _STORED,
+        "url": _STORED,
         "title": text,
         "text": text,
         "number": {"type": "integer", "index": False},
-        "digest": {"type": "keyword", "index": False, "doc_values": False},
+        "digest": _STORED,
     }
     if meta["width"]:
         fields["vector"] = {"type": "dense_vector", "dims": meta["width"], "index": True, "similarity": "cosine"}
@@ -214,7 +220,8 @@ def _check_id(name: str, *, seen: set[str]) -> None:
 
 
 def _document(passage: Passage, *, number: int, line: bytes) -> dict[str, Any]:
-    whole = {key: getattr(passage, key).encode("utf-8", "replace").decode() for key in ("id", "title", "text")}
+    named = {key: getattr(passage, key) for key in ("id", "title", "text", "url")}
+    whole = {key: value.encode("utf-8", "replace").decode() for key, value in named.items() if value is not None}
     return {**whole, "number": number, "digest": hashlib.sha256(line).hexdigest()[:32]}
 
 
@@ -291,7 +298,7 @@ class ElasticsearchRetriever(Retriever):
         if not wanted:
             return ()
         reply = await self._patiently(
-            lambda: self._client.mget(index=self._index, ids=wanted, source_includes=["id", "title", "text"])
+            lambda: self._client.mget(index=self._index, ids=wanted, source_includes=["id", "title", "text", "url"])
         )
         return tuple(_passage(row["_source"]) for row in reply["docs"] if row.get("found"))
 
@@ -316,7 +323,7 @@ class ElasticsearchRetriever(Retriever):
     async def _ask(self, **body: Any) -> tuple[Hit, ...]:
         reply = await self._patiently(
             lambda: self._client.search(
-                index=self._index, source_includes=["id", "title", "text"], track_total_hits=False, **body
+                index=self._index, source_includes=["id", "title", "text", "url"], track_total_hits=False, **body
             )
         )
         try:
@@ -356,7 +363,7 @@ def _hit(row: Mapping[str, Any]) -> Hit:
 
 
 def _passage(kept: Mapping[str, str]) -> Passage:
-    return Passage(id=kept["id"], title=kept["title"], text=kept["text"])
+    return Passage(id=kept["id"], title=kept["title"], text=kept["text"], url=kept.get("url"))
 
 
 def _check_encoder(encoder: "SentenceEncoder | None", *, model: object, index: str) -> None:

@@ -25,6 +25,7 @@ from ragbandit.router.types import (
     Retrieved,
     Round,
 )
+from ragbandit.strategies.answer_stream import MAX_NOTE, AnswerReader
 from ragbandit.strategies.base import Generator, Need, Passage, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.registry import registered_name
@@ -76,6 +77,7 @@ async def outcome_of(
     budget: Budget | None = None,
     retriever: Retriever | None = None,
     generator_: Generator | None = None,
+    reader: AnswerReader | None = None,
 ) -> Outcome:
     return await run_strategy(
         strategy,
@@ -83,6 +85,7 @@ async def outcome_of(
         budget=budget or Budget(),
         retriever=retriever or MemoryRetriever(PASSAGES),
         generator=generator_ or generator(),
+        reader=reader,
     )
 
 
@@ -385,6 +388,51 @@ def check_account_starts_at_zero(make_strategy: MakeStrategy) -> None:
     assert replace(outcome.cost, seconds_total=0.0, seconds_retrieve=0.0, retriever_calls=0) == Cost()
 
 
+class Listener:
+    """A reader of an answer that keeps what it is given."""
+
+    reading = True
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.notes: list[str] = []
+
+    async def text(self, piece: str) -> None:
+        self.pieces.append(piece)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:
+    """Text given to a reader while it is written begins the answer, whatever the model writes and whatever ends it.
+
+    Somebody who reads along changes nothing about the outcome, and is told in a line what the arm does.
+    """
+    texts = (
+        None,
+        "  It was in Ohio.\n\nSo the answer is: Ohio. ",
+        "Ohio\nThe answer is Texas. No, the answer is: Utah.\n",
+        'Answer: "Ohio" ',
+        " \n ",
+        "",
+        "1. yes\n2. [Relevant] Ohio\n",
+    )
+    for text in texts:
+        for budget in (Budget(), Budget(tokens=400), Budget(rounds=1), Budget(seconds=0.02)):
+            listener, slow = Listener(), 0.004 if budget.seconds else 0.0
+            outcome = run(
+                make_strategy(), budget=budget, reader=listener, generator_=generator(text=text, word_seconds=slow)
+            )
+            given = "".join(listener.pieces)
+            assert (outcome.answer or "").startswith(given), (text, given, outcome.answer)
+            assert all(listener.pieces)
+            assert all(note and "\n" not in note and len(note) <= MAX_NOTE for note in listener.notes)
+            if not budget.seconds:
+                alone = run(make_strategy(), budget=budget, generator_=generator(text=text))
+                assert timeless(outcome) == timeless(alone)
+
+
 ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = (
     check_declares_itself,
     check_needs_what_it_uses,
@@ -404,4 +452,5 @@ ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = (
     check_takes_any_passage,
     check_takes_any_answer,
     check_account_starts_at_zero,
+    check_what_it_gives_out_is_its_answer,
 )

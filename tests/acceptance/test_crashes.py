@@ -42,7 +42,7 @@ def settled(system: System, load: Load) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_kill_nine(make_system, kills):
     """API, worker and learner are each killed at random points under load, and nothing is lost or doubled."""
     system = make_system()

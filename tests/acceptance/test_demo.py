@@ -62,6 +62,7 @@ def test_a_short_demo(tmp_path):
         ("llm", "a scripted stand-in"),  # a server in the demo's own process
     ],
 )
+@pytest.mark.slow
 def test_a_short_demo_of_another_policy(tmp_path, policy, said):
     """A policy that the demo has to prepare for is run, learned and verified like any other; here without models."""
     config = tmp_path / "config.yaml"

@@ -12,7 +12,7 @@ import yaml
 from sqlalchemy import func, select
 
 from benchmarks.service_process import environment, free_port
-from ragbandit.router.api.client import Client
+from ragbandit.router.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.jobs.queue import connect
 from ragbandit.router.jobs.redis_server import redis_url
@@ -108,6 +108,7 @@ def claimed(database):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_killed_judges_and_a_lost_redis_lose_no_score(make_system):
     """Judges die in the middle of their calls, Redis forgets everything: every answer is scored, once."""
     system = make_system(judge=judging(script_s=1.0, seconds=1.5))

@@ -111,6 +111,7 @@ def test_the_wheel_holds_one_package(built):
             tops = {name.partition("/")[0] for name in archive.namelist()}
         assert tops == {"ragbandit", f"ragbandit-{VERSION}.dist-info"}
     assert contents["wheel"] == contents["sdist"]
+    assert "ragbandit/integrations/langchain.py" in contents["wheel"]  # a folder of its own, not a link
     for part in PARTS:
         inside = {name for name in contents["wheel"] if name.startswith(f"ragbandit/{part}/")}
         here = {f"ragbandit/{path.relative_to(ROOT)}" for path in (ROOT / part).rglob("*") if path.is_file()}
@@ -118,7 +119,7 @@ def test_the_wheel_holds_one_package(built):
     assert not [part for part in PARTS if (built["source"] / part).exists()]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way if way == "wheel" else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
 def test_names_of_others_do_no_harm(way, installed, project):
     """Command, module, validation, migration and import work beside a user's router.py, workers/ and so on."""
     python, environment = installed(way)
@@ -144,6 +145,7 @@ def test_names_of_others_do_no_harm(way, installed, project):
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_a_service_beside_names_of_others(installed, project):
     """`up`, its workers and an arm beside config.yaml work from the wheel in a folder full of our names."""
     python, environment = installed("wheel")

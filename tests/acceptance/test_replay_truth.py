@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.replay_truth import OTHERS, judged, lived, made_table
-from ragbandit.router.config.settings import PolicySettings, Settings
+from ragbandit.router.config.settings import PolicySettings, ServerSettings, Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.storage.sql.database import Database, migrate
 
@@ -18,7 +18,8 @@ def live(tmp_path):
 
     def run(*, decisions, seed):
         # A log of 4,000 decisions with the default floor of .01 tells half as much of the arms that are hardly drawn.
-        settings = Settings(data_dir=str(tmp_path / str(seed)), policy=PolicySettings(floor=0.02))
+        server = ServerSettings(max_wait_s=60.0)  # a slow machine refuses nothing
+        settings = Settings(data_dir=str(tmp_path / str(seed)), policy=PolicySettings(floor=0.02), server=server)
         database = Database(settings.database)
         migrate(database)
         database.close()
@@ -31,6 +32,7 @@ def live(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_truth_is_inside(live):
     """Of 4,000 live decisions: the true values of five other policies lie in their 99 % intervals, by DR and IPS."""
     log, settings = live(decisions=4_000, seed=0)

@@ -69,8 +69,8 @@ def test_import_router_is_light():
 
 
 def test_import_client_needs_httpx_alone():
-    """`import ragbandit.router.api.client` loads httpx and none of the heavy packages, and connects to nothing."""
-    found = imported("ragbandit.router.api.client")
+    """`import ragbandit.router.client` loads httpx and none of the heavy packages, and connects to nothing."""
+    found = imported("ragbandit.router.client")
     assert HEAVY & set(found["modules"]) == set()
     assert "httpx" in found["modules"]
     assert found["seen"] == []

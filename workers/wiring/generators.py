@@ -96,13 +96,21 @@ def _behind_cache(generator: Generator, *, settings: GeneratorSettings) -> Gener
 
 
 def generator_version(settings: GeneratorSettings) -> str:
-    """The settings that decide what is answered at what price, as JSON: those of speed and patience are not in it."""
-    beside: dict[str, bool | set[str]] = dict.fromkeys(("cache", "threads", "max_batch", "prefix_mb"), True)
+    """The settings that decide what is answered at what price, as JSON: those of speed and patience are not in it.
+
+    Stored answers are found by this text, so a new setting may join it only where it changes what is answered.
+    """
+    beside: dict[str, bool | set[str]] = dict.fromkeys(_SPEED, True)
     return settings.model_dump_json(exclude=beside | {"openai": _PATIENCE})
 
 
 def _make_scripted(settings: GeneratorSettings) -> Generator:
-    return ScriptedGenerator(settings.script, seconds=settings.script_s, context_tokens=settings.context_tokens)
+    return ScriptedGenerator(
+        settings.script,
+        seconds=settings.script_s,
+        word_seconds=settings.script_word_s,
+        context_tokens=settings.context_tokens,
+    )
 
 
 def _make_local(settings: GeneratorSettings) -> Generator:
@@ -126,6 +134,9 @@ def _make_openai(settings: GeneratorSettings) -> Generator:
         asyncio.run(generator.probe())
     return generator
 
+
+#: settings that change how fast an answer comes, and not what it says
+_SPEED = ("cache", "threads", "max_batch", "prefix_mb", "script_word_s")
 
 #: generator.name -> its maker
 _GENERATORS: Mapping[str, Callable[[GeneratorSettings], Generator]] = MappingProxyType(

@@ -134,11 +134,44 @@ def _short(model: str) -> str:
 
 def kind_of(settings: Settings) -> Kind:
     """Raises ConfigError, listing the known ones, for an unknown retriever."""
+    if ":" in settings.retriever.name:
+        return _OWN
     kind = RETRIEVERS.get(settings.retriever.name)
     if kind is None:
         known = ", ".join(sorted(RETRIEVERS))
         raise ConfigError(f"{settings.retriever.name!r} is unknown", field="retriever.name", remedy=f"known: {known}")
     return kind
+
+
+def _open_own(settings: Settings) -> Retriever:
+    path, where = settings.retriever.name, "retriever.name"
+    factory = import_class(path, where=where)
+    try:
+        made = factory()
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a function of others does
+        fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
+        raise ConfigError(fault, field=where, remedy="it is called without arguments") from error
+    faults = [] if isinstance(getattr(made, "name", None), str) and made.name else ["has no name"]
+    faults += [
+        f"has no `async def {method}`"
+        for method in ("search", "close")
+        if not inspect.iscoroutinefunction(getattr(made, method, None))
+    ]
+    if faults:
+        remedy = "follow ragbandit.strategies.base.Retriever, or wrap it by one of ragbandit.strategies.adapters"
+        raise ConfigError(f"{path!r} {', '.join(faults)}", field=where, remedy=remedy)
+    return cast(Retriever, made)
+
+
+def _build_own(settings: Settings, rows: Rows, progress: CountDone) -> Facts:  # noqa: ARG001 - a Kind's
+    remedy = "fill it where it is made; `index build` makes bm25, dense and elasticsearch"
+    raise ConfigError(f"{settings.retriever.name!r} has an index of its own", field="retriever.name", remedy=remedy)
+
+
+def _info_own(settings: Settings) -> Facts:
+    return {"retriever": settings.retriever.name, "name": _open_own(settings).name}
 
 
 def with_choice(settings: Settings, *, retriever: str | None = None, index: str | None = None) -> Settings:
@@ -304,6 +337,9 @@ RETRIEVERS: Mapping[str, Kind] = MappingProxyType(
         "hybrid": Kind(open=_open_hybrid, build=_build_hybrid, info=_info_hybrid),
     }
 )
+
+#: of a class or function of others
+_OWN = Kind(open=_open_own, build=_build_own, info=_info_own)
 
 
 def search_once(retriever: Retriever, *, query: str, k: int) -> tuple[Hit, ...]:

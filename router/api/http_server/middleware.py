@@ -9,8 +9,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ragbandit.router.api.http_server.ports import is_on_this_port
 from ragbandit.router.api.http_server.read_delay import WAITED_S
 from ragbandit.router.api.schemas.responses import JsonReply, error_body, refusal
+from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.errors import NotReady, Overloaded
 from ragbandit.router.serving.router import Queue, Router
 
@@ -21,6 +23,7 @@ _QUEUES: Final[Mapping[str, tuple[Queue, ...]]] = {
     "/v1/route": ("questions",),
     "/v1/route/batch": ("questions",),
     "/v1/answer": ("questions", "answers"),
+    "/v1/chat/completions": ("questions", "answers"),
     "/v1/outcomes": ("outcomes",),
     "/v1/feedback": ("feedback",),
     "/v1/feedback/batch": ("feedback",),
@@ -30,6 +33,12 @@ _QUEUES: Final[Mapping[str, tuple[Queue, ...]]] = {
 _ENDING: Final = NotReady(
     "the service is shutting down, and this request was not finished", remedy="try again with the same id"
 )
+
+
+def _most_bytes(path: str, *, server: ServerSettings) -> int:
+    if path.endswith("/batch"):
+        return server.max_batch_bytes
+    return server.max_chat_bytes if path.startswith("/v1/chat/") else server.max_body_bytes
 
 
 class LimitsMiddleware:
@@ -49,7 +58,7 @@ class LimitsMiddleware:
             return
         router: Router = self.state.router
         server = router.settings.server
-        limit = server.max_batch_bytes if scope["path"].endswith("/batch") else server.max_body_bytes
+        limit = _most_bytes(scope["path"], server=server)
         seen, started = 0, False
 
         async def bounded() -> Message:
@@ -70,7 +79,7 @@ class LimitsMiddleware:
 
         overloaded, refused = "", self._refusal(scope, limit=limit)
         if refused is not None:
-            overloaded = scope["path"] if refused.status_code != 413 else ""
+            overloaded = scope["path"] if refused.status_code not in (404, 413) else ""
             await refused(scope, receive, counted)
             return
         try:
@@ -83,6 +92,10 @@ class LimitsMiddleware:
     def _refusal(self, scope: Scope, *, limit: int) -> Response | None:
         """The reply to a request that is refused before its body is read; None for one that is taken in."""
         router: Router = self.state.router
+        admin_port: int | None = self.state.admin_port
+        if admin_port is not None and not is_on_this_port(scope, admin_port=admin_port):
+            body = error_body("NOT_FOUND", f"there is no endpoint {scope['path']}", remedy="/docs lists the endpoints")
+            return JsonReply(body, status_code=404)
         queues = _QUEUES.get(scope["path"], ()) if scope["method"] == "POST" else ()
         try:
             if queues:

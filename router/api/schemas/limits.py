@@ -10,7 +10,16 @@ from typing import Any, Final
 
 from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey, ContextSchema
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.serving.validation import ID_PATTERN, MAX_ANSWERS, MAX_CAP, MAX_RATER, MAX_WORDS
+from ragbandit.router.serving.conversations.checks import MAX_SESSION, MAX_STICKY_TURNS
+from ragbandit.router.serving.field_checks import ID_PATTERN
+from ragbandit.router.serving.link_checks import LINK_KIND, LINK_VALUE, MAX_LINKS
+from ragbandit.router.serving.validation import (
+    MAX_ANSWERS,
+    MAX_CAP,
+    MAX_RATER,
+    MAX_WORDS,
+)
+from ragbandit.router.storage.sessions import MOST_LISTED
 from ragbandit.router.types import MAX_TEXT, Cost
 
 __all__ = ["add_limits"]
@@ -34,12 +43,22 @@ _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "RouteBody.question": _TEXT,
     "RouteBody.decision_id": _ID,
     "RouteBody.tenant": _ID,
+    "RouteBody.session_id": {**_TEXT, "maxLength": MAX_SESSION},
+    "RouteBody.sticky_turns": {"minimum": 0, "maximum": MAX_STICKY_TURNS},
+    "MessageBody.content": _ANY_TEXT,
     "RouteBody.context": {"propertyNames": _TEXT},
+    "RouteBody.links": {"maxProperties": MAX_LINKS, "propertyNames": {"pattern": f"^{LINK_KIND.pattern}$"}},
     "BudgetBody.rounds": _COUNT,
     "BudgetBody.passages": _COUNT,
     "BudgetBody.tokens": _COUNT,
     "BudgetBody.seconds": _AMOUNT,
     "BudgetBody.dollars": _AMOUNT,
+    "FeedbackTokenBody.decision_id": _ID,
+    "FeedbackTokenBody.kinds": {"minItems": 1},
+    "FeedbackTokenBody.expires_s": {"minimum": 1e-9},
+    "BrowserFeedbackBody.rating": {"minimum": 0, "maximum": 5},
+    "BrowserFeedbackBody.scale": {"enum": ["0-1", "1-5"]},
+    "BrowserFeedbackBody.event": {"pattern": "^[A-Za-z0-9_.-]{1,64}$"},
     "FeedbackBody.decision_id": _ID,
     "FeedbackBody.feedback_id": _ID,
     "FeedbackBody.label": {**_TEXT, "minItems": 1, "maxItems": MAX_ANSWERS},
@@ -47,6 +66,9 @@ _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "FeedbackBody.scale": {"enum": ["0-1", "1-5"]},
     "FeedbackBody.source": {"enum": ["human", "judge", "code", None]},
     "FeedbackBody.event": {"pattern": "^[A-Za-z0-9_.-]{1,64}$"},
+    "FeedbackTokenBody.rater": {**_TEXT, "maxLength": MAX_RATER},
+    "BrowserFeedbackBody.retract": {"enum": ["rating", None]},
+    "FeedbackBody.retract": {"enum": ["label", "rating", "reward", None]},
     "FeedbackBody.rater": {**_TEXT, "maxLength": MAX_RATER},
     "FeedbackBatchBody.items": {"minItems": 1},
     "RouteBatchBody.items": {"minItems": 1},
@@ -63,13 +85,19 @@ _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
         "additionalProperties": False,
     },
 }
+_ONE_OF: Final = ("label", "rating", "reward", "retract", "event")
 #: body -> what holds between its fields
 _BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "FeedbackBody": {
-        "oneOf": [
-            *({"required": [name], "properties": {name: _NOT_NULL}} for name in ("label", "rating", "reward")),
-            {"required": ["event"], "properties": {"event": _NOT_NULL, "source": {"type": "null"}}},
+        "oneOf": [{"required": [name], "properties": {name: _NOT_NULL}} for name in _ONE_OF],
+        "allOf": [{"anyOf": [{"properties": {name: {"type": "null"}}} for name in ("event", "source")]}],
+        "anyOf": [
+            {"properties": {"scale": {"enum": ["0-1"]}, "rating": {"maximum": 1}}},
+            {"required": ["scale"], "properties": {"scale": {"enum": ["1-5"]}, "rating": {"minimum": 1}}},
         ],
+    },
+    "BrowserFeedbackBody": {
+        "oneOf": [{"required": [name], "properties": {name: _NOT_NULL}} for name in ("rating", "event", "retract")],
         "anyOf": [
             {"properties": {"scale": {"enum": ["0-1"]}, "rating": {"maximum": 1}}},
             {"required": ["scale"], "properties": {"scale": {"enum": ["1-5"]}, "rating": {"minimum": 1}}},
@@ -78,10 +106,59 @@ _BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
     # What a cost is charged by is a setting; with steps every cost is taken.
     "OutcomeBody": {"anyOf": [{"required": ["steps"]}, {"properties": {"cost": {"maxProperties": 0}}}]},
 }
+#: of a chat completion: what OpenAI's clients may send of its parameters. That the last message of user and assistant
+#: must be the user's is in no schema
+_CHAT: Final[Mapping[str, Mapping[str, Any]]] = {
+    "messages": {
+        "minItems": 1,
+        "items": {
+            "type": "object",
+            "required": ["role"],
+            "properties": {
+                "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
+                "content": {
+                    "anyOf": [
+                        {"type": "null"},
+                        {"type": "string", "maxLength": MAX_TEXT, "pattern": f"^{_NO_NUL}$"},
+                        {
+                            "type": "array",
+                            "items": {
+                                "type": "object",
+                                "required": ["type", "text"],
+                                "properties": {
+                                    "type": {"enum": ["text"]},
+                                    "text": {"type": "string", "pattern": f"^{_NO_NUL}$"},
+                                },
+                            },
+                        },
+                    ]
+                },
+            },
+        },
+    },
+    "metadata": {
+        "maxProperties": 16,
+        "propertyNames": {**_TEXT, "maxLength": 64},
+        "additionalProperties": {"type": "string", "maxLength": 512, "pattern": f"^{_NO_NUL}$"},
+    },
+    "user": {**_ANY_TEXT},
+    "safety_identifier": {**_ANY_TEXT},
+    "n": {"enum": [1, None]},
+    "tool_choice": {"enum": ["none", "auto", None]},
+    "function_call": {"enum": ["none", "auto", None]},
+    "response_format": {"required": ["type"], "properties": {"type": {"enum": ["text"]}}},
+    "logprobs": {"enum": [False, None]},
+    "top_logprobs": {"enum": [0, None]},
+    "modalities": {"items": {"enum": ["text"]}},
+    "audio": {"enum": [None]},
+}
 _PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "decision_id": _ID,
     "idempotency-key": _ID,
     "wait_s": {"minimum": 0, "maximum": 600},
+    "session_id": {**_TEXT, "maxLength": MAX_SESSION},
+    "tenant": _ID,
+    "limit": {"minimum": 1, "maximum": MOST_LISTED},
 }
 
 
@@ -93,11 +170,12 @@ def add_limits(
     events: Sequence[str] | None = None,
     most_items: Mapping[str, int] | None = None,
     context: ContextSchema = MappingProxyType({}),
+    token_s: float | None = None,
 ) -> dict[str, Any]:
     """Put the limits into an OpenAPI document; the same document.
 
     arms: on offer. reward: its bounds. events: those that are known. most_items: body of a batch -> most items.
-    context: what is declared of it. They differ from service to service.
+    context: what is declared of it. token_s: longest life of a browser's token. They differ from service to service.
     """
     schemas = api["components"]["schemas"]
     for name, limits in _BODIES.items():
@@ -105,8 +183,14 @@ def add_limits(
     for key, limits in _FIELDS.items():
         body, _, field = key.partition(".")
         schemas[body]["properties"][field].update(limits)
+    token = schemas["FeedbackTokenBody"]["properties"]
+    _branch(token["kinds"], "array")["items"].update(enum=["rating", "event"])
+    token["expires_s"].update({"maximum": token_s} if token_s else {})
+    for field, limits in _CHAT.items():
+        schemas["ChatBody"]["properties"][field].update(limits)
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
     _branch(route["context"]["additionalProperties"], "string").update(maxLength=MAX_TEXT, pattern=f"^{_NO_NUL}$")
+    _branch(route["links"], "object")["additionalProperties"].update(pattern=f"^{LINK_VALUE.pattern}$")
     words = _branch(route["context"]["additionalProperties"], "array")
     words.update(maxItems=MAX_WORDS, items={"type": "string", **_TEXT})
     _branch(feedback["label"], "array")["items"].update(_TEXT)

@@ -1,24 +1,24 @@
 """Reply types: one typed definition of every JSON reply.
 
-FastAPI documents the endpoints from them, and mypy holds the builders in `responses` to them. HTTP, the client and
-`--json` of the command line show the same shapes. Values of `ragbandit.router.types` stand in them as they are.
+FastAPI documents the endpoints from them, mypy holds the builders in `responses` to them, and the client's methods
+return them. HTTP, the client and `--json` of the command line show the same shapes. Importing them is light.
 """
 
-from typing import Any, Literal
+from typing import (
+    Any,
+    Literal,
+    NotRequired,  # pydantic reads no other before Python 3.12
+)
 
-from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+from typing_extensions import TypedDict
 
-from ragbandit.router.serving.health.circuit_breaker import CircuitState
-from ragbandit.router.serving.state import LagPercentiles
 from ragbandit.router.types import (
-    Cost,
-    Counters,
+    CircuitState,
     DecisionState,
     FeedbackKind,
     FeedbackSource,
     JudgedBy,
     OutcomeStatus,
-    Receipt,
     RewardSource,
     RunBy,
 )
@@ -28,6 +28,8 @@ __all__ = [
     "ArmReply",
     "BatchReply",
     "CancellationReply",
+    "CostReply",
+    "CountersReply",
     "DecisionFields",
     "ErrorDetail",
     "ErrorReply",
@@ -37,11 +39,13 @@ __all__ = [
     "KeptFeedback",
     "KeptOutcome",
     "KeptReward",
+    "LagReply",
     "LedgerReply",
     "OutcomeFields",
     "OutcomeReply",
     "PendingReply",
     "ReadyReply",
+    "ReceiptReply",
     "RecordReply",
     "RouteBatchReply",
     "RouteReply",
@@ -82,6 +86,7 @@ class RouteReply(DecisionFields):
     """A decision; route_ms: from request to committed decision."""
 
     route_ms: float
+    question: NotRequired[str]
 
 
 class RouteBatchReply(TypedDict):
@@ -90,15 +95,43 @@ class RouteBatchReply(TypedDict):
     items: list["RouteReply | ErrorReply"]
 
 
+class CostReply(TypedDict):
+    """Resources that one answer used: the fields of `ragbandit.Cost`."""
+
+    retriever_calls: int
+    passages: int
+    llm_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    seconds_retrieve: float
+    seconds_generate: float
+    seconds_total: float
+    dollars: float
+
+
+class SourceReply(TypedDict):
+    """A passage that the model was shown: the fields of `ragbandit.router.types.Source`."""
+
+    id: str
+    title: str
+    text: str
+    url: str | None
+    score: float | None
+
+
 class OutcomeFields(TypedDict):
-    """Fields of an outcome; status "failed" has an `error`, "exhausted" ran out of its budget."""
+    """Fields of an outcome; status "failed" has an `error`, "exhausted" ran out of its budget.
+
+    sources: the passages that the model was shown, in the order first shown; of our workers' answers alone.
+    """
 
     status: OutcomeStatus
     answer: str | None
     stop_reason: str
     error: str | None
     steps: float
-    cost: Cost
+    cost: CostReply
+    sources: list[SourceReply]
 
 
 class AnswerReply(RouteReply, OutcomeFields):
@@ -127,10 +160,26 @@ class CancellationReply(TypedDict):
     status: OutcomeStatus | Literal["pending"]
 
 
+class ReceiptReply(TypedDict):
+    """Confirmation that a feedback is stored: the fields of `ragbandit.Receipt`."""
+
+    feedback_id: str
+    duplicate: bool
+    late: bool
+    waiting_for: Literal["outcome"] | None
+
+
+class FeedbackTokenReply(TypedDict):
+    """What lets a browser judge a decision."""
+
+    token: str
+    expires_at: int
+
+
 class BatchReply(TypedDict):
     """One entry per item, in order."""
 
-    items: list[Receipt | ErrorReply]
+    items: list[ReceiptReply | ErrorReply]
 
 
 class KeptOutcome(OutcomeFields):
@@ -175,10 +224,43 @@ class KeptReward(TypedDict):
     clipped: bool
 
 
+class MessageReply(TypedDict):
+    """One message of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class TurnReply(TypedDict):
+    """One decision of a conversation."""
+
+    decision_id: str
+    arm: str
+    propensity: float
+    question: str
+    asked: str | None
+    forced: bool
+    sticky: dict[str, Any] | None
+    status: OutcomeStatus | None
+    made_at: float
+
+
+class SessionReply(TypedDict):
+    """The newest decisions of a conversation, the oldest of them first."""
+
+    session_id: str
+    tenant: str
+    decisions: list[TurnReply]
+    more: bool
+
+
 class RecordReply(DecisionFields):
     """All that is stored about a decision. A number that is not finite (in a damaged row) is null."""
 
     question: str
+    asked: str | None
+    session_id: str | None
+    messages: list[MessageReply]
     context: dict[str, Any]
     tenant: str
     budget: dict[str, float]
@@ -186,6 +268,8 @@ class RecordReply(DecisionFields):
     floor: float
     encoder_hash: str
     run_by: RunBy
+    forced: bool
+    request: dict[str, Any]
     facts: dict[str, Any]
     made_at: float
     state: DecisionState
@@ -242,11 +326,35 @@ class JudgeReply(TypedDict):
     today: JudgeDay
 
 
+class CountersReply(TypedDict):
+    """Counts of decisions by state, and of feedback: the fields of `ragbandit.Counters`."""
+
+    decided: int
+    learned: int
+    defaulted: int
+    waiting: int
+    closed: int
+    quarantined: int
+    feedback: int
+    late_feedback: int
+    unseen: int
+    disagreements: int
+    held: int
+
+
+class LagReply(TypedDict):
+    """Milliseconds from feedback to a router's policy, over the last thousand feedbacks; null where there are none."""
+
+    p50: float | None
+    p99: float | None
+    n: int
+
+
 class LedgerReply(TypedDict):
     """State of a ledger."""
 
     policy: str
-    counters: Counters
+    counters: CountersReply
     balanced: bool
     last_seq: int
     snapshot: str | None
@@ -267,4 +375,4 @@ class StatusReply(LedgerReply):
     algorithm: str
     faults: int
     forced: int
-    feedback_to_policy_ms: LagPercentiles
+    feedback_to_policy_ms: LagReply

@@ -5,9 +5,9 @@ Only shapes are checked here; serving/validation.py checks the values. An error 
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema
 from pydantic_core import core_schema
 
 from ragbandit.router.errors import InvalidInput
@@ -15,14 +15,19 @@ from ragbandit.router.serving.validation import checked_id
 from ragbandit.router.types import MAX_ERROR, OutcomeStatus
 
 __all__ = [
+    "COMPLETION_PREFIX",
+    "KEY_HEADER",
     "BudgetBody",
+    "DecisionIdText",
     "FeedbackBatchBody",
     "FeedbackBody",
+    "MessageBody",
     "OutcomeBody",
     "RouteBatchBody",
     "RouteBody",
     "complaint",
     "identity",
+    "plain_decision_id",
 ]
 
 #: the header that may stand for decision_id or feedback_id
@@ -49,7 +54,18 @@ def _wanted(what: str) -> GetPydanticSchema:
     return GetPydanticSchema(said)
 
 
+#: what clients of OpenAI's interface have before a decision's id
+COMPLETION_PREFIX: Final = "chatcmpl-"
+
+
+def plain_decision_id(sent: str) -> str:
+    """The decision's id: as it is, or without the prefix of a chat completion's id."""
+    return sent.removeprefix(COMPLETION_PREFIX)
+
+
+DecisionIdText = Annotated[str, AfterValidator(plain_decision_id)]
 Text = Annotated[str | None, _wanted("text or null")]
+OwnId = Annotated[str | None, _wanted("text or null"), AfterValidator(lambda sent: sent and plain_decision_id(sent))]
 Count = Annotated[int | None, _wanted("a whole number or null")]
 Amount = Annotated[int | float | None, _wanted("a finite number or null")]
 Fact = Annotated[
@@ -80,6 +96,13 @@ class BudgetBody(_Body):
     dollars: Amount = Field(default=None, description="price of the generator's tokens, where it has a price")
 
 
+class MessageBody(_Body):
+    """One message of a conversation."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="who said it")
+    content: str = Field(description="what was said; a blank message does not count")
+
+
 class RouteBody(_Body):
     """A question to route."""
 
@@ -94,11 +117,27 @@ class RouteBody(_Body):
     question: str = Field(
         description="the question; its text, and what the setting `context` declares, move the choice"
     )
-    decision_id: Text = Field(default=None, description="your own id: makes the request idempotent")
+    decision_id: OwnId = Field(default=None, description="your own id: makes the request idempotent")
     context: dict[str, Fact] = Field(default_factory=dict, description="facts of yours, kept with the decision")
     arms: list[str] | None = Field(default=None, description="the arms that may be drawn; left out: all")
     budget: BudgetBody = Field(default=BudgetBody(), description="caps on the answer; the service's own hold as well")
     tenant: str = Field(default="default", description="whose question it is; kept with the decision")
+    links: Annotated[dict[str, str] | None, _wanted("an object of texts or null")] = Field(
+        default=None,
+        description="ids that other systems have for this question, by kind (trace, span, run, ...): feedback that is "
+        "given there finds the decision by them",
+    )
+    session_id: Text = Field(default=None, description="the conversation that it belongs to: an id of yours")
+    messages: list[MessageBody] = Field(
+        default_factory=list,
+        description="what was said before the question, the oldest first: the question is rewritten to stand alone, "
+        "where the service has a model for it, and the arm sees the last of them",
+    )
+    sticky_turns: Count = Field(
+        default=None,
+        description="turns that the session stays on the arm of one draw, that turn among them; 0: this turn is drawn; "
+        "left out: the setting `conversation.sticky_turns`",
+    )
 
 
 class RouteBatchBody(_Body):
@@ -112,11 +151,11 @@ class RouteBatchBody(_Body):
 
 
 class FeedbackBody(_Body):
-    """One judgement: exactly one of label, rating, reward and event."""
+    """One judgement: exactly one of label, rating, reward and event; or what takes one back."""
 
     model_config = _example(decision_id="ticket-4711", feedback_id="ticket-4711-stars", rating=4, scale="1-5")
 
-    decision_id: str = Field(description="the decision that is judged")
+    decision_id: DecisionIdText = Field(description="the decision that is judged, or its chat completion")
     feedback_id: Text = Field(default=None, description="your own id: makes the feedback idempotent")
     label: Annotated[str | list[str] | None, _wanted("text, a list of texts or null")] = Field(
         None, description="gold answers, any is right"
@@ -135,6 +174,41 @@ class FeedbackBody(_Body):
         description="which one of the source judged, an id of up to 64 characters: a later judgement of the same one "
         "replaces the earlier, until the decision is closed",
     )
+    retract: Text = Field(
+        default=None,
+        description="in place of a judgement: take back what the same source and rater said before, of this kind: "
+        "label, rating or reward",
+    )
+
+
+class FeedbackTokenBody(_Body):
+    """What a browser is to judge."""
+
+    model_config = _example(decision_id="ticket-4711", rater="user-17")
+
+    decision_id: str = Field(description="the decision that may be judged")
+    kinds: list[str] | None = Field(default=None, description="rating, event; left out: both")
+    rater: Text = Field(
+        default=None,
+        description="in whose name, an id of up to 64 characters: one vote of each kind; left out: whoever has a token",
+    )
+    expires_s: Amount = Field(
+        default=None, description="seconds that it lasts, up to server.browser_feedback_s; left out: three hours"
+    )
+
+
+class BrowserFeedbackBody(_Body):
+    """One judgement with a token: a rating, an event, or what takes one back."""
+
+    model_config = _example(token="v1.eyJh...", rating=4, scale="1-5")  # noqa: S106 - no secret: it ends with three dots
+
+    token: str = Field(description="of /v1/feedback/token: it names the decision and who judges")
+    rating: Annotated[bool | int | float | None, _wanted("true, false, a finite number or null")] = Field(
+        default=None, description="a judgement of the answer: true, false, or a number on `scale`"
+    )
+    scale: str = Field(default="0-1", description='of a number in rating: "0-1" or "1-5"')
+    event: Text = Field(default=None, description="what the user did: a name of the setting feedback_events")
+    retract: Text = Field(default=None, description="in place of a judgement: rating, to take the rating back")
 
 
 class FeedbackBatchBody(_Body):
@@ -157,7 +231,7 @@ class OutcomeBody(_Body):
         cost={"retriever_calls": 1, "llm_calls": 1, "prompt_tokens": 310, "completion_tokens": 12, "dollars": 0.0004},
     )
 
-    decision_id: str = Field(description="the decision that /v1/route returned")
+    decision_id: DecisionIdText = Field(description="the decision that /v1/route returned")
     status: OutcomeStatus = Field(default="answered", description="how the pipeline ended")
     answer: Text = Field(default=None, description="the answer; a label is compared with it")
     steps: Annotated[int | float, _wanted("a finite number")] = Field(
@@ -177,7 +251,15 @@ class OutcomeBody(_Body):
 #: required fields -> their type in JSON
 _REQUIRED: Final = {
     name: "list" if field.annotation == list[dict[str, Any]] else "string"
-    for body in (RouteBody, RouteBatchBody, FeedbackBody, FeedbackBatchBody, OutcomeBody)
+    for body in (
+        RouteBody,
+        RouteBatchBody,
+        FeedbackBody,
+        FeedbackTokenBody,
+        BrowserFeedbackBody,
+        FeedbackBatchBody,
+        OutcomeBody,
+    )
     for name, field in body.model_fields.items()
     if field.is_required()
 }

@@ -12,36 +12,49 @@ from ragbandit.router.api.schemas.reply_types import (
     AnswerReply,
     BatchReply,
     CancellationReply,
+    CostReply,
+    CountersReply,
     DecisionFields,
     ErrorReply,
+    FeedbackTokenReply,
     HealthReply,
     JudgeDay,
     KeptFeedback,
     KeptOutcome,
     KeptReward,
+    LagReply,
     LedgerReply,
     OutcomeFields,
     OutcomeReply,
     PendingReply,
     ReadyReply,
+    ReceiptReply,
     RecordReply,
     RouteBatchReply,
     RouteReply,
+    SessionReply,
+    SourceReply,
     StatusReply,
+    TurnReply,
 )
 from ragbandit.router.errors import Overloaded, RagBanditError
 from ragbandit.router.learning.status import Status
 from ragbandit.router.serving.cancellation import Cancellation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
-from ragbandit.router.serving.state import RouterState
+from ragbandit.router.serving.state import LagPercentiles, RouterState
 from ragbandit.router.storage.decisions import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
+from ragbandit.router.storage.sessions import TurnRecord
 from ragbandit.router.types import (
+    STICKY,
+    Cost,
+    Counters,
     Decision,
     Feedback,
     Outcome,
     Receipt,
     Reward,
+    Source,
     finite_json,
 )
 
@@ -58,8 +71,10 @@ __all__ = [
     "ledger_json",
     "outcome_json",
     "plain",
+    "receipt_json",
     "record_json",
     "refusal",
+    "session_json",
     "status_json",
 ]
 
@@ -95,6 +110,11 @@ def _without_dataclasses(value: Any) -> Any:
     return [_without_dataclasses(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def _fields(value: Cost | Counters | LagPercentiles | Receipt | Source) -> dict[str, Any]:
+    """The fields of a value that holds scalars alone; their type in `reply_types` has the same names."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
 def status_json(state: RouterState) -> StatusReply:
     """State of a router and of its ledger."""
     return {
@@ -103,7 +123,7 @@ def status_json(state: RouterState) -> StatusReply:
         "algorithm": state.algorithm,
         "faults": state.faults,
         "forced": state.fail_opens,
-        "feedback_to_policy_ms": state.feedback_to_policy_ms,
+        "feedback_to_policy_ms": cast(LagReply, _fields(state.feedback_to_policy_ms)),
     }
 
 
@@ -111,7 +131,7 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuil
     """State of a ledger. rebuilding: the policy is being learned again from it."""
     return {
         "policy": label,
-        "counters": status.counters,
+        "counters": cast(CountersReply, _fields(status.counters)),
         "balanced": status.counters.balanced,
         "last_seq": status.last_seq,
         "snapshot": status.snapshot,
@@ -157,7 +177,10 @@ def decision_json(decision: Decision) -> DecisionFields:
 
 def route_json(decision: Decision, *, seconds: float) -> RouteReply:
     """A decision that was just made. seconds: from request to committed decision."""
-    return {"route_ms": round(seconds * 1000, 3), **decision_json(decision)}
+    made = cast(RouteReply, {"route_ms": round(seconds * 1000, 3), **decision_json(decision)})
+    if decision.query.asked is not None:
+        made["question"] = decision.query.text
+    return made
 
 
 def answer_json(decision: Decision, outcome: Outcome, *, seconds: float) -> AnswerReply:
@@ -178,7 +201,8 @@ def outcome_json(outcome: Outcome) -> OutcomeFields:
         "stop_reason": outcome.stop_reason,
         "error": outcome.error,
         "steps": outcome.steps,
-        "cost": outcome.cost,
+        "cost": cast(CostReply, _fields(outcome.cost)),
+        "sources": [cast(SourceReply, _fields(source)) for source in outcome.sources],
     }
 
 
@@ -188,6 +212,9 @@ def record_json(record: DecisionRecord) -> RecordReply:
     return {
         **decision_json(decision),
         "question": decision.query.text,
+        "asked": decision.query.asked,
+        "session_id": decision.query.session,
+        "messages": [{"role": message.role, "content": message.text} for message in decision.query.messages],
         "context": dict(decision.query.context),
         "tenant": decision.query.tenant,
         "budget": {cap: value for cap, value in asdict(decision.query.budget).items() if value is not None},
@@ -195,6 +222,8 @@ def record_json(record: DecisionRecord) -> RecordReply:
         "floor": decision.floor,
         "encoder_hash": decision.encoder_hash,
         "run_by": decision.run_by,
+        "forced": decision.query.forced,
+        "request": dict(decision.query.request),
         "facts": dict(decision.facts),
         "made_at": decision.made_at,
         "state": record.state,
@@ -203,6 +232,31 @@ def record_json(record: DecisionRecord) -> RecordReply:
         "feedback": [_kept_feedback(item, late=item.id in record.late) for item in record.feedback],
         "reward": None if record.reward is None else _kept_reward(record.reward),
         "learned_seq": record.learned_seq,
+    }
+
+
+def session_json(turns: Sequence[TurnRecord], *, session: str, tenant: str, limit: int) -> SessionReply:
+    """The last `limit` of these turns."""
+    return {
+        "session_id": session,
+        "tenant": tenant,
+        "decisions": [_turn(turn) for turn in turns[-limit:]],
+        "more": len(turns) > limit,
+    }
+
+
+def _turn(turn: TurnRecord) -> TurnReply:
+    decision, sticky = turn.decision, turn.decision.facts.get(STICKY)
+    return {
+        "decision_id": decision.id,
+        "arm": decision.arm,
+        "propensity": decision.propensity,
+        "question": decision.query.text,
+        "asked": decision.query.asked,
+        "forced": decision.query.forced,
+        "sticky": dict(sticky) if isinstance(sticky, Mapping) else None,
+        "status": turn.status,
+        "made_at": decision.made_at,
     }
 
 
@@ -249,6 +303,11 @@ def _kept_reward(reward: Reward) -> KeptReward:
     }
 
 
+def receipt_json(receipt: Receipt) -> ReceiptReply:
+    """Confirmation of a feedback."""
+    return cast(ReceiptReply, _fields(receipt))
+
+
 def cancellation_json(cancellation: Cancellation) -> CancellationReply:
     """State of a cancelled decision."""
     return {
@@ -262,6 +321,8 @@ def refusal(error: RagBanditError) -> JsonReply:
     """The reply to a request that ended with an error of ours; what may be sent again says when."""
     after_s = error.retry_after_s if isinstance(error, Overloaded) else 1.0 if error.status == 503 else None
     headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
+    if error.status == 401:
+        headers = {"WWW-Authenticate": 'Bearer realm="ragbandit"'}
     return JsonReply(error_json(error), status_code=error.status, headers=headers)
 
 
@@ -291,7 +352,8 @@ REPLIES: Mapping[str, dict[int | str, dict[str, Any]]] = {
     "/v1/route": {200: _described("The arm to run.", RouteReply)},
     "/v1/route/batch": {200: _described("A decision or an error for each item.", RouteBatchReply)},
     "/v1/answer": {
-        200: _described("The outcome.", AnswerReply),
+        200: _described("The outcome; with `stream` events.", AnswerReply)
+        | {"content": {"text/event-stream": {"schema": {"description": "server-sent events"}}}},
         202: _described("The outcome is not there yet.", PendingReply),
     },
     "/v1/outcomes": {
@@ -304,9 +366,11 @@ REPLIES: Mapping[str, dict[int | str, dict[str, Any]]] = {
         202: _described("A worker has still to end it.", CancellationReply),
     },
     "/v1/feedback": {
-        200: _described("This very feedback was stored before.", Receipt),
-        202: _described("Stored.", Receipt),
+        200: _described("This very feedback was stored before.", ReceiptReply),
+        202: _described("Stored.", ReceiptReply),
     },
+    "/v1/feedback/token": {200: _described("The token.", FeedbackTokenReply)},
+    "/v1/sessions/{session_id:path}": {200: _described("Its newest decisions.", SessionReply)},
     "/v1/feedback/batch": {202: _described("A receipt or an error for each item.", BatchReply)},
     "/health": {200: _described("The process is alive.", HealthReply)},
     "/ready": {200: _described("Ready.", ReadyReply), 503: _described("Not ready.", ReadyReply)},
@@ -314,4 +378,6 @@ REPLIES: Mapping[str, dict[int | str, dict[str, Any]]] = {
     "/metrics": {200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 }
 #: of any path
-ERRORS: dict[int | str, dict[str, Any]] = {code: {"model": ErrorReply} for code in (400, 404, 409, 413, 422, 429, 503)}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    code: {"model": ErrorReply} for code in (400, 401, 403, 404, 409, 413, 422, 429, 503)
+}

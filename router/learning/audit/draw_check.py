@@ -1,7 +1,7 @@
 """Draws made again from the rows of decisions: seeds from the ids, arms from pmf and seed."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import func, select, tuple_
@@ -15,7 +15,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import decision_value
 from ragbandit.router.storage.sql.shared_texts import whole
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.types import ERASED, IMPORTED, Decision
+from ragbandit.router.types import ERASED, IMPORTED, STICKY, Decision
 
 __all__ = ["check_archive", "check_draws", "decided_before", "draw_fault", "pages"]
 
@@ -33,10 +33,37 @@ def check_draws(ledger: Ledger, *, since: float | None, verdict: Verdict, progre
         verdict.propensity_mismatches += 1
         verdict.note(text)
 
+    stayed: list[Decision] = []
     for decision in pages(ledger, *where, by_time=since is not None, unreadable=unreadable):
         _check(decision, verdict=verdict)
+        if STICKY in decision.facts and IMPORTED not in decision.facts:
+            stayed.append(decision)
+        if len(stayed) == PAGE:
+            _check_stays(ledger, stayed, verdict=verdict)
+            stayed = []
         if verdict.decisions % PAGE == 0 or verdict.decisions == total:
             progress(verdict.decisions, total)
+    _check_stays(ledger, stayed, verdict=verdict)
+
+
+def _check_stays(ledger: Ledger, stayed: Sequence[Decision], *, verdict: Verdict) -> None:
+    """Hold turns that stayed against the draws that they name, where these are in the database still."""
+    firsts = {decision.id: _first_of(decision) for decision in stayed}
+    known = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({*firsts.values()} - {None}))
+    with ledger.database.read() as connection:
+        arms = {row.id: row.arm for row in connection.execute(known)}
+    for decision in stayed:
+        arm = arms.get(firsts[decision.id] or "")
+        if arm is not None and arm != decision.arm:
+            verdict.propensity_mismatches += 1
+            verdict.note(f"decision {decision.id}: it stayed on {decision.arm}, and {firsts[decision.id]} drew {arm}")
+
+
+def _first_of(decision: Decision) -> str | None:
+    """The decision that drew the arm on which this one stayed."""
+    facts = decision.facts[STICKY]
+    first = facts.get("first") if isinstance(facts, dict) else None
+    return first if isinstance(first, str) else None
 
 
 def check_archive(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Column, Select, func, select
+from sqlalchemy import Column, ColumnElement, Select, func, not_, or_, select
 
 from ragbandit.router.errors import InvalidInput, StoreError
 from ragbandit.router.offline.estimation.bandit_log import Log, keys_of, possible
@@ -20,18 +20,22 @@ from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings
 from ragbandit.router.storage.archive.reading import archived_spans, rows_of_ledger
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.rows.conversion import Row, canonical
 from ragbandit.router.storage.rows.draw_bytes import pmf_rows
 from ragbandit.router.storage.rows.feature_bytes import feature_rows
 from ragbandit.router.storage.sql.shared_texts import COLUMNS, full, texts_of
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.router.types import ArmName
+from ragbandit.router.types import STICKY, ArmName
 
 __all__ = ["LedgerPage", "LedgerReader", "UnevenFeatures", "open_ledger"]
 
 #: fields that are columns of their own; others are keys of the context
 _COLUMNS = ("tenant", "version", "policy")
 _REWARD = ("value", "quality", "cost", "minimum", "maximum", "preset", "source")
+
+
+#: in the facts of a turn that stayed, as canonical JSON has them; within texts quotes are escaped
+_STAYED = f'"{STICKY}":{{'
 
 
 class UnevenFeatures(Exception):
@@ -92,6 +96,15 @@ class LedgerReader:
         with self.ledger.database.read() as connection:
             return int(connection.execute(query.where(*span)).scalar_one())
 
+    def stayed(self) -> int:
+        """How many rows of the database are left out because their arm was that of an earlier turn."""
+        query = select(func.count()).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
+        query = query.where(updates.c.policy == self.ledger.label, not_(_is_draw()))
+        if self.since is not None:
+            query = query.where(decisions.c.made_at >= self.since)
+        with self.ledger.database.read() as connection:
+            return int(connection.execute(query.where(updates.c.seq.between(self.first, self.last))).scalar_one())
+
     def _read(self, start: int, stop: int, *, wanted: Sequence[Column[Any]]) -> dict[str, Sequence[Any]]:
         """Column -> its values in these rows of the database."""
         query = _joined(select(*wanted), label=self.ledger.label, since=self.since)
@@ -114,7 +127,7 @@ class LedgerReader:
         kept = [
             [(update if column.table is updates else made)[column.name] for column in wanted]
             for update, made in rows
-            if self.since is None or made["made_at"] >= self.since
+            if (self.since is None or made["made_at"] >= self.since) and _was_drawn(made)
         ]
         values: list[Sequence[Any]] = list(zip(*kept, strict=True)) or [()] * len(wanted)
         return {column.name: each for column, each in zip(wanted, values, strict=True)}
@@ -174,8 +187,18 @@ def _wanted(*, fields: Sequence[str], features: bool, summary: bool) -> list[Col
 
 def _joined(query: Select[Any], *, label: str, since: float | None) -> Select[Any]:
     query = query.join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
-    query = query.where(updates.c.policy == label)
+    query = query.where(updates.c.policy == label, _is_draw())
     return query if since is None else query.where(decisions.c.made_at >= since)
+
+
+def _is_draw() -> ColumnElement[bool]:
+    """That the arm was drawn, and not that of an earlier turn: the propensity tells it of nearly every row at once."""
+    return or_(decisions.c.propensity != 1.0, ~decisions.c.facts.contains(_STAYED, autoescape=True))
+
+
+def _was_drawn(made: Row) -> bool:
+    """The same of a row of the archive."""
+    return made["propensity"] != 1.0 or _STAYED not in made["facts"]
 
 
 def open_ledger(
@@ -217,7 +240,7 @@ def _offers(label: str, *, since: float | None, all_of_them: bool) -> Select[Any
 def _archived_offers(ledger: Ledger, *, first: int, last: int, since: float | None, all_of_them: bool) -> list[str]:
     """The same of a ledger with archived rows."""
     rows = rows_of_ledger(ledger.database, label=ledger.label, after=first - 1, upto=last, page=1000)
-    texts = (made["arms"] for _, made in rows if since is None or made["made_at"] >= since)
+    texts = (made["arms"] for _, made in rows if (since is None or made["made_at"] >= since) and _was_drawn(made))
     return list(dict.fromkeys(texts)) if all_of_them else list(islice(texts, 1))
 
 

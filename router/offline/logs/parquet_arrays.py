@@ -20,7 +20,7 @@ from ragbandit.router.offline.logs.place import Place, place_of
 from ragbandit.router.offline.logs.records import OURS, Defaults
 from ragbandit.router.offline.types import Flags, Keys, Matrix, Strings, Vector
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import ArmName
+from ragbandit.router.types import STICKY, ArmName
 
 __all__ = ["LogOverview", "overview_of", "read_keys", "read_log", "read_log_with"]
 
@@ -41,6 +41,8 @@ class LogOverview:
     #: the reward is a struct of its parts, not one number
     parts: bool
     columns: tuple[str, ...]
+    #: rows of this file may have stayed on the arm of an earlier turn: they offer one arm, and the file has facts
+    may_stay: bool = False
 
     def within(self, others: Sequence["LogOverview"]) -> "LogOverview":
         """This file's, with arms and bounds of all files of the log, in their order."""
@@ -92,13 +94,24 @@ def read_log_with(
             raise InvalidInput("there is no such column", field=f"{path} {name}", remedy=_known(overview))
     wanted += [name for name in ("propensity", "made_at", "late", "reward") if name in overview.columns]
     wanted += [_column_of(name) for name in fields if _column_of(name) in overview.columns]
+    wanted += ["facts"] if overview.may_stay else []
     with opened(place_of(path), read_dictionary=_text_columns(place_of(path))) as file:
         row = 0
         for batch in _batches(file, rows=batch_rows, columns=list(dict.fromkeys(wanted))):
-            piece = _Piece(batch=batch, overview=overview, first=row + 1)
-            log = piece.log(fields=fields, features="features" in columns, defaults=said)
-            yield log, {name: piece.spread(name) for name in candidates}
+            drawn = _drawn(batch) if overview.may_stay else batch
+            if drawn.num_rows:
+                piece = _Piece(batch=drawn, overview=overview, first=row + 1)
+                log = piece.log(fields=fields, features="features" in columns, defaults=said)
+                yield log, {name: piece.spread(name) for name in candidates}
             row += batch.num_rows
+
+
+def _drawn(batch: Any) -> Any:
+    """The rows whose arm was drawn: without turns that stayed on the arm of an earlier one."""
+    compute = arrow("pyarrow.compute")
+    # Within texts the quotes of JSON are escaped; a file of others may have spaces.
+    stayed = compute.match_substring_regex(batch.column("facts").cast("string"), rf'"{STICKY}" ?: ?\{{')
+    return batch.filter(compute.invert(compute.fill_null(stayed, False)))
 
 
 def _batches(file: Any, *, rows: int, columns: list[str]) -> Iterator[Any]:
@@ -140,10 +153,12 @@ def overview_of(path: str | Path, *, defaults: Defaults) -> LogOverview:
         bounds = ["reward.minimum", "reward.maximum"] if parts else []
         names: list[str] = []
         others: set[str] = set()
+        alone = False
         minimum, maximum = [], []
         for batch in _batches(file, rows=BATCH, columns=["arms", *bounds]):
             arms = batch.column("arms")
             names = names or arms[0].as_py() or []
+            alone = alone or bool((np.diff(_offsets(arms)) == 1).any())
             others.update(_dictionary(arms.flatten()).dictionary.to_pylist())
             if parts:
                 minimum.append(_floats(batch.column("reward").field("minimum")).min())
@@ -159,6 +174,7 @@ def overview_of(path: str | Path, *, defaults: Defaults) -> LogOverview:
         maximum=float(max(maximum)) if parts else defaults.maximum,
         parts=parts,
         columns=columns,
+        may_stay=alone and "facts" in columns,
     )
 
 

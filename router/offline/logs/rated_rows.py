@@ -80,7 +80,12 @@ def rated_rows(database: Database, *, settings: Settings, since: float | None = 
 def _row(
     decision: Decision, *, outcome: Outcome | None, notes: Sequence[Feedback], settings: Settings, seq: int
 ) -> Logged | None:
-    """None for a decision of which nobody knows what it cost, or whose feedback cannot be read as a reward."""
+    """None for a decision of which nobody knows what it cost, or whose feedback cannot be read as a reward.
+
+    And for one whose arm the caller chose: it is no draw of a policy.
+    """
+    if decision.query.forced:
+        return None
     people = [note for note in standing(notes) if class_of(note) in ("label", "human")]
     if outcome is None and not any(note.kind == "reward" for note in people):
         return None

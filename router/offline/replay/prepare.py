@@ -42,7 +42,7 @@ from ragbandit.router.offline.replay.parts.map_reduce import replay_parts
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
 from ragbandit.router.offline.replay.sources.ledger import LedgerPieces
-from ragbandit.router.offline.replay.sources.pieces import MemoryLog, check_choice, segment_of
+from ragbandit.router.offline.replay.sources.pieces import MemoryLog, check_choice, segment_of, stayed_note
 from ragbandit.router.offline.replay.sources.ratings import (
     check_judged,
     judged_log,
@@ -210,14 +210,14 @@ def _replay_ledger(
         except UnevenFeatures:
             pieces = replace(pieces, features=False)
             result = run(pieces)
-        from_judge = reader.judged()
+        from_judge, stayed = reader.judged(), reader.stayed()
     found = [
         replace(each, notes=(*not_offered(spec, missing=pieces.missing.get(spec.name, 0)), *each.notes))
         for spec, each in zip(specs, result.candidates, strict=True)
     ]
     different, rows = pieces.questions
     judged = judged_note(from_judge, rows=result.rows)
-    said = (*notes, *repeated(different, rows=rows), *judged, *result.notes)
+    said = (*notes, *stayed_note(stayed), *repeated(different, rows=rows), *judged, *result.notes)
     return replace(result, candidates=tuple(found), notes=said)
 
 

@@ -29,26 +29,21 @@ of the size of the incumbent's mean reward.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
-    Policy,
-    PolicyNeed,
     PolicyOutput,
     is_lean,
     restored_counts,
-    schema_of,
-    tolerance_of,
 )
 from ragbandit.router.policies.conservative.restraint import Restraint
 from ragbandit.router.policies.conservative.shortfall import Shortfall
-from ragbandit.router.policies.context.schema import read_schema
-from ragbandit.router.policies.params import ArmParam, HasParams, PolicyParams, Text, read_params
+from ragbandit.router.policies.params import ArmParam, read_params
+from ragbandit.router.policies.wrapping import WrappingParams, WrappingPolicy, own_arrays
 from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["CONFIDENCE", "ConservativePolicy"]
@@ -62,63 +57,36 @@ _MOST_EXPONENT: Final = 50.0
 #: rewards are below this: sums of their squares stay floats
 _MOST_REWARD: Final = 1e100
 
-_INNER: Final = "inner/"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConservativeParams(PolicyParams):
+class ConservativeParams(WrappingParams):
     """Settings of conservative."""
 
     #: the arm that must not be fallen behind
     incumbent: ArmParam
     #: share of the incumbent's reward that may be lost
     harm: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.05
-    #: the policy that is held back, and its params; any but this one
-    policy: Text = "mba"
-    params: Mapping[str, Any] | None = None
-    #: what the setting `context` declares: for the policy inside, among whose params it is recorded
-    context: Mapping[str, Any] | None = None
 
     arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
 
 
-class ConservativePolicy(HasParams):
+class ConservativePolicy(WrappingPolicy):
     """The policy of your choice, held back to the incumbent while it may cost more than `harm` of its reward."""
 
     algorithm: ClassVar[str] = "conservative"
-    takes_context: ClassVar[bool] = True
+    refuses: ClassVar[Mapping[str, tuple[str, str]]] = {"conservative": ("it cannot hold itself", "for example mba")}
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(ConservativeParams, given=params)
         super().__init__(settings)
         self.incumbent, self.harm = settings.incumbent, settings.harm
-        self.inner = _made(settings.policy, params=settings.params or {}, context=settings.context)
-        self.needs: frozenset[PolicyNeed] = self.inner.needs
-        self.deterministic: bool = self.inner.deterministic
         self.lean: bool = is_lean(self.inner)
         self.shortfall = Shortfall(self.incumbent, harm=self.harm)
 
     @property
     def params(self) -> Mapping[str, Json]:
         """The settings, with all params of the policy inside."""
-        inner = {"policy": self.inner.algorithm, "params": dict(self.inner.params)}
-        return {"incumbent": self.incumbent, "harm": self.harm} | inner
-
-    @property
-    def arms_named(self) -> Mapping[str, ArmName]:
-        """The incumbent, and those of the policy inside."""
-        inside = {f"params.{name}": arm for name, arm in self.inner.arms_named.items()}
-        return {"incumbent": self.incumbent} | inside
-
-    @property
-    def schema(self) -> ContextSchema:
-        """That of the policy inside."""
-        return schema_of(self.inner)
-
-    @property
-    def tolerance(self) -> float:
-        """That of the policy inside."""
-        return tolerance_of(self.inner)
+        return {"incumbent": self.incumbent, "harm": self.harm, **self.inner_params}
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
@@ -161,8 +129,7 @@ class ConservativePolicy(HasParams):
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The inner policy's state, its arrays under "inner/", and the shortfall's numbers."""
-        arrays, facts = self.inner.state()
-        nested: Arrays = {f"{_INNER}{name}": array for name, array in arrays.items()}
+        nested, facts = self.inner_state()
         return nested | self.shortfall.state(), {
             "updates": facts["updates"],
             "seen": facts["seen"],
@@ -176,28 +143,13 @@ class ConservativePolicy(HasParams):
         if not isinstance(inner, Mapping):
             raise SnapshotError("the state of the policy inside is missing")
         shortfall = Shortfall(self.incumbent, harm=self.harm)
-        shortfall.restore({n: a for n, a in arrays.items() if not n.startswith(_INNER)}, seen=seen)
+        shortfall.restore(own_arrays(arrays), seen=seen)
         if (inner.get("updates"), inner.get("seen")) != (facts.get("updates"), facts.get("seen")):
             raise SnapshotError("the policy inside has seen other updates than the shortfall")
-        own = {n.removeprefix(_INNER): a for n, a in arrays.items() if n.startswith(_INNER)}
-        self.inner.restore(own, inner)
+        self.restore_inner(arrays, inner)
         self.shortfall = shortfall
 
 
 def _exponential(exponent: float) -> float:
     """exp(exponent) - 1, and no overflow."""
     return math.expm1(min(exponent, _MOST_EXPONENT))
-
-
-def _made(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json] | None) -> Policy:
-    """The policy inside; an error of its params has the field `policy.params.params`."""
-    from ragbandit.router.policies import make_policy, with_context  # the registry imports this module
-
-    if policy == ConservativePolicy.algorithm:
-        raise ConfigError("it cannot hold itself", field="policy.params.policy", remedy="for example mba")
-    try:
-        return make_policy(policy, params=with_context(policy, params=params, schema=read_schema(context)))
-    except ConfigError as error:
-        field = (error.field or "").replace("policy.params.", "policy.params.params.", 1)
-        field = "policy.params.policy" if field == "policy.name" else field
-        raise ConfigError(error.message, field=field, remedy=error.remedy) from error

@@ -20,14 +20,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Final, Literal
+from typing import Final
 
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
-from ragbandit.router.types import CANCELLED, ArmName, DecisionId, OutcomeStatus
+from ragbandit.router.types import CANCELLED, ArmName, CircuitState, DecisionId, OutcomeStatus
 
 __all__ = ["EXCLUDED_ARMS", "ArmHealth", "CircuitBreaker", "Offer", "OutcomeSignal"]
-
-CircuitState = Literal["closed", "open", "half_open"]
 
 #: key in a decision's facts: the arms that were excluded because they fail
 EXCLUDED_ARMS: Final = "left_out"

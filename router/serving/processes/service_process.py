@@ -27,6 +27,8 @@ class ServiceProcess:
     folder: str
     #: the port that all of them listen on
     port: int
+    #: the port for operators that all of them listen on; None: they have none of their own
+    admin_port: int | None
     #: whether there is an encoder process
     shared_encoder: bool
 

@@ -31,16 +31,22 @@ def check_packages(settings: Settings) -> None:
 
 
 def check_port(server: ServerSettings) -> None:
-    """Refuse an address that another process listens on, or that this machine does not have. Raises ConfigError."""
+    """Refuse addresses that another process listens on, or that this machine does not have. Raises ConfigError."""
+    _check(server.host, server.port, field="server.port")
+    if server.admin_port is not None:
+        _check(server.admin_host, server.admin_port, field="server.admin_port")
+
+
+def _check(host: str, port: int, *, field: str) -> None:
     try:
-        family, kind, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
         raise ConfigError(
-            f"{server.host}:{server.port} cannot be used: {error.strerror}",
-            field="server.port",
+            f"{host}:{port} cannot be used: {error.strerror}",
+            field=field,
             remedy="choose another host or port, or stop what listens there",
         ) from error
 

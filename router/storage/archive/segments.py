@@ -40,8 +40,8 @@ Rows = Sequence[Mapping[str, Any]]
 ARCHIVED: Final[tuple[Table, ...]] = (decisions, outcomes, feedback, updates, closures, cancellations)
 #: columns that erasure may make blank; the seal covers all others
 ERASABLE: Final[Mapping[str, frozenset[str]]] = {
-    "decisions": frozenset({"text", "context", "features", "scores", "facts", "fault"}),
-    "outcomes": frozenset({"answer", "trace", "packed_trace", "error", "made_by"}),
+    "decisions": frozenset({"text", "context", "features", "scores", "facts", "fault", "session", "request"}),
+    "outcomes": frozenset({"answer", "trace", "packed_trace", "error", "made_by", "sources"}),
     "feedback": frozenset({"value", "rater", "facts"}),
     "closures": frozenset({"reason"}),
 }

@@ -46,7 +46,7 @@ _FED = exists().where(feedback.c.decision_id == decisions.c.id)
 _FLAGS = {
     "has_outcome": exists().where(outcomes.c.decision_id == decisions.c.id),
     "has_feedback": _FED.where(feedback.c.value != "null"),
-    "has_reward": _FED.where(feedback.c.kind == "reward"),
+    "has_reward": _FED.where(feedback.c.kind == "reward", feedback.c.value != "null"),
 }
 
 

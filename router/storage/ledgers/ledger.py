@@ -31,6 +31,7 @@ from ragbandit.router.storage.sql.calibration_rows import append_pairs, forget_d
 from ragbandit.router.storage.sql.closing import UNANSWERED, ClosingRule
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.held_rows import HELD, HeldRow, hold, states_of
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.shared_texts import full, whole
 from ragbandit.router.storage.sql.tables import (
@@ -43,6 +44,7 @@ from ragbandit.router.storage.sql.tables import (
     updates,
     waiting,
 )
+from ragbandit.router.storage.sql.waiting import calm
 from ragbandit.router.types import (
     IMPORTED,
     ArmName,
@@ -165,11 +167,22 @@ class Ledger:
                 raise Conflict("the lease of this ledger is not held any more")
             yield connection, moves, self._last_seq(connection)
 
-    def append(self, entries: Sequence[Entry], closed: Sequence[ClosedDecision], *, holder: str, now: float) -> None:
+    def append(
+        self,
+        entries: Sequence[Entry],
+        closed: Sequence[ClosedDecision],
+        *,
+        holder: str,
+        now: float,
+        held: Sequence[HeldRow] = (),
+        idle: Sequence[JoinedDecision] = (),
+    ) -> None:
         """One transaction: the updates, the closures, and the decisions out of the waiting room.
 
-        Feedback of these decisions that did not come in time is marked late. Raises Conflict, with nothing written,
-        if the lease is lost or the ledger does not end where the first entry begins.
+        held: feedback that is held from now on. idle: decisions that wait on, since none of the feedback that was read
+        with them may be learned. Feedback of the decisions that are done and that did not come in time is marked late.
+        Raises Conflict, with nothing written, if the lease is lost or the ledger does not end where the first entry
+        begins.
         """
         done = [e.update.decision_id for e in entries] + [c.decision_id for c in closed]
         with self.writing(holder=holder) as (connection, moves, end):
@@ -192,7 +205,11 @@ class Ledger:
                 gone_rows = [self._closure_row(closure, now) for closure in closed]
                 connection.execute(insert(closures), gone_rows)
                 moves.closures(gone_rows)
+            moves.add("held", hold(connection, held, label=self.label, now=now), label=self.label)
+            calm(connection, {one.decision.id: len(one.feedback) for one in idle}, label=self.label, moves=moves)
             in_time = [i for e in entries for i in (*e.update.feedback_ids, *e.in_time)]
+            waits = [c.decision_id for c in closed if c.reason == HELD]
+            in_time += map(FeedbackId, states_of(connection, waits, label=self.label) if waits else ())
             # Late is what came too late for the ledger that decided; another ledger may still learn from it.
             ours = select(decisions.c.id).where(decisions.c.id.in_(done), decisions.c.policy == self.label)
             late = connection.execute(
@@ -361,7 +378,7 @@ _VALUES: Final[Mapping[FeedbackKind, Any]] = {
     "label": tuple,
     "rating": int | float,
     "reward": int | float,
-    "event": int | float | None,
+    "event": int | float,
 }
 
 
@@ -378,7 +395,7 @@ def _read_together(
         field = "feedback.value"
         feedback = tuple(feedback_value(note) for note in notes)
         for item in feedback:
-            if not isinstance(item.value, _VALUES[item.kind]):
+            if item.value is not None and not isinstance(item.value, _VALUES[item.kind]):
                 raise ValueError(f"{item.value!r} is no {item.kind}")
     except (ValueError, TypeError, KeyError) as error:
         return ClosedDecision(

@@ -1,10 +1,12 @@
 """Registration of policies: a ledger becomes known by its label, at once, whatever the store holds."""
 
+import socket
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select, update
 
 from ragbandit.router.errors import Conflict
+from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.inheritance import BEGUN
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
@@ -34,6 +36,7 @@ def register_policy(
         kept = _policy_row(connection, label=label)
         if kept is None:
             if insert_new(connection, policies, [row | BEGUN], key="label"):
+                _record(connection, "ledger.register", row)
                 return
             kept = _policy_row(connection, label=label)  # another router was first
             assert kept is not None
@@ -51,7 +54,14 @@ def register_policy(
         if kept["retired_at"] is not None:
             changed = changed | BEGUN
         if changed:
+            _record(connection, "ledger.change" if "algorithm" in changed else "ledger.return", row)
             connection.execute(update(policies).where(policies.c.label == label).values(**changed))
+
+
+def _record(connection: Connection, action: str, row: dict[str, Any]) -> None:
+    facts = {name: row[name] for name in ("algorithm", "params", "encoder_hash")}
+    host = socket.gethostname()
+    record(connection, actor=f"process:router@{host}", action=action, target=f"ledger:{row['label']}", facts=facts)
 
 
 def _other_encoder(connection: Connection, kept: str, *, ours: str, label: PolicyLabel) -> str | None:

@@ -20,6 +20,7 @@ from ragbandit.router.types import (
     DecisionId,
     Feedback,
     FeedbackId,
+    Message,
     PolicyLabel,
     Query,
     Reward,
@@ -47,6 +48,7 @@ __all__ = [
     "unreadable_field",
     "update_row",
     "update_value",
+    "without_messages",
 ]
 
 Row = RowMapping | Mapping[str, Any]
@@ -100,7 +102,9 @@ def _budget_value(text: str) -> Budget:
 def query_hash(query: Query, *, run_by: RunBy) -> str:
     """`body_hash` of a request: two requests under one decision id are the same if these are equal.
 
-    The body is {"arms", "budget" (the caps that were given), "context", "run_by", "tenant", "text"}.
+    The body is {"arms", "budget" (the caps that were given), "context", "run_by", "tenant", "text"}; and, where there
+    is one, "conversation": {"asked", "forced", "messages", "session", "sticky_turns"}. Then "text" is what was asked:
+    the same words may be rewritten in another way when they come again.
     """
     caps = _budget(query.budget)[1]
     return _query_hash(query, run_by=run_by, context=_context(query), allowed=_names(query.arms), budget=caps).hex()
@@ -108,10 +112,64 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
 
 def _query_hash(query: Query, *, run_by: RunBy, context: str, allowed: str | None, budget: str) -> bytes:
     """The hash from parts that are JSON already; the keys stand in the order in which `canonical` sorts them."""
-    tenant, text = canonical(query.tenant), canonical(query.text)
+    conversation = _conversation(query)
+    tenant, text = canonical(query.tenant), canonical(query.text if query.asked is None else query.asked)
+    more = f',"conversation":{canonical(conversation)}' if conversation else ""
     return _digest(
-        f'{{"arms":{allowed or "null"},"budget":{budget},"context":{context}'
+        f'{{"arms":{allowed or "null"},"budget":{budget},"context":{context}{more}'
         f',"run_by":{canonical(run_by)},"tenant":{tenant},"text":{text}}}'
+    )
+
+
+def _conversation(query: Query) -> dict[str, Any]:
+    """What a query has of a conversation; empty for a question that stands alone."""
+    if not (query.session or query.messages or query.asked is not None or query.forced or query.sticky_turns):
+        return {}
+    found = {
+        "asked": query.asked,
+        "forced": query.forced or None,
+        "messages": [[message.role, message.text] for message in query.messages] or None,
+        "session": query.session,
+        "sticky_turns": query.sticky_turns,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _request(query: Query) -> str | None:
+    """The column `request` of a query: what is beside the question and has no column of its own."""
+    found = {name: value for name, value in _conversation(query).items() if name != "session"}
+    if query.request:
+        found["edge"] = dict(query.request)
+    return canonical(found) if found else None
+
+
+def without_messages(request: str | None) -> str | None:
+    """The column `request` without what was said: that the arm was forced stays."""
+    try:
+        known = {} if request is None else json.loads(request)
+    except ValueError:  # a damaged row has the same right to be forgotten
+        known = {}
+    return canonical({"forced": True}) if known.get("forced") else None
+
+
+def _query_value(row: Row) -> Query:
+    """The query of a decision's row."""
+    allowed = row["allowed"]
+    known: dict[str, Any] = {} if row["request"] is None else json.loads(row["request"])
+    return Query(
+        id=DecisionId(row["id"]),
+        text=row["text"],
+        context=json.loads(row["context"]),
+        arms=None if allowed is None else tuple(json.loads(allowed)),
+        budget=_budget_value(row["budget"]),
+        tenant=row["tenant"],
+        forced=bool(known.get("forced")),
+        session=row["session"],
+        sticky_turns=known.get("sticky_turns"),
+        messages=tuple(Message(role=role, text=text) for role, text in known.get("messages", ())),
+        asked=known.get("asked"),
+        api_key=row["api_key"],
+        request=known.get("edge", {}),
     )
 
 
@@ -169,6 +227,9 @@ def decision_row(decision: Decision) -> dict[str, Any]:
         "features": features_bytes(decision.features),
         "made_at": decision.made_at,
         "draw": draw,
+        "session": query.session,
+        "api_key": query.api_key,
+        "request": _request(query),
     }
 
 
@@ -225,17 +286,10 @@ def plain_decision(row: Row) -> dict[str, Any]:
 
 def decision_value(row: Row) -> Decision:
     """The decision of a row."""
-    allowed, draw = row["allowed"], _draw_of(row)
+    draw = _draw_of(row)
     return Decision(
         id=DecisionId(row["id"]),
-        query=Query(
-            id=DecisionId(row["id"]),
-            text=row["text"],
-            context=json.loads(row["context"]),
-            arms=None if allowed is None else tuple(json.loads(allowed)),
-            budget=_budget_value(row["budget"]),
-            tenant=row["tenant"],
-        ),
+        query=_query_value(row),
         arm=ArmName(row["arm"]),
         arms=tuple(json.loads(row["arms"])),
         pmf=draw.pmf,
@@ -288,6 +342,7 @@ def feedback_row(feedback: Feedback) -> dict[str, Any]:
         "value": canonical(value),
         "late": False,
         "received_at": feedback.received_at,
+        "api_key": feedback.api_key,  # no part of the body: a key may be rotated between two tries
         **more,
     }
 
@@ -305,6 +360,7 @@ def feedback_value(row: Row) -> Feedback:
         rater=row["rater"],
         event=row["event"],
         facts={} if row["facts"] is None else json.loads(row["facts"]),
+        api_key=row.get("api_key"),  # archived rows of before have none
     )
 
 

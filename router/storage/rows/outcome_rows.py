@@ -16,6 +16,7 @@ from ragbandit.router.types import (
     Outcome,
     Retrieved,
     Round,
+    Source,
     TraceEvent,
 )
 
@@ -115,7 +116,26 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
         "cost": _cost_json(body["cost"]),
         "made_by": canonical(body["made_by"]),
         "made_at": outcome.made_at,
+        "sources": _packed_sources(outcome.sources),
     }
+
+
+def _packed_sources(sources: tuple[Source, ...]) -> bytes | None:
+    """No part of the body: where a corpus has changed, a repetition of the outcome is one all the same."""
+    if not sources:
+        return None
+    kept = [{k: storable(v) if isinstance(v, str) else v for k, v in asdict(source).items()} for source in sources]
+    return packed(canonical(kept), beside="")
+
+
+def _sources(data: bytes | None) -> tuple[Source, ...]:
+    if data is None:
+        return ()
+    names = {field.name for field in fields(Source)}  # a newer version may know more
+    return tuple(
+        Source(**{name: value for name, value in found.items() if name in names})
+        for found in json.loads(unpacked(data, beside=""))
+    )
 
 
 def outcome_value(row: Row) -> Outcome:
@@ -134,4 +154,5 @@ def outcome_value(row: Row) -> Outcome:
         run_by=row["run_by"],
         made_by=json.loads(row["made_by"]),
         made_at=row["made_at"],
+        sources=_sources(row.get("sources")),  # segments of before have no such column
     )

@@ -23,6 +23,7 @@ from ragbandit.router.storage.sql.tables import (
     counters,
     decisions,
     feedback,
+    held_feedback,
     judge_due,
     policies,
     updates,
@@ -44,6 +45,7 @@ CounterName = Literal[
     "unanswered",
     "missing_outcome",
     "judge_due",
+    "held",
 ]
 #: names of counters of the whole store; the others are kept per label
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due")
@@ -180,6 +182,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "unanswered": count(waiting, and_(waits, UNANSWERED)),
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
         "judge_due": count(judge_due),
+        "held": count(held_feedback, held_feedback.c.policy == label, held_feedback.c.released_at.is_(None)),
     }
 
 

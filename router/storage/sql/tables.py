@@ -24,7 +24,9 @@ from sqlalchemy import (
 __all__ = [
     "OLDEST_REVISION",
     "SCHEMA_REVISION",
+    "api_keys",
     "archive_segments",
+    "audit_log",
     "calibration_due",
     "calibration_pairs",
     "cancellations",
@@ -32,15 +34,19 @@ __all__ = [
     "checkpoints",
     "closures",
     "counters",
+    "decision_links",
     "decisions",
     "erasures",
     "feedback",
+    "held_feedback",
+    "import_cursors",
     "judge_days",
     "judge_due",
     "leases",
     "metadata",
     "outcomes",
     "policies",
+    "quarantines",
     "shared_texts",
     "snapshots",
     "updates",
@@ -48,9 +54,9 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0011"
+SCHEMA_REVISION = "0012"
 #: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
-OLDEST_REVISION = "0011"
+OLDEST_REVISION = "0012"
 
 metadata = MetaData()
 
@@ -95,7 +101,20 @@ decisions = Table(
         LargeBinary,
         comment="body_hash, seed, pmf and scores (storage/rows/draw_bytes.py); then those columns are empty",
     ),
+    Column("session", String(128), comment="the conversation"),
+    Column("api_key", String(16), comment="public id of the key it came with"),
+    Column(
+        "request", Text, comment="JSON object: messages, asked, forced, and what else the edge knows; NULL: nothing"
+    ),
     Index("decisions_made_at", "made_at"),
+)
+Index(
+    "decisions_session",
+    decisions.c.session,
+    decisions.c.tenant,
+    decisions.c.made_at,
+    sqlite_where=decisions.c.session.is_not(None),
+    postgresql_where=decisions.c.session.is_not(None),
 )
 
 outcomes = Table(
@@ -119,6 +138,7 @@ outcomes = Table(
         comment="JSON object: params, generator, retriever, budget; or # and the number of a shared text",
     ),
     Column("made_at", Double, nullable=False),
+    Column("sources", LargeBinary, comment="packed JSON list: the passages that were shown; NULL: none"),
     Index("outcomes_made_at", "made_at"),
 )
 
@@ -143,6 +163,7 @@ feedback = Table(
     Column("rater", String(64), comment="which one of the source"),
     Column("event", String(64), comment="name of the event"),
     Column("facts", Text, comment="JSON object, what else the rater said"),
+    Column("api_key", String(16), comment="public id of the key it came with"),
     Index("feedback_decision", "decision_id"),
 )
 
@@ -357,4 +378,87 @@ judge_days = Table(
     Column("prompt_tokens", LONG, nullable=False),
     Column("completion_tokens", LONG, nullable=False),
     Column("dollars", Double, nullable=False),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("public_id", String(16), primary_key=True),
+    Column("secret_sha256", String(64), nullable=False, comment="hex digits, of the secret part"),
+    Column("name", String(64), nullable=False),
+    Column("role", String(16), nullable=False, comment="reader, app, rater, worker, operator, admin"),
+    Column("scopes", Text, nullable=False, comment="JSON object: what the key is narrowed to"),
+    Column("tenant", String(64), comment="NULL: of every tenant"),
+    Column("made_at", Double, nullable=False),
+    Column("made_by", String(64), nullable=False),
+    Column("expires_at", Double),
+    Column("revoked_at", Double),
+    Column("last_used_at", Double, comment="at most a minute old"),
+    Column("replaced_by", String(16), comment="public id of the key that it was rotated to"),
+)
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("number", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ..."),
+    Column("made_at", Double, nullable=False),
+    Column("actor", String(128), nullable=False, comment="key:PUBLIC_ID, or cli:USER@HOST"),
+    Column("action", String(64), nullable=False, comment="key.create, feedback.quarantine, ..."),
+    Column("target", String(128), nullable=False, comment="what it was done to"),
+    Column("tenant", String(64)),
+    Column("facts", Text, nullable=False, comment="JSON object"),
+    Column("sha256", String(64), nullable=False, comment="of the row before and of this one"),
+)
+
+held_feedback = Table(
+    "held_feedback",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("feedback_id", ID, primary_key=True),
+    Column("decision_id", ID, nullable=False),
+    Column("source", String(160), nullable=False, comment="key:PUBLIC_ID, tenant:NAME or rater:NAME"),
+    Column("reason", String(64), nullable=False),
+    Column("held_at", Double, nullable=False),
+    Column("released_at", Double, comment="NULL: it is held"),
+    Column("released_by", String(128)),
+    Index("held_feedback_source", "policy", "source", "held_at"),
+    Index("held_feedback_decision", "decision_id"),
+)
+
+quarantines = Table(
+    "quarantines",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("selection", Text, nullable=False, comment="JSON object: source, since, until"),
+    Column("policy", LABEL, nullable=False, comment="the ledger that had learned from it"),
+    Column("new_policy", LABEL, nullable=False, comment="the ledger that is learned without it"),
+    Column("reason", Text, nullable=False),
+    Column("actor", String(128), nullable=False),
+    Column("made_at", Double, nullable=False),
+    Column("lifted_at", Double),
+)
+
+service_secrets = Table(
+    "service_secrets",
+    metadata,
+    Column("name", String(32), primary_key=True, comment="feedback: what feedback tokens are signed with"),
+    Column("value", String(64), nullable=False, comment="hex digits"),
+    Column("made_at", Double, nullable=False),
+)
+
+decision_links = Table(
+    "decision_links",
+    metadata,
+    Column("kind", String(32), primary_key=True, comment="openwebui_message, trace, span, run, ..."),
+    Column("value", String(128), primary_key=True, comment="the id there"),
+    Column("decision_id", ID, primary_key=True, comment="it may be in the archive"),
+    Index("decision_links_decision", "decision_id"),
+)
+
+import_cursors = Table(
+    "import_cursors",
+    metadata,
+    Column("source", String(128), primary_key=True, comment="langfuse:HOST, openwebui:HOST, ..."),
+    Column("position", Text, nullable=False, comment="JSON object: where the next import begins"),
+    Column("moved_at", Double, nullable=False),
 )

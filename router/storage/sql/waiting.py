@@ -1,15 +1,15 @@
 """Rows of `waiting`: the decisions that each ledger has not closed, and the flags that say what they have by now."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, select, update
+from sqlalchemy import Connection, RowMapping, func, select, update
 
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.tables import policies, waiting
+from ragbandit.router.storage.sql.tables import feedback, policies, waiting
 from ragbandit.router.types import Decision
 
-__all__ = ["flag_waiting", "labels_in_use", "lock_waiting", "number_transaction", "waiting_row"]
+__all__ = ["calm", "flag_waiting", "labels_in_use", "lock_waiting", "number_transaction", "waiting_row"]
 
 
 def lock_waiting(connection: Connection, ids: set[str]) -> dict[tuple[str, str], RowMapping]:
@@ -41,6 +41,22 @@ def flag_waiting(connection: Connection, rows: Iterable[RowMapping], *, moves: M
         here = waiting.c.policy == label, waiting.c.decision_id.in_(ids)
         connection.execute(update(waiting).where(*here).values(**flags))
         moves.flagged(group, **flags)
+
+
+def calm(connection: Connection, read: Mapping[str, int], *, label: str, moves: Moves) -> None:
+    """Let decisions count as without feedback, none of which may be learned; they are not looked at again for it.
+
+    read: how many feedback rows of each were looked at. One that has more by now keeps its flags.
+    """
+    if not read:
+        return
+    here = waiting.c.policy == label, waiting.c.decision_id.in_(read)
+    locked = select(waiting).where(*here).order_by(waiting.c.decision_id).with_for_update()
+    rows = connection.execute(locked).mappings().all()
+    counts = select(feedback.c.decision_id, func.count()).where(feedback.c.decision_id.in_(read))
+    now = {row[0]: int(row[1]) for row in connection.execute(counts.group_by(feedback.c.decision_id))}
+    same = [row for row in rows if now.get(row["decision_id"], 0) == read[row["decision_id"]]]
+    flag_waiting(connection, same, moves=moves, has_feedback=False, has_reward=False)
 
 
 def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:

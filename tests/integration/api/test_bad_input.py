@@ -182,7 +182,7 @@ def test_wrong_path_and_method(unmoved):
 @pytest.mark.parametrize(
     ("method", "path", "known"),
     [
-        ("post", "/v1/answer?wait_s=1&wait=2", "use wait_s"),
+        ("post", "/v1/answer?wait_s=1&wait=2", "use stream, wait_s"),
         ("post", "/v1/route?wait=2", "in the path or the body"),
         ("get", "/v1/status?wait=2", "in the path or the body"),
     ],

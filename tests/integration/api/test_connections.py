@@ -44,12 +44,13 @@ def connected(service, data: bytes = b"") -> socket.socket:
 
 def post(path: str = "/v1/route", *, body: bytes = BODY, headers: str = "", length: int | None = None) -> bytes:
     length = len(body) if length is None else length
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{headers}"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    head += f"content-length: {length}\r\n{headers}"
     return head.encode() + b"\r\n" + body
 
 
 def get(path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
 
 
 def everything(link: socket.socket) -> bytes:
@@ -63,7 +64,14 @@ def everything(link: socket.socket) -> bytes:
 
 @pytest.mark.parametrize(
     "sent",
-    [b"", b"POST /v1/ro", b"POST /v1/route HTTP/1.1\r\nhost: x\r\n", post(length=500), b"\r\n", get("/health") + b"GE"],
+    [
+        b"",
+        b"POST /v1/ro",
+        b"POST /v1/route HTTP/1.1\r\nhost: localhost\r\n",
+        post(length=500),
+        b"\r\n",
+        get("/health") + b"GE",
+    ],
     ids=["nothing", "path", "headers", "body", "line", "second"],
 )
 def test_a_request_that_does_not_arrive(serve_on, sent):
@@ -174,8 +182,8 @@ def test_an_upgrade_is_declined(serve_on, offered, at_once):
 
 def test_many_upgrades_at_once(serve_on):
     """Hundreds of pipelined requests that offer another protocol are answered one by one, however many come at once."""
-    offer = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
-    last = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    offer = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
+    last = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     assert everything(connected(serve_on(), offer * 900 + last)).count(b"HTTP/1.1 200 ") == 901
 
 

@@ -336,7 +336,7 @@ def test_cancel_is_refused(http):
     conflict = http.post(f"/v1/decisions/{routed(http)['decision_id']}/cancel")
     assert "report the outcome" in refused(conflict, 409, "CONFLICT", field="decision_id")["remedy"]
     unknown = refused(http.post("/v1/decisions/nobody/cancel"), 404, "NOT_FOUND", field="decision_id")
-    assert unknown["remedy"] == "use the decision id that answer gave"
+    assert unknown["remedy"] == "use the decision id that route or answer gave"
     refused(http.post("/v1/decisions/a%20b/cancel"), 422, "INVALID_INPUT", field="decision_id")
 
 

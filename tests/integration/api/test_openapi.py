@@ -5,6 +5,7 @@ import re
 import pytest
 from pydantic import TypeAdapter
 
+from ragbandit.router.api.openai.requests import ChatBody
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
 from ragbandit.router.api.schemas.responses import REPLIES
 from tests.support.servers.http_service import QUESTION, routed, worker_answers
@@ -54,22 +55,23 @@ def test_both_replies_to_a_cancellation_are_described(http):
 def test_every_endpoint_is_explained(unmoved):
     """Every endpoint has a tag, a summary of several words and a description; so has every parameter and field."""
     described = unmoved.get("/openapi.json").json()
-    assert {tag["name"] for tag in described["tags"]} == {"Decisions", "Feedback", "Operations"}
+    tags = {"Decisions", "OpenAI", "Feedback", "Operations"}
+    assert {tag["name"] for tag in described["tags"]} == tags
     for path, calls in described["paths"].items():
         for call in calls.values():
-            assert call["tags"][0] in {"Decisions", "Feedback", "Operations"}, path
+            assert call["tags"][0] in tags, path
             assert len(call["summary"].split()) >= 3, path
             assert call["description"].endswith("."), path
             assert all(parameter["description"] for parameter in call.get("parameters", ())), path
     (wait,) = [p for p in described["paths"]["/v1/answer"]["post"]["parameters"] if p["name"] == "wait_s"]
     assert "query parameter" in wait["description"]
-    for name in ("RouteBody", "FeedbackBody", "FeedbackBatchBody", "OutcomeBody"):
+    for name in ("RouteBody", "FeedbackBody", "FeedbackBatchBody", "OutcomeBody", "ChatBody"):
         body = described["components"]["schemas"][name]
         assert set(body["example"]) <= set(body["properties"])
         assert all(field.get("description") for field in body["properties"].values()), name
 
 
-@pytest.mark.parametrize("body", [RouteBody, FeedbackBody, FeedbackBatchBody, OutcomeBody])
+@pytest.mark.parametrize("body", [RouteBody, FeedbackBody, FeedbackBatchBody, OutcomeBody, ChatBody])
 def test_examples_are_valid(body):
     """The example of a body is one that the service takes."""
     body.model_validate(body.model_config["json_schema_extra"]["example"])

@@ -34,7 +34,7 @@ def asked(service, question, *, path="/v1/route"):
     """A connection on which this question was sent."""
     body = b'{"question": "%s"}' % question.encode()
     link = socket.create_connection(("127.0.0.1", int(service.url.rpartition(":")[2])))
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     link.sendall(head.encode() + body)
     return link

@@ -5,6 +5,7 @@ import json
 import pytest
 from starlette.routing import Route
 
+from ragbandit.router.storage.decision_links import linked_decisions
 from tests.support.servers.http_service import QUESTION, refused
 
 BODIES = {
@@ -16,6 +17,22 @@ BODIES = {
         "budget": {"rounds": 2, "seconds": 1.5},
         "tenant": "acme",
     },
+    "links": {"question": QUESTION, "links": {"trace": "t-1", "run": "r-1"}},
+    "link of no form": {"question": QUESTION, "links": {"trace": "two words"}},
+    "link of another type": {"question": QUESTION, "links": {"trace": 7}},
+    "a conversation": {
+        "question": QUESTION,
+        "session_id": "chat 17",
+        "sticky_turns": 2,
+        "messages": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": ""}],
+    },
+    "a role too many": {"question": QUESTION, "messages": [{"role": "tool", "content": "42"}]},
+    "a message of another type": {"question": QUESTION, "messages": ["Hi."]},
+    "a message with NUL": {"question": QUESTION, "messages": [{"role": "user", "content": "\x00"}]},
+    "no question in a conversation": {"question": " ", "messages": [{"role": "user", "content": "Hi."}]},
+    "a session too long": {"question": QUESTION, "session_id": "s" * 129},
+    "a blank session": {"question": QUESTION, "session_id": " "},
+    "turns below 0": {"question": QUESTION, "session_id": "s", "sticky_turns": -1},
     "empty budget": {"question": QUESTION, "budget": {}},
     "no question": {},
     "question of another type": {"question": 3},
@@ -55,7 +72,8 @@ def test_short_way_replies_as_fastapi(shared, raw, key):
         reply = response.json()
         if response.status_code == 200:
             assert response.headers["x-ragbandit-decision-id"] == reply["decision_id"]
-            assert set(reply["pmf"]) == {"single_step", "multi_step", "no_retrieval"} - (
+            # A turn that stays on the arm of an earlier one is offered that arm alone.
+            assert b"sticky_turns" in raw or set(reply["pmf"]) == {"single_step", "multi_step", "no_retrieval"} - (
                 {"no_retrieval"} if b"arms" in raw else set()
             )
             reply = sorted(reply)
@@ -79,6 +97,39 @@ def test_plain_requests_take_the_short_way(serve):
         body = json.dumps({"question": QUESTION}).encode()
         assert service.http.post("/v1/route", content=body, headers={"content-type": kind}).status_code == 200
     assert calls == [b"application/x+json"]
+
+
+def test_links_are_kept_with_the_decision(service, http):
+    """Ids of other systems that a question names find its decision, from /v1/route, its batch and /v1/answer."""
+    for path, body in (
+        ("/v1/route", {"question": QUESTION, "links": {"trace": "t1"}}),
+        ("/v1/route/batch", {"items": [{"question": QUESTION, "links": {"trace": "t2"}}]}),
+        ("/v1/answer?wait_s=0", {"question": QUESTION, "links": {"trace": "t3"}}),
+    ):
+        assert http.post(path, json=body).status_code in (200, 202)
+    with service.router.database.read() as connection:
+        found = linked_decisions(connection, "trace", ["t1", "t2", "t3"])
+    assert set(found) == {"t1", "t2", "t3"}
+    assert service.router.decision(found["t1"][0].decision_id).decision.query.request == {"links": {"trace": "t1"}}
+
+
+@pytest.mark.parametrize("links", [{"trace": "two words"}, {"trace": "a\r\nx: y"}, {"Trace": "t"}, {"trace": ""}])
+def test_links_that_no_index_should_hold(unmoved, links):
+    """An id with spaces or line breaks, an empty one and an odd kind are refused by the field's name."""
+    error = refused(unmoved.post("/v1/route", json={"question": QUESTION, "links": links}), 422, "INVALID_INPUT")
+    assert error["field"].startswith("links")
+
+
+def test_traceparent_links_where_an_importer_reads_traces(serve):
+    """Trace and span of the header are links, unless the body names its own; without such an importer they are none."""
+    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    header = {"traceparent": f"00-{trace}-{span}-01"}
+    for importers, kept in (({}, {}), ({"phoenix": {"url": "http://127.0.0.1:1"}}, {"trace": trace, "span": span})):
+        service = serve(importers=importers)
+        for sent, expected in (({}, kept), ({"trace": "own"}, kept | {"trace": "own"})):
+            made = service.http.post("/v1/route", json={"question": QUESTION, "links": sent}, headers=header).json()
+            decision = service.router.decision(made["decision_id"]).decision
+            assert decision.query.request.get("links", {}) == expected
 
 
 def test_batch(http, service):

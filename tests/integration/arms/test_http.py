@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from ragbandit.router.errors import ConfigError
-from ragbandit.router.types import Budget, CallFailed, Cost, DecisionId, Query
+from ragbandit.router.types import Budget, CallFailed, Cost, DecisionId, Message, Query
 from ragbandit.strategies.arms import http as remote
 from ragbandit.strategies.arms.http import Http
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
@@ -65,11 +65,17 @@ def ok(body):
     return 200, {}, body
 
 
-def run(url, *, budget=None, **params):
+def run(url, *, budget=None, messages=(), **params):
     return asyncio.run(
         run_strategy(
             Http(name="mine", url=url, **params),
-            query=Query(id=DecisionId("d1"), text="Who wrote Dracula?", context={"lang": "en"}, tenant="acme"),
+            query=Query(
+                id=DecisionId("d1"),
+                text="Who wrote Dracula?",
+                context={"lang": "en"},
+                tenant="acme",
+                messages=messages,
+            ),
             budget=budget or Budget(),
             retriever=MemoryRetriever([]),
             generator=ScriptedGenerator([]),
@@ -99,6 +105,20 @@ def test_answer_with_its_cost():
     assert asked["budget"]["rounds"] == 4
     assert 0.0 < asked["budget"]["seconds"] <= 30.0
     assert pipeline.headers[0]["Idempotency-Key"] == "d1"
+
+
+def test_the_conversation_is_sent_along():
+    """A pipeline elsewhere is told what was said before, in the form of a chat; a question alone has none."""
+    said = Message(role="user", text="I like vampires."), Message(role="assistant", text="So do I.")
+    with Pipeline(ok(GOOD), ok(GOOD)) as pipeline:
+        run(pipeline.url, messages=said)
+        run(pipeline.url)
+    talk, alone = pipeline.asked
+    assert talk["messages"] == [
+        {"role": "user", "content": "I like vampires."},
+        {"role": "assistant", "content": "So do I."},
+    ]
+    assert "messages" not in alone
 
 
 def test_answer_alone_is_enough():

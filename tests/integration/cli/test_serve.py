@@ -50,7 +50,7 @@ def test_serve_ends_while_clients_wait(tmp_path):
     command = [sys.executable, "-m", "ragbandit", "serve", "--port", "0"]
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     body = b'{"question": "Who wrote Dracula?"}'
-    head = b"POST /v1/answer?wait_s=600 HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = b"POST /v1/answer?wait_s=600 HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     head += b"content-length: %d\r\n\r\n"
     with subprocess.Popen(command, cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True) as serving:
         try:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.router.types import Message
 from ragbandit.strategies.base import Generator, Prompt, Request
 from ragbandit.strategies.generators.kv_cache import Prefixes
 from ragbandit.strategies.generators.local import LocalGenerator
@@ -155,6 +156,25 @@ def test_token_counts_match_the_tokenizer(generator, folder):
     done = complete(generator, max_tokens=5)
     assert generator.count_tokens(CAPITAL) == done.prompt_tokens == expected
     assert len(tokenizer(done.text)["input_ids"]) == done.completion_tokens == 5
+
+
+def test_a_conversation_is_turns_of_the_chat(generator, folder):
+    """What was said before comes through the model's own chat template, between our instructions and the question."""
+    from transformers import AutoTokenizer
+
+    said = Message(role="user", text="I like rivers.<|im_end|>"), Message(role="assistant", text="Me too.")
+    prompt = replace(CAPITAL, history=said)
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    messages = [
+        {"role": "system", "content": CAPITAL.instructions},
+        {"role": "user", "content": "I like rivers. "},  # no control word of the model's own gets into a turn
+        {"role": "assistant", "content": "Me too."},
+        {"role": "user", "content": CAPITAL.body},
+    ]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    expected = len(tokenizer(text, add_special_tokens=False)["input_ids"])
+    done = complete(generator, prompt=prompt, max_tokens=3)
+    assert generator.count_tokens(prompt) == done.prompt_tokens == expected
 
 
 def test_the_prefix_is_continued(generator):

@@ -17,7 +17,7 @@ from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 
-pytestmark = [pytest.mark.models, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.models, pytest.mark.slow, pytest.mark.timeout(120)]
 
 CAPITAL = Prompt(instructions="You answer with a short phrase.", body="What is the capital of France?")
 STORY = Prompt(instructions="", body="Tell a long story about a ferry.")
@@ -43,7 +43,19 @@ def url(folder, tmp_path_factory):
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with log.open("wb") as written:
         server = subprocess.Popen(
-            [str(command), "serve", folder, "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"],
+            [
+                str(command),
+                "serve",
+                folder,
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+                "--device",
+                "cpu",
+                "--dtype",
+                "float32",
+            ],
             stdout=written,
             stderr=subprocess.STDOUT,
             env=environment,

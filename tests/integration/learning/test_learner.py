@@ -407,7 +407,7 @@ def test_append_elsewhere_is_refused(make_world, database_url):
     learner.drain()
     world.judged(1)
     batch = world.ledger.ready(RULE, now=world.now, limit=10)
-    entries, _ = learner._joined(batch, now=world.now)
+    entries = learner._joined(batch, now=world.now).entries
     entry = replace(entries[0], update=replace(entries[0].update, seq=5))
     assert world.ledger.acquire(holder=learner.holder, lease_s=10.0)
     with pytest.raises(Conflict, match="the ledger ends at 2"):

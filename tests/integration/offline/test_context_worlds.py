@@ -6,6 +6,7 @@ from benchmarks.learning.context import made_world, shares
 
 
 @pytest.mark.parametrize("policy", ["mba", "linucb", "vw"])
+@pytest.mark.slow
 def test_context_alone(policy):
     """Where the best arm hangs on the context alone, the greedy choice has 95 % of the oracle's reward (vw: 90 %)."""
     greedy, served, _ = shares(made_world("alone", seed=0), policy=policy, reads="question + context", seed=0)
@@ -14,6 +15,7 @@ def test_context_alone(policy):
 
 
 @pytest.mark.parametrize("policy", ["mba", "linucb", "vw"])
+@pytest.mark.slow
 def test_context_times_question(policy):
     """Where it hangs on context and question together, both beat each of them by far."""
     world = made_world("product", seed=0)

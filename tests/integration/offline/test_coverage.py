@@ -53,6 +53,7 @@ def test_the_usual_intervals_miss():
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_peeking(name):
     """Looked at every 50 rows, the sequences leave out the truth at any time in 5 % of the runs at most."""
     found = missed(NAMES.index(name), seeds=range(PEEKS), usual=USUAL[:1])

@@ -65,12 +65,14 @@ def test_same_seed_same_life(policy):
 
 
 @pytest.mark.parametrize("policy", ["mba", "vw"])
+@pytest.mark.slow
 def test_comes_back(policy):
     """The exchange costs more than 10 % of the reference level; 1,000 decisions later less than that is missing."""
     assert dropped(policy) > 0.1
     assert missing(policy) < 0.1
 
 
+@pytest.mark.slow
 def test_without_forgetting():
     """A policy that weighs all rows alike (linucb) needs longer: it misses more than twice what mba misses by then."""
     assert missing("linucb") > 2 * missing("mba")

@@ -25,6 +25,7 @@ def coverage(way: str, number: int) -> Mapping[str, float]:
 
 
 @pytest.mark.parametrize("way", [way.name for way in WAYS])
+@pytest.mark.slow
 def test_what_we_print_covers(way):
     """Every interval that is printed holds the truth in .92 of the runs or more, however rows come to be rated."""
     slack = 2.0 * math.sqrt(LEAST * (1.0 - LEAST) / RUNS)

@@ -66,6 +66,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("lost_in", [jobs.summarize_part, jobs.measure_part])
+@pytest.mark.slow
 def test_a_lost_worker_changes_nothing(engine, log, lost_in):
     """Two workers give every bit of one process; so they do when one is killed while a pass runs."""
     expected = replay(log, candidates=CANDIDATES)

@@ -193,7 +193,10 @@ def test_the_archive_is_erased(world, tmp_path):
 def test_facts_keep_numbers_and_lose_texts():
     """What a policy logged keeps its numbers; what a model wrote goes."""
     facts = {"reply": SECRET, "price": 0.5, "heads": [1, SECRET, {"note": SECRET, "n": 2}], "imported": "jsonl"}
-    blank = erasure._blank_decision({"facts": json.dumps(facts), "fault": f"no {SECRET}"}, features=False)
+    request = json.dumps({"asked": SECRET, "forced": True})
+    row = {"facts": json.dumps(facts), "fault": f"no {SECRET}", "request": request}
+    blank = erasure._blank_decision(row, features=False)
+    assert (blank["session"], blank["request"]) == (None, '{"forced":true}')
     assert json.loads(blank["facts"]) == {
         "price": 0.5,
         "heads": [1, {"n": 2}],

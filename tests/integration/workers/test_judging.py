@@ -267,6 +267,7 @@ def test_nonsense_and_refusals_are_given_up_at_last(bench, answered, said):
     ],
     ids=["429", "500", "401", "cut", "html", "slow"],
 )
+@pytest.mark.slow
 def test_a_server_that_fails_makes_it_late(bench, answered, reply):
     """However a server fails, nothing is scored, given up or spent on that; when it works again it is judged."""
     replies = [reply] * 8

@@ -59,6 +59,7 @@ def test_secrets_are_removed(text):
     "key",
     [
         "sk-proj-abcdefghij0123456789",
+        "rb_0123456789_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ",
         "AKIAIOSFODNN7EXAMPLE",
         "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
         "github_pat_abcdefghijklmnopqrstuv",

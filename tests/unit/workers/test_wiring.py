@@ -17,7 +17,7 @@ from ragbandit.workers.consumers import Signals
 from ragbandit.workers.log_setup import _Plain
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import check_generator, concurrency, make_generator, offered, threads_of_worker
-from ragbandit.workers.wiring.retrievers import make_retriever, retriever_of
+from ragbandit.workers.wiring.retrievers import kind_of, make_retriever, retriever_of
 from tests.support.arms.answer_jobs import decision_for
 
 
@@ -154,3 +154,32 @@ def test_arms_that_do_not_retrieve_need_no_index(tmp_path):
     assert retriever_of(settings, arms=made[0].values()).name == "none"
     with pytest.raises(ConfigError, match="index"):
         retriever_of(searching, arms=made[1].values())
+
+
+@pytest.fixture
+def own_retriever(tmp_path, monkeypatch):
+    """A module of a user with retrievers, good and bad."""
+    (tmp_path / "my_search.py").write_text(
+        "from ragbandit.strategies.adapters import LangChainRetriever\n"
+        "def library(): return LangChainRetriever(object(), name='library')\n"
+        "def nothing(): return 7\n"
+        "def broken(): raise LookupError('no index')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_a_retriever_of_your_own(own_retriever):
+    """retriever.name names a function that makes one; it has no index of ours to build, and says what it is."""
+    chosen = Settings(retriever={"name": "my_search:library"})
+    assert make_retriever(chosen).name == "library"
+    assert kind_of(chosen).info(chosen) == {"retriever": "my_search:library", "name": "library"}
+    with pytest.raises(ConfigError, match="index of its own"):
+        kind_of(chosen).build(chosen, list, lambda done: None)
+
+
+@pytest.mark.parametrize("name", ["my_search:nothing", "my_search:broken", "my_search:gone", "nowhere:library"])
+def test_a_retriever_that_cannot_be_made(own_retriever, name):
+    """It is a ConfigError of the setting when it is opened."""
+    with pytest.raises(ConfigError) as caught:
+        make_retriever(Settings(retriever={"name": name}))
+    assert caught.value.field == "retriever.name"

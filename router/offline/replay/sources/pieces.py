@@ -12,7 +12,7 @@ from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.results import Skipped
 from ragbandit.router.offline.types import Flags, Matrix, Strings
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import ArmName
+from ragbandit.router.types import STICKY, ArmName
 
 __all__ = [
     "PIECE",
@@ -31,6 +31,8 @@ __all__ = [
 #: rows of a piece: its arrays fit into a processor's cache
 PIECE = 32_768
 #: remedy for rows that offer different arms
+#: of a turn that no candidate could have moved
+STAYED = "it stayed on the arm of an earlier turn of its session: nobody drew it"
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 
 
@@ -95,9 +97,12 @@ def memory_log(
 
     mixed_arms: rows may offer different arms; their columns are then all arms that occur. ledger: the one that learned
     the rows. described, since, skipped: for the report, as in MemoryLog.
+    Turns that stayed on the arm of an earlier one are left out, and told as skipped: nobody drew their arm.
     Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
     """
-    kept = list(rows)
+    found = list(rows)
+    kept = [row for row in found if STICKY not in row.decision.facts]
+    skipped = (*skipped, *(Skipped(where=place(row), reason=STAYED) for row in found if STICKY in row.decision.facts))
     if not kept:
         raise InvalidInput(
             "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
@@ -110,6 +115,13 @@ def memory_log(
         name, message, remedy = wrong[row]
         raise InvalidInput(message, field=f"{place(kept[row])} {name}", remedy=remedy)
     return MemoryLog(rows=kept, log=log, ledger=ledger, described=described, since=since, skipped=tuple(skipped))
+
+
+def stayed_note(count: int) -> list[str]:
+    """A word on turns that are no draws."""
+    return (
+        [f"{count:,} decisions are left out: each stayed on the arm of an earlier turn of its session"] if count else []
+    )
 
 
 def place(row: Logged) -> str:

@@ -298,6 +298,7 @@ def made_world(count=1500, *, seed=5, size=8):
     ],
 )
 @pytest.mark.parametrize("late", [0, 60])
+@pytest.mark.slow
 def test_holds_the_target_in_a_made_world(policy, target, late):
     """Over 1,500 decisions the mean cost is the target to 3 %, around a policy with scores and one without.
 

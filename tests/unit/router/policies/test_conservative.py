@@ -164,6 +164,7 @@ def test_rewards_below_zero():
     assert negative.slack > 0.0 < nothing.slack
 
 
+@pytest.mark.slow
 def test_the_tally_is_unbiased():
     """Over many rows the estimate of what was lost is the truth, also where the incumbent is left where it is weak."""
     errors = []

@@ -12,7 +12,6 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.policies.examples import ARMS
 from ragbandit.router.serving.validation import (
     MAX_ERROR,
-    MAX_TEXT,
     capped,
     check_charged,
     checked_id,
@@ -23,7 +22,7 @@ from ragbandit.router.serving.validation import (
     new_id,
 )
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import Budget, Cost, Query
+from ragbandit.router.types import MAX_TEXT, Budget, Cost, Query
 from tests.support.examples import steady
 
 SETTINGS = Settings()

@@ -24,6 +24,7 @@ from ragbandit.router.storage.rows.conversion import (
     unreadable_field,
     update_row,
     update_value,
+    without_messages,
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_body, outcome_row, outcome_value, trace_json, trace_value
 from ragbandit.router.storage.sql.tables import metadata
@@ -35,6 +36,7 @@ from ragbandit.router.types import (
     Decision,
     Feedback,
     Generated,
+    Message,
     Outcome,
     Query,
     Retrieved,
@@ -430,6 +432,10 @@ def test_lone_surrogate_can_be_hashed():
         {"arms": None},
         {"budget": Budget(rounds=3)},
         {"tenant": "other"},
+        {"session": "chat-1"},
+        {"messages": (Message(role="user", text="Hello"),)},
+        {"asked": "And who wrote it?"},
+        {"forced": True},
     ],
     ids=str,
 )
@@ -437,6 +443,32 @@ def test_another_request_is_another_body(change):
     """A request under a known id that differs in any part of the query is a conflict."""
     ours = request_hash(decision_row(made_decision()))
     assert request_hash(decision_row(made_decision(query=replace(QUERY, **change)))) != ours
+
+
+def test_a_question_is_known_by_what_was_asked():
+    """The same words rewritten in another way are the same request; key and the edge's facts are no part of it."""
+    first = replace(QUERY, text="Who wrote Dracula?", asked="And who wrote it?", request={"ignored": ["seed"]})
+    again = replace(QUERY, text="Who is the author of Dracula?", asked="And who wrote it?", api_key="abc")
+    one, two = (request_hash(decision_row(made_decision(query=query))) for query in (first, again))
+    assert one == two
+
+
+def test_conversation_comes_back():
+    """Session, messages, the words that were asked, key and the edge's facts are stored; a plain question adds none."""
+    query = replace(
+        QUERY,
+        session="chat-1",
+        messages=(Message(role="user", text="Hello"), Message(role="assistant", text="")),
+        asked="And who wrote it?",
+        api_key="abc",
+        request={"ignored": ["seed"]},
+        forced=True,
+    )
+    row = decision_row(made_decision(query=query))
+    back = decision_value(row).query
+    assert back == replace(query, id=back.id)
+    assert without_messages(row["request"]) == '{"forced":true}'
+    assert decision_row(made_decision())["request"] is None
 
 
 def test_route_and_answer_are_two_requests():
@@ -551,3 +583,14 @@ def test_keys_of_a_newer_version_are_left_out(cut):
     assert decision_value(row).query.budget == (Budget() if cut else Budget(rounds=2))
     done = outcome_row(made_outcome()) | {"cost": json.dumps(cost)}
     assert outcome_value(done).cost == (Cost() if cut else Cost(passages=3))
+
+
+@given(feedback=feedbacks)
+def test_key_of_a_feedback_is_stored_and_is_no_part_of_its_body(feedback):
+    """The key that a judgement came with comes back; the same judgement by the next key is the same body."""
+    first = replace(feedback, api_key="0123456789")
+    row = feedback_row(first)
+    assert feedback_value(row).api_key == "0123456789"
+    assert feedback_row(replace(feedback, api_key=None))["body_hash"] == row["body_hash"]
+    del row["api_key"]  # as the archive has it of before
+    assert feedback_value(row).api_key is None

@@ -382,6 +382,7 @@ def rings(policy, rows, *, arm):
     "chance",
     [(0.5, 0.5, 0.5), (0.05, 0.5, 0.97), (0.97, 0.97, 0.97), (0.5, 1.0, 1.0), (0.97, 0.5, 0.97), (0.99, 0.6, 0.4)],
 )
+@pytest.mark.slow
 def test_alarm_is_silent_where_nothing_changes(chance):
     """In 20,000 rows of three arms with constant chances it does not ring, however unlike in noise they are."""
     policy = taught(MbaRag, world(20_000, chance=chance))

@@ -1,0 +1,117 @@
+"""Haystack: a component that sends a query to the branch that the service chooses, and one that reports its outcome.
+
+    pipeline.add_component("router", BanditRouter(["fast", "deep"]))
+    pipeline.connect("router.fast", "fast_prompt.query")
+    pipeline.connect("router.deep", "deep_prompt.query")
+    pipeline.add_component("report", BanditReport())
+    pipeline.connect("router.decision", "report.decision")
+
+Branches that are not chosen do not run. The address is RAGBANDIT_URL, a key RAGBANDIT_API_KEY. To load a saved pipeline
+allow the module: `allowed_modules=["ragbandit.integrations.haystack"]`. Needs the extra `haystack`.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from haystack import component, default_from_dict, default_to_dict
+from haystack.core.component.types import Variadic
+
+from ragbandit.router.client import Client
+
+__all__ = ["BanditReport", "BanditRouter"]
+
+
+class _Asking:
+    """What both components hold: plain parameters, so that a pipeline can be saved, and a client made of them."""
+
+    def __init__(self, *, url: str | None, default_arm: str | None) -> None:
+        self.url = url
+        self.default_arm = default_arm
+        self._client: Client | None = None
+
+    def client(self) -> Client:
+        """Made when it is first needed."""
+        if self._client is None:
+            self._client = Client(self.url, default_arm=self.default_arm)
+        return self._client
+
+    def close(self) -> None:
+        """Close its connections."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+@component
+class BanditRouter(_Asking):
+    """Sends the query to the socket of the arm that the service chooses; `decision` goes to a BanditReport.
+
+    arms: names of the arms, and of the output sockets. url: None: RAGBANDIT_URL. default_arm: see `Client`.
+    """
+
+    def __init__(self, arms: Sequence[str], *, url: str | None = None, default_arm: str | None = None) -> None:
+        _Asking.__init__(self, url=url, default_arm=default_arm)  # the decorator makes the class anew: no super()
+        self.arms = list(arms)
+        component.set_output_types(self, decision=dict[str, Any], decision_id=str, **dict.fromkeys(self.arms, str))
+
+    def run(self, query: str, context: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The query under the name of the chosen arm, and the decision. context: facts for the choice."""
+        reply = self.client().route(query, arms=self.arms, context=context)
+        decision = {"id": reply["decision_id"], "arm": reply["arm"], "began": time.perf_counter()}
+        return {reply["arm"]: query, "decision": decision, "decision_id": reply["decision_id"]}
+
+    async def run_async(self, query: str, context: dict[str, Any] | None = None) -> dict[str, Any]:
+        """As `run`; the service is asked in a thread."""
+        return await asyncio.to_thread(self.run, query, context)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a saved pipeline; the key is not in it."""
+        saved: dict[str, Any] = default_to_dict(self, arms=self.arms, url=self.url, default_arm=self.default_arm)
+        return saved
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "BanditRouter":
+        """Of a saved pipeline."""
+        made: BanditRouter = default_from_dict(cls, data)
+        return made
+
+
+@component
+class BanditReport(_Asking):
+    """Reports the outcome of a decision and hands its answer on: connect the replies of every branch to `replies`."""
+
+    def __init__(self, *, url: str | None = None) -> None:
+        _Asking.__init__(self, url=url, default_arm=None)
+        component.set_output_types(self, answer=str, decision_id=str)
+
+    def run(self, decision: dict[str, Any], replies: Variadic[Any]) -> dict[str, Any]:
+        """The first reply's text, and the decision's id for feedback; `reply` may be text, a list or a ChatMessage."""
+        answer = next((text for text in map(_text, replies) if text is not None), None)
+        seconds = time.perf_counter() - decision["began"]
+        self.client().report(decision["id"], seconds=seconds, answer=answer)
+        return {"answer": answer or "", "decision_id": decision["id"]}
+
+    async def run_async(self, decision: dict[str, Any], replies: Variadic[Any]) -> dict[str, Any]:
+        """As `run`; the service is told in a thread."""
+        return await asyncio.to_thread(self.run, decision, replies)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a saved pipeline."""
+        saved: dict[str, Any] = default_to_dict(self, url=self.url)
+        return saved
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "BanditReport":
+        """Of a saved pipeline."""
+        made: BanditReport = default_from_dict(cls, data)
+        return made
+
+
+def _text(reply: Any) -> str | None:
+    """The text of a reply: text, an object's `text`, or the first of a list."""
+    if isinstance(reply, list | tuple):
+        return next((text for text in map(_text, reply) if text is not None), None)
+    text = reply if isinstance(reply, str) else getattr(reply, "text", None)
+    return text if isinstance(text, str) else None

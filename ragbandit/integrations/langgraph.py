@@ -1,0 +1,85 @@
+"""LangGraph: a node that goes to the arm that the service chooses, and nodes that report how they went.
+
+    graph.add_node("route", choose(client, arms=["fast", "deep"]))
+    graph.add_node("fast", reported(client, ask_fast))
+    graph.add_node("deep", reported(client, ask_deep))
+
+The arms are nodes of these names. The state has a key `question`, and keys `decision_id` and `arm` that the node sets.
+Needs the extra `langgraph`.
+"""
+
+import asyncio
+import functools
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from langgraph.types import Command
+
+from ragbandit.router.client import Client
+
+__all__ = ["choose", "reported"]
+
+State: TypeAlias = Any
+Node: TypeAlias = Callable[[State], Any]
+
+
+def choose(
+    client: Client,
+    *,
+    arms: Sequence[str],
+    question_of: Callable[[State], str] = lambda state: str(state["question"]),
+    context_of: Callable[[State], Mapping[str, object]] | None = None,
+) -> Callable[[State], "Command[Any]"]:
+    """A node that goes to the one of these nodes that the service chooses, and sets `decision_id` and `arm`."""
+
+    def route(state: State) -> Command[Any]:
+        context = None if context_of is None else dict(context_of(state))
+        reply = client.route(question_of(state), arms=list(arms), context=context)
+        return Command(goto=reply["arm"], update={"decision_id": reply["decision_id"], "arm": reply["arm"]})
+
+    # The graph reads from the annotation where the node may go.
+    route.__annotations__["return"] = Command[Literal[tuple(arms)]]
+    return route
+
+
+def reported(
+    client: Client,
+    node: Node,
+    *,
+    outcome_of: Callable[[Any], Mapping[str, object]] = lambda update: {"answer": update["answer"]},
+) -> Node:
+    """The node, which then reports its outcome under the state's `decision_id`; what it raises is a failed outcome.
+
+    node: a function of the state, or an `async def`. outcome_of: from what the node returned, see `Client.arms`.
+    """
+
+    def report(state: State, began: float, *, update: Any = None, error: Exception | None = None) -> None:
+        fields = {} if error is not None else dict(outcome_of(update))
+        client.report(state["decision_id"], seconds=time.perf_counter() - began, error=error, **fields)
+
+    @functools.wraps(node)
+    def waiting(state: State) -> Any:
+        began = time.perf_counter()
+        try:
+            update = node(state)
+        except Exception as error:
+            report(state, began, error=error)
+            raise
+        report(state, began, update=update)
+        return update
+
+    @functools.wraps(node)
+    async def awaited(state: State) -> Any:
+        began = time.perf_counter()
+        coroutine: Awaitable[Any] = node(state)
+        try:
+            update = await coroutine
+        except Exception as error:
+            await asyncio.to_thread(report, state, began, error=error)
+            raise
+        await asyncio.to_thread(report, state, began, update=update)
+        return update
+
+    return awaited if inspect.iscoroutinefunction(node) else waiting

@@ -1,0 +1,142 @@
+"""LlamaIndex: a selector for RouterQueryEngine and RouterRetriever, and the whole service as a query engine.
+
+    selector = BanditSelector(client)
+    engine = RouterQueryEngine(selector=selector, query_engine_tools=[fast, deep], llm=llm)
+    with selector.reporting() as run:
+        run.response = engine.query("Who wrote Dracula?")
+    client.feedback(run.decision_id, rating=True)
+
+The arms are the tools' names. Needs the extra `llama_index`.
+"""
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
+from llama_index.core.base.response.schema import Response
+from llama_index.core.query_engine import CustomQueryEngine
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.tools import ToolMetadata
+from pydantic import ConfigDict, Field
+
+from ragbandit.router.client import Client, ClientRouteReply
+from ragbandit.router.errors import InvalidInput, NotReady
+
+__all__ = ["BanditSelector", "Reporting", "ServiceQueryEngine"]
+
+
+class BanditSelector(BaseSelector):
+    """A selector that has the service choose one of the tools by their names; `reason` is the decision's id.
+
+    Within `with selector.reporting() as run` (or `async with`), what follows the choice is timed and reported.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.open: contextvars.ContextVar[Reporting | None] = contextvars.ContextVar("reporting", default=None)
+
+    def reporting(self) -> "Reporting":
+        """A block that makes one choice and reports its outcome; what the block raises is a failed outcome."""
+        return Reporting(self)
+
+    def _select(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
+        return self._result(choices, self._routed(choices, query))
+
+    async def _aselect(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
+        return self._result(choices, await asyncio.to_thread(self._routed, choices, query))
+
+    def _routed(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> ClientRouteReply:
+        return self.client.route(query.query_str, arms=_names(choices))
+
+    def _result(self, choices: Sequence[ToolMetadata], reply: ClientRouteReply) -> SelectorResult:
+        index = _names(choices).index(reply["arm"])  # not found is an error: -1 would be the last engine
+        if (run := self.open.get()) is not None:
+            run.decision_id, run.arm, run.began = reply["decision_id"], reply["arm"], time.perf_counter()
+        return SelectorResult(selections=[SingleSelection(index=index, reason=reply["decision_id"])])
+
+    def _get_prompts(self) -> dict[str, Any]:
+        return {}
+
+    def _update_prompts(self, prompts: dict[str, Any]) -> None:
+        pass
+
+
+class Reporting:
+    """One choice and what came of it. `response`: set it to what the engine returned; its text is the answer."""
+
+    def __init__(self, selector: BanditSelector) -> None:
+        self.decision_id: str | None = None
+        self.arm: str | None = None
+        self.response: object = None
+        self.began = 0.0
+        #: further fields of the outcome, for example {"steps": 2}
+        self.fields: dict[str, object] = {}
+        self._selector = selector
+
+    def __enter__(self) -> "Reporting":
+        self._token = self._selector.open.set(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        self._selector.open.reset(self._token)
+        if self.decision_id is not None and (error is None or isinstance(error, Exception)):
+            self._report(error)
+
+    async def __aenter__(self) -> "Reporting":
+        return self.__enter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        self._selector.open.reset(self._token)
+        if self.decision_id is not None and (error is None or isinstance(error, Exception)):
+            await asyncio.to_thread(self._report, error)
+
+    def _report(self, error: BaseException | None) -> None:
+        answer = {} if error is not None or self.response is None else {"answer": str(self.response)}
+        seconds = time.perf_counter() - self.began
+        self._selector.client.report(str(self.decision_id), seconds=seconds, error=error, **{**answer, **self.fields})
+
+
+class ServiceQueryEngine(CustomQueryEngine):
+    """The service as a query engine: its workers answer. `metadata` of a response has decision_id and arm.
+
+    wait_s: longest wait for an answer, seconds; after it, and for a failed answer, it raises NotReady.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    client: Client
+    wait_s: float = 60.0
+    #: context, tenant, budget as for `Client.answer`
+    more: dict[str, Any] = Field(default_factory=dict)
+
+    def custom_query(self, query_str: str) -> Response:
+        """The service's answer."""
+        reply = self.client.answer(query_str, wait_s=self.wait_s, **self.more)
+        if reply["answer"] is None:
+            message = f"decision {reply['decision_id']} has no answer: {reply.get('error') or reply['status']}"
+            raise NotReady(message, remedy="raise wait_s, or see ragbandit status")
+        facts = {"decision_id": reply["decision_id"], "arm": reply["arm"]}
+        sources = reply.get("sources") or []
+        nodes = [
+            NodeWithScore(
+                node=TextNode(id_=each["id"], text=each["text"], metadata={"title": each["title"], "url": each["url"]}),
+                score=each["score"],
+            )
+            for each in sources
+        ]
+        return Response(response=reply["answer"], source_nodes=nodes, metadata=facts)
+
+    async def acustom_query(self, query_str: str) -> Response:
+        """The service's answer, waited for in a thread."""
+        return await asyncio.to_thread(self.custom_query, query_str)
+
+
+def _names(choices: Sequence[ToolMetadata]) -> list[str]:
+    names = [choice.name for choice in choices]
+    if None in names or len(set(names)) < len(names):
+        remedy = "name the tools: QueryEngineTool.from_defaults(engine, name=...)"
+        raise InvalidInput("the tools' names are the arms, each once", field="arms", remedy=remedy)
+    return [str(name) for name in names]

@@ -1,0 +1,178 @@
+"""Events of an answer that is being written: pieces of its text, notes on what the arm does, and its Outcome."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+
+from fastapi import Request
+
+from ragbandit.router.api.dependencies import CallerGone, reads_of, router_of
+from ragbandit.router.errors import RagBanditError
+from ragbandit.router.jobs.streams.reader import ReadStream
+from ragbandit.router.types import Decision, Outcome, StatusNote, TextPiece
+
+__all__ = ["AnswerChanged", "AnswerEvent", "answer_events", "want_events"]
+
+AnswerEvent = TextPiece | StatusNote | Outcome
+
+log = logging.getLogger("ragbandit.api")
+
+#: cancellations under way: asyncio keeps no task alive that nobody holds
+_cancelling: set["asyncio.Task[None]"] = set()
+
+
+class AnswerChanged(RagBanditError):
+    """The answer is not the one of which a part was given out."""
+
+    code = "ANSWER_CHANGED"
+    status = 500
+
+
+async def want_events(request: Request, decision: Decision) -> None:
+    """Have the worker give out the answer to this decision while it writes; to be called before it is asked for."""
+    streams = router_of(request).streams
+    request.state.live = True
+    if streams is not None:
+        await reads_of(request).run(lambda: streams.want(decision.id))
+
+
+async def answer_events(
+    request: Request, decision: Decision, waiting: "Future[Outcome]", *, limit_s: float
+) -> AsyncIterator[AnswerEvent]:
+    """The events of this decision's answer; the last is the Outcome, unless limit_s seconds pass without one.
+
+    waiting: the Future of its outcome. The pieces together are the outcome's answer. They come while the arm writes if
+    `want_events` was called before the worker was asked; else, and where Redis or the arm has no pieces to give, the
+    answer is one piece. A caller that goes away cancels the answer, unless it named the decision's id, under which it
+    may ask again, or somebody else in this process waits for it. Close the iterator (contextlib.aclosing) when you stop
+    before its end: that counts as going away.
+
+    Raises CallerGone when the caller closes the connection, AnswerChanged when what was given out is not a beginning of
+    the answer (its worker died, and the arm wrote something else when it was run again), TimeoutError when the service
+    ends.
+    """
+    router, sent, stream = router_of(request), _Sent(decision), None
+    changed = _Changes(request, waiting)
+    done = False
+    try:
+        if getattr(request.state, "live", False) and router.streams is not None and not waiting.done():
+            streams = router.streams
+            stream = await reads_of(request).run(lambda: streams.subscribe(decision.id, wake=changed.note))
+        give_up = asyncio.get_running_loop().time() + limit_s
+        while not waiting.done():
+            for event in sent.news(stream):
+                yield event
+            if not await changed.wait(until=give_up):
+                done = True
+                return
+        for event in sent.rest(stream, outcome=waiting.result()):
+            yield event
+        done = True
+    finally:
+        changed.close()
+        if stream is not None and router.streams is not None:
+            router.streams.leave(stream)
+        if not done and not waiting.done():
+            _abandon(request, decision, waiting)
+
+
+class _Changes:
+    """Wakes a request when its outcome is there, when there is news, and when its caller has gone."""
+
+    def __init__(self, request: Request, waiting: "Future[Outcome]") -> None:
+        self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
+        self._gone = asyncio.create_task(_disconnected(request))
+        self._gone.add_done_callback(lambda _: self._event.set())
+        waiting.add_done_callback(lambda _: self.note())
+
+    def note(self) -> None:
+        """There is news. Called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed: the service has ended
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self, *, until: float) -> bool:
+        """True once there is news, False at that time of the loop. Raises CallerGone."""
+        try:
+            async with asyncio.timeout_at(until):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        if self._gone.done():
+            raise CallerGone
+        return True
+
+    def close(self) -> None:
+        """Look after the connection no more."""
+        self._gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    """Until the caller has gone. The body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class _Sent:
+    """What of an answer was given out, and what may follow it."""
+
+    def __init__(self, decision: Decision) -> None:
+        self._decision = decision
+        self._text = ""
+        #: of the run that gives it out: its number, and all it has said
+        self._attempt, self._said = 0, ""
+
+    def news(self, stream: ReadStream | None) -> list[AnswerEvent]:
+        """What has come since. Raises AnswerChanged."""
+        found: list[AnswerEvent] = []
+        while stream is not None and (entry := stream.take()) is not None:
+            attempt, event = entry
+            if attempt != self._attempt:
+                self._attempt, self._said = attempt, ""
+            if isinstance(event, TextPiece):
+                self._said += event.text
+                if self._text.startswith(self._said):
+                    continue  # another run, not yet as far as the one before
+                event = TextPiece(text=self._beyond(self._said))
+            found.append(event)
+        return found
+
+    def rest(self, stream: ReadStream | None, *, outcome: Outcome) -> list[AnswerEvent]:
+        """What is still to come, the outcome last. Raises AnswerChanged."""
+        del stream  # what is in it is in the outcome
+        if outcome.answer is None:
+            return [outcome]
+        rest = self._beyond(outcome.answer)
+        return [TextPiece(text=rest), outcome] if rest else [outcome]
+
+    def _beyond(self, text: str) -> str:
+        if not text.startswith(self._text):
+            raise AnswerChanged(
+                f"the answer to decision {self._decision.id} was written again in other words, since a part of the "
+                "service failed while it was written; what was sent before does not stand",
+                remedy="ask again with the same id to get the whole answer",
+            )
+        rest, self._text = text[len(self._text) :], text
+        return rest
+
+
+def _abandon(request: Request, decision: Decision, waiting: "Future[Outcome]") -> None:
+    """The caller has gone: cancel the answer, unless somebody may still want it."""
+    router = router_of(request)
+    request.app.state.metrics.unseen.inc()
+    router.forget(decision.id, waiting)
+    if getattr(request.state, "named", True) or router.awaits(decision.id):
+        return
+
+    async def cancel() -> None:
+        try:
+            await reads_of(request).run(lambda: router.cancel(decision.id))
+        except RagBanditError as error:  # it is answered all the same, and stored
+            facts = {"action": "cancel", "decision": decision.id, "reason": str(error)}
+            log.info("an answer that nobody waits for could not be cancelled", extra=facts)
+
+    task = asyncio.get_running_loop().create_task(cancel())
+    _cancelling.add(task)
+    task.add_done_callback(_cancelling.discard)

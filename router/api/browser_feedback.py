@@ -1,0 +1,164 @@
+"""Feedback from browsers: tokens that an application makes for what it shows, and the judgements that use them."""
+
+import time
+from dataclasses import replace
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from ragbandit.router.api.dependencies import awaited, caller_of, reads_of, router_of
+from ragbandit.router.api.feedback import FEEDBACK, count_feedback
+from ragbandit.router.api.schemas.reply_types import FeedbackTokenReply
+from ragbandit.router.api.schemas.requests import BrowserFeedbackBody, FeedbackTokenBody
+from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, receipt_json, refusal
+from ragbandit.router.api.security.feedback_tokens import (
+    TOKEN_KINDS,
+    FeedbackToken,
+    TokenKind,
+    read_token,
+    signed,
+)
+from ragbandit.router.api.security.ownership import check_owner
+from ragbandit.router.errors import Forbidden, InvalidInput, RagBanditError, Unauthorized
+from ragbandit.router.serving.field_checks import checked_id
+from ragbandit.router.serving.validation import checked_rater, made_feedback
+from ragbandit.router.storage.access.service_secrets import shared_secret
+from ragbandit.router.storage.decisions import votes_of
+from ragbandit.router.types import Feedback
+
+__all__ = ["MAX_VOTES", "add_browser_feedback"]
+
+#: judgements that are stored of one rater of a decision that comes with tokens; the last one counts
+MAX_VOTES = 20
+_TOKEN, _BROWSER = "/v1/feedback/token", "/v1/feedback/browser"
+
+
+def add_browser_feedback(app: FastAPI) -> None:
+    """Put /v1/feedback/token and /v1/feedback/browser on the app."""
+
+    @app.post(_TOKEN, tags=[FEEDBACK], summary="Let a browser judge a decision", responses=REPLIES[_TOKEN])
+    async def token(body: FeedbackTokenBody, request: Request) -> Response:
+        """Sign a token with which a browser may judge this decision without a key, for a time.
+
+        The decision need not be answered yet. Every process of a store takes the tokens of the others.
+        """
+        await check_owner(request, checked_id(body.decision_id, field="decision_id"))
+        longest = router_of(request).settings.server.browser_feedback_s
+        if body.expires_s is not None and not 0 < body.expires_s <= longest:
+            remedy = f"send at most {longest:g} (server.browser_feedback_s)"
+            raise InvalidInput(f"a token cannot last {body.expires_s:g} s", field="expires_s", remedy=remedy)
+        made = FeedbackToken(
+            decision_id=body.decision_id,
+            expires_at=int(time.time() + (body.expires_s or min(longest, 3 * 3600.0))),
+            kinds=_kinds(body.kinds),
+            rater=checked_rater(body.rater),
+            api_key=caller_of(request).key,
+        )
+        text = signed(made, secret=await _secret(request))
+        reply: FeedbackTokenReply = {"token": text, "expires_at": made.expires_at}
+        return JsonReply(reply)
+
+    @app.post(
+        _BROWSER,
+        status_code=202,
+        tags=[FEEDBACK],
+        summary="Judge a decision with a token",
+        responses=REPLIES["/v1/feedback"],
+    )
+    async def browser(body: BrowserFeedbackBody, request: Request) -> Response:
+        """Store a judgement of somebody who was shown the answer. The token says who may judge what; no key is needed.
+
+        A later judgement of the same token replaces the earlier. Pages of the sites in `server.feedback_origins` may
+        call this from their own scripts.
+        """
+        try:
+            reply = await _judged(body, request)
+        except RagBanditError as error:
+            reply = refusal(error)
+        reply.headers.update(_allowed(request))
+        return reply
+
+    @app.options(_BROWSER, include_in_schema=False)
+    async def preflight(request: Request) -> Response:
+        allowed = _allowed(request)
+        if allowed:
+            allowed |= {
+                "Access-Control-Allow-Methods": "POST",
+                "Access-Control-Allow-Headers": "content-type",
+                "Access-Control-Max-Age": "600",
+            }
+        return Response(status_code=204, headers=allowed)
+
+
+async def _judged(body: BrowserFeedbackBody, request: Request) -> Response:
+    now, router = time.time(), router_of(request)
+    token = read_token(body.token, secret=await _secret(request), now=now)
+    await _check_key(request, token)
+    kind = body.retract or ("rating" if body.rating is not None else "event")
+    if kind not in token.kinds:
+        raise Forbidden(f"this token allows no {kind:.20}", field="token", remedy=f"send {' or '.join(token.kinds)}")
+    made = made_feedback(
+        decision_id=token.decision_id,
+        settings=router.settings,
+        now=now,
+        rating=body.rating,
+        scale=body.scale,
+        event=body.event,
+        retract=body.retract,
+        rater=token.voter,
+    )
+    made = replace(made, api_key=token.api_key)
+    await _check_votes(request, made)
+    receipt = await awaited(request, router.submit_feedback(made), what="token")
+    count_feedback(request, made, receipt)
+    return JsonReply(receipt_json(receipt), status_code=202)
+
+
+async def _check_votes(request: Request, made: Feedback) -> None:
+    """A token is no way to fill the store. Raises Forbidden."""
+    database = router_of(request).database
+    count = await reads_of(request).run(lambda: votes_of(database, decision_id=made.decision_id, rater=made.rater))
+    if count >= MAX_VOTES:
+        message = f"this token has been used {count} times"
+        raise Forbidden(message, field="token", remedy="the last judgement counts")
+
+
+async def _check_key(request: Request, token: FeedbackToken) -> None:
+    """A revoked key's tokens are worth nothing; those of one that was rotated are. Raises Unauthorized, NotReady."""
+    if token.api_key is None:
+        return
+    keys = await request.app.state.gate.ring.in_force()
+    if token.api_key not in keys.keys:
+        raise Unauthorized("the key that this feedback token was made with is revoked", field="token")
+
+
+async def _secret(request: Request) -> bytes:
+    """The secret that tokens are signed with; of the settings, else of the store, read once."""
+    state, router = request.app.state, router_of(request)
+    found: bytes | None = getattr(state, "feedback_secret", None)
+    if found is None:
+        given = router.settings.server.feedback_secret
+        if given is not None:
+            found = given.encode()
+        else:
+            database = router.database
+            found = await reads_of(request).run(lambda: shared_secret(database, name="feedback", now=time.time()))
+        state.feedback_secret = found
+    return found
+
+
+def _kinds(given: list[str] | None) -> tuple[TokenKind, ...]:
+    if given is None:
+        return TOKEN_KINDS
+    if not given or any(kind not in TOKEN_KINDS for kind in given):
+        remedy = f"name some of {', '.join(TOKEN_KINDS)}"
+        raise InvalidInput("a token is for kinds of feedback", field="kinds", remedy=remedy)
+    return tuple(kind for kind in TOKEN_KINDS if kind in given)
+
+
+def _allowed(request: Request) -> dict[str, str]:
+    """What lets a page of a site that is named read the reply; nothing for others."""
+    origin = request.headers.get("origin")
+    if origin is None or origin not in router_of(request).settings.server.feedback_origins:
+        return {"Vary": "Origin"}
+    return {"Vary": "Origin", "Access-Control-Allow-Origin": origin}

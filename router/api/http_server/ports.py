@@ -1,0 +1,32 @@
+"""Ports: which endpoints the public port has, and which the operators' own, where there is one."""
+
+from typing import Final
+
+from starlette.types import Scope
+
+from ragbandit.router.api.http_server.protocol import OPERATOR_PATHS
+from ragbandit.router.api.security.roles import allowed_roles
+
+__all__ = ["is_for_operators", "is_on_this_port"]
+
+#: who only operates the service, and neither asks nor judges
+_OPERATORS: Final = frozenset({"reader", "operator", "admin"})
+#: on both ports
+_DOCS: Final = ("/docs", "/openapi.json")
+
+
+def is_for_operators(path: str) -> bool:
+    """Whether this path is served on server.admin_port: probes, metrics, and what only operators may call."""
+    if path in OPERATOR_PATHS:
+        return True
+    known = [roles for method in ("GET", "POST", "PUT", "DELETE") if (roles := allowed_roles(method, path))]
+    return bool(known) and all(roles <= _OPERATORS for roles in known)
+
+
+def is_on_this_port(scope: Scope, *, admin_port: int) -> bool:
+    """Whether the port that this request came to serves its path."""
+    path = scope["path"]
+    if path.startswith(_DOCS):
+        return True
+    came_to = scope["server"][1] if scope.get("server") else None
+    return (came_to == admin_port) is is_for_operators(path)

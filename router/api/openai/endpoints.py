@@ -1,0 +1,83 @@
+"""OpenAI's endpoints: models, chat completions, and a word for the older completions that we do not serve."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi import Path as PathParameter
+from fastapi.responses import Response
+
+from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, router_of
+from ragbandit.router.api.openai.completions import chat_reply
+from ragbandit.router.api.openai.models import Model, ModelList, model_list, model_of
+from ragbandit.router.api.openai.replies import ChatCompletion, OpenAIErrorReply
+from ragbandit.router.api.openai.requests import ChatBody
+from ragbandit.router.api.schemas.requests import KEY_HEADER, identity, plain_decision_id
+from ragbandit.router.api.schemas.responses import JsonReply
+from ragbandit.router.errors import NotFound
+
+__all__ = ["OPENAI", "add_openai"]
+
+#: tag of these endpoints in /docs
+OPENAI: Final = "OpenAI"
+
+#: of these paths: errors are in OpenAI's shape
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    code: {"model": OpenAIErrorReply} for code in (400, 401, 403, 404, 409, 413, 422, 429, 500, 503)
+}
+_STREAM: Final = {"text/event-stream": {"schema": {"description": "server-sent events"}}}
+
+
+def add_openai(app: FastAPI) -> None:
+    """Put OpenAI's endpoints on the app."""
+    _add_models(app)
+
+    @app.post(
+        "/v1/chat/completions",
+        tags=[OPENAI],
+        summary="Answer a chat message",
+        responses={
+            **_ERRORS,
+            200: {"description": "The answer; with `stream` in pieces.", "model": ChatCompletion, "content": _STREAM},
+            504: {"model": OpenAIErrorReply},
+        },
+    )
+    async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+        """Answer the last message of a conversation: an arm is drawn, a worker runs it.
+
+        Made for clients of OpenAI's interface; docs/openai.md shows them. The reply's `id` is "chatcmpl-" and the id of
+        the decision, which feedback may be sent for.
+        """
+        key = None if idempotency_key is None else plain_decision_id(idempotency_key)
+        return await chat_reply(request, body, key=identity(None, key=key, field=KEY_HEADER))
+
+    @app.post("/v1/completions", include_in_schema=False)
+    async def completions(_request: Request) -> Response:
+        raise NotFound(
+            "the older completions are not served here, chat completions are",
+            remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
+        )
+
+
+def _add_models(app: FastAPI) -> None:
+    @app.get(
+        "/v1/models",
+        tags=[OPENAI],
+        summary="List the models",
+        responses={**_ERRORS, 200: {"description": "All models.", "model": ModelList}},
+    )
+    async def models(request: Request) -> Response:
+        """List the models: `auto`, by which the policy chooses, and `arm/<name>` for each arm that our workers run."""
+        return JsonReply(model_list(router_of(request), caller=caller_of(request)))
+
+    @app.get(
+        "/v1/models/{model:path}",
+        tags=[OPENAI],
+        summary="Read one model",
+        responses={**_ERRORS, 200: {"description": "The model.", "model": Model}},
+    )
+    async def model(
+        model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
+        request: Request,
+    ) -> Response:
+        """Tell whether there is a model of this name; 404 with the code `model_not_found` if not."""
+        return JsonReply(model_of(model, router=router_of(request)))

@@ -1,0 +1,196 @@
+"""Requests for a chat completion: what of them becomes a query, what is passed over, and what is refused.
+
+Clients send much that no arm of ours reads. What does not change the meaning of the answer is passed over, and its
+name is kept with the decision; what does is refused with the parameter's name.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import Headers
+
+from ragbandit.router.api.openai.errors import Unsupported
+from ragbandit.router.api.openai.open_webui import links_of
+from ragbandit.router.config.context_schema import ContextKey, ContextSchema
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.serving.validation import checked_text
+from ragbandit.router.storage.decision_links import LINKS
+from ragbandit.router.types import ArmName, Caller, DecisionId, Json, Query
+
+__all__ = ["ChatBody", "query_of_chat"]
+
+#: headers that name the conversation of a request; the first that is there counts
+_SESSIONS: Final = ("x-ragbandit-session-id", "x-openwebui-chat-id")
+#: OpenAI's own limits of `metadata`
+_MOST_PAIRS, _LONGEST_KEY, _LONGEST_VALUE = 16, 64, 512
+#: longest id of a user that is kept
+_LONGEST_USER: Final = 256
+#: most names of ignored parameters that are kept
+_MOST_IGNORED: Final = 64
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+#: parameters that are read here; every other one is ignored
+_READ: Final = frozenset(
+    {"model", "messages", "stream", "stream_options", "metadata", "user", "safety_identifier", "response_format"}
+)
+
+
+class ChatBody(BaseModel):
+    """A chat completion to be made. Parameters of OpenAI's that are not named here are ignored, and recorded."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        strict=True,
+        json_schema_extra={
+            "example": {"model": "auto", "messages": [{"role": "user", "content": "Who wrote Dracula?"}]}
+        },
+    )
+
+    model: str = Field(description="`auto`: the policy chooses the arm. `arm/<name>`: this arm, and nothing is learned")
+    messages: list[dict[str, Any]] = Field(
+        description="the conversation: objects with `role` and `content`, which is text or a list of parts of text"
+    )
+    stream: bool | None = Field(default=None, description="send the answer in pieces, as server-sent events")
+    stream_options: dict[str, Any] | None = Field(
+        default=None, description='{"include_usage": true}: the usage in a chunk of its own, before the end'
+    )
+    metadata: dict[str, str] | None = Field(
+        default=None,
+        description="up to 16 pairs of texts: what the setting `context` declares moves the choice, the rest is kept",
+    )
+    user: str | None = Field(default=None, description="who asks, an id; kept with the decision")
+    safety_identifier: str | None = Field(default=None, description="newer name of `user`")
+    n: int | None = Field(default=None, description="1; there is one answer")
+    tools: list[Any] | None = Field(default=None, description="ignored, unless `tool_choice` asks for a call: refused")
+    tool_choice: str | dict[str, Any] | None = Field(default=None, description="`none` or `auto`")
+    functions: list[Any] | None = Field(default=None, description="older name of `tools`")
+    function_call: str | dict[str, Any] | None = Field(default=None, description="older name of `tool_choice`")
+    response_format: dict[str, Any] | None = Field(default=None, description='{"type": "text"}')
+    logprobs: bool | None = Field(default=None, description="false")
+    top_logprobs: int | None = Field(default=None, description="0")
+    modalities: list[str] | None = Field(default=None, description='["text"]')
+    audio: dict[str, Any] | None = Field(default=None, description="null")
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream is to end with its usage."""
+        return bool((self.stream_options or {}).get("include_usage"))
+
+
+def query_of_chat(
+    body: ChatBody,
+    *,
+    headers: Headers,
+    key: str | None,
+    forced: ArmName | None,
+    caller: Caller,
+    schema: ContextSchema,
+) -> Query:
+    """The query of a chat completion, still without its question and what was said before.
+
+    key: the id that its decision is to have. forced: the arm that the caller chose. schema: the
+    setting `context`. Raises InvalidInput naming the parameter, as the request has it.
+    """
+    _check_supported(body)
+    context, metadata = _context_of(body.metadata or {}, schema=schema)
+    return Query(
+        id=None if key is None else DecisionId(key),
+        text="",
+        context=context,
+        arms=None if forced is None else (forced,),
+        forced=forced is not None,
+        tenant=caller.tenant or "default",
+        session=_session(headers),
+        api_key=caller.key,
+        request=_facts(body, metadata=metadata, headers=headers),
+    )
+
+
+def _session(headers: Headers) -> str | None:
+    """The conversation that a header names; a template that the client did not fill in names none."""
+    sent = (headers.get(name, "").strip() for name in _SESSIONS)
+    return next((name for name in sent if name and "{{" not in name), None)
+
+
+def _facts(body: ChatBody, *, metadata: Mapping[str, str], headers: Headers) -> dict[str, Json]:
+    """What is kept of a request beside its question."""
+    user = body.safety_identifier or body.user
+    if user:
+        checked_text(user, field="user")
+    found: dict[str, Json] = {
+        "surface": "openai",
+        "ignored": _ignored(body),
+        "metadata": dict(metadata),
+        "user": user[:_LONGEST_USER] if user else None,
+        LINKS: links_of(headers),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _ignored(body: ChatBody) -> list[str]:
+    """Names of the parameters that were sent with a value and are not read."""
+    sent = body.model_dump(exclude_none=True, exclude={"messages"})
+    names = sorted(name if _NAME.fullmatch(name) else "other" for name in sent if name not in _READ)
+    return list(dict.fromkeys(names))[:_MOST_IGNORED]
+
+
+def _check_supported(body: ChatBody) -> None:
+    """Raises Unsupported for a parameter that asks for another answer than we can give."""
+    if body.n is not None and body.n != 1:
+        raise Unsupported(f"{body.n} answers were asked for, and there is one", field="n", remedy="leave n out")
+    for name, values in (("tool_choice", body.tools), ("function_call", body.functions)):
+        choice = getattr(body, name)
+        if choice not in (None, "none", "auto") and (values or choice == "required" or isinstance(choice, dict)):
+            raise Unsupported("the arms call no tools of the caller", field=name, remedy=f"leave {name} out")
+    if body.logprobs or body.top_logprobs:
+        name = "logprobs" if body.logprobs else "top_logprobs"
+        raise Unsupported("answers have no log probabilities", field=name, remedy=f"leave {name} out")
+    if body.audio is not None or any(kind != "text" for kind in body.modalities or ()):
+        name = "audio" if body.audio is not None else "modalities"
+        raise Unsupported("answers are text alone", field=name, remedy=f"leave {name} out")
+    if body.response_format is not None and body.response_format.get("type") != "text":
+        remedy = "leave response_format out, and read the answer as text"
+        raise Unsupported("answers are not made to a format", field="response_format", remedy=remedy)
+
+
+def _context_of(metadata: Mapping[str, str], *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:
+    """The declared keys with values of their types, and the other pairs."""
+    if len(metadata) > _MOST_PAIRS:
+        message = f'"metadata" has {len(metadata)} pairs'
+        raise InvalidInput(message, field="metadata", remedy=f"send at most {_MOST_PAIRS}")
+    context: dict[str, Json] = {}
+    rest: dict[str, str] = {}
+    for key, value in metadata.items():
+        checked_text(key, field="metadata")
+        field = f"metadata.{key}"
+        if len(key) > _LONGEST_KEY or len(value) > _LONGEST_VALUE:
+            remedy = f"a key has at most {_LONGEST_KEY} characters, a value {_LONGEST_VALUE}"
+            raise InvalidInput(f'"{field:.80}" is too long', field=field[:80], remedy=remedy)
+        if value.strip():
+            checked_text(value, field=field)
+        declared = schema.get(key)
+        if declared is None or declared.is_own:
+            rest[key] = value
+        else:
+            context[key] = _value(value, declared=declared, field=field)
+    return context, rest
+
+
+def _value(text: str, *, declared: ContextKey, field: str) -> Json:
+    """A text as the type that the setting `context` declares."""
+    match declared.type:
+        case "number":
+            try:
+                return float(text)
+            except ValueError:
+                raise InvalidInput(f'"{field}" is no number', field=field, remedy='send for example "3.5"') from None
+        case "boolean":
+            known = {"true": True, "false": False}
+            if text.strip().lower() not in known:
+                raise InvalidInput(f'"{field}" is not true or false', field=field, remedy='send "true" or "false"')
+            return known[text.strip().lower()]
+        case "words":
+            return [word.strip() for word in text.split(",") if word.strip()]
+        case _:
+            return text

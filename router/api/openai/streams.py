@@ -1,0 +1,211 @@
+"""Streams: a completion in pieces, as server-sent events in the order that all clients of OpenAI's interface read.
+
+The role, the pieces of the text, the end with its citations, the usage if it was asked for, [DONE]. While the arm has
+nothing to say, comments keep the connection open. No event has a name: clients would take it for a piece.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ragbandit.router.api.answer_events import AnswerEvent
+from ragbandit.router.api.dependencies import CallerGone
+from ragbandit.router.api.openai.open_webui import source_events, status_event
+from ragbandit.router.api.openai.replies import (
+    ID_PREFIX,
+    annotations_of,
+    citations_of,
+    facts_of,
+    fingerprint,
+    finish_of,
+    model_name,
+    urls_of,
+    usage_of,
+)
+from ragbandit.router.api.schemas.responses import plain
+from ragbandit.router.types import Cost, Decision, Outcome, StatusNote, TextPiece
+
+__all__ = ["PING", "PING_S", "Chunks", "EventStream", "Pieces", "sent_at_once", "with_pauses"]
+
+#: A comment goes out after that long without anything else, seconds. Proxies close connections that are silent; and a
+#: client that has hung up looks like one that has only closed its sending side, until two writes to it have failed.
+PING_S: float = 2.0
+PING: Final = b": ping\n\n"
+_DONE: Final = b"data: [DONE]\n\n"
+
+
+class EventStream(Response):
+    """A reply of server-sent events that ends when they end.
+
+    Starlette's own stream watches for the end of the connection while it sends; here what makes the events does, and
+    raises CallerGone: one of them alone may wait for it.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], *, headers: Mapping[str, str]) -> None:
+        self.events = events
+        self.status_code = 200
+        self.background = None
+        kept = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+        self.init_headers(kept)
+        del self.headers["content-length"]
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Send all of it."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with contextlib.aclosing(self.events) as events:  # type: ignore[type-var] # a generator
+            async for event in events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def with_pauses(events: AsyncIterator[AnswerEvent], *, every_s: float) -> AsyncIterator[AnswerEvent | None]:
+    """The events, and None whenever none has come for so many seconds.
+
+    They are made in a task of their own, one ahead at most: what takes them sets the pace. Raises what they raise.
+    """
+    made: asyncio.Queue[AnswerEvent | BaseException | None] = asyncio.Queue(maxsize=1)
+
+    async def make() -> None:
+        try:
+            async for event in events:
+                await made.put(event)
+            await made.put(None)
+        except Exception as error:
+            await made.put(error)
+
+    task = asyncio.create_task(make())
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(every_s):
+                    found = await made.get()
+            except TimeoutError:
+                yield None
+                continue
+            if found is None:
+                return
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, CallerGone):
+            await task
+
+
+class Chunks:
+    """Chunks of one completion, each as the bytes of an event.
+
+    include_usage: the request asked for a chunk of it; then every other one says that it is not that.
+    """
+
+    def __init__(self, key: str, *, created: int, model: str, include_usage: bool, fingerprint: str | None) -> None:
+        self._head: dict[str, Any] = {
+            "id": key,
+            "object": "chat.completion.chunk",
+            "created": created,
+            "model": model,
+        }
+        if fingerprint is not None:
+            self._head["system_fingerprint"] = fingerprint
+        self._include_usage = include_usage
+
+    @classmethod
+    def of(cls, decision: Decision, *, include_usage: bool) -> "Chunks":
+        """Chunks of the answer to this decision."""
+        return cls(
+            f"{ID_PREFIX}{decision.id}",
+            created=int(decision.made_at),
+            model=model_name(decision),
+            include_usage=include_usage,
+            fingerprint=fingerprint(decision),
+        )
+
+    def role(self) -> bytes:
+        """The first chunk."""
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def piece(self, text: str) -> bytes:
+        """The next piece of the answer."""
+        return self._chunk({"content": text})
+
+    def event(self, event: Mapping[str, Any]) -> bytes:
+        """An event of Open WebUI; other clients take it for an empty chunk."""
+        return _data({**self._head, "choices": [], **self._no_usage(), "event": event})
+
+    def end(self, decision: Decision, outcome: Outcome, *, base: str, open_webui: bool) -> list[bytes]:
+        """What comes after the last piece. Open WebUI gets the sources with their texts instead of citations."""
+        urls = urls_of(outcome, base=base)
+        sources = source_events(outcome, urls=urls) if open_webui else []
+        delta: dict[str, Any] = {}
+        if urls and not open_webui:
+            delta["annotations"] = annotations_of(outcome, urls=urls)
+        facts = {"ragbandit": facts_of(decision, outcome, urls=urls), **citations_of(outcome, urls=urls)}
+        finish = self._chunk(delta, finish=finish_of(outcome), more=facts)
+        return [*map(self.event, sources), finish, *self.usage(outcome.cost), _DONE]
+
+    def usage(self, cost: Cost) -> list[bytes]:
+        """The chunk of the usage, where it was asked for."""
+        return [_data({**self._head, "choices": [], "usage": usage_of(cost)})] if self._include_usage else []
+
+    def whole(self, text: str) -> list[bytes]:
+        """A stream of an answer that is there at once, and that no decision is behind."""
+        return [self.role(), self.piece(text), self._chunk({}, finish="stop"), *self.usage(Cost()), _DONE]
+
+    def status(self, text: str, *, done: bool) -> bytes:
+        """What Open WebUI shows while the answer is made."""
+        return self.event(status_event(text, done=done))
+
+    def failure(self, error: Mapping[str, Any]) -> list[bytes]:
+        """The end of a stream whose answer failed: clients raise what `error` says."""
+        return [_data({"error": error}), _DONE]
+
+    def _chunk(self, delta: Mapping[str, Any], *, finish: str | None = None, more: Mapping[str, Any] = {}) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        return _data({**self._head, "choices": [choice], **self._no_usage(), **more})
+
+    def _no_usage(self) -> dict[str, None]:
+        return {"usage": None} if self._include_usage else {}
+
+
+class Pieces:
+    """What goes out for each event of an answer before its outcome. notes: the client shows what the arm does."""
+
+    def __init__(self, chunks: Chunks, *, notes: bool) -> None:
+        self._chunks = chunks
+        self._notes = notes
+        self._shown: str | None = None
+
+    def of(self, event: TextPiece | StatusNote | None) -> list[bytes]:
+        """The events of a stream for this one; None: nothing has come for a while."""
+        if event is None:
+            return [PING]
+        if isinstance(event, TextPiece):
+            return [*self.settled(), self._chunks.piece(event.text)]
+        if not self._notes:
+            return []
+        self._shown = event.text
+        return [self._chunks.status(event.text, done=False)]
+
+    def settled(self) -> list[bytes]:
+        """Tell that what was shown last is done."""
+        shown, self._shown = self._shown, None
+        return [] if shown is None else [self._chunks.status(shown, done=True)]
+
+
+async def sent_at_once(parts: Sequence[bytes]) -> AsyncIterator[bytes]:
+    """These events."""
+    for part in parts:
+        yield part
+
+
+def _data(chunk: Mapping[str, Any]) -> bytes:
+    text = json.dumps(plain(chunk), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return f"data: {text}\n\n".encode()

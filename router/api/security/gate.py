@@ -1,0 +1,146 @@
+"""Gate: who sends a request, by its key, and whether that role may send it."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from starlette.routing import Match
+from starlette.types import Scope
+
+from ragbandit.router.api.security.key_ring import KeyRing
+from ragbandit.router.api.security.roles import OF_THE_SERVICE, allowed_roles
+from ragbandit.router.api.security.sites import check_host, check_site
+from ragbandit.router.config.settings import ServerSettings
+from ragbandit.router.errors import Forbidden, NotReady, Unauthorized
+from ragbandit.router.serving.setup.exposure import is_loopback
+from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce
+from ragbandit.router.storage.access.scopes import is_known
+from ragbandit.router.types import Caller, Role
+
+__all__ = ["Gate"]
+
+#: longest value of the header Authorization that is looked at
+MAX_HEADER: Final = 512
+#: the metrics of an outage are read in an outage: so old may the keys be that /metrics is checked against, seconds
+STALE_S: Final = 900.0
+_METRICS: Final = "/metrics"
+_IN_QUERY: Final = re.compile(rb"rb(?:_|%5[Ff])[0-9A-Za-z]{10}(?:_|%5[Ff])")
+_HOW: Final = 'send the header "Authorization: Bearer rb_..."; ragbandit keys create makes a key'
+
+
+class Gate:
+    """Decides about requests by their head alone."""
+
+    def __init__(self, ring: KeyRing, *, server: ServerSettings, clock: Callable[[], float] = time.time) -> None:
+        self.ring = ring
+        self._server = server
+        self._clock = clock
+        self._loopback = is_loopback(server.host)
+        self._hosts = frozenset(name.lower() for name in server.allowed_hosts)
+        if self._loopback:
+            self._hosts |= {server.host.lower(), f"[{server.host.lower()}]"}
+
+    async def caller(self, scope: Scope) -> Caller:
+        """Who sends this request. Raises Unauthorized, Forbidden, and NotReady where keys cannot be checked."""
+        method, path = scope["method"], _route_path(scope)
+        roles = allowed_roles(method, path)
+        if roles is None:
+            return Caller()
+        if scope["query_string"] and _IN_QUERY.search(scope["query_string"]):
+            raise Unauthorized(
+                "an API key does not belong into a URL, which is logged on its way",
+                field="Authorization",
+                remedy=f"revoke that key, make another one, and {_HOW}",
+            )
+        if path == _METRICS and self._server.open_metrics:
+            return Caller(role="reader")
+        keys = await self._keys(path)
+        if self._is_open(keys):
+            self._check_site(scope)
+            return Caller()
+        key = self._key(scope["headers"], keys)
+        if not is_known(key.scopes):
+            remedy = "upgrade this service, or make another key"
+            raise Forbidden("a newer version has narrowed this key in a way not known here", remedy=remedy)
+        if key.role not in roles:
+            self._refuse(scope, key.role, method=method, path=path, roles=roles)
+        if key.tenant is not None and f"{method} {path}" in OF_THE_SERVICE:
+            raise Forbidden(
+                f"{method} {path} tells of all tenants, and this key belongs to one",
+                field="tenant",
+                remedy="use a key without a tenant",
+            )
+        self.ring.note_use(key.public_id)
+        return Caller(key=key.public_id, role=key.role, tenant=key.tenant, scopes=key.scopes)
+
+    async def _keys(self, path: str) -> KeysInForce:
+        try:
+            return await self.ring.in_force()
+        except NotReady:
+            known = self.ring.known
+            # What an open service does it cannot do without its database either.
+            if known is not None and self._is_open(known.keys):
+                return known.keys
+            if known is not None and path == _METRICS and time.monotonic() - known.at <= STALE_S:
+                return known.keys
+            raise
+
+    def _is_open(self, keys: KeysInForce) -> bool:
+        """Whether requests need no key. One that was ever made closes the service, unless it is declared open."""
+        if keys.unrevoked:
+            return False
+        return self._server.open or (self._loopback and not keys.ever)
+
+    def _check_site(self, scope: Scope) -> None:
+        if self._loopback or self._hosts:
+            check_host(scope["headers"], allowed=self._hosts)
+        check_site(scope["headers"], method=scope["method"])
+
+    def _key(self, headers: Sequence[tuple[bytes, bytes]], keys: KeysInForce) -> ApiKey:
+        given = [value for name, value in headers if name == b"authorization"]
+        if not given:
+            raise _unauthorized("no API key was sent")
+        if len(given) > 1:
+            raise _unauthorized("several Authorization headers were sent", remedy="send one")
+        if len(given[0]) > MAX_HEADER:
+            raise _unauthorized(f"the header Authorization has {len(given[0])} bytes; a key has 57 characters")
+        scheme, _, text = given[0].decode("latin-1").partition(" ")
+        if scheme.lower() != "bearer":
+            raise _unauthorized("the header Authorization is not of the scheme Bearer")
+        key = keys.find(text.strip(" "))
+        if key is None:
+            raise _unauthorized(
+                "this API key is not valid: it was revoked, or never made here",
+                remedy="ragbandit keys list shows the keys of this service",
+            )
+        if key.expires_at is not None and key.expired(self._clock()):
+            when = datetime.fromtimestamp(key.expires_at, tz=UTC).isoformat(timespec="seconds")
+            follower = "was rotated: use the one that took its place" if key.replaced_by else "make another one"
+            raise _unauthorized(f"this API key expired at {when}", remedy=follower)
+        return key
+
+    def _refuse(self, scope: Scope, role: Role, *, method: str, path: str, roles: frozenset[Role]) -> None:
+        """Raises Forbidden, but for what the app has no endpoint for: it has the words for that."""
+        if not roles and not any(route.matches(scope)[0] is Match.FULL for route in scope["app"].routes):
+            return
+        needed = ", ".join(sorted(roles)) or "no role that there is"
+        raise Forbidden(
+            f"a key of the role {role} may not call {method} {path:.80}",
+            field="role",
+            remedy=f"use a key of the role {needed.replace(', ', ' or ')}",
+        )
+
+
+def _unauthorized(message: str, *, remedy: str = _HOW) -> Unauthorized:
+    return Unauthorized(message, field="Authorization", remedy=remedy)
+
+
+def _route_path(scope: Scope) -> str:
+    """The path that the app's routes are matched with, as Starlette sees it."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
+        return path[len(root) :]
+    return path

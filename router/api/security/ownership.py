@@ -1,0 +1,123 @@
+"""Ownership: a key with a tenant asks for that tenant, and sees and judges that tenant's decisions alone.
+
+Another tenant's decision is to it what a decision that was never made is: the same 404, with the same body.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from fastapi import Request
+
+from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.errors import Forbidden
+from ragbandit.router.storage.idempotency import unknown_decision
+from ragbandit.router.types import ArmName, Caller, Decision, Query
+
+__all__ = ["Owners", "check_owner", "for_caller", "note_owner", "strangers", "tenant_of"]
+
+#: decisions whose tenant one process remembers; it never changes
+MOST: Final = 20_000
+
+
+class Owners:
+    """Tenants of the decisions that were asked about lately, so that feedback for a new decision reads no row more."""
+
+    def __init__(self, *, most: int = MOST) -> None:
+        self._most = most
+        self._tenants: OrderedDict[str, str] = OrderedDict()
+
+    def note(self, decision_id: str, tenant: str) -> None:
+        """Remember whose decision this is."""
+        self._tenants[decision_id] = tenant
+        if len(self._tenants) > self._most:
+            self._tenants.popitem(last=False)
+
+    def tenant(self, decision_id: str) -> str | None:
+        """Whose decision this is; None: it is not remembered."""
+        return self._tenants.get(decision_id)
+
+
+def tenant_of(caller: Caller, *, given: str | None) -> str:
+    """The tenant of a question. given: what the body says, None if it says nothing.
+
+    Raises Forbidden where a key of one tenant asks for another.
+    """
+    if caller.tenant is None:
+        return "default" if given is None else given
+    if given is not None and given != caller.tenant:
+        raise Forbidden(
+            f"this key belongs to the tenant {caller.tenant}, and asks for another one",
+            field="tenant",
+            remedy="leave the tenant out, or send the key of that tenant",
+        )
+    return caller.tenant
+
+
+def for_caller(query: Query, *, caller: Caller, offered: Sequence[ArmName]) -> Query:
+    """The query as this caller may ask it: with its key, for its tenant, over the arms that its key is narrowed to.
+
+    offered: the arms that there are. Raises Forbidden.
+    """
+    if caller.key is None:
+        return query
+    tenant_of(caller, given=query.tenant)
+    if caller.scopes.get("forced") is False and (query.forced or query.arms is not None):
+        raise Forbidden(
+            "this key leaves the choice of the arm to the policy",
+            field="arms",
+            remedy="leave arms out, or use the model auto",
+        )
+    return replace(query, api_key=caller.key, arms=_narrowed(query.arms, caller=caller, offered=offered))
+
+
+def _narrowed(
+    asked: tuple[ArmName, ...] | None, *, caller: Caller, offered: Sequence[ArmName]
+) -> tuple[ArmName, ...] | None:
+    allowed = caller.scopes.get("arms")
+    if not isinstance(allowed, list):
+        return asked
+    if asked is None:
+        asked = tuple(arm for arm in offered if arm in allowed)
+        if asked:
+            return asked
+    outside = [arm for arm in asked if arm not in allowed]
+    if outside or not asked:
+        what = f"the arm {outside[0]!r:.80}" if outside else "any arm that answers here"
+        raise Forbidden(f"this key may not use {what}", field="arms", remedy=f"its arms are {', '.join(allowed)}")
+    return asked
+
+
+def note_owner(request: Request, decision: Decision) -> None:
+    """Remember whose decision this is, where the caller may come back with its id."""
+    if caller_of(request).tenant is not None:
+        owners: Owners = request.app.state.owners
+        owners.note(decision.id, decision.query.tenant)
+
+
+async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
+    """Those of these decisions that the caller may not know of: of another tenant, or of none that is stored.
+
+    Empty for a caller of every tenant, for whom the store looks by itself.
+    """
+    caller = caller_of(request)
+    if caller.tenant is None:
+        return frozenset()
+    owners: Owners = request.app.state.owners
+    wanted = set(ids)
+    found = {key: tenant for key in wanted if (tenant := owners.tenant(key)) is not None}
+    missing = sorted(wanted - found.keys())
+    if missing:
+        store = router_of(request).store
+        read = await reads_of(request).run(lambda: store.tenants_by_id(missing))
+        for key, tenant in read.items():
+            owners.note(key, tenant)
+        found |= read
+    return frozenset(key for key in wanted if found.get(key) != caller.tenant)
+
+
+async def check_owner(request: Request, decision_id: str) -> None:
+    """Raises NotFound, as for an id that no decision has, where the caller may not know of this decision."""
+    if await strangers(request, [decision_id]):
+        raise unknown_decision()

@@ -1,0 +1,73 @@
+"""Roles: which of them may call which endpoint. What stands in no line here is refused.
+
+A line for every route of the app; a test walks the app and fails on one that is missing.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.routing import compile_path
+
+from ragbandit.router.types import Role
+
+__all__ = ["EVERYBODY", "OF_THE_SERVICE", "ROLES_OF", "allowed_roles"]
+
+#: no key is needed
+EVERYBODY: Final = "everybody"
+
+#: method and path, as the app has them -> the roles that may call it, and EVERYBODY; admin may call everything
+ROLES_OF: Final[Mapping[str, str]] = {
+    "GET /health": EVERYBODY,
+    "GET /ready": EVERYBODY,
+    "POST /v1/route": "app",
+    "POST /v1/route/batch": "app",
+    "POST /v1/answer": "app",
+    "POST /v1/chat/completions": "app",
+    "POST /v1/completions": "app",
+    "GET /v1/models": "app",
+    "GET /v1/models/{model:path}": "app",
+    "POST /v1/outcomes": "app worker",
+    "GET /v1/decisions/{decision_id}": "reader app rater worker operator",
+    "POST /v1/decisions/{decision_id}/cancel": "app operator",
+    "GET /v1/sessions/{session_id:path}": "reader app rater worker operator",
+    "POST /v1/feedback": "app rater",
+    "POST /v1/feedback/batch": "app rater",
+    "POST /v1/feedback/token": "app",
+    "POST /v1/feedback/browser": EVERYBODY,
+    "OPTIONS /v1/feedback/browser": EVERYBODY,
+    "GET /v1/status": "reader operator",
+    "GET /metrics": "reader operator",
+    "GET /docs": "reader app rater worker operator",
+    "GET /openapi.json": "reader app rater worker operator",
+    "HEAD /openapi.json": "reader app rater worker operator",
+    "GET /docs/assets/{path:path}": "reader app rater worker operator",
+    "HEAD /docs/assets/{path:path}": "reader app rater worker operator",
+}
+
+
+#: endpoints that tell of all tenants: a key of one tenant may not call them, whatever its role
+OF_THE_SERVICE: Final = frozenset({"GET /v1/status", "GET /metrics"})
+
+
+def _parsed(roles: str) -> frozenset[Role] | None:
+    return None if roles == EVERYBODY else frozenset({*roles.split(), "admin"})  # type: ignore[arg-type] # a test reads them
+
+
+_EXACT: Final[Mapping[str, frozenset[Role] | None]] = {
+    endpoint: _parsed(roles) for endpoint, roles in ROLES_OF.items() if "{" not in endpoint
+}
+_PATTERNS: Final = [
+    (method, compile_path(path)[0], _parsed(ROLES_OF[f"{method} {path}"]))
+    for method, path in (endpoint.split(" ", 1) for endpoint in ROLES_OF if "{" in endpoint)
+]
+
+
+def allowed_roles(method: str, path: str) -> frozenset[Role] | None:
+    """The roles that may call this; empty: nobody, it is in no line; None: everybody, also without a key."""
+    endpoint = f"{method} {path}"
+    if endpoint in _EXACT:
+        return _EXACT[endpoint]
+    for of, pattern, roles in _PATTERNS:
+        if of == method and pattern.match(path):
+            return roles
+    return frozenset()

@@ -1,0 +1,85 @@
+"""Requests of web sites to an open service: those that a page of another site sends through its reader's browser.
+
+A service without keys trusts every program on this machine. A browser is such a program, and runs what any site sends
+it. Two things keep sites out: the name that the service was called by (a site may point a name of its own at
+127.0.0.1), and the browser's word about which site a request comes from.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from ragbandit.router.errors import Forbidden
+
+__all__ = ["check_host", "check_site"]
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+#: names of this machine
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+#: methods that change nothing
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
+    """Refuse a request that names another host than this machine and `allowed`. Raises Forbidden."""
+    named = _values(headers, b"host")
+    name = _name(named[0]) if len(named) == 1 else ""
+    if name in _LOCAL or name in allowed:
+        return
+    raise Forbidden(
+        f"an open service is not called {name!r:.80}" if name else "an open service needs one Host header",
+        field="Host",
+        remedy="call it localhost or 127.0.0.1, add the name to server.allowed_hosts, or use API keys: "
+        "docs/security.md",
+    )
+
+
+def check_site(headers: Headers, *, method: str) -> None:
+    """Refuse a request that may change something and comes from a page of another site. Raises Forbidden."""
+    if method in _SAFE:
+        return
+    sites = _values(headers, b"sec-fetch-site")
+    origins = _values(headers, b"origin")
+    if any(site not in ("same-origin", "none") for site in sites):
+        raise _foreign(f"from a page of another site (Sec-Fetch-Site: {sites[0]:.40})", field="Sec-Fetch-Site")
+    if not origins:
+        return
+    hosts = _values(headers, b"host")
+    if len(origins) > 1 or len(hosts) != 1 or _place(origins[0]) != hosts[0].lower():
+        raise _foreign(f"from a page of another site ({origins[0]!r:.80})", field="Origin")
+
+
+def _foreign(message: str, *, field: str) -> Forbidden:
+    return Forbidden(
+        f"an open service takes no request that comes {message}",
+        field=field,
+        remedy="send it from a program of yours, or use API keys: docs/security.md",
+    )
+
+
+def _values(headers: Headers, name: bytes) -> list[str]:
+    return [value.decode("latin-1").strip() for key, value in headers if key == name]
+
+
+def _name(host: str) -> str:
+    """The name of a Host header, without its port, in lower case."""
+    host = host.lower()
+    if host.startswith("["):
+        end = host.find("]")
+        rest = host[end + 1 :]
+        return host[: end + 1] if end > 0 and (not rest or _is_port(rest)) else ""
+    name, colon, port = host.partition(":")
+    return name if not colon or _is_port(":" + port) else ""
+
+
+def _is_port(text: str) -> bool:
+    return text.startswith(":") and text[1:].isascii() and text[1:].isdigit()
+
+
+def _place(origin: str) -> str:
+    """Host and port of an Origin; of "null" and what is no URL the empty text."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""

@@ -1,0 +1,45 @@
+"""The endpoint of sessions: the decisions of a conversation."""
+
+from typing import Annotated
+
+from fastapi import FastAPI, Request
+from fastapi import Path as PathParameter
+from fastapi import Query as QueryParameter
+from fastapi.responses import Response
+
+from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, session_json
+from ragbandit.router.api.security.ownership import tenant_of
+from ragbandit.router.serving.conversations.checks import checked_session
+from ragbandit.router.serving.conversations.queries import session_turns
+from ragbandit.router.serving.field_checks import checked_id
+from ragbandit.router.storage.sessions import MOST_LISTED
+
+__all__ = ["add_sessions"]
+
+SessionPath = Annotated[str, PathParameter(description="The id that the conversation was given.")]
+TenantParameter = Annotated[
+    str | None, QueryParameter(description="Whose conversation it is; left out: the key's tenant, else `default`.")
+]
+LimitParameter = Annotated[int, QueryParameter(description=f"Decisions at most, 1 to {MOST_LISTED}; the newest ones.")]
+
+
+def add_sessions(app: FastAPI, *, tag: str) -> None:
+    """Put /v1/sessions on the app."""
+    path = "/v1/sessions/{session_id:path}"
+
+    @app.get(path, tags=[tag], summary="Read a conversation", responses=REPLIES[path])
+    async def session(
+        session_id: SessionPath, request: Request, tenant: TenantParameter = None, limit: LimitParameter = 50
+    ) -> Response:
+        """The newest decisions of a conversation, the oldest of them first: questions, arms, how they ended.
+
+        404 for a conversation without decisions, and for another tenant's.
+        """
+        given = None if tenant is None else checked_id(tenant, field="tenant")
+        owner = tenant_of(caller_of(request), given=given)
+        named, router = checked_session(session_id), router_of(request)
+        found = await reads_of(request).run(
+            lambda: session_turns(router.database, session=named, tenant=owner, limit=limit)
+        )
+        return JsonReply(session_json(found, session=named, tenant=owner, limit=limit))

@@ -1,0 +1,107 @@
+"""Settings of the HTTP service: address, limits, and what a tenant may have in a day."""
+
+from typing import Annotated, get_args
+
+from pydantic import Field, field_validator, model_validator
+
+from ragbandit.router.config.sections import Count, Seconds, Section
+from ragbandit.router.types import RATE_PATTERN, Role
+
+__all__ = ["ServerSettings", "TenantSettings"]
+
+
+class ServerSettings(Section):
+    """The HTTP surface."""
+
+    #: address to listen on; 0.0.0.0 is every one of the host
+    host: str = "127.0.0.1"
+    #: port to listen on; 0: any free one
+    port: Annotated[int, Field(ge=0, le=65535)] = 8100
+    #: a port of its own for what operators ask: /health, /ready, /metrics, /v1/status and every endpoint that only
+    #: reader, operator or admin may call; `port` then has none of them (404). 0: any free one; None: all on `port`
+    admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    #: address that admin_port listens on
+    admin_host: str = "127.0.0.1"
+    #: processes that serve HTTP on the port; with more than one, a further one encodes for all of them. Limits and
+    #: queues are those of each process. SQLite takes one commit at a time whatever their number: see docs/sizing.md
+    processes: Annotated[int, Field(ge=1, le=64)] = 1
+    #: /v1/answer waits that long unless the call says otherwise, then says 202
+    answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
+    #: most questions in one POST /v1/route/batch; their text is bounded by max_batch_bytes too
+    max_batch_items: Annotated[int, Field(ge=1, le=10_000)] = 512
+    #: larger request bodies are refused with 413. Texts in them have caps of their own: 100,000 characters a question,
+    #: answer or gold answer (longer ones are 422); of an error 20,000 are kept
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 65_536
+    #: the same for calls of many items, whose path ends in /batch
+    max_batch_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
+    #: the same for paths under /v1/chat/, whose bodies bring a whole conversation
+    max_chat_bytes: Annotated[int, Field(ge=1024)] = 4_194_304
+    #: bytes of a question's context, keys and values as JSON; a larger one is refused with 422
+    max_context_bytes: Annotated[int, Field(ge=0)] = 8_192
+    #: a request that is expected to wait longer for its batch is refused at once, with 503 and Retry-After; a policy
+    #: that takes seconds for a question (`llm`) needs more
+    max_wait_s: Seconds = 1.0
+    #: requests waiting for their batch; while there are as many, further ones are refused with 503 and Retry-After
+    max_waiting: Annotated[int, Field(ge=1)] = 1000
+    #: part of max_wait_s and of max_waiting that the questions of one tenant may take while other tenants ask too;
+    #: beyond it they are refused with 429 and Retry-After
+    tenant_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    #: questions that workers have been asked to answer and have not answered, in this process; beyond it /v1/answer
+    #: replies 503
+    max_unanswered: Annotated[int, Field(ge=1)] = 10_000
+    #: of one tenant among those; beyond it 429
+    tenant_unanswered: Annotated[int, Field(ge=1)] = 200
+    #: open connections; further ones are refused with 503, but for a few that may ask /health, /ready and /metrics.
+    #: Less where `ulimit -n` allows fewer files
+    max_connections: Annotated[int, Field(ge=1)] = 2000
+    #: a request must have arrived whole, and a reply must be taken, within that long; else the connection is closed
+    request_timeout_s: Seconds = 10.0
+    #: at SIGTERM and SIGINT requests are finished for that long; waits for answers end at once, with 202
+    shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
+    #: bytes of questions and contexts that one tenant may have stored in a second, averaged over 5 s; beyond it 429
+    tenant_bytes_per_s: Annotated[int, Field(ge=1024)] = 4_194_304
+    #: names that an open service may be called by (the header Host) besides localhost and 127.0.0.1, without port
+    allowed_hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default_factory=list)
+    #: dangerous: without API keys, whoever reaches the service may read every question and teach the policy. Without
+    #: it a service that other machines reach does not start before there is a key. Keys that are there stay required
+    open: bool = False
+    #: /metrics needs no key, for scrapers that cannot send one
+    open_metrics: bool = False
+    #: requests that may come with one API key, by its role or "default": {default: 600/minute, reader: 5/second}.
+    #: Without keys "open", else "default", holds for all requests together. Counted in Redis by all processes, in a
+    #: sliding window; beyond it 429 and Retry-After. A key's own rate (its scope "rate") comes first. Empty: no limit
+    rate_limits: dict[str, Annotated[str, Field(pattern=f"^{RATE_PATTERN}$")]] = Field(default_factory=dict)
+    #: one line per request on standard output; off, since /metrics counts requests by path and status
+    access_log: bool = False
+    #: sites whose pages may send feedback with a token (POST /v1/feedback/browser), as https://docs.example.com
+    feedback_origins: list[Annotated[str, Field(pattern=r"^https?://[^/\s]{1,255}$")]] = Field(
+        default_factory=list, max_length=100
+    )
+    #: longest time that a feedback token lasts, seconds, up to 30 days
+    browser_feedback_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 30 * 86400.0
+    #: what feedback tokens are signed with; None: a secret that the store keeps, the same for all its processes
+    feedback_secret: Annotated[str, Field(min_length=32, max_length=1024)] | None = None
+
+    @model_validator(mode="after")
+    def _apart(self) -> "ServerSettings":
+        if self.admin_port and self.admin_port == self.port:
+            raise ValueError(f"admin_port: {self.port} is server.port; choose another one, or null for one port")
+        return self
+
+    @field_validator("rate_limits")
+    @classmethod
+    def _of_roles(cls, rates: dict[str, str]) -> dict[str, str]:
+        known = ("default", "open", *get_args(Role))
+        unknown = sorted(set(rates) - set(known))
+        if unknown:
+            raise ValueError(f"unknown role {unknown[0]!r}; known: {', '.join(known)}")
+        return rates
+
+
+class TenantSettings(Section):
+    """What a tenant may have in a day (UTC); beyond it 429, with Retry-After until midnight."""
+
+    #: decisions, also those of a request that is sent again with the same id; None: no limit
+    decisions_per_day: Count | None = None
+    #: items of feedback that come with the tenant's keys; None: no limit
+    feedback_per_day: Count | None = None

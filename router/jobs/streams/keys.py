@@ -1,0 +1,65 @@
+"""Keys and limits of answers on their way."""
+
+from typing import Final
+
+__all__ = [
+    "BATCH_S",
+    "KEEP_S",
+    "MAX_ENTRIES",
+    "MAX_PIECE",
+    "MAX_UNREAD",
+    "NOTE",
+    "READER_S",
+    "TEXT",
+    "WANTED_S",
+    "attempt_key",
+    "position",
+    "read_key",
+    "stream_key",
+    "wanted_key",
+]
+
+#: pieces that come within that long after one was written are written together, seconds
+BATCH_S: Final = 0.015
+#: entries that a reader may be behind before the writer waits for it
+MAX_UNREAD: Final = 64
+#: entries of a stream, and characters of each: a stream has MAX_ENTRIES * MAX_PIECE characters at most
+MAX_ENTRIES: Final = 256
+MAX_PIECE: Final = 4096
+#: a stream is kept that long after its last entry, seconds
+KEEP_S: Final = 60
+#: that somebody wants to read along is known that long, seconds
+WANTED_S: Final = 3600
+#: a reader that has not said for that long how far it is has gone, seconds
+READER_S: Final = 5
+
+#: fields of an entry
+TEXT: Final = b"t"
+NOTE: Final = b"n"
+
+
+def stream_key(decision_id: str) -> str:
+    """The stream of a decision's answer."""
+    return f"ragbandit:stream:{decision_id}"
+
+
+def wanted_key(decision_id: str) -> str:
+    """It is there if somebody wants to read along."""
+    return f"ragbandit:stream-wanted:{decision_id}"
+
+
+def attempt_key(decision_id: str) -> str:
+    """How many runs have begun to write."""
+    return f"ragbandit:stream-attempt:{decision_id}"
+
+
+def read_key(decision_id: str) -> str:
+    """The id of the entry that a reader has taken last."""
+    return f"ragbandit:stream-read:{decision_id}"
+
+
+def position(entry_id: bytes | str) -> tuple[int, int]:
+    """(attempt, number) of an entry."""
+    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
+    attempt, _, number = text.partition("-")
+    return int(attempt), int(number)

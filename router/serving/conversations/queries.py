@@ -1,0 +1,80 @@
+"""Queries of conversations: a router's way from a list of chat messages to the question that it decides on."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import InvalidInput, NotFound
+from ragbandit.router.serving.conversations.questions import Chat, chat_of, with_chat
+from ragbandit.router.serving.conversations.rewriting import Rewrite, Rewriter, rewriter_of
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.sessions import MOST_LISTED, TurnRecord, turns_of
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.types import Decision, DecisionId, Message, Query
+
+__all__ = ["ConversationQueries", "session_turns"]
+
+
+class ConversationQueries:
+    """Makes queries of chats; safe to use from several threads."""
+
+    def __init__(self, settings: Settings, *, store: DecisionStore) -> None:
+        self.settings = settings.conversation
+        #: None: questions are used as users write them
+        self.rewriter: Rewriter | None = rewriter_of(settings.conversation.rewrite, generator=settings.generator)
+        self._store = store
+
+    def submit(self, messages: Sequence[Message], *, query: Query) -> "Future[Query]":
+        """The query with the question of these messages, and what is kept of the others.
+
+        A request that has come before, by its id, gets the rewrite of then: its decision stands. The Future raises
+        nothing, and comes within `conversation.rewrite.seconds`. Raises InvalidInput.
+        """
+        chat = chat_of(messages, settings=self.settings)
+        made: Future[Query] = Future()
+        if self.rewriter is None or not chat.has_turns:
+            made.set_result(with_chat(query, chat=chat))
+            return made
+        known = None
+        if query.id is not None and self._store.text == "full":  # else the store has no texts
+            known = _Known(self._store, decision_id=query.id)
+        rewriting = self.rewriter.submit(chat.history, question=chat.question, known=known)
+        made.add_done_callback(lambda done: rewriting.cancel() if done.cancelled() else None)
+        rewriting.add_done_callback(lambda done: _pass_on(done, into=made, query=query, chat=chat))
+        return made
+
+
+def session_turns(database: Database, *, session: str, tenant: str, limit: int) -> list[TurnRecord]:
+    """The newest decisions of a session, the oldest of them first, and one more than `limit` where there are more.
+
+    Raises InvalidInput for a limit out of range, NotFound for a session without decisions, StoreError.
+    """
+    if not 1 <= limit <= MOST_LISTED:
+        raise InvalidInput(f'"limit" is {limit}', field="limit", remedy=f"send a number from 1 to {MOST_LISTED}")
+    found = turns_of(database, session=session, tenant=tenant, limit=limit + 1)
+    if not found:
+        raise NotFound("no decision has this session", field="session_id", remedy="use the id that its questions had")
+    return found
+
+
+class _Known:
+    """The text of a decision that stands."""
+
+    def __init__(self, store: DecisionStore, *, decision_id: DecisionId) -> None:
+        self._store = store
+        self._id = decision_id
+
+    def __call__(self) -> str | None:
+        """The text that was decided on; None where there is no such decision, or its texts were erased."""
+        decision, _ = self._store.decisions_by_id([self._id]).get(self._id, (None, ""))
+        return decision.query.text or None if isinstance(decision, Decision) else None
+
+
+def _pass_on(done: "Future[Rewrite]", *, into: "Future[Query]", query: Query, chat: Chat) -> None:
+    with suppress(InvalidStateError):  # who waited for it has gone
+        if done.cancelled():
+            into.cancel()
+        else:
+            found = done.result()
+            into.set_result(with_chat(query, chat=chat, text=found.text, facts=dict(found.facts)))

@@ -1,0 +1,279 @@
+"""API keys: `rb_<public id>_<secret>`, of which the store holds the public id and the sha256 of the secret.
+
+A key is shown once, when it is made. The secret has 256 random bits, so a fast hash is enough: nobody can try them.
+"""
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, get_args
+
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
+
+from ragbandit.router.errors import InvalidInput, NotFound
+from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.access.scopes import check_scopes
+from ragbandit.router.storage.rows.conversion import Row, canonical
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import api_keys
+from ragbandit.router.types import Json, Role
+
+__all__ = ["MAX_KEYS", "ROLES", "ApiKey", "KeyStore", "KeysInForce", "NewKey", "StoredKey", "split_key"]
+
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+#: keys that are neither revoked nor expired for a day; every process holds them in memory
+MAX_KEYS: Final = 10_000
+_DIGITS: Final = string.digits + string.ascii_letters
+_PUBLIC, _SECRET = 10, 43  # 43 digits of base 62 hold 256 bits
+_KEY: Final = re.compile(rf"rb_([0-9A-Za-z]{{{_PUBLIC}}})_([0-9A-Za-z]{{{_SECRET}}})")
+_NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
+_TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: how long an expired key is still told that it is expired, seconds
+_REMEMBERED_S: Final = 86_400.0
+#: what a secret is compared with where there is none
+_NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApiKey:
+    """What is known of a key; not the key itself."""
+
+    public_id: str
+    name: str
+    role: Role
+    #: what it is narrowed to beyond its role; JSON values
+    scopes: Mapping[str, Json]
+    #: whose decisions it may see and judge; None: of every tenant
+    tenant: str | None
+    made_at: float
+    made_by: str
+    expires_at: float | None
+    revoked_at: float | None
+    #: at most a minute old; None: never used
+    last_used_at: float | None
+    #: public id of the key that it was rotated to
+    replaced_by: str | None
+
+    def expired(self, now: float) -> bool:
+        """Whether its time is over."""
+        return self.expires_at is not None and self.expires_at <= now
+
+    def state(self, now: float) -> str:
+        """One of "active", "expiring" (it was rotated and its grace lasts), "expired" and "revoked"."""
+        if self.revoked_at is not None:
+            return "revoked"
+        if self.expired(now):
+            return "expired"
+        return "active" if self.replaced_by is None else "expiring"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewKey:
+    """A key that was just made, with its text, which nothing else ever holds."""
+
+    key: ApiKey
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredKey:
+    """A key as requests are checked against it."""
+
+    key: ApiKey
+    secret_sha256: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeysInForce:
+    """The keys of a store at one moment, by public id."""
+
+    #: without those that were revoked, and those that expired a day ago
+    keys: Mapping[str, StoredKey]
+    #: a key that is not revoked is there, maybe an expired one
+    unrevoked: bool
+    #: a key was ever made
+    ever: bool
+
+    def find(self, text: str) -> ApiKey | None:
+        """The key of this text, maybe an expired one; None for a text that is no key, and for a wrong secret.
+
+        The secret is hashed and compared in constant time, whether its public id is known or not.
+        """
+        parts = split_key(text) or ("", "")
+        stored = self.keys.get(parts[0])
+        same = hmac.compare_digest(_sha256(parts[1]), _NOBODY if stored is None else stored.secret_sha256)
+        return stored.key if same and stored is not None else None
+
+
+def split_key(text: str) -> tuple[str, str] | None:
+    """Public id and secret of a key; None for a text that has not the form of one."""
+    found = _KEY.fullmatch(text)
+    return None if found is None else (found[1], found[2])
+
+
+class KeyStore:
+    """Makes, lists, rotates and revokes the keys of a store; every change is in the audit log."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def create(
+        self,
+        *,
+        name: str,
+        role: str,
+        now: float,
+        actor: str,
+        tenant: str | None = None,
+        scopes: Mapping[str, Json] | None = None,
+        expires_at: float | None = None,
+    ) -> NewKey:
+        """A new key. Raises InvalidInput naming field and remedy."""
+        check_scopes(scopes or {})
+        made = _checked(name=name, role=role, tenant=tenant, expires_at=expires_at, now=now)
+        new = _new(made | {"scopes": dict(scopes or {}), "made_at": now, "made_by": actor[:64]})
+        with self.database.write() as connection:
+            self._check_room(connection, now=now)
+            _insert(connection, new)
+            facts = {"name": name, "role": role, "scopes": dict(scopes or {}), "expires_at": expires_at}
+            _record(connection, new.key, action="key.create", actor=actor, facts=facts, now=now)
+        return new
+
+    def listed(self) -> list[ApiKey]:
+        """All keys, revoked ones too, in the order made."""
+        query = select(api_keys).order_by(api_keys.c.made_at, api_keys.c.public_id)
+        with self.database.read() as connection:
+            return [_value(row) for row in connection.execute(query).mappings()]
+
+    def rotate(self, public_id: str, *, grace_s: float, actor: str, now: float) -> NewKey:
+        """A new key that may do the same; the former one is valid for `grace_s` seconds more.
+
+        A key that was made to expire has a successor that lives as long from now. Raises NotFound, and InvalidInput for
+        a key that is revoked, expired or rotated already.
+        """
+        with self.database.write() as connection:
+            former = _one(connection, public_id)
+            if former.state(now) != "active":
+                remedy = "make a new key: ragbandit keys create"
+                raise InvalidInput(f"the key {public_id} is {former.state(now)}", field="key", remedy=remedy)
+            self._check_room(connection, now=now)
+            life = None if former.expires_at is None else former.expires_at - former.made_at
+            new = _new(
+                {name: getattr(former, name) for name in ("name", "role", "tenant", "scopes")}
+                | {"made_at": now, "made_by": actor[:64], "expires_at": None if life is None else now + life}
+            )
+            _insert(connection, new)
+            ends = now + grace_s if former.expires_at is None else min(now + grace_s, former.expires_at)
+            changed = {"expires_at": ends, "replaced_by": new.key.public_id}
+            connection.execute(update(api_keys).where(api_keys.c.public_id == public_id).values(**changed))
+            _record(connection, former, action="key.rotate", actor=actor, facts=changed, now=now)
+        return new
+
+    def revoke(self, public_id: str, *, actor: str, now: float) -> ApiKey:
+        """End a key; services refuse it within a second. A revoked key stays revoked since when it was.
+
+        Raises NotFound.
+        """
+        with self.database.write() as connection:
+            former = _one(connection, public_id)
+            if former.revoked_at is not None:
+                return former
+            connection.execute(update(api_keys).where(api_keys.c.public_id == public_id).values(revoked_at=now))
+            _record(connection, former, action="key.revoke", actor=actor, facts={"name": former.name}, now=now)
+        return replace(former, revoked_at=now)
+
+    def in_force(self, *, now: float) -> KeysInForce:
+        """The keys that requests may come with at this moment."""
+        lately = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - _REMEMBERED_S)
+        query = select(api_keys).where(api_keys.c.revoked_at.is_(None), lately).limit(2 * MAX_KEYS)
+        with self.database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+            ever = bool(rows) or connection.execute(select(api_keys.c.public_id).limit(1)).first() is not None
+            unrevoked = bool(rows) or (ever and _any_unrevoked(connection))
+        stored = (StoredKey(key=_value(row), secret_sha256=row["secret_sha256"]) for row in rows)
+        return KeysInForce(keys={each.key.public_id: each for each in stored}, unrevoked=unrevoked, ever=ever)
+
+    def note_uses(self, uses: Mapping[str, float]) -> None:
+        """Write when keys were last used: public id -> seconds since the epoch."""
+        if not uses:
+            return
+        later = or_(api_keys.c.last_used_at.is_(None), api_keys.c.last_used_at < bindparam("at"))
+        change = update(api_keys).where(api_keys.c.public_id == bindparam("key"), later)
+        with self.database.write() as connection:
+            rows = [{"key": key, "at": at} for key, at in sorted(uses.items())]
+            connection.execute(change.values(last_used_at=bindparam("at")), rows)
+
+    def _check_room(self, connection: Connection, *, now: float) -> None:
+        usable = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - _REMEMBERED_S)
+        count = select(func.count()).select_from(api_keys).where(api_keys.c.revoked_at.is_(None), usable)
+        if connection.execute(count).scalar_one() >= MAX_KEYS:
+            remedy = "revoke keys that are not used any more (ragbandit keys list)"
+            raise InvalidInput(f"there are {MAX_KEYS} keys already", field="key", remedy=remedy)
+
+
+def _any_unrevoked(connection: Connection) -> bool:
+    query = select(api_keys.c.public_id).where(api_keys.c.revoked_at.is_(None)).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def _checked(*, name: str, role: str, tenant: str | None, expires_at: float | None, now: float) -> dict[str, Any]:
+    if not _NAME.fullmatch(name) or not name.strip():
+        raise InvalidInput(f"{name!r:.80} is no name of a key", field="name", remedy="use 1 to 64 printable characters")
+    if role not in ROLES:
+        raise InvalidInput(f"unknown role {role!r:.80}", field="role", remedy=f"use one of {', '.join(ROLES)}")
+    if tenant is not None and not _TENANT.fullmatch(tenant):
+        remedy = "use 1 to 64 letters, digits, dashes or underscores"
+        raise InvalidInput(f"{tenant!r:.80} is not the id of a tenant", field="tenant", remedy=remedy)
+    if role == "admin" and tenant is not None:
+        remedy = "leave the tenant out, or use another role"
+        raise InvalidInput("an admin makes keys of every tenant", field="tenant", remedy=remedy)
+    if expires_at is not None and expires_at <= now:
+        raise InvalidInput("the key would be expired at once", field="expires", remedy="name a time to come")
+    return {"name": name, "role": role, "tenant": tenant, "expires_at": expires_at}
+
+
+def _digits(count: int) -> str:
+    return "".join(secrets.choice(_DIGITS) for _ in range(count))
+
+
+def _new(made: Mapping[str, Any]) -> NewKey:
+    key = ApiKey(public_id=_digits(_PUBLIC), revoked_at=None, last_used_at=None, replaced_by=None, **made)
+    return NewKey(key=key, text=f"rb_{key.public_id}_{_digits(_SECRET)}")
+
+
+def _sha256(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _insert(connection: Connection, new: NewKey) -> None:
+    parts = split_key(new.text)
+    assert parts is not None
+    row = {column.name: getattr(new.key, column.name) for column in api_keys.columns if column.name != "secret_sha256"}
+    row |= {"scopes": canonical(dict(new.key.scopes)), "secret_sha256": _sha256(parts[1])}
+    connection.execute(insert(api_keys).values(**row))
+
+
+def _one(connection: Connection, public_id: str) -> ApiKey:
+    query = select(api_keys).where(api_keys.c.public_id == public_id).with_for_update()
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        remedy = "ragbandit keys list shows the public ids: the part between rb_ and the secret"
+        raise NotFound("no key has this public id", field="key", remedy=remedy)
+    return _value(row)
+
+
+def _value(row: Row) -> ApiKey:
+    known = {column: row[column] for column in ApiKey.__dataclass_fields__}
+    return ApiKey(**known | {"scopes": json.loads(row["scopes"])})
+
+
+def _record(
+    connection: Connection, key: ApiKey, *, action: str, actor: str, facts: Mapping[str, Json], now: float
+) -> None:
+    target = f"key:{key.public_id}"
+    record(connection, actor=actor, action=action, target=target, tenant=key.tenant, facts=facts, now=now)

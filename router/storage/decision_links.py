@@ -1,0 +1,179 @@
+"""Decision links: the ids that other systems have for a decision, so that what they are told of it can be joined.
+
+A caller names them with its question, kind -> value (`Query.request["links"]`); they are written in the decision's
+transaction and are never changed. A value may stand for several decisions: a trace in which several questions were
+asked, a message that was sent twice. What is known of it tells them apart; see `Linked`.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, literal, select, tuple_
+from sqlalchemy import text as sql
+
+from ragbandit.router.storage.sql.tables import decision_links, decisions
+from ragbandit.router.types import Decision, Json
+
+__all__ = [
+    "LINKS",
+    "Linked",
+    "decisions_named",
+    "forget_links",
+    "linked_decisions",
+    "links_between",
+    "links_of",
+    "named_ids",
+    "trace_links",
+    "write_links",
+]
+
+#: the key of `Query.request` that holds a decision's links
+LINKS: Final = "links"
+#: values of one look-up that one statement asks for
+_BATCH: Final = 500
+#: decisions of one value that a look-up returns: two are enough to see that there are several
+_MOST: Final = 2
+
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
+_UUID_DIGITS: Final = re.compile(r"[0-9a-f]{32}")
+_OPENAI_PREFIX: Final = "chatcmpl-"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Linked:
+    """A decision that another system's id stands for."""
+
+    decision_id: str
+    #: None: the decision is in the archive, or gone
+    tenant: str | None
+    #: seconds since 1970; 0 where the decision is in the archive, or gone
+    made_at: float
+
+
+def trace_links(traceparent: str | None) -> dict[str, str]:
+    """The links of a W3C header traceparent: `trace`, and `span` of the caller; none of a header that is not valid."""
+    found = _TRACEPARENT.fullmatch(traceparent.strip().lower()) if traceparent else None
+    if found is None or found[0].startswith("ff") or not found[1].strip("0") or not found[2].strip("0"):
+        return {}
+    return {"trace": found[1], "span": found[2]}
+
+
+def links_of(request: Mapping[str, Json]) -> Mapping[str, str]:
+    """The links among what the edge knows of a request: kind -> value."""
+    found = request.get(LINKS)
+    return found if isinstance(found, Mapping) else {}
+
+
+def write_links(connection: Connection, made: Iterable[Decision]) -> None:
+    """Write the links of decisions that are being written in this transaction; nothing for those that have none."""
+    rows = [
+        {"kind": kind, "value": value, "decision_id": decision.id}
+        for decision in made
+        if decision.query.request
+        for kind, value in links_of(decision.query.request).items()
+    ]
+    if rows:
+        # Links outlive a decision that was archived: the id may be there, should it be used again.
+        statement = "INSERT INTO decision_links (kind, value, decision_id) VALUES (:kind, :value, :decision_id)"
+        connection.execute(sql(f"{statement} ON CONFLICT DO NOTHING"), rows)
+
+
+def linked_decisions(
+    connection: Connection, kind: str, values: Sequence[str], *, tenant: str | None = None
+) -> dict[str, list[Linked]]:
+    """The newest decisions that these values stand for, by value, the newest first, at most two of each.
+
+    A value that stands for none is left out. tenant: whose decisions, without those in the archive; None: of all.
+    """
+    made = func.coalesce(decisions.c.made_at, 0.0)
+    found: dict[str, list[Linked]] = defaultdict(list)
+    for start in range(0, len(values), _BATCH):
+        here: tuple[ColumnElement[bool], ...] = (
+            decision_links.c.kind == kind,
+            decision_links.c.value.in_(values[start : start + _BATCH]),
+        )
+        if tenant is not None:
+            here = *here, decisions.c.tenant == tenant
+        newest_first = [made.desc(), decision_links.c.decision_id.desc()]
+        rank = func.row_number().over(partition_by=decision_links.c.value, order_by=newest_first)
+        rows = (
+            select(
+                decision_links.c.value,
+                decision_links.c.decision_id,
+                decisions.c.tenant,
+                made.label("made_at"),
+                rank.label("rank"),
+            )
+            .outerjoin(decisions, decisions.c.id == decision_links.c.decision_id)
+            .where(*here)
+            .subquery()
+        )
+        chosen = select(rows).where(rows.c.rank <= _MOST).order_by(rows.c.value, rows.c.rank)
+        for row in connection.execute(chosen):
+            found[row.value].append(Linked(decision_id=row.decision_id, tenant=row.tenant, made_at=row.made_at))
+    return dict(found)
+
+
+def links_between(
+    connection: Connection, kind: str, *, since: float, until: float, after: tuple[float, str] | None, limit: int
+) -> list[tuple[str, float, str]]:
+    """(value, time, decision id) of the links of decisions made in [since, until), the oldest first.
+
+    after: time and id of a decision; those up to it are left out. Links of one decision come together, whatever limit.
+    """
+    place = [decisions.c.made_at >= since, decisions.c.made_at < until]
+    if after is not None:
+        place.append(tuple_(decisions.c.made_at, decisions.c.id) > tuple_(*map(literal, after)))
+    there = exists().where(decision_links.c.kind == kind, decision_links.c.decision_id == decisions.c.id)
+    some = select(decisions.c.id, decisions.c.made_at).where(*place, there)
+    chosen = some.order_by(decisions.c.made_at, decisions.c.id).limit(limit).subquery()
+    rows = (
+        select(decision_links.c.value, chosen.c.made_at, chosen.c.id)
+        .join(decision_links, decision_links.c.decision_id == chosen.c.id)
+        .where(decision_links.c.kind == kind)
+        .order_by(chosen.c.made_at, chosen.c.id)
+    )
+    return [(row.value, row.made_at, row.id) for row in connection.execute(rows)]
+
+
+def named_ids(value: str) -> tuple[str, ...]:
+    """The decision ids that another system may mean by this text, the likeliest first.
+
+    It may have the prefix of an OpenAI completion, and a UUID may come as its 32 hex digits, as trace ids do.
+    """
+    bare = value.removeprefix(_OPENAI_PREFIX)
+    digits = bare.lower()
+    if not _UUID_DIGITS.fullmatch(digits):
+        return (bare,)
+    cuts = (0, 8, 12, 16, 20, 32)
+    return (bare, "-".join(digits[a:b] for a, b in pairwise(cuts)))
+
+
+def decisions_named(connection: Connection, values: Sequence[str]) -> dict[str, Linked]:
+    """The decisions that these values name directly (`named_ids`), by value; a value that names none is left out."""
+    asked: dict[str, list[str]] = defaultdict(list)
+    for value in values:
+        for key in named_ids(value):
+            asked[key].append(value)
+    ids, found = list(asked), dict[str, Linked]()
+    columns = decisions.c["id", "tenant", "made_at"]
+    for start in range(0, len(ids), _BATCH):
+        rows: Iterable[Any] = connection.execute(
+            select(*columns).where(decisions.c.id.in_(ids[start : start + _BATCH]))
+        )
+        for row in rows:
+            one = Linked(decision_id=row.id, tenant=row.tenant, made_at=row.made_at)
+            found.update({value: one for value in asked[row.id] if value not in found or value == row.id})
+    return found
+
+
+def forget_links(connection: Connection, ids: Iterable[str]) -> None:
+    """Remove the links of these decisions."""
+    wanted = list(ids)
+    for start in range(0, len(wanted), _BATCH):
+        some = wanted[start : start + _BATCH]
+        connection.execute(delete(decision_links).where(decision_links.c.decision_id.in_(some)))

@@ -1,0 +1,100 @@
+"""Import cursors: where the next import from another system begins, and what was imported of open decisions."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.tables import feedback, import_cursors, waiting
+from ragbandit.router.types import Json
+
+__all__ = ["IMPORTED_FACTS", "Imported", "move_cursor", "open_imports", "position_of", "votes_of"]
+
+#: the key of a feedback's facts that says where it was imported from
+IMPORTED_FACTS: Final = "import"
+#: most rows that a look-up of open imports returns, the newest decisions first
+MOST_OPEN: Final = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Imported:
+    """A feedback that came from another system, of a decision that is still open."""
+
+    feedback_id: str
+    decision_id: str
+    kind: str
+    source: str
+    rater: str
+    #: None: it took back what was said before
+    value: Json
+    #: what the importer noted: from, id, name, of
+    facts: Mapping[str, str]
+    #: when it was imported, seconds since 1970
+    received_at: float
+
+
+def position_of(connection: Connection, source: str) -> dict[str, Any]:
+    """The position of this source; empty before its first import, and where it cannot be read."""
+    found = connection.execute(select(import_cursors.c.position).where(import_cursors.c.source == source)).scalar()
+    try:
+        position = json.loads(found) if found else {}
+    except ValueError:
+        return {}
+    return position if isinstance(position, dict) else {}
+
+
+def move_cursor(connection: Connection, source: str, *, position: Mapping[str, Json], now: float) -> None:
+    """Let the next import of this source begin there, once this transaction is committed."""
+    insert = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(import_cursors)
+    row = {"position": canonical(dict(position)), "moved_at": now}
+    moved = insert.values(source=source, **row).on_conflict_do_update(index_elements=["source"], set_=row)
+    connection.execute(moved)
+
+
+def votes_of(connection: Connection, decision_ids: Sequence[str]) -> set[tuple[str, str, str | None, str]]:
+    """(decision, source, rater, kind) of what is stored about these decisions."""
+    columns = feedback.c["decision_id", "source", "rater", "kind"]
+    rows = connection.execute(select(*columns).where(feedback.c.decision_id.in_(list(decision_ids))).distinct())
+    return {(row.decision_id, row.source, row.rater, row.kind) for row in rows}
+
+
+def open_imports(connection: Connection, *, raters: str) -> list[Imported]:
+    """What was imported of decisions that a ledger still waits for, in the order received.
+
+    raters: what the names of raters begin with.
+    """
+    here = feedback.c.rater.startswith(raters, autoescape=True), feedback.c.facts.is_not(None)
+    columns = feedback.c["id", "decision_id", "kind", "source", "rater", "value", "facts", "received_at"]
+    open_ones = select(waiting.c.decision_id).where(waiting.c.has_feedback).distinct()
+    newest = select(*columns).where(*here, feedback.c.decision_id.in_(open_ones))
+    newest = newest.order_by(feedback.c.decision_id.desc()).limit(MOST_OPEN)
+    rows = sorted(connection.execute(newest), key=lambda row: (row.received_at, row.id))
+    found = []
+    for row in rows:
+        facts = _facts_of(row.facts)
+        if facts:
+            found.append(
+                Imported(
+                    feedback_id=row.id,
+                    decision_id=row.decision_id,
+                    kind=row.kind,
+                    source=row.source,
+                    rater=row.rater,
+                    value=json.loads(row.value),
+                    facts=facts,
+                    received_at=row.received_at,
+                )
+            )
+    return found
+
+
+def _facts_of(facts: str) -> dict[str, str]:
+    try:
+        found = json.loads(facts)[IMPORTED_FACTS]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("id"), str) else {}

@@ -1,0 +1,230 @@
+"""Held feedback: stored, and not learned by a ledger until somebody releases it.
+
+A decision whose feedback is all held waits on as one without feedback, or is closed with the reason HELD when its time
+is over. Releasing lets it be learned: one that waits at once, one that was closed so after it was opened again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
+
+from ragbandit.router.errors import NotFound
+from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.conversion import feedback_value
+from ragbandit.router.storage.sql.counters import Moves, moving
+from ragbandit.router.storage.sql.held_rows import HELD
+from ragbandit.router.storage.sql.tables import (
+    closures,
+    decisions,
+    feedback,
+    held_feedback,
+    outcomes,
+    updates,
+    waiting,
+)
+from ragbandit.router.types import Feedback
+
+__all__ = ["HeldFeedback", "JudgedUpdate", "Released", "held", "judged_lately", "release", "sources_held"]
+
+#: feedback that one transaction releases
+_BATCH: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldFeedback:
+    """A feedback that a ledger does not learn."""
+
+    feedback_id: str
+    decision_id: str
+    #: "key:PUBLIC_ID", "tenant:NAME" or "rater:NAME"
+    source: str
+    #: "influence", or "quarantine N"
+    reason: str
+    held_at: float
+    #: None: it is held
+    released_at: float | None
+    released_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Released:
+    """What became of feedback that was released."""
+
+    #: all of it
+    feedback: int = 0
+    #: decisions that wait to be learned now
+    waiting: int = 0
+    #: of these, the ones that had been closed
+    reopened: int = 0
+    #: decisions that were learned from other feedback, or are in the archive: nothing changes
+    unchanged: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedUpdate:
+    """What the window of influence knows of an update."""
+
+    #: rows that it counts as
+    weight: float
+    #: when the last feedback that made it came in
+    at: float
+    tenant: str
+    feedback: tuple[Feedback, ...]
+
+
+def held(
+    ledger: Ledger, *, source: str | None = None, feedback_id: str | None = None, limit: int = 100
+) -> list[HeldFeedback]:
+    """Feedback that this ledger holds, the newest first."""
+    query = select(*_columns()).where(_chosen(ledger, source=source, feedback_id=feedback_id))
+    with ledger.database.read() as connection:
+        found = connection.execute(query.order_by(held_feedback.c.held_at.desc()).limit(limit)).mappings()
+        return [HeldFeedback(**row) for row in found]
+
+
+def sources_held(ledger: Ledger) -> dict[str, int]:
+    """Source -> feedback of it that is held, the largest number first."""
+    query = select(held_feedback.c.source, func.count().label("count")).where(_chosen(ledger))
+    with ledger.database.read() as connection:
+        rows = connection.execute(query.group_by(held_feedback.c.source)).all()
+    return dict(sorted(((row[0], int(row[1])) for row in rows), key=lambda one: (-one[1], one[0])))
+
+
+def release(
+    ledger: Ledger,
+    *,
+    actor: str,
+    now: float,
+    source: str | None = None,
+    feedback_id: str | None = None,
+    reason: str | None = None,
+    some: bool = True,
+) -> Released:
+    """Let the ledger learn what it holds of a source, one feedback, or what it holds for a reason.
+
+    In batches, each with its entry of the audit log. Raises NotFound where nothing is held, but for some=False.
+    """
+    total = Released()
+    chosen = _chosen(ledger, source=source, feedback_id=feedback_id, reason=reason)
+    target = source or feedback_id or reason or "all"
+    while True:
+        with ledger.database.write() as connection, moving(connection, shard=ledger.database.shard) as moves:
+            query = select(held_feedback.c.feedback_id, held_feedback.c.decision_id).where(chosen)
+            rows = connection.execute(query.order_by(held_feedback.c.decision_id).limit(_BATCH)).all()
+            if rows:
+                done = _release(connection, ledger, rows, moves=moves, actor=actor, now=now)
+                facts = {"label": ledger.label, "feedback": done.feedback, "reopened": done.reopened}
+                record(connection, actor=actor, action="feedback.release", target=target, facts=facts, now=now)
+                total = _sum(total, done)
+        if not rows:
+            break
+    if some and not total.feedback:
+        raise NotFound("nothing of that is held", field="source", remedy="`ragbandit held list` shows what is")
+    return total
+
+
+def _release(
+    connection: Connection, ledger: Ledger, rows: Sequence[Any], *, moves: Moves, actor: str, now: float
+) -> Released:
+    ids, label = sorted({row.decision_id for row in rows}), ledger.label
+    # Locked in the order of ids, before anything else is: as feedback and the learner do.
+    locked = select(waiting).where(waiting.c.policy == label, waiting.c.decision_id.in_(ids))
+    locked = locked.order_by(waiting.c.decision_id).with_for_update()
+    open_rows = {row["decision_id"]: row for row in connection.execute(locked).mappings()}
+    mine = held_feedback.c.policy == label, held_feedback.c.feedback_id.in_([row.feedback_id for row in rows])
+    changed = update(held_feedback).where(*mine, held_feedback.c.released_at.is_(None))
+    count = connection.execute(changed.values(released_at=now, released_by=actor[:128])).rowcount
+    moves.add("held", -count, label=label)
+    for key, row in open_rows.items():
+        flags = _flags(connection, key)
+        here = waiting.c.policy == label, waiting.c.decision_id == key
+        connection.execute(update(waiting).where(*here).values(**flags))
+        moves.flagged([row], **flags)
+    reopened = _reopen(connection, label=label, ids=[key for key in ids if key not in open_rows], moves=moves)
+    both = len(open_rows) + reopened
+    return Released(feedback=count, waiting=both, reopened=reopened, unchanged=len(ids) - both)
+
+
+def _reopen(connection: Connection, *, label: str, ids: Sequence[str], moves: Moves) -> int:
+    """Let decisions that were closed since all their feedback was held wait again; how many."""
+    theirs = closures.c.policy == label, closures.c.decision_id.in_(ids), closures.c.reason == HELD
+    gone = connection.execute(select(closures).where(*theirs)).mappings().all()
+    if not gone:
+        return 0
+    keys = [row["decision_id"] for row in gone]
+    made = select(decisions.c.id, decisions.c.made_at, decisions.c.run_by).where(decisions.c.id.in_(keys))
+    rooms = [
+        {"policy": label, "decision_id": row.id, "decided_at": row.made_at, "run_by": row.run_by}
+        | _flags(connection, row.id)
+        for row in connection.execute(made).all()
+    ]
+    here = {room["decision_id"] for room in rooms}  # what was archived stays closed
+    back = [row for row in gone if row["decision_id"] in here]
+    connection.execute(delete(closures).where(*theirs[:2], closures.c.decision_id.in_(sorted(here))))
+    moves.closures(back, sign=-1)
+    if rooms:
+        connection.execute(insert(waiting), rooms)
+        moves.waiting(rooms)
+    return len(rooms)
+
+
+def _flags(connection: Connection, decision_id: str) -> dict[str, bool]:
+    """The flags of a decision in `waiting`, all its feedback counted; the learner takes back what is not so."""
+    said = select(feedback.c.kind).where(feedback.c.decision_id == decision_id, feedback.c.value != "null")
+    kinds = set(connection.execute(said).scalars())
+    done = select(outcomes.c.decision_id).where(outcomes.c.decision_id == decision_id)
+    outcome = connection.execute(done).first() is not None
+    return {"has_outcome": outcome, "has_feedback": bool(kinds), "has_reward": "reward" in kinds}
+
+
+def _sum(one: Released, other: Released) -> Released:
+    return Released(
+        feedback=one.feedback + other.feedback,
+        waiting=one.waiting + other.waiting,
+        reopened=one.reopened + other.reopened,
+        unchanged=one.unchanged + other.unchanged,
+    )
+
+
+def _columns() -> list[Any]:
+    return [column for column in held_feedback.columns if column.name != "policy"]
+
+
+def _chosen(
+    ledger: Ledger, *, source: str | None = None, feedback_id: str | None = None, reason: str | None = None
+) -> Any:
+    conditions = [held_feedback.c.policy == ledger.label, held_feedback.c.released_at.is_(None)]
+    if source is not None:
+        conditions.append(held_feedback.c.source == source)
+    if feedback_id is not None:
+        conditions.append(held_feedback.c.feedback_id == feedback_id)
+    if reason is not None:
+        conditions.append(held_feedback.c.reason == reason)
+    return and_(*conditions)
+
+
+def judged_lately(ledger: Ledger, *, limit: int) -> list[JudgedUpdate]:
+    """The newest judged updates of a ledger that count as more than no row, in its order; without archived ones."""
+    counts = or_(updates.c.sample_weight.is_(None), updates.c.sample_weight > 0)
+    columns = updates.c.sample_weight, updates.c.feedback_at, updates.c.decision_id, updates.c.feedback_ids
+    query = select(*columns, decisions.c.tenant).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
+    query = query.where(updates.c.policy == ledger.label, updates.c.source == "explicit", counts)
+    with ledger.database.read() as connection:
+        rows = connection.execute(query.order_by(updates.c.seq.desc()).limit(limit)).all()
+        said: dict[str, list[Any]] = {}
+        for start in range(0, len(rows), 500):
+            ids = [row.decision_id for row in rows[start : start + 500]]
+            notes = select(feedback).where(feedback.c.decision_id.in_(ids)).order_by(feedback.c.id)
+            for note in connection.execute(notes).mappings():
+                said.setdefault(note["decision_id"], []).append(note)
+    return [_judged(row, said.get(row.decision_id, [])) for row in reversed(rows)]
+
+
+def _judged(row: Any, notes: Iterable[Any]) -> JudgedUpdate:
+    # The ids are a JSON list: whether one is in it needs no reading of it.
+    used = tuple(feedback_value(note) for note in notes if f'"{note["id"]}"' in row.feedback_ids)
+    weight = 1.0 if row.sample_weight is None else float(row.sample_weight)
+    return JudgedUpdate(weight=weight, at=float(row.feedback_at or 0.0), tenant=row.tenant, feedback=used)

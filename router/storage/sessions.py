@@ -1,0 +1,100 @@
+"""Decisions of sessions: where a conversation stands, and what it was made of. Reads are bounded, and by an index."""
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import RowMapping, bindparam, select
+
+from ragbandit.router.errors import StoreError
+from ragbandit.router.storage.rows.conversion import decision_value
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.shared_texts import whole
+from ragbandit.router.storage.sql.tables import decisions, outcomes
+from ragbandit.router.types import STICKY, ArmName, Decision, DecisionId, OutcomeStatus
+
+__all__ = ["MOST_LISTED", "SessionTurn", "TurnRecord", "newest_turns", "turns_of"]
+
+#: newest decisions of a session that are looked at: more forced ones in a row end the stay
+_LOOKED_AT: Final = 4
+#: decisions of a session that are listed at once
+MOST_LISTED: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionTurn:
+    """The newest turn of a session that no caller chose the arm of."""
+
+    arm: ArmName
+    #: the decision that drew the arm: this one, or the one that this one stayed with
+    first: DecisionId
+    #: its place since that draw, from 1
+    turn: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnRecord:
+    """A decision of a session, and how it ended."""
+
+    decision: Decision
+    #: None: there is no outcome yet
+    status: OutcomeStatus | None
+
+
+def turns_of(database: Database, *, session: str, tenant: str, limit: int) -> list[TurnRecord]:
+    """The newest decisions of a session, the oldest of them first. Raises StoreError for a row that cannot be read."""
+    query = (
+        select(*whole(decisions), outcomes.c.status)
+        .join_from(decisions, outcomes, outcomes.c.decision_id == decisions.c.id, isouter=True)
+        .where(decisions.c.session == session, decisions.c.tenant == tenant)
+        .order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
+        .limit(limit)
+    )
+    with database.read() as connection:
+        rows = connection.execute(query).mappings().all()
+    try:
+        return [TurnRecord(decision=decision_value(row), status=row["status"]) for row in reversed(rows)]
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"a row of the session cannot be read: {error}", remedy="see: ragbandit verify") from error
+
+
+def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], SessionTurn]:
+    """(session, tenant) -> its newest turn, of those that have one. Raises StoreError."""
+    found: dict[tuple[str, str], SessionTurn] = {}
+    with database.read() as connection:
+        for session, tenant in sorted(sessions):
+            rows = connection.execute(_NEWEST, {"session": session, "tenant": tenant}).mappings().all()
+            turn = _turn(rows)
+            if turn is not None:
+                found[session, tenant] = turn
+    return found
+
+
+# Made once: SQLAlchemy takes longer to put a statement together than a database to answer this one.
+#: the newest decisions of a session, the newest first, each with whether its caller chose the arm
+_NEWEST: Final = (
+    select(
+        decisions.c.id,
+        decisions.c.arm,
+        decisions.c.facts,
+        # In the column's JSON quotes within texts are escaped: this is the key, and no word of a message.
+        decisions.c.request.contains('"forced":true').label("forced"),
+    )
+    .where(decisions.c.session == bindparam("session"), decisions.c.tenant == bindparam("tenant"))
+    .order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
+    .limit(_LOOKED_AT)
+)
+
+
+def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
+    """The first of these that no caller chose the arm of; a row that cannot be read is passed over."""
+    for row in newest_first:
+        try:
+            stayed = json.loads(row["facts"]).get(STICKY)
+            first, turn = (row["id"], 1) if stayed is None else (stayed.get("first"), stayed.get("turn"))
+        except (ValueError, AttributeError):
+            continue
+        if not row["forced"] and isinstance(first, str) and isinstance(turn, int):
+            return SessionTurn(arm=ArmName(row["arm"]), first=DecisionId(first), turn=turn)
+    return None

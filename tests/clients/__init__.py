@@ -1,0 +1,1 @@
+"""Unmodified clients of others against a live service; `make clients` runs them, each kind in its own environment."""

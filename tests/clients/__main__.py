@@ -1,0 +1,155 @@
+"""`make clients`: the tests of every folder here, each in an environment of its own, against one live service.
+
+A folder is an environment: its requirements.txt is installed into .venv-clients/<folder>, its test files are run there.
+They find the service by the fixture `service` of conftest.py, and this repository's `ragbandit` on the path. Prints a
+table; the exit status is 1 if a test failed, or a folder had none.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.service_process import free_port
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ENVIRONMENTS = ROOT / ".venv-clients"
+ANSWER = "Paris 🗼 (sur Seine, là)"
+CORPUS = [
+    {
+        "id": "france",
+        "title": "France",
+        "text": "Paris is the capital of France and lies on the Seine.",
+        "url": "https://geography.example/france",
+    },
+    {"id": "spain", "title": "Spain", "text": "Madrid is the capital of Spain and lies on the Manzanares."},
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make clients")
+    parser.add_argument("--only", default="", help="folders, by words in their names")
+    words = parser.parse_args().only.split()
+    folders = sorted(found.parent for found in HERE.glob("*/requirements.txt"))
+    folders = [folder for folder in folders if not words or any(word in folder.name for word in words)]
+    for folder in folders:
+        install(folder)
+    with tempfile.TemporaryDirectory() as place, live_service(Path(place)) as (url, key):
+        rows = [tested(folder, url=url, key=key, place=Path(place)) for folder in folders]
+    width = max(len(row[0]) for row in rows)
+    show(f"\n{'environment':{width}}  passed  failed  skipped  with")
+    for name, (passed, failed, skipped), packages in rows:
+        show(f"{name:{width}}  {passed:6}  {failed:6}  {skipped:7}  {packages}")
+    return int(not rows or any(failed or not passed for _, (passed, failed, _), _ in rows))
+
+
+def show(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def python_of(folder: Path) -> str:
+    return str(ENVIRONMENTS / folder.name / "bin" / "python")
+
+
+def install(folder: Path) -> None:
+    """Make the environment of a folder, unless it has been made of the same requirements."""
+    wanted = hashlib.sha256((folder / "requirements.txt").read_bytes()).hexdigest()
+    stamp = ENVIRONMENTS / folder.name / "installed"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    show(f"installing {folder.name}")
+    subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENTS / folder.name], check=True)
+    pip = [python_of(folder), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-r", folder / "requirements.txt"], check=True)
+    stamp.write_text(wanted)
+
+
+@contextmanager
+def live_service(place: Path):
+    """A whole service with scripted answers; its address, and a key that may ask and judge."""
+    port = free_port()
+    settings = {
+        "data_dir": str(place / "data"),
+        "encoder": {"model": "hashing"},
+        "generator": {"name": "scripted", "script": {"": f"So the answer is: {ANSWER}"}, "script_s": 0.02},
+        "server": {"port": port},
+        # The service's own, and two that the frameworks' tests run themselves.
+        "arms": {arm: {} for arm in ("no_retrieval", "single_step", "multi_step")}
+        | {arm: {"run_by": "caller"} for arm in ("fast", "deep")},
+    }
+    (place / "config.yaml").write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
+    (place / "corpus.jsonl").write_text("\n".join(map(json.dumps, CORPUS)))
+    command = [sys.executable, "-m", "ragbandit"]
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("RAGBANDIT_")}
+    how = {"cwd": place, "env": ours | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}}
+    subprocess.run([*command, "index", "build", "--corpus", "corpus.jsonl"], check=True, capture_output=True, **how)
+    made = [*command, "keys", "create", "--name", "clients", "--role", "app", "--json"]
+    with (place / "up.log").open("wb") as log:
+        up = subprocess.Popen([*command, "up"], stdout=log, stderr=log, **how)
+    try:
+        wait_ready(f"http://127.0.0.1:{port}", up=up, log=place / "up.log")
+        key = json.loads(subprocess.run(made, check=True, capture_output=True, **how).stdout)["key"]
+        time.sleep(1.5)  # the service looks for new keys every second
+        yield f"http://127.0.0.1:{port}", key
+    finally:
+        up.send_signal(signal.SIGINT)
+        try:
+            up.wait(30)
+        except subprocess.TimeoutExpired:
+            up.kill()
+            up.wait(10)
+
+
+def wait_ready(url: str, *, up: "subprocess.Popen[bytes]", log: Path) -> None:
+    give_up = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(f"{url}/ready", timeout=5):
+                return
+        except OSError:
+            if up.poll() is not None or time.monotonic() > give_up:
+                raise SystemExit(f"the service did not start:\n{log.read_text()[-3000:]}") from None
+            time.sleep(0.2)
+
+
+def tested(folder: Path, *, url: str, key: str, place: Path) -> tuple[str, tuple[int, int, int], str]:
+    """Run a folder's tests; its name, (passed, failed, skipped), and the packages that it asks for."""
+    show(f"\n== {folder.name}")
+    report = place / f"{folder.name}.xml"
+    environ = os.environ | {"RAGBANDIT_CLIENTS_URL": url, "RAGBANDIT_CLIENTS_KEY": key, "PYTHONPATH": str(ROOT)}
+    options = ["-q", "-c", HERE / "pytest.ini", "--rootdir", HERE, "--confcutdir", HERE, "-p", "no:cacheprovider"]
+    command = [python_of(folder), "-m", "pytest", *options, f"--junitxml={report}", folder]
+    ended = subprocess.run(command, cwd=place, env=environ, timeout=600, check=False)
+    if not report.exists():
+        return folder.name, (0, 1, 0), f"pytest ended with {ended.returncode}"
+    (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
+    counts = {name: int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")}
+    failed = counts["failures"] + counts["errors"]
+    passed = counts["tests"] - failed - counts["skipped"]
+    return folder.name, (passed, failed, counts["skipped"]), versions(folder)
+
+
+def versions(folder: Path) -> str:
+    """The packages of the requirements but pytest, with the versions that are installed."""
+    lines = (folder / "requirements.txt").read_text().splitlines()
+    names = [re.split(r"[\s<>=!~\[;]", line)[0] for line in lines if line.strip() and not line.startswith(("#", "-"))]
+    names = [name for name in names if not name.startswith("pytest")]
+    code = "import importlib.metadata as m, sys; print(', '.join(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
+    found = subprocess.run([python_of(folder), "-c", code, *names], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

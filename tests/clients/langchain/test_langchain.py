@@ -1,0 +1,119 @@
+"""RoutedRunnable in real LangChain: chosen, traced under the decision's id, reported."""
+
+import asyncio
+import uuid
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+
+from ragbandit import Client
+from ragbandit.integrations.langchain import RoutedRunnable, question_of
+
+QUESTION = "Who wrote Dracula?"
+
+
+@pytest.fixture
+def client():
+    with Client() as opened:
+        yield opened
+
+
+def chain(answer):
+    prompt = ChatPromptTemplate.from_messages([("user", "{question}")])
+    return prompt | FakeListChatModel(responses=[answer]) | StrOutputParser()
+
+
+def test_a_chain(client):
+    """In a chain it is a Runnable as any: the chosen chain's text goes on, and is the outcome's answer."""
+    key = str(uuid.uuid4())
+    routed = RoutedRunnable(client, runnables={"fast": chain("Bram Stoker"), "deep": chain("Abraham Stoker")})
+    whole = RunnableLambda(lambda question: {"question": question}) | routed.with_config(run_id=uuid.UUID(key))
+    answer = (whole | str.upper).invoke(QUESTION)
+    record = client.decision(key)
+    assert record["outcome"]["answer"].upper() == answer
+    assert answer == {"fast": "BRAM STOKER", "deep": "ABRAHAM STOKER"}[record["arm"]]
+    assert record["question"] == QUESTION
+    assert set(record["pmf"]) == {"fast", "deep"}
+    assert client.feedback(key, rating=True)["waiting_for"] is None
+
+
+class Runs(BaseCallbackHandler):
+    """The runs that a tracer sees."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_chain_start(self, serialized, inputs, *, run_id, metadata=None, tags=None, **more):
+        self.seen.append((run_id, metadata or {}, tags or []))
+
+
+def test_the_run_is_the_decision(client):
+    """The chosen runnable's run has the decision's id, and metadata and a tag that name it."""
+    runs = Runs()
+    routed = RoutedRunnable(client, runnables={"fast": chain("a"), "deep": chain("b")})
+    routed.invoke({"question": QUESTION}, config={"callbacks": [runs], "metadata": {"mine": 1}, "tags": ["t"]})
+    run_id, metadata, tags = runs.seen[0]
+    record = client.decision(str(run_id))
+    assert metadata["ragbandit_decision_id"] == str(run_id)
+    assert (metadata["mine"], metadata["ragbandit_arm"]) == (1, record["arm"])
+    assert {"t", f"ragbandit:{record['arm']}"} <= set(tags)
+
+
+def test_async_and_batch(client):
+    """Each of `abatch`, and `ainvoke`, routes its input on its own."""
+    routed = RoutedRunnable(
+        client,
+        runnables={"fast": RunnableLambda(str.upper), "deep": RunnableLambda(str.upper)},
+        context_of=lambda _: {},
+    )
+    found = asyncio.run(routed.abatch([f"question {number}" for number in range(10)]))
+    assert found == [f"QUESTION {number}" for number in range(10)]
+    assert asyncio.run(routed.ainvoke("who?")) == "WHO?"
+
+
+def test_token_counts_are_its_cost(client):
+    """A message's tokens are in the outcome's cost."""
+    used = {"input_tokens": 12, "output_tokens": 3, "total_tokens": 15}
+    message = AIMessage("Bram Stoker", usage_metadata=used)
+    key = str(uuid.uuid4())
+    RoutedRunnable(client, runnables={"fast": RunnableLambda(lambda _: message)}).invoke(
+        [HumanMessage(QUESTION)], config={"run_id": uuid.UUID(key)}
+    )
+    cost = client.decision(key)["outcome"]["cost"]
+    assert (cost["prompt_tokens"], cost["completion_tokens"], cost["llm_calls"]) == (12, 3, 1)
+
+
+def test_a_failing_runnable(client):
+    """Its error is raised, and is a failed outcome."""
+    key = str(uuid.uuid4())
+    broken = RunnableLambda(lambda _: 1 / 0)
+    routed = RoutedRunnable(client, runnables={"fast": broken})
+    with pytest.raises(ZeroDivisionError):
+        routed.invoke(QUESTION, config={"run_id": uuid.UUID(key)})
+    assert client.decision(key)["outcome"]["status"] == "failed"
+
+
+def test_without_the_service():
+    """The default arm runs, under the id that the client made."""
+    runs = Runs()
+    with Client("http://127.0.0.1:9", default_arm="deep") as client:
+        routed = RoutedRunnable(client, runnables={"fast": chain("a"), "deep": chain("b")})
+        assert routed.invoke({"question": QUESTION}, config={"callbacks": [runs]}) == "b"
+    assert runs.seen[0][1]["ragbandit_decision_id"] == f"degraded-{runs.seen[0][0]}"
+
+
+@pytest.mark.parametrize("value", [QUESTION, {"input": QUESTION}, [HumanMessage(QUESTION)], HumanMessage([QUESTION])])
+def test_questions(value):
+    """Text, dicts and messages have a question."""
+    assert question_of(value) == QUESTION
+
+
+def test_no_question():
+    """What has none says what to pass."""
+    with pytest.raises(TypeError, match="question_of="):
+        question_of(7)

@@ -1,0 +1,1 @@
+../openai-2/test_openai.py

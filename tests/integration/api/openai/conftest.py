@@ -1,0 +1,73 @@
+"""Fixtures of the tests of OpenAI's interface: a worker that answers what is asked, and OpenAI's own clients."""
+
+import threading
+import time
+
+import openai
+import pytest
+
+from ragbandit.router.types import Cost, Outcome, Source
+
+#: what a worker of these tests has used
+COST = Cost(retriever_calls=2, llm_calls=3, prompt_tokens=310, completion_tokens=12, seconds_total=0.5)
+SOURCES = (
+    Source(id="d1", title="Dracula", text="A novel by Bram Stoker.", url="https://books.example/d1", score=2.5),
+    Source(id="d2", title="", text="Stoker was born in Dublin."),
+)
+
+
+def outcome_of(decision_id, **changes) -> Outcome:
+    made = {
+        "status": "answered",
+        "answer": "Bram Stoker",
+        "trace": (),
+        "cost": COST,
+        "steps": 2.0,
+        "stop_reason": "answered",
+        "error": None,
+        "run_by": "worker",
+        "made_by": {},
+        "made_at": time.time(),
+    }
+    return Outcome(decision_id=decision_id, **(made | changes))
+
+
+class AnsweringWorker(threading.Thread):
+    """Stores an outcome for every decision that the service asks workers to answer."""
+
+    def __init__(self, service, **changes) -> None:
+        super().__init__(name="answering", daemon=True)
+        self.service, self.changes = service, changes
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        done: set[str] = set()
+        while not self.ended.wait(0.005):
+            for key in list(self.service.jobs.enqueued):
+                if key not in done:
+                    done.add(key)
+                    self.service.router.store.add_outcome(outcome_of(key, **self.changes))
+                    self.service.router._poll.wake()  # as the line in Redis that a worker sends
+
+
+@pytest.fixture
+def answers(service):
+    """A function that has a worker answer all questions of the service, with these fields of its outcomes."""
+    running: list[AnsweringWorker] = []
+
+    def start(**changes) -> None:
+        running.append(AnsweringWorker(service, **changes))
+        running[-1].start()
+
+    yield start
+    for worker in running:
+        worker.ended.set()
+        worker.join(10)
+        assert not worker.is_alive()
+
+
+@pytest.fixture
+def client(service):
+    """OpenAI's own client, which does not ask again by itself."""
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="any", max_retries=0, timeout=30) as made:
+        yield made

@@ -1,0 +1,235 @@
+"""OpenAI's interface: completions as its own client reads them, and the decisions behind them."""
+
+from dataclasses import replace
+
+import openai
+import pytest
+from openai.types import Model
+from openai.types.chat import ChatCompletion
+
+from tests.integration.api.openai.conftest import COST, SOURCES, AnsweringWorker
+from tests.support.servers.http_service import QUESTION
+
+ASKED = [{"role": "user", "content": QUESTION}]
+
+
+def posted(http, headers=None, **more):
+    return http.post("/v1/chat/completions", json={"model": "auto", "messages": ASKED} | more, headers=headers)
+
+
+def test_models(client, service):
+    """`auto` and every arm of our workers is listed and can be read, an unknown one is a 404 with its code."""
+    names = [model.id for model in client.models.list()]
+    assert names == ["auto", "arm/no_retrieval", "arm/single_step", "arm/multi_step"]
+    for name in names:
+        assert client.models.retrieve(name).id == name
+    listed = service.http.get("/v1/models").json()
+    assert listed["object"] == "list"
+    for model in listed["data"]:
+        Model.model_validate(model, strict=True)
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.models.retrieve("gpt-5")
+    assert caught.value.code == "model_not_found"
+
+
+def test_a_completion(client, service, answers):
+    """The answer of a worker comes as a completion of the decision, with its tokens and what decided."""
+    answers()
+    raw = client.chat.completions.with_raw_response.create(model="auto", messages=ASKED)
+    reply = raw.parse()
+    key = reply.id.removeprefix("chatcmpl-")
+    decision = service.router.decision(key).decision
+
+    assert reply.choices[0].message.content == "Bram Stoker"
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.model == f"ragbandit/{decision.arm}"
+    assert reply.system_fingerprint == f"{decision.policy}:{decision.version}"
+    assert reply.created == int(decision.made_at)
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens, reply.usage.total_tokens) == (310, 12, 322)
+    assert raw.headers["x-ragbandit-decision-id"] == key
+    assert raw.headers["x-request-id"]
+    facts = reply.ragbandit
+    assert (facts["decision_id"], facts["arm"], facts["propensity"]) == (key, decision.arm, decision.propensity)
+    assert facts["policy_version"] == decision.version
+    assert facts["cost"]["retriever_calls"] == COST.retriever_calls
+    assert facts["forced"] is facts["abstained"] is False
+
+
+def test_a_completion_is_as_openai_describes_it(http, answers):
+    """The JSON is valid by OpenAI's own types, with no coercion."""
+    answers()
+    reply = posted(http).json()
+    ChatCompletion.model_validate(reply, strict=True)
+    assert {"id", "object", "created", "model", "choices", "usage", "system_fingerprint"} <= set(reply)
+
+
+def test_every_name_of_the_policy(http, answers, service):
+    """`auto`, `ragbandit` and `ragbandit/auto` let the policy choose among all arms."""
+    answers()
+    for name in ("auto", "ragbandit", "ragbandit/auto"):
+        facts = posted(http, model=name).json()["ragbandit"]
+        assert len(service.router.decision(facts["decision_id"]).decision.arms) == 3
+        assert not facts["forced"]
+
+
+@pytest.fixture
+def sourced(http, service, answers):
+    """The outcome of the reply has two passages, of which one has no URL."""
+    service.router.store.outcomes_by_id = with_sources(service.router.store.outcomes_by_id)
+    answers()
+    return posted(http).json()
+
+
+def with_sources(read):
+    return lambda ids: {key: replace(outcome, sources=SOURCES) for key, outcome in read(ids).items()}
+
+
+def test_citations(sourced, service):
+    """The passages come as OpenAI's annotations, as Perplexity's citations and results, and as our own."""
+    ours = f"{service.url}/v1/decisions/{sourced['ragbandit']['decision_id']}#2"
+    cited = [each["url_citation"] for each in sourced["choices"][0]["message"]["annotations"]]
+    assert [each["url"] for each in cited] == sourced["citations"] == ["https://books.example/d1", ours]
+    assert [each["title"] for each in cited] == ["Dracula", "d2"]
+    assert [(each["title"], each["snippet"]) for each in sourced["search_results"]] == [
+        ("Dracula", "A novel by Bram Stoker."),
+        ("d2", "Stoker was born in Dublin."),
+    ]
+    assert [(each["id"], each["score"]) for each in sourced["ragbandit"]["passages"]] == [("d1", 2.5), ("d2", None)]
+    ChatCompletion.model_validate(sourced, strict=True)
+
+
+def test_a_passage_without_a_url_can_be_read(sourced, http):
+    """The URL of a passage that has none of its own is that of the decision's record."""
+    assert http.get(sourced["citations"][1]).json()["decision_id"] == sourced["ragbandit"]["decision_id"]
+
+
+def test_the_same_key(http, service, answers):
+    """The same body under one Idempotency-Key is one decision and one reply; another body is a conflict."""
+    answers()
+    first, second = (posted(http, headers={"Idempotency-Key": "mine-1"}) for _ in range(2))
+    assert first.status_code == 200
+    assert first.json() == second.json()
+    assert first.json()["id"] == "chatcmpl-mine-1"
+    assert service.router.status().counters.decided == 1
+    other = posted(http, headers={"Idempotency-Key": "mine-1"}, messages=[{"role": "user", "content": "Who else?"}])
+    assert other.status_code == 409
+    assert other.headers["x-should-retry"] == "false"
+    assert other.json()["error"]["code"] == "conflict"
+
+
+def test_a_conflict_is_sent_once(service, answers):
+    """OpenAI's client, which tries a conflict three times by default, tries ours once."""
+    answers()
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="any", timeout=30) as client:
+        sent = {"extra_headers": {"Idempotency-Key": "mine-1"}, "model": "auto"}
+        client.chat.completions.create(messages=ASKED, **sent)
+        with pytest.raises(openai.ConflictError):
+            client.chat.completions.create(messages=[{"role": "user", "content": "Who else?"}], **sent)
+    counted = service.http.get("/metrics").text
+    assert 'requests_total{path="/v1/chat/completions",status="409"} 1.0' in counted
+
+
+@pytest.mark.parametrize("prefix", ["", "chatcmpl-"])
+def test_the_id_of_a_completion(http, service, answers, prefix):
+    """Feedback, the record and cancellation take the decision's id, and that of its completion."""
+    answers()
+    key = posted(http).json()["ragbandit"]["decision_id"]
+    named = prefix + key
+    judged = http.post("/v1/feedback", json={"decision_id": named, "rating": True})
+    assert judged.status_code == 202, judged.text
+    batch = http.post("/v1/feedback/batch", json={"items": [{"decision_id": named, "rating": False}]})
+    assert "feedback_id" in batch.json()["items"][0]
+    record = http.get(f"/v1/decisions/{named}").json()
+    assert record["decision_id"] == key
+    assert len(record["feedback"]) == 2
+    assert http.post(f"/v1/decisions/{named}/cancel").json()["decision_id"] == key
+
+
+def test_what_is_kept_of_a_request(serve, http, answers, service):
+    """Ignored parameters, the user and metadata are kept with the decision, and are no part of the request's body."""
+    answers()
+    more = {"temperature": 0.3, "seed": 7, "stop": ["\n"], "max_tokens": 5, "user": "u-17", "metadata": {"page": "faq"}}
+    strange = {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "auto", "x y": 1}
+    headers = {"Idempotency-Key": "mine-1", "X-RagBandit-Session-Id": "talk-1"}
+    reply = posted(http, headers=headers, **more, **strange)
+    assert reply.status_code == 200, reply.text
+    query = service.router.decision("mine-1").decision.query
+    assert query.request == {
+        "surface": "openai",
+        "ignored": ["max_tokens", "other", "seed", "stop", "temperature", "tool_choice", "tools"],
+        "user": "u-17",
+        "metadata": {"page": "faq"},
+    }
+    assert (query.session, query.context) == ("talk-1", {})
+    assert http.get("/v1/decisions/mine-1").json()["request"] == query.request
+    assert posted(http, headers=headers, temperature=0.9).status_code == 200
+
+
+def test_metadata_that_is_declared(serve):
+    """A declared key becomes context of its type, so that it moves the choice; a text that is none is refused."""
+    declared = {
+        "premium": {"type": "boolean"},
+        "age": {"type": "number"},
+        "topics": {"type": "words"},
+        "plan": {"type": "category", "values": ["free", "pro"]},
+    }
+    service = serve(context=declared)
+    sent = {"premium": "True", "age": "3.5", "topics": "billing, urgent", "plan": "pro", "other": "x"}
+    refused = posted(service.http, metadata=sent | {"age": "old"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "metadata.age")
+    worker = AnsweringWorker(service)
+    worker.start()
+    try:
+        key = posted(service.http, metadata=sent).json()["ragbandit"]["decision_id"]
+    finally:
+        worker.ended.set()
+        worker.join(10)
+    query = service.router.decision(key).decision.query
+    assert query.context == {"age": 3.5, "plan": "pro", "premium": True, "topics": ["billing", "urgent"]}
+    assert query.request["metadata"] == {"other": "x"}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "system", "content": "Be brief."}, *ASKED],
+        [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": QUESTION}]},
+        ],
+        [*ASKED, {"role": "assistant", "content": None, "tool_calls": []}],
+        [{"role": "assistant", "content": "Hello"}, {"role": "tool", "tool_call_id": "t", "content": "4"}, *ASKED],
+        [{"role": "user", "content": ""}, *ASKED, {"role": "user", "content": " "}],
+    ],
+)
+def test_orders_of_roles(http, service, answers, messages):
+    """Whatever stands around it, the last message of the user that says something is the question."""
+    answers()
+    reply = posted(http, messages=messages)
+    assert reply.status_code == 200, reply.text
+    decision = service.router.decision(reply.json()["ragbandit"]["decision_id"]).decision
+    assert (decision.query.asked or decision.query.text) == QUESTION
+
+
+def test_a_conversation(http, service, answers):
+    """The question is the last message, the turns before it are kept for the arm, and both decide on the repetition."""
+    answers()
+    before = [{"role": "user", "content": "Who wrote Dracula?"}, {"role": "assistant", "content": "Bram Stoker."}]
+    asked = {"role": "user", "content": "When was he born?"}
+    headers = {"Idempotency-Key": "mine-1"}
+    first, second = (posted(http, messages=[*before, asked], headers=headers) for _ in range(2))
+    assert first.json() == second.json()
+    query = service.router.decision("mine-1").decision.query
+    assert (query.text, query.asked) == ("When was he born?",) * 2
+    assert [(turn.role, turn.text) for turn in query.messages] == [(turn["role"], turn["content"]) for turn in before]
+    assert posted(http, messages=[asked], headers=headers).status_code == 409
+    ended = posted(http, messages=before)
+    assert (ended.status_code, ended.json()["error"]["param"]) == (400, "messages")
+
+
+def test_an_exhausted_answer(http, answers):
+    """An answer that the budget ended has the finish reason `length`; one with no text says that it abstained."""
+    answers(status="exhausted", answer=None, stop_reason="budget_seconds")
+    reply = posted(http).json()
+    assert (reply["choices"][0]["finish_reason"], reply["choices"][0]["message"]["content"]) == ("length", "")
+    assert reply["ragbandit"]["abstained"]

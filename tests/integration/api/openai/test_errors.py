@@ -1,0 +1,240 @@
+"""OpenAI's interface: errors in its shape, as its client raises them, and asked again only where that is safe."""
+
+import time
+
+import openai
+import pytest
+
+from ragbandit.router.api.openai import completions
+from ragbandit.router.storage.access.api_keys import KeyStore
+from tests.integration.api.openai.conftest import outcome_of
+from tests.support.servers.http_service import QUESTION
+
+ASKED = [{"role": "user", "content": QUESTION}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://x.example/a.png"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
+FILE = {"type": "file", "file": {"file_id": "f1"}}
+
+
+def error_of(reply) -> dict:
+    """The error of a reply, which has OpenAI's shape and a request id."""
+    body = reply.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    assert reply.headers["x-request-id"]
+    return body["error"]
+
+
+def said(*parts) -> list[dict]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+#: what is sent beside model and messages, the parameter that is refused
+REFUSED = [
+    ({"n": 2}, "n"),
+    ({"n": 0}, "n"),
+    ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"functions": [{"name": "f"}], "function_call": {"name": "f"}}, "function_call"),
+    ({"logprobs": True}, "logprobs"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
+    ({"messages": []}, "messages"),
+    ({"messages": [{"role": "system", "content": "Be brief."}]}, "messages"),
+    ({"messages": [{"role": "user", "content": " \n"}]}, "messages"),
+    ({"messages": [*ASKED, {"role": "robot", "content": "?"}]}, "messages[1].role"),
+    ({"messages": [*ASKED, {"content": "?"}]}, "messages[1].role"),
+    ({"messages": [*ASKED, "?"]}, "messages[1]"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ({"messages": said({"type": "text", "text": "?"}, IMAGE)}, "messages[0].content[1].type"),
+    ({"messages": said(SOUND)}, "messages[0].content[0].type"),
+    ({"messages": said(FILE)}, "messages[0].content[0].type"),
+    ({"messages": said("?")}, "messages[0].content[0]"),
+    ({"messages": said({"type": "text"})}, "messages[0].content[0].text"),
+    ({"messages": "?"}, "messages"),
+    ({"messages": [{"role": "user", "content": "a\x00b"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "x" * 100_001}]}, "messages"),
+    ({"model": None}, "model"),
+    ({"model": 5}, "model"),
+    ({"stream": "yes"}, "stream"),
+    ({"metadata": {"a": 5}}, "metadata.a"),
+    ({"metadata": {str(number): "x" for number in range(17)}}, "metadata"),
+    ({"metadata": {"a": "x" * 513}}, "metadata.a"),
+    ({"metadata": {"a": "\x00"}}, "metadata.a"),
+    ({"user": "\x00"}, "user"),
+]
+
+
+@pytest.mark.parametrize(("sent", "param"), REFUSED, ids=lambda each: str(each)[:60])
+def test_what_is_refused(unmoved, sent, param):
+    """What cannot be answered as asked is a 400 with the parameter's name, and nothing is decided."""
+    reply = unmoved.post("/v1/chat/completions", json={"model": "auto", "messages": ASKED} | sent)
+    error = error_of(reply)
+    assert (reply.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
+
+
+@pytest.mark.parametrize("missing", ["model", "messages"])
+def test_what_is_missing(unmoved, missing):
+    """A parameter that must be there is named."""
+    body = {"model": "auto", "messages": ASKED}
+    del body[missing]
+    assert error_of(unmoved.post("/v1/chat/completions", json=body))["param"] == missing
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b'"?"', b"\xff\xfe", b'{"model": "auto", "messages": ' + b"[" * 50_000]
+)
+def test_bodies_that_are_none(unmoved, raw):
+    """A body that is no JSON object is a 400."""
+    reply = unmoved.post("/v1/chat/completions", content=raw, headers={"content-type": "application/json"})
+    error_of(reply)
+    assert reply.status_code == 400
+
+
+def test_half_a_character(unmoved):
+    """A lone surrogate, which JSON can bring, is refused wherever it stands."""
+    said = b'{"model": "auto", "messages": [{"role": "user", "content": "%s"}], "%s": "%s"}'
+    half = b"\\ud800"
+    for parts, param in (((half, b"x", b"x"), "messages"), ((b"x", half, b"x"), "body")):
+        reply = unmoved.post("/v1/chat/completions", content=said % parts, headers={"content-type": "application/json"})
+        assert (reply.status_code, error_of(reply)["param"]) == (400, param)
+
+
+def test_paths_and_methods(unmoved):
+    """What is not served is in OpenAI's shape too; the older completions name the setting that asks for them."""
+    assert error_of(unmoved.get("/v1/chat/completions"))["code"] == "method_not_allowed"
+    assert error_of(unmoved.post("/v1/responses", json={}))["code"] == "not_found"
+    assert error_of(unmoved.post("/v1/embeddings", json={}))["code"] == "not_found"
+    assert error_of(unmoved.get("/v1/models/nobody"))["code"] == "model_not_found"
+    assert error_of(unmoved.get("/v1/models?limit=5"))["param"] == "limit"
+    older = unmoved.post("/v1/completions", json={"model": "auto", "prompt": "?"})
+    assert older.status_code == 404
+    assert "is_chat_model" in error_of(older)["message"]
+
+
+def test_other_paths_keep_our_shape(unmoved):
+    """Errors of our own endpoints are as before."""
+    error = unmoved.post("/v1/route", json={}).json()["error"]
+    assert set(error) == {"code", "message", "field", "remedy"}
+
+
+def test_request_ids(unmoved):
+    """The caller's x-request-id comes back, one that is none is replaced; every reply has one."""
+    mine = unmoved.get("/v1/models", headers={"x-request-id": "mine:1"})
+    assert mine.headers["x-request-id"] == "mine:1"
+    made = [unmoved.get("/v1/models", headers={"x-request-id": "a b"}).headers["x-request-id"] for _ in range(2)]
+    assert made[0] != made[1]
+    assert all(each.startswith("req_") for each in made)
+
+
+def test_long_conversations(shared):
+    """A conversation longer than other bodies may be is read; one over server.max_chat_bytes is a 413."""
+    turn = {"role": "assistant", "content": "x" * 100}
+    body = {"model": "nobody", "messages": [turn] * 5000}
+    assert error_of(shared.http.post("/v1/chat/completions", json=body))["code"] == "model_not_found"
+    reply = shared.http.post("/v1/chat/completions", json=body | {"messages": [turn] * 40_000})
+    assert (reply.status_code, error_of(reply)["code"]) == (413, "body_too_large")
+
+
+def test_ten_thousand_messages(http, service, answers):
+    """So many messages are one question: the last of the user."""
+    answers()
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}] * 5000 + ASKED
+    reply = http.post("/v1/chat/completions", json={"model": "auto", "messages": messages})
+    assert reply.status_code == 200, reply.text
+    query = service.router.decision(reply.headers["x-ragbandit-decision-id"]).decision.query
+    assert (query.asked or query.text) == QUESTION
+
+
+def raised(service, **more) -> tuple[openai.APIStatusError, int]:
+    """The error that OpenAI's client raises with its own retries, and how often it has asked."""
+    client = openai.OpenAI(base_url=f"{service.url}/v1", api_key="any", timeout=30)
+    with client, pytest.raises(openai.APIStatusError) as caught:
+        client.chat.completions.create(**{"model": "auto", "messages": ASKED} | more)
+    asked = 0
+    for line in service.http.get("/metrics").text.splitlines():
+        if line.startswith('ragbandit_requests_total{path="/v1/chat/completions"'):
+            asked += int(float(line.rpartition(" ")[2]))
+    return caught.value, asked
+
+
+FAILED = {"status": "failed", "answer": None}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "code"),
+    [
+        (FAILED | {"error": "the model is gone", "stop_reason": "failed"}, 500, "arm_failed"),
+        (FAILED | {"error": None, "stop_reason": "cancelled"}, 409, "cancelled"),
+    ],
+)
+def test_failures_after_the_decision(service, answers, outcome, status, code):
+    """A failure after the decision is asked once, though the client asks again by default, and names the decision."""
+    answers(**outcome)
+    error, asked = raised(service)
+    assert (error.status_code, error.code, asked) == (status, code, 1)
+    assert error.response.headers["x-should-retry"] == "false"
+    assert service.router.decision(error.response.headers["x-ragbandit-decision-id"]).outcome is not None
+    assert service.router.status().counters.decided == 1
+
+
+def test_no_answer_in_time(service, monkeypatch):
+    """Without an answer in time the reply is a 504 that says where it will be; the same key gets it later."""
+    monkeypatch.setattr(completions, "_limit_s", lambda router: 0.1)
+    error, asked = raised(service, extra_headers={"Idempotency-Key": "mine-1"})
+    assert (error.status_code, error.code, asked) == (504, "answer_timeout", 1)
+    assert "/v1/decisions/mine-1" in error.message
+    service.router.store.add_outcome(outcome_of("mine-1"))
+    body = {"model": "auto", "messages": ASKED}
+    again = service.http.post("/v1/chat/completions", json=body, headers={"Idempotency-Key": "mine-1"})
+    assert again.json()["choices"][0]["message"]["content"] == "Bram Stoker"
+
+
+def test_too_much_work(serve):
+    """Before there is a decision a 429 says when to come again, and nothing forbids it."""
+    service = serve(server={"tenant_unanswered": 1})
+    service.http.post("/v1/answer?wait_s=0", json={"question": QUESTION})
+    client = openai.OpenAI(base_url=f"{service.url}/v1", api_key="any", max_retries=0)
+    with client, pytest.raises(openai.RateLimitError) as caught:
+        client.chat.completions.create(model="auto", messages=ASKED)
+    assert (caught.value.code, caught.value.type) == ("rate_limit_exceeded", "rate_limit_error")
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    assert "x-should-retry" not in caught.value.response.headers
+    assert service.router.status().counters.decided == 1
+
+
+def test_a_fault_of_ours(service, monkeypatch):
+    """An unexpected error is a 500 in OpenAI's shape that is not asked again."""
+
+    def broken(*args, **kwargs):
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(completions, "query_of_chat", broken)
+    error, _ = raised(service)
+    assert (error.status_code, error.code, error.type) == (500, "internal", "server_error")
+    assert error.response.headers["x-should-retry"] == "false"
+
+
+def test_keys(serve):
+    """Without a valid key OpenAI's client raises its AuthenticationError, with one of another role PermissionDenied."""
+    service = serve()
+    keys = KeyStore(service.router.database)
+    key, reader = (keys.create(name="test", role=role, now=time.time(), actor="cli:test") for role in ("app", "reader"))
+    service.app.state.gate.ring.known = None
+    for sent, error, code in (
+        ("wrong", openai.AuthenticationError, "invalid_api_key"),
+        (reader.text, openai.PermissionDeniedError, "forbidden"),
+    ):
+        with openai.OpenAI(base_url=f"{service.url}/v1", api_key=sent) as client, pytest.raises(error) as caught:
+            client.chat.completions.create(model="auto", messages=ASKED)
+        assert caught.value.code == code
+        assert set(caught.value.body) == {"message", "type", "param", "code"}
+        assert caught.value.request_id
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key=key.text) as client:
+        assert client.models.list().data[0].id == "auto"

@@ -1,0 +1,103 @@
+"""OpenAI's interface: an arm that the caller chooses is no draw of the policy."""
+
+import time
+
+import pytest
+
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.offline.logs.rated_rows import rated_rows
+from ragbandit.router.storage.access.api_keys import KeyStore
+from tests.integration.api.openai.conftest import AnsweringWorker
+from tests.integration.api.openai.test_completions import posted
+
+
+@pytest.mark.parametrize("prefix", ["arm", "ragbandit"])
+def test_an_arm_is_forced(http, service, answers, prefix):
+    """The decision is over one arm, with the propensity 1, and says that it was forced."""
+    answers()
+    reply = posted(http, model=f"{prefix}/multi_step").json()
+    assert reply["model"] == "ragbandit/multi_step"
+    assert (reply["ragbandit"]["propensity"], reply["ragbandit"]["forced"]) == (1.0, True)
+    decision = service.router.decision(reply["ragbandit"]["decision_id"]).decision
+    assert (decision.arms, decision.pmf, decision.query.forced) == (("multi_step",), (1.0,), True)
+    assert http.get(f"/v1/decisions/{decision.id}").json()["forced"] is True
+
+
+def test_a_forced_arm_is_not_learned(http, service, answers):
+    """The learner closes the decision, its feedback is kept and shown, the counters balance and verify passes."""
+    answers()
+    forced, free = (posted(http, model=name).json()["ragbandit"]["decision_id"] for name in ("arm/multi_step", "auto"))
+    for key in (forced, free):
+        assert http.post("/v1/feedback", json={"decision_id": key, "rating": True}).status_code == 202
+    assert service.router.learn() == 2
+
+    shown = http.get(f"/v1/decisions/{forced}").json()
+    assert (shown["state"], shown["reason"]) == ("closed", "the caller chose the arm")
+    assert [(item["value"], item["kind"]) for item in shown["feedback"]] == [(1.0, "rating")]
+    assert http.get(f"/v1/decisions/{free}").json()["state"] == "learned"
+    status = service.router.status()
+    assert (status.counters.learned, status.counters.closed, status.counters.waiting) == (1, 1, 0)
+    assert status.counters.balanced
+    late = http.post("/v1/feedback", json={"decision_id": forced, "rating": False}).json()
+    assert late["late"] is True
+    assert service.router.verify(whole=True, deep=True).ok
+
+
+def test_replays_leave_forced_arms_out(http, service, answers):
+    """Neither the ledger's rows nor the rated ones have the decision whose arm was chosen."""
+    answers()
+    keys = [posted(http, model=name).json()["ragbandit"]["decision_id"] for name in ("arm/multi_step", "auto")]
+    for key in keys:
+        http.post("/v1/feedback", json={"decision_id": key, "rating": True})
+    service.router.learn()
+    rated = rated_rows(service.router.database, settings=service.router.settings)
+    assert [row.decision.id for row in rated] == [keys[1]]
+    assert [row.decision.id for row in ledger_rows(service.router.ledger)] == [keys[1]]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "listed", "allowed"),
+    [
+        ({}, ["auto", "arm/no_retrieval", "arm/single_step", "arm/multi_step"], {"auto", "arm/multi_step"}),
+        ({"arms": ["single_step"]}, ["auto", "arm/single_step"], {"auto"}),
+        ({"forced": False}, ["auto"], {"auto"}),
+    ],
+)
+def test_keys_that_are_narrowed(serve, scopes, listed, allowed):
+    """A key sees the models that it may use; another arm is a 403, and nothing is decided."""
+    service = serve()
+    new = KeyStore(service.router.database).create(
+        name="test", role="app", now=time.time(), actor="cli:test", scopes=scopes
+    )
+    service.app.state.gate.ring.known = None
+    headers = {"authorization": f"Bearer {new.text}"}
+    found = service.http.get("/v1/models", headers=headers).json()["data"]
+    assert [model["id"] for model in found] == listed
+    worker = AnsweringWorker(service)
+    worker.start()
+    try:
+        for model in ("auto", "arm/multi_step"):
+            reply = posted(service.http, model=model, headers=headers)
+            assert reply.status_code == (200 if model in allowed else 403), reply.text
+    finally:
+        worker.ended.set()
+        worker.join(10)
+    assert service.router.status().counters.decided == len(allowed)
+
+
+def test_an_arm_of_the_callers_own_stack(serve):
+    """An arm that our workers do not run is no model; the message names the way to it."""
+    service = serve(arms={"mine": {"run_by": "caller"}, "single_step": {}})
+    assert [model["id"] for model in service.http.get("/v1/models").json()["data"]] == ["auto", "arm/single_step"]
+    error = posted(service.http, model="arm/mine").json()["error"]
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert "/v1/route" in error["message"]
+
+
+def test_no_arm_of_our_workers(serve):
+    """Where our workers run no arm there is no model, and the error says how to route."""
+    service = serve(arms={"mine": {"run_by": "caller"}})
+    assert service.http.get("/v1/models").json()["data"] == []
+    reply = posted(service.http)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+    assert "/v1/route" in reply.json()["error"]["message"]

@@ -1,0 +1,267 @@
+"""OpenAI's interface: streams, as raw events and as OpenAI's own clients read them."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+from openai.types.chat import ChatCompletionChunk
+
+from ragbandit.router.api.openai import completions, streams
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.types import StatusNote, TextPiece
+from tests.integration.api.openai.conftest import SOURCES, outcome_of
+from tests.support.servers.http_service import QUESTION, Service
+
+ASKED = [{"role": "user", "content": QUESTION}]
+BODY = {"model": "auto", "messages": ASKED, "stream": True}
+#: pieces that cut words and hold characters of several bytes
+PIECES = ("Br", "am Sto", "ker wrote ", "it: ", "🧛", "‍♂️ é", "\n\n")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """One service for all of these tests."""
+    place = str(tmp_path_factory.mktemp("streams"))
+    running = Service(Settings.model_validate({"data_dir": place, "encoder": {"model": "hashing", "dimension": 8}}))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def decided(service):
+    """A function: decisions that were made since the test began."""
+    before = service.router.status().counters.decided
+    return lambda: service.router.status().counters.decided - before
+
+
+def events_of(http, headers=None, **more) -> tuple[httpx.Response, list[str]]:
+    """The reply to a stream, read to its end, and its lines that are not blank."""
+    with http.stream("POST", "/v1/chat/completions", json=BODY | more, headers=headers) as reply:
+        return reply, [line for line in reply.iter_lines() if line]
+
+
+def chunks_of(lines: list[str]) -> list[dict]:
+    assert lines[-1] == "data: [DONE]"
+    assert not [line for line in lines if not line.startswith(("data: ", ": "))]  # no names of events
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1] if line.startswith("data: ")]
+
+
+@pytest.fixture
+def in_pieces(monkeypatch):
+    """A function: answers come in these events before the outcome; a threading.Event among them is waited for."""
+
+    def start(*events, **outcome):
+        async def made(request, decision, waiting, *, limit_s):
+            for event in events:
+                if isinstance(event, threading.Event):
+                    while not event.is_set():
+                        await asyncio.sleep(0.005)
+                elif isinstance(event, Exception):
+                    raise event
+                else:
+                    yield event
+            text = "".join(event.text for event in events if isinstance(event, TextPiece))
+            yield outcome_of(decision.id, **({"answer": text, "sources": SOURCES} | outcome))
+
+        monkeypatch.setattr(completions, "answer_events", made)
+
+    return start
+
+
+def test_the_order_of_a_stream(http, in_pieces):
+    """Role, pieces, the end with citations, [DONE]: chunks of one completion, as OpenAI's types have them."""
+    in_pieces(*(TextPiece(text=text) for text in PIECES))
+    reply, lines = events_of(http)
+    chunks = chunks_of(lines)
+    for chunk in chunks:
+        ChatCompletionChunk.model_validate(chunk, strict=True)
+
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    key = reply.headers["x-ragbandit-decision-id"]
+    heads = {(chunk["id"], chunk["model"], chunk["created"], chunk["system_fingerprint"]) for chunk in chunks}
+    assert len(heads) == 1
+    assert chunks[0]["id"] == f"chatcmpl-{key}"
+    assert chunks[0]["model"] == f"ragbandit/{reply.headers['x-ragbandit-strategy']}"
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert tuple(delta["content"] for delta in deltas[1:-1]) == PIECES
+    assert [each["url_citation"]["title"] for each in deltas[-1]["annotations"]] == ["Dracula", "d2"]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(PIECES) + 1) + ["stop"]
+    assert chunks[-1]["ragbandit"]["decision_id"] == key
+    assert len(chunks[-1]["citations"]) == len(chunks[-1]["search_results"]) == 2
+    assert not [chunk for chunk in chunks if "usage" in chunk]
+
+
+def test_the_usage_of_a_stream(http, in_pieces):
+    """The usage comes where it was asked for: in a chunk of its own before the end, null on the others."""
+    in_pieces(TextPiece(text="Bram Stoker"))
+    chunks = chunks_of(events_of(http, stream_options={"include_usage": True})[1])
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert (chunks[-1]["choices"], chunks[-1]["usage"]["total_tokens"]) == ([], 322)
+    for chunk in chunks:
+        ChatCompletionChunk.model_validate(chunk, strict=True)
+
+
+def test_a_piece_goes_out_at_once(service, in_pieces, client):
+    """The decision is known before there is an answer, and a piece is there before the next one is made."""
+    gates = [threading.Event() for _ in range(2)]
+    in_pieces(gates[0], TextPiece(text="Bram "), gates[1], TextPiece(text="Stoker"))
+    raw = client.chat.completions.with_raw_response.create(model="auto", messages=ASKED, stream=True)
+    assert service.router.decision(raw.headers["x-ragbandit-decision-id"]).outcome is None
+    with raw.parse() as stream:
+        read = iter(stream)
+        assert next(read).choices[0].delta.role == "assistant"
+        gates[0].set()
+        assert next(read).choices[0].delta.content == "Bram "
+        gates[1].set()
+        assert next(read).choices[0].delta.content == "Stoker"
+        assert next(read).choices[0].finish_reason == "stop"
+        assert list(read) == []
+
+
+def test_the_answer_of_a_worker(client, answers):
+    """What a worker has stored comes as a stream; the client puts it together."""
+    answers()
+    with client.chat.completions.stream(model="auto", messages=ASKED) as stream:
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == "Bram Stoker"
+    assert final.choices[0].finish_reason == "stop"
+
+
+def test_asynchronous_clients(service, answers, decided):
+    """AsyncOpenAI reads whole replies and ten streams at once."""
+    answers()
+
+    async def ask() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="any", max_retries=0, timeout=30) as made:
+
+            async def one() -> str:
+                stream = await made.chat.completions.create(model="auto", messages=ASKED, stream=True)
+                return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+            whole = await made.chat.completions.create(model="auto", messages=ASKED)
+            return [whole.choices[0].message.content, *await asyncio.gather(*(one() for _ in range(10)))]
+
+    assert asyncio.run(ask()) == ["Bram Stoker"] * 11
+    assert decided() == 11
+
+
+def test_pings(http, client, in_pieces, monkeypatch):
+    """While nothing comes there are comments, which clients pass over, and no data."""
+    monkeypatch.setattr(streams, "PING_S", 0.02)
+    gate = threading.Event()
+    in_pieces(gate, TextPiece(text="Bram Stoker"))
+    lines = []
+    with http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
+        for line in filter(None, reply.iter_lines()):
+            lines.append(line)
+            if lines.count(": ping") >= 3:
+                gate.set()
+    assert lines.count(": ping") >= 3
+    assert [chunk["choices"][0]["delta"].get("content") for chunk in chunks_of(lines)] == ["", "Bram Stoker", None]
+    gate.clear()
+    threading.Timer(0.3, gate.set).start()
+    stream = client.chat.completions.create(model="auto", messages=ASKED, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "Bram Stoker"
+
+
+def test_a_failure_in_mid_stream(http, client, in_pieces, decided):
+    """An arm that fails after some pieces: the client raises what failed, and has asked once."""
+    in_pieces(TextPiece(text="Bram "), status="failed", answer=None, error="the model is gone", stop_reason="failed")
+    _, lines = events_of(http)
+    *_, failed = chunks_of(lines)
+    assert set(failed) == {"error"}
+    assert set(failed["error"]) == {"message", "type", "param", "code"}
+    stream = client.chat.completions.create(model="auto", messages=ASKED, stream=True)
+    read: list[str] = []
+    with pytest.raises(openai.APIError) as caught:
+        read.extend(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert caught.value.code == "arm_failed"
+    assert "the model is gone" in caught.value.message
+    assert decided() == 2
+
+
+@pytest.mark.parametrize("error", [TimeoutError("ending"), RuntimeError("a fault of ours")])
+def test_the_service_fails_in_mid_stream(http, in_pieces, error):
+    """The end of the service, or a fault of ours, is an error in the stream as well, and no half of an event."""
+    in_pieces(TextPiece(text="Bram "), error)
+    _, lines = events_of(http)
+    code = chunks_of(lines)[-1]["error"]["code"]
+    assert code == ("not_ready" if isinstance(error, TimeoutError) else "internal")
+
+
+def test_a_stream_without_an_answer_in_time(http, service, monkeypatch):
+    """Where no worker answers in time the stream ends with an error that names the decision."""
+    monkeypatch.setattr(completions, "_limit_s", lambda router: 0.1)
+    reply, lines = events_of(http)
+    error = chunks_of(lines)[-1]["error"]
+    assert error["code"] == "answer_timeout"
+    assert reply.headers["x-ragbandit-decision-id"] in error["message"]
+    assert not service.router.awaits(reply.headers["x-ragbandit-decision-id"])
+
+
+def test_a_client_that_goes_away(http, service):
+    """A client that hangs up in mid-stream leaves nothing that waits for its answer."""
+    with http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
+        key = reply.headers["x-ragbandit-decision-id"]
+        assert service.router.awaits(key)
+    give_up = time.monotonic() + 20
+    while service.router.awaits(key):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    assert service.http.get("/health").status_code == 200
+
+
+def test_a_half_closed_client(service, answers):
+    """A client that has closed its sending side after the request gets the whole stream, and then the end."""
+    answers()
+    body = json.dumps(BODY).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    port = int(service.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as raw:
+        raw.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        raw.shutdown(socket.SHUT_WR)
+        read = b""
+        while piece := raw.recv(65_536):
+            read += piece
+    assert read.count(b"data: ") == 4
+    assert b"Bram Stoker" in read
+    assert read.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+def test_the_same_key_in_pieces_and_whole(http, decided, answers):
+    """One key is one decision, whether its answer is asked for in pieces or whole."""
+    answers()
+    headers = {"Idempotency-Key": "mine-1"}
+    whole = http.post("/v1/chat/completions", json=BODY | {"stream": False}, headers=headers).json()
+    chunks = chunks_of(events_of(http, headers=headers)[1])
+    assert {chunk["id"] for chunk in chunks} == {whole["id"]}
+    assert chunks[1]["choices"][0]["delta"]["content"] == whole["choices"][0]["message"]["content"]
+    assert decided() == 1
+
+
+def test_notes_are_for_those_that_show_them(http, in_pieces):
+    """What the arm does is left out, unless the client is one that shows it."""
+    in_pieces(StatusNote(text="searching"), TextPiece(text="Bram Stoker"))
+    chunks = chunks_of(events_of(http)[1])
+    assert not [chunk for chunk in chunks if "event" in chunk]
+    assert len(chunks) == 3
+
+
+def test_a_slow_reader_holds_the_pace(service, in_pieces):
+    """Many pieces reach a client that reads slowly, all of them and in order."""
+    in_pieces(*(TextPiece(text=f"{number} ") for number in range(500)))
+    read = []
+    with service.http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
+        for number, line in enumerate(reply.iter_lines()):
+            if number % 100 == 0:
+                time.sleep(0.02)
+            if line:
+                read.append(line)
+    texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks_of(read)]
+    assert "".join(texts) == "".join(f"{number} " for number in range(500))

@@ -1,0 +1,229 @@
+"""API keys over HTTP: which requests come in, and for how long."""
+
+import socket
+import time
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.service import add_verbs
+from ragbandit.router.errors import StoreError
+from tests.support.servers.http_service import QUESTION, refused, routed
+
+SECRET = "a" * 43
+
+
+def test_a_key_opens_and_nothing_else_does(keyed):
+    """With a key in the store only requests with a valid one are answered; probes answer everybody."""
+    world = keyed()
+    routed(world.client())
+    reply = world.service.http.post("/v1/route", json={"question": QUESTION})
+    error = refused(reply, 401, "UNAUTHORIZED", field="Authorization")
+    assert reply.headers["www-authenticate"] == 'Bearer realm="ragbandit"'
+    assert "Authorization: Bearer rb_" in error["remedy"]
+    assert world.service.http.get("/health").status_code == 200
+    assert world.service.http.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Basic dXNlcjpwYXNz",
+        f"rb_0123456789_{SECRET}",
+        f"Bearer rb_0123456789_{SECRET}",
+        f"Bearer sk-{SECRET}",
+        "Bearer " + "x" * 10_000,
+        "Bearer " + "é" * 40,
+        b"Bearer \xff\xfe\xfd",
+        f"Bearer rb_0123456789_{SECRET}, Bearer rb_0123456789_{SECRET}",
+        "Bearer rb_0123456789_' OR 1=1 --",
+    ],
+    ids=[
+        "empty",
+        "scheme alone",
+        "basic",
+        "no scheme",
+        "unknown",
+        "another form",
+        "10 kB",
+        "latin-1",
+        "no utf-8",
+        "two in one",
+        "sql",
+    ],
+)
+def test_other_headers_are_refused(keyed, header):
+    """A header that holds no valid key is 401 in our shape, and the reply repeats nothing of it."""
+    world = keyed()
+    raw = header if isinstance(header, bytes) else header.encode("latin-1")
+    reply = world.with_header(raw).get("/v1/status")
+    refused(reply, 401, "UNAUTHORIZED", field="Authorization")
+    assert SECRET not in reply.text
+
+
+def test_two_headers_are_refused(keyed):
+    """Two Authorization headers are refused, even if one of them is valid."""
+    world = keyed()
+    host, port = world.service.url.removeprefix("http://").split(":")
+    good = world.key("reader").text
+    head = f"GET /v1/status HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {good}\r\n"
+    with socket.create_connection((host, int(port)), timeout=10) as client:
+        client.sendall(f"{head}authorization: Bearer {good}\r\nconnection: close\r\n\r\n".encode())
+        reply = b""
+        while got := client.recv(65_536):
+            reply += got
+    assert reply.startswith(b"HTTP/1.1 401 ")
+    assert b"several Authorization headers" in reply
+
+
+@pytest.mark.parametrize("separator", ["_", "%5f", "%5F"])
+def test_a_key_in_the_url_is_refused(keyed, separator):
+    """A key in the query string is refused, even beside a valid header: addresses are logged on their way."""
+    world = keyed()
+    text = world.key("reader").text.replace("_", separator)
+    for client in (world.client("reader"), world.service.http):
+        reply = client.get(f"/v1/status?api_key={text}")
+        error = refused(reply, 401, "UNAUTHORIZED")
+        assert "URL" in error["message"]
+        assert text[-43:] not in reply.text
+
+
+def test_an_expired_key_says_so(keyed):
+    """An expired key is 401 with when it expired."""
+    world = keyed()
+    client = world.client("reader", expires_at=time.time() + 0.5)
+    assert client.get("/v1/status").status_code == 200
+    time.sleep(0.6)
+    assert "expired at 20" in refused(client.get("/v1/status"), 401, "UNAUTHORIZED")["message"]
+
+
+def test_a_revoked_key_ends_within_a_second(keyed):
+    """A service refuses a revoked key a second later, without being told."""
+    world = keyed()
+    new = world.key("reader")
+    client = world.with_header(f"Bearer {new.text}")
+    assert client.get("/v1/status").status_code == 200
+    world.keys.revoke(new.key.public_id, actor="cli:test", now=time.time())
+    time.sleep(1.05)
+    assert "not valid" in refused(client.get("/v1/status"), 401, "UNAUTHORIZED")["message"]
+
+
+def test_both_keys_are_valid_while_the_grace_lasts(keyed):
+    """After a rotation both keys are taken; after the grace the former one says that it was rotated."""
+    world = keyed()
+    first = world.key("reader")
+    second = world.keys.rotate(first.key.public_id, grace_s=3600, actor="cli:test", now=time.time())
+    third = world.keys.rotate(second.key.public_id, grace_s=0, actor="cli:test", now=time.time())
+    world.forget()
+    assert world.with_header(f"Bearer {first.text}").get("/v1/status").status_code == 200
+    assert world.with_header(f"bearer  {third.text}").get("/v1/status").status_code == 200
+    error = refused(world.with_header(f"Bearer {second.text}").get("/v1/status"), 401, "UNAUTHORIZED")
+    assert "rotated" in error["remedy"]
+
+
+def test_the_first_key_closes_the_service_and_the_last_does_not_open_it(serve):
+    """An open service asks for keys once there is one, and goes on to when all of them are revoked."""
+    from tests.integration.api.security.conftest import Keyed
+
+    world = Keyed(serve())
+    assert world.service.http.get("/v1/status").status_code == 200
+    new = world.key("reader")
+    refused(world.service.http.get("/v1/status"), 401, "UNAUTHORIZED")
+    world.keys.revoke(new.key.public_id, actor="cli:test", now=time.time())
+    world.forget()
+    refused(world.service.http.get("/v1/status"), 401, "UNAUTHORIZED")
+
+
+def test_the_last_use_is_noted(keyed):
+    """When a key was last used is in the store soon after, and not again within a minute."""
+    world = keyed()
+    new = world.key("reader")
+    client = world.with_header(f"Bearer {new.text}")
+    client.get("/v1/status")
+    give_up = time.monotonic() + 10
+    while (used := _last_use(world, new)) is None:
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    client.get("/v1/status")
+    time.sleep(0.2)
+    assert abs(used - time.time()) < 30
+    assert _last_use(world, new) == used
+
+
+def _last_use(world, new):
+    return next(key.last_used_at for key in world.keys.listed() if key.public_id == new.key.public_id)
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A function that makes the keys of a store unreadable, as with a database that is away."""
+
+    def cut(world):
+        def failing(*, now):
+            raise StoreError("the database failed: connection refused")
+
+        monkeypatch.setattr(world.service.app.state.gate.ring._store, "in_force", failing)
+
+    return cut
+
+
+def test_without_a_database_nobody_is_let_in(keyed, broken):
+    """Keys that were read within the second are taken; after it requests are 503, with a valid key and without one."""
+    world = keyed(server={"max_wait_s": 5.0})
+    client = world.client("reader")
+    assert client.get("/openapi.json").status_code == 200
+    broken(world)
+    time.sleep(1.05)
+    for each in (client, world.service.http):
+        reply = each.get("/openapi.json")
+        assert "keys cannot be checked" in refused(reply, 503, "NOT_READY")["message"]
+        assert reply.headers["retry-after"] == "1"
+    assert world.service.http.get("/health").status_code == 200
+    assert client.get("/metrics").status_code == 200  # the numbers of an outage are read in an outage
+    refused(world.service.http.get("/metrics"), 401, "UNAUTHORIZED")
+
+
+def test_an_open_service_stays_what_it_is_without_a_database(service, broken):
+    """A service whose store had no keys goes on to say by itself what its database cannot do."""
+
+    class World:
+        pass
+
+    world = World()
+    world.service = service
+    assert service.http.get("/v1/status").status_code == 200
+    broken(world)
+    time.sleep(1.05)
+    assert service.http.get("/openapi.json").status_code == 200
+
+
+def test_metrics_may_be_open(keyed):
+    """server.open_metrics lets scrapers in without a key, and opens nothing else."""
+    world = keyed(server={"open_metrics": True})
+    assert world.service.http.get("/metrics").status_code == 200
+    refused(world.service.http.get("/v1/status"), 401, "UNAUTHORIZED")
+
+
+def test_the_command_line_sends_a_key(keyed, monkeypatch):
+    """The verbs take the key from RAGBANDIT_API_KEY, or from the variable that --key-env names."""
+    world = keyed()
+    app = typer.Typer()
+    add_verbs(app, check=lambda _settings: None)
+
+    def run(*more):
+        return CliRunner().invoke(app, ["route", QUESTION, "--url", world.service.url, *more])
+
+    done = run()
+    assert (done.exit_code, "UNAUTHORIZED" in done.stderr) == (2, True)
+    monkeypatch.setenv("MY_KEY", world.key().text)
+    assert run("--key-env", "MY_KEY").exit_code == 0
+    monkeypatch.setenv("RAGBANDIT_API_KEY", world.key().text)
+    assert run().exit_code == 0
+    done = run("--key-env", "ANOTHER_KEY")
+    assert (done.exit_code, "ANOTHER_KEY is not set" in done.stderr) == (2, True)
+    secret = world.key().text
+    done = run("--key-env", secret)  # the key itself, in the place of its variable's name
+    assert (done.exit_code, secret in done.output) == (2, False)

@@ -1,0 +1,185 @@
+"""Rate limits over HTTP: by API key, shared by processes through Redis, and counted in memory while it is down."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.types import Caller
+from tests.support.servers.http_service import QUESTION, refused
+from tests.support.servers.tcp_proxy import TcpProxy
+
+
+def asked(http):
+    return http.post("/v1/route", json={"question": QUESTION})
+
+
+def test_a_key_over_its_rate(keyed, redis_client, redis_server):
+    """Beyond the rate a key gets 429 with Retry-After and the three headers; another key and the probes do not."""
+    world = keyed(redis_url=redis_server, server={"rate_limits": {"app": "3/hour"}})
+    first, second = world.client(), world.client()
+    for left in (2, 1, 0):
+        reply = asked(first)
+        assert reply.status_code == 200
+        assert reply.headers["x-ratelimit-limit-requests"] == "3"
+        assert reply.headers["x-ratelimit-remaining-requests"] == str(left)
+    reply = asked(first)
+    error = refused(reply, 429, "TOO_MANY_REQUESTS")
+    assert "3 requests in 3600 s" in error["message"]
+    assert 1 <= int(reply.headers["retry-after"]) <= 7200
+    assert reply.headers["x-ratelimit-remaining-requests"] == "0"
+    assert reply.headers["x-ratelimit-reset-requests"].endswith("s")
+    assert asked(second).status_code == 200
+    assert world.service.http.get("/health").status_code == 200
+    assert "x-ratelimit-limit-requests" not in world.client("reader").get("/v1/status").headers
+    metrics = world.client("reader").get("/metrics").text
+    assert 'ragbandit_rate_limited_total{role="app"} 1.0' in metrics
+
+
+def test_a_key_with_a_rate_of_its_own(keyed, redis_client, redis_server):
+    """The scope "rate" of a key counts instead of the setting."""
+    world = keyed(redis_url=redis_server, server={"rate_limits": {"default": "100/second"}})
+    narrow = world.client(scopes={"rate": "1/day"})
+    assert asked(narrow).status_code == 200
+    assert asked(narrow).status_code == 429
+
+
+def test_openai_clients_read_it(keyed, redis_client, redis_server):
+    """On OpenAI's paths the refusal is in its shape, with the headers that its clients look at."""
+    world = keyed(redis_url=redis_server, server={"rate_limits": {"app": "1/hour"}})
+    http = world.client()
+    http.get("/v1/models")
+    reply = http.get("/v1/models")
+    assert reply.status_code == 429
+    assert reply.json()["error"]["code"] == "rate_limit_exceeded"
+    assert "retry-after" in reply.headers
+    assert reply.headers["x-ratelimit-remaining-requests"] == "0"
+
+
+def test_an_open_service_has_one_bucket(serve, redis_client, redis_server):
+    """Without keys all requests share the rate "open"; where none is set there is no limit and no header."""
+    limited = serve(redis_url=redis_server, server={"rate_limits": {"open": "2/hour"}})
+    assert [asked(limited.http).status_code for _ in range(3)] == [200, 200, 429]
+    free = serve(data_dir=limited.router.settings.data_dir + "-free", redis_url=redis_server)
+    assert "x-ratelimit-limit-requests" not in asked(free.http).headers
+
+
+def test_it_comes_back(serve, redis_client, redis_server):
+    """A refused caller that waits as long as Retry-After says is let through."""
+    http = serve(redis_url=redis_server, server={"rate_limits": {"open": "2/second"}}).http
+    while (reply := asked(http)).status_code == 200:
+        pass
+    time.sleep(float(reply.headers["retry-after"]))
+    assert asked(http).status_code == 200
+
+
+async def taken(limiter: RateLimiter, *, most: int, caller: Caller) -> int:
+    """How many of so many requests come through."""
+    count = 0
+    for _ in range(most):
+        try:
+            await limiter.take(caller)
+            count += 1
+        except RateLimited:
+            pass
+    return count
+
+
+@pytest.mark.parametrize(("rate", "slack"), [("150/hour", 0), ("2000/hour", 20)])
+def test_processes_share_a_rate(redis_client, redis_server, rate, slack):
+    """Two limiters on one Redis let through the rate together, high rates within 1 % a process."""
+    limit = int(rate.split("/")[0])
+
+    async def both() -> int:
+        pair = [RateLimiter(redis_server, rates={"app": rate}) for _ in range(2)]
+        caller = Caller(key="0123456789", role="app")
+        counts = await asyncio.gather(*(taken(one, most=limit, caller=caller) for one in pair for _ in range(2)))
+        await asyncio.gather(*(one.close() for one in pair))
+        return sum(counts)
+
+    assert limit - 2 * slack <= asyncio.run(both()) <= limit
+
+
+def test_many_at_once_are_counted_one_by_one(redis_client, redis_server):
+    """A hundred requests of one key at the same moment are no way around its rate."""
+
+    async def at_once() -> int:
+        limiter = RateLimiter(redis_server, rates={"app": "10/hour"})
+        caller = Caller(key="0123456789", role="app")
+        results = await asyncio.gather(*(limiter.take(caller) for _ in range(100)), return_exceptions=True)
+        await limiter.close()
+        assert all(isinstance(each, RateLimited) for each in results if isinstance(each, BaseException))
+        return sum(not isinstance(each, BaseException) for each in results)
+
+    assert asyncio.run(at_once()) == 10
+
+
+def test_redis_that_goes_and_comes_back(tmp_path, caplog):
+    """Without Redis a process counts in its memory, says so once and counts it; with it again, in Redis."""
+    caplog.set_level("INFO", logger="ragbandit.api")
+    settings = Settings(data_dir=str(tmp_path))
+
+    async def story() -> None:
+        limiter = RateLimiter(redis_url(settings), rates={"app": "5/hour"})
+        caller = Caller(key="0123456789", role="app")
+        try:
+            assert await taken(limiter, most=3, caller=caller) == 3
+            server.stop()
+            assert await taken(limiter, most=20, caller=caller) == 5, "the limit holds without Redis"
+            assert limiter.is_lost
+            assert limiter.in_memory == 20
+            server.start()
+            give_up = time.monotonic() + 20
+            while limiter.is_lost:
+                assert time.monotonic() < give_up
+                await taken(limiter, most=1, caller=caller)
+                await asyncio.sleep(0.1)
+            assert await taken(limiter, most=20, caller=caller) == 5, "the new Redis has counted nothing yet"
+        finally:
+            await limiter.close()
+
+    server = RedisServer(settings)
+    server.start()
+    try:
+        asyncio.run(story())
+    finally:
+        server.stop()
+    assert caplog.text.count("Redis cannot be reached") == 1
+    assert caplog.text.count("counted in Redis again") == 1
+
+
+def test_silent_redis_holds_up_one_request(redis_client, redis_server):
+    """Redis that takes what it is sent and answers nothing delays one request, half a second, and no other."""
+    proxy = TcpProxy(Path(redis_server.removeprefix("unix://")))
+
+    async def story() -> None:
+        limiter = RateLimiter(f"redis://127.0.0.1:{proxy.port}", rates={"app": "5/hour"})
+        caller = Caller(key="0123456789", role="app")
+        try:
+            assert await taken(limiter, most=1, caller=caller) == 1
+            proxy.swallow()
+            proxy.refuse()
+            began = time.monotonic()
+            assert await taken(limiter, most=20, caller=caller) == 5
+            assert time.monotonic() - began < 5
+            assert limiter.is_lost
+        finally:
+            await limiter.close()
+
+    try:
+        asyncio.run(story())
+    finally:
+        proxy.close()
+
+
+def test_a_role_that_is_none(settings):
+    """A rate for a role that does not exist, and a rate that is none, are refused with the setting's name."""
+    with pytest.raises(ValueError, match="unknown role 'boss'"):
+        settings(server={"rate_limits": {"boss": "1/second"}})
+    for rate in ("fast", "0/second", "10", "-1/second", "10/fortnight"):
+        with pytest.raises(ValueError, match="rate_limits"):
+            settings(server={"rate_limits": {"app": rate}})

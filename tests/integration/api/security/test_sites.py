@@ -1,0 +1,106 @@
+"""An open service and web sites: names that are not ours, and requests that a browser sends for another site."""
+
+import pytest
+
+from ragbandit.router.errors import Forbidden
+from tests.support.servers.http_service import QUESTION, refused
+
+
+@pytest.fixture
+def http(shared):
+    """The client of a service that many tests share."""
+    return shared.http
+
+
+def ask(client, **headers):
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    return client.post("/v1/route", json={"question": QUESTION}, headers=given)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8100", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8100"])
+def test_names_of_this_machine_are_taken(http, host):
+    """An open service answers to the names of this machine, with any port."""
+    assert ask(http, host=host).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8100",
+        "localhost.evil.example",
+        "localhost.",
+        "127.0.0.1.nip.io",
+        "127.0.0.2",
+        "[::1]x",
+        "[::1",
+        "localhost:80:80",
+        "localhost:x",
+        "",
+        "0.0.0.0",
+    ],
+)
+def test_another_name_is_refused(http, host):
+    """A name that a foreign site may point at this machine is refused, for reads too; probes answer all the same."""
+    refused(ask(http, host=host), 403, "FORBIDDEN", field="Host")
+    refused(http.get("/v1/status", headers={"host": host}), 403, "FORBIDDEN", field="Host")
+    assert http.get("/health", headers={"host": host}).status_code == 200
+
+
+def test_further_names_may_be_allowed(serve):
+    """server.allowed_hosts adds names, in any case of letters."""
+    http = serve(server={"allowed_hosts": ["RAG.example"]}).http
+    assert ask(http, host="rag.EXAMPLE:443").status_code == 200
+    refused(ask(http, host="other.example"), 403, "FORBIDDEN")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://localhost:3000", "host": "localhost:8100"},
+        {"origin": "http://[broken", "host": "localhost:8100"},
+        {"origin": "http://localhost:8100, http://evil.example", "host": "localhost:8100"},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+        {"sec_fetch_site": "cross-site", "origin": "http://localhost:8100", "host": "localhost:8100"},
+    ],
+    ids=str,
+)
+def test_writes_of_other_sites_are_refused(http, headers):
+    """A page of another site, or of another port of this machine, cannot send a question."""
+    refused(ask(http, **headers), 403, "FORBIDDEN")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://localhost:8100", "host": "localhost:8100"},
+        {"origin": "http://localhost:8100", "host": "localhost:8100", "sec_fetch_site": "same-origin"},
+        {"sec_fetch_site": "none"},
+    ],
+    ids=str,
+)
+def test_writes_of_our_own_page_are_taken(http, headers):
+    """The page at /docs may send requests to its own service, and so may programs."""
+    assert ask(http, **headers).status_code == 200
+
+
+def test_reads_of_other_sites_get_no_leave(http):
+    """No reply has CORS headers: a browser gives nothing of it to another site."""
+    reply = http.get("/v1/status", headers={"origin": "http://evil.example"})
+    assert not [name for name in reply.headers if name.startswith("access-control")]
+    assert http.options("/v1/route", headers={"origin": "http://evil.example"}).status_code == 405
+
+
+def test_a_keyed_service_may_have_any_name(keyed):
+    """With keys the name does not matter: no browser sends a key by itself."""
+    client = keyed().client()
+    assert ask(client, host="rag.example", origin="http://evil.example").status_code == 200
+
+
+def test_forbidden_has_a_remedy(http):
+    """The refusal says what to do."""
+    error = refused(ask(http, host="rag.example"), 403, Forbidden.code)
+    assert "server.allowed_hosts" in error["remedy"]

@@ -1,0 +1,216 @@
+"""Tenants: a key of one sees, judges and cancels the decisions of its tenant alone."""
+
+import time
+
+import pytest
+
+from ragbandit.router.api.security.ownership import Owners
+from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
+
+UNKNOWN = "never-made"
+
+
+@pytest.fixture
+def world(keyed):
+    return keyed()
+
+
+@pytest.fixture
+def acme(world):
+    return world.client("app", tenant="acme")
+
+
+@pytest.fixture
+def globex(world):
+    return world.client("app", tenant="globex")
+
+
+@pytest.fixture(params=["remembered", "read"])
+def decision(request, world, acme):
+    """A decision of acme's, which the process remembers or has to look for."""
+    made = routed(acme)["decision_id"]
+    if request.param == "read":
+        world.service.app.state.owners = Owners()
+    return made
+
+
+def same_as_unknown(found, unknown, key):
+    """Another tenant's decision has the reply of one that was never made, to the byte."""
+    assert (found.status_code, unknown.status_code) == (404, 404)
+    assert found.content == unknown.content
+    assert dict(found.headers) | {"date": ""} == dict(unknown.headers) | {"date": ""}
+    assert key.encode() not in found.content
+
+
+def test_the_tenant_of_the_key_is_that_of_the_question(world, acme):
+    """A question of a tenant's key is its tenant's, whether the body says so or says nothing."""
+    for more in ({}, {"tenant": "acme"}):
+        key = routed(acme, **more)["decision_id"]
+        query = world.service.router.decision(key).decision.query
+        assert (query.tenant, len(query.api_key)) == ("acme", 10)
+
+
+@pytest.mark.parametrize("path", ["/v1/route", "/v1/answer?wait_s=0"])
+def test_another_tenant_is_refused(world, acme, path):
+    """A question for another tenant is 403 naming the field, and nothing is stored."""
+    error = refused(acme.post(path, json={"question": QUESTION, "tenant": "globex"}), 403, "FORBIDDEN", field="tenant")
+    assert "acme" in error["message"]
+    assert world.service.router.status().counters.decided == 0
+
+
+def test_every_item_of_a_batch_has_its_tenant(acme):
+    """In a batch the items of another tenant are refused, and the others decided."""
+    items = [{"question": QUESTION}, {"question": QUESTION, "tenant": "globex"}, {"question": QUESTION}]
+    replies = acme.post("/v1/route/batch", json={"items": items}).json()["items"]
+    assert ["error" in reply for reply in replies] == [False, True, False]
+    assert replies[1]["error"]["field"] == "tenant"
+    assert acme.get(f"/v1/decisions/{replies[0]['decision_id']}").json()["tenant"] == "acme"
+
+
+def test_a_chat_is_of_the_tenant_of_the_key(world, acme, globex):
+    """A chat completion is the key's tenant's too."""
+    body = {"model": "auto", "messages": [{"role": "user", "content": QUESTION}], "stream": True}
+    with acme.stream("POST", "/v1/chat/completions", json=body) as reply:
+        assert reply.status_code == 200
+        key = reply.headers["x-ragbandit-decision-id"]
+        worker_answers(world.service, key, "Bram Stoker")
+    assert world.service.router.decision(key).decision.query.tenant == "acme"
+    refused(globex.get(f"/v1/decisions/{key}"), 404, "NOT_FOUND")
+
+
+def test_a_tenant_reads_its_own_decisions(acme, globex, decision):
+    """The owner reads a decision; to another tenant it is one that was never made."""
+    assert acme.get(f"/v1/decisions/{decision}").status_code == 200
+    same_as_unknown(globex.get(f"/v1/decisions/{decision}"), globex.get(f"/v1/decisions/{UNKNOWN}"), decision)
+
+
+def test_a_tenant_cancels_its_own_decisions(world, acme, globex):
+    """The owner cancels an answer; another tenant cannot."""
+    key = acme.post("/v1/answer?wait_s=0", json={"question": QUESTION}).json()["decision_id"]
+    same_as_unknown(globex.post(f"/v1/decisions/{key}/cancel"), globex.post(f"/v1/decisions/{UNKNOWN}/cancel"), key)
+    assert acme.post(f"/v1/decisions/{key}/cancel").status_code == 202
+
+
+def test_a_tenant_reports_its_own_outcomes(acme, globex, decision):
+    """The owner reports an outcome; another tenant cannot."""
+
+    def reported(client, key):
+        return client.post("/v1/outcomes", json={"decision_id": key, "status": "answered", "answer": "a", "steps": 1})
+
+    same_as_unknown(reported(globex, decision), reported(globex, UNKNOWN), decision)
+    assert reported(acme, decision).status_code == 202
+
+
+@pytest.mark.parametrize("role", ["app", "rater"])
+def test_a_tenant_judges_its_own_decisions(world, globex, decision, role):
+    """Keys of the owner judge a decision, and the key is kept with it; keys of another tenant cannot."""
+    new = world.key(role, tenant="acme")
+    client = world.with_header(f"Bearer {new.text}")
+    other = world.client(role, tenant="globex")
+
+    def judged(who, key):
+        return who.post("/v1/feedback", json={"decision_id": key, "rating": True})
+
+    same_as_unknown(judged(other, decision), judged(other, UNKNOWN), decision)
+    assert judged(client, decision).status_code == 202
+    [kept] = world.service.router.decision(decision).feedback
+    assert kept.api_key == new.key.public_id
+
+
+def test_a_batch_of_feedback_has_one_reply_per_item(world, acme, globex, decision):
+    """In a batch another tenant's decision is refused as an unknown one, and the others are taken."""
+    own = routed(globex)["decision_id"]
+    items = [{"decision_id": key, "rating": 1.0} for key in (own, decision, UNKNOWN)]
+    first, second, third = globex.post("/v1/feedback/batch", json={"items": items}).json()["items"]
+    assert first["duplicate"] is False
+    assert second == third
+    assert second["error"]["code"] == "NOT_FOUND"
+    assert world.service.router.decision(decision).feedback == ()
+
+
+@pytest.mark.parametrize("path", ["/v1/route", "/v1/answer?wait_s=0"])
+def test_an_id_of_another_tenant_shows_nothing(acme, globex, path):
+    """The same question under an id that another tenant used is a conflict that tells nothing of its decision."""
+    made = routed(acme, decision_id="shared-id")
+    reply = globex.post(path, json={"question": QUESTION, "decision_id": "shared-id"})
+    refused(reply, 409, "CONFLICT", field="decision_id")
+    own = routed(globex, decision_id="own-id")
+    assert own["decision_id"] == "own-id"
+    mine = globex.post(path, json={"question": "Another question?", "decision_id": "own-id"})
+    assert mine.content == reply.content
+    assert made["version"] not in reply.text
+    assert not [name for name in reply.headers if name.startswith("x-ragbandit")]
+
+
+def test_keys_without_a_tenant_serve_all(world, decision):
+    """A key of every tenant reads and judges any decision, and names the tenant of its questions."""
+    client = world.client("app")
+    assert client.get(f"/v1/decisions/{decision}").json()["tenant"] == "acme"
+    assert client.post("/v1/feedback", json={"decision_id": decision, "rating": True}).status_code == 202
+    assert client.get(f"/v1/decisions/{routed(client, tenant='globex')['decision_id']}").json()["tenant"] == "globex"
+
+
+def test_what_tells_of_all_tenants_is_for_keys_of_all(world):
+    """Status and metrics are of the whole service: a tenant's reader may not read them."""
+    for path in ("/v1/status", "/metrics"):
+        refused(world.client("reader", tenant="acme").get(path), 403, "FORBIDDEN", field="tenant")
+        assert world.client("reader").get(path).status_code == 200
+
+
+def test_a_key_is_narrowed_to_arms(world):
+    """A key with the scope arms gets those alone: by itself, from what it asks for, and in a batch."""
+    client = world.client("app", scopes={"arms": ["no_retrieval", "multi_step", "gone"]})
+    assert set(routed(client)["pmf"]) == {"no_retrieval", "multi_step"}
+    assert set(routed(client, arms=["multi_step"])["pmf"]) == {"multi_step"}
+    body = {"question": QUESTION, "arms": ["multi_step", "single_step"]}
+    error = refused(client.post("/v1/route", json=body), 403, "FORBIDDEN", field="arms")
+    assert "single_step" in error["message"]
+    first, second = client.post("/v1/route/batch", json={"items": [body, {"question": QUESTION}]}).json()["items"]
+    assert (first["error"]["field"], set(second["pmf"])) == ("arms", {"no_retrieval", "multi_step"})
+    chat = {"model": "arm/single_step", "messages": [{"role": "user", "content": QUESTION}]}
+    assert client.post("/v1/chat/completions", json=chat).status_code == 403
+    lost = world.client("app", scopes={"arms": ["gone"]})
+    refused(lost.post("/v1/route", json={"question": QUESTION}), 403, "FORBIDDEN", field="arms")
+
+
+def test_a_key_may_not_choose(world):
+    """With the scope forced: false a key leaves the choice to the policy."""
+    client = world.client("app", scopes={"forced": False})
+    routed(client)
+    for arms in (["single_step"], ["single_step", "multi_step"]):
+        refused(client.post("/v1/route", json={"question": QUESTION, "arms": arms}), 403, "FORBIDDEN", field="arms")
+    chat = {"model": "arm/single_step", "messages": [{"role": "user", "content": QUESTION}]}
+    assert client.post("/v1/chat/completions", json=chat).status_code == 403
+
+
+def test_a_scope_of_a_newer_version_closes_the_key(world):
+    """A key whose scopes this version does not know may do nothing: what it is narrowed to is not seen here."""
+    from ragbandit.router.storage.sql.tables import api_keys
+
+    new = world.key("reader")
+    with world.service.router.database.write() as connection:
+        changed = api_keys.update().where(api_keys.c.public_id == new.key.public_id)
+        connection.execute(changed.values(scopes='{"hours":[9,17]}'))
+    world.forget()
+    refused(world.with_header(f"Bearer {new.text}").get("/v1/status"), 403, "FORBIDDEN")
+
+
+def test_remembered_owners_are_bounded():
+    """The oldest of the remembered decisions make room for new ones."""
+    owners = Owners(most=2)
+    for key in ("a", "b", "c"):
+        owners.note(key, "acme")
+    assert [owners.tenant(key) for key in ("a", "b", "c")] == [None, "acme", "acme"]
+
+
+def test_a_rotated_key_repeats_its_requests(world):
+    """The same request under the same id by the next key is a duplicate: keys are no part of a request."""
+    first = world.key("app", tenant="acme")
+    made = routed(world.with_header(f"Bearer {first.text}"), decision_id="again")
+    second = world.keys.rotate(first.key.public_id, grace_s=60, actor="cli:test", now=time.time())
+    world.forget()
+    repeated = routed(world.with_header(f"Bearer {second.text}"), decision_id="again")
+    assert repeated["arm"] == made["arm"]
+    judged = {"decision_id": "again", "rating": True, "feedback_id": "f1"}
+    assert world.with_header(f"Bearer {first.text}").post("/v1/feedback", json=judged).status_code == 202
+    assert world.with_header(f"Bearer {second.text}").post("/v1/feedback", json=judged).json()["duplicate"] is True

@@ -1,0 +1,116 @@
+"""A port of its own for operators: which endpoints are where, in one process and in several."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from ragbandit.router.api.http_server.ports import is_for_operators
+from ragbandit.router.api.http_server.protocol import OPERATOR_PATHS
+from ragbandit.router.api.security.roles import EVERYBODY, ROLES_OF
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.serving.setup.exposure import check_exposure
+from ragbandit.router.serving.setup.requirements import check_port
+from tests.support.servers.http_service import QUESTION, refused, routed
+
+OURS = ("/health", "/ready", "/metrics", "/v1/status")
+
+
+def admin_url(service) -> str:
+    return f"http://127.0.0.1:{service.app.state.admin_port}"
+
+
+def test_each_port_has_its_own_endpoints(serve):
+    """With server.admin_port probes, metrics and status are there alone, and questions on the public port alone."""
+    service = serve(server={"admin_port": 0})
+    for path in OURS:
+        refused(service.http.get(path), 404, "NOT_FOUND")
+        assert httpx.get(admin_url(service) + path).status_code == 200
+    routed(service.http)
+    reply = httpx.post(f"{admin_url(service)}/v1/route", json={"question": QUESTION})
+    refused(reply, 404, "NOT_FOUND")
+    assert httpx.get(f"{admin_url(service)}/v1/models").json()["error"]["type"] == "invalid_request_error"
+    for base in (service.url, admin_url(service)):
+        assert httpx.get(f"{base}/docs").status_code == 200
+
+
+def test_one_port_has_all(service):
+    """Without server.admin_port everything is on the one port."""
+    assert all(service.http.get(path).status_code == 200 for path in OURS)
+    routed(service.http)
+
+
+def test_what_only_operators_may_call_is_theirs():
+    """Endpoints go to the operators' port by the table of roles: what an app, a rater or a worker calls is public."""
+    for endpoint, roles in ROLES_OF.items():
+        path = endpoint.split()[1]
+        if path.startswith(("/docs", "/openapi.json")):
+            continue
+        path = re.sub(r"\{[^}]*\}", "x", path)
+        asked_by_others = {"app", "rater", "worker"} & set(roles.split()) or (
+            roles == EVERYBODY and path not in OPERATOR_PATHS
+        )
+        assert is_for_operators(path) == (not asked_by_others), endpoint
+
+
+def test_a_refusal_costs_nothing(serve):
+    """A body that is sent to a path of the other port is not read: 404 comes before it is there."""
+    service = serve(server={"admin_port": 0})
+    with socket.create_connection(("127.0.0.1", service.app.state.admin_port), 10) as link:
+        link.sendall(b"POST /v1/route HTTP/1.1\r\nhost: localhost\r\ncontent-length: 60000\r\n\r\n{")
+        assert link.recv(4096).startswith(b"HTTP/1.1 404 ")
+
+
+def test_addresses_are_checked(settings):
+    """One port for both, a port that is taken, and an admin_host that others reach without keys are refused."""
+    with pytest.raises(ValueError, match=r"admin_port: 8100 is server\.port"):
+        settings(server={"admin_port": 8100})
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError) as refusal:
+        check_port(settings(server={"port": 0, "admin_port": taken.getsockname()[1]}).server)
+    assert refusal.value.field == "server.admin_port"
+    with pytest.raises(ConfigError) as refusal:
+        check_exposure(settings(server={"admin_port": 0, "admin_host": "0.0.0.0"}), now=time.time())
+    assert refusal.value.field == "server.admin_host"
+    check_exposure(settings(server={"admin_host": "0.0.0.0"}), now=time.time())
+
+
+def test_serve(tmp_path):
+    """`ragbandit serve` with two processes shares both ports, and the metrics of both come from the operators'."""
+    given = {
+        "encoder": {"model": "hashing", "dimension": 8},
+        "server": {"processes": 2, "port": 0, "admin_port": 0},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(given))
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        serving = subprocess.Popen(
+            [sys.executable, "-m", "ragbandit", "serve"], cwd=tmp_path, env=environ, stdout=output, stderr=output
+        )
+    try:
+        give_up = time.monotonic() + 60
+        while len(found := re.findall(r"operators: (http://\S+:\d+)", log.read_text())) < 2:
+            assert serving.poll() is None, log.read_text()
+            assert time.monotonic() < give_up, log.read_text()
+            time.sleep(0.05)
+        (operators,) = set(found)
+        (public,) = set(re.findall(r"listening on (http://\S+:\d+)", log.read_text()))
+        for _ in range(8):  # whichever process has the connection
+            assert httpx.post(f"{public}/v1/route", json={"question": QUESTION}, timeout=30).status_code == 200
+            assert httpx.get(f"{public}/metrics", timeout=30).status_code == 404
+            assert httpx.get(f"{operators}/ready", timeout=30).status_code == 200
+        text = httpx.get(f"{operators}/metrics", timeout=30).text
+        assert set(re.findall(r'ragbandit_process_up\{process="(\d)"\} 1', text)) == {"0", "1"}
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(30) in (0, -signal.SIGTERM)
+    finally:
+        serving.kill()
+        serving.wait(10)

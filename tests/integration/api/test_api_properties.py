@@ -1,0 +1,150 @@
+"""HTTP: requests made from the OpenAPI document itself, fitting and broken, on every endpoint, with all checks.
+
+A few hundred of them here, always the same; API_FUZZ=10000 (`make api-fuzz`) makes that many, others each time.
+"""
+
+import contextlib
+import os
+import random
+import re
+import sys
+import threading
+import time
+from collections import Counter
+
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase
+from schemathesis import GenerationMode
+from schemathesis.core.failures import FailureGroup
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.storage.access.api_keys import KeyStore
+from tests.support.servers.http_service import Service, worker_answers
+
+#: requests in all; 0: the few hundred of `make test`
+WANTED = int(os.environ.get("API_FUZZ", "0"))
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory):
+    """A service whose questions are answered at once, as by a worker."""
+    given = {"encoder": {"model": "hashing", "dimension": 8}, "feedback_events": {"copied": 0.8}}
+    given["server"] = {"max_wait_s": 60.0, "answer_wait_s": 5.0, "tenant_bytes_per_s": 1_000_000_000}
+    service = Service(Settings.model_validate({"data_dir": str(tmp_path_factory.mktemp("fuzz"))} | given))
+    ask, threads = service.jobs.enqueue_answer, []
+
+    def enqueue_answer(decision_id, **how):
+        ask(decision_id, **how)
+        threads.append(threading.Thread(target=answer, args=[decision_id]))
+        threads[-1].start()
+
+    def answer(decision_id):
+        worker_answers(service, decision_id, "Bram Stoker")
+        service.jobs.publish(f"outcome:{decision_id}")
+
+    service.jobs.enqueue_answer = enqueue_answer
+    yield service
+    for thread in threads:
+        thread.join(20)
+    service.close()
+
+
+def document(service) -> schemathesis.BaseSchema:
+    api = service.http.get("/openapi.json").json()
+    # In 3.1 the keywords of JSON Schema that 3.0 has no word for, such as propertyNames, are read as they are meant.
+    schema = schemathesis.openapi.from_dict(api | {"openapi": "3.1.0"})
+    schema.config.update(base_url=service.url)
+    return schema
+
+
+def operations(service):
+    return [found.ok() for found in document(service).get_all_operations()]
+
+
+def excused(failure: Exception, reply) -> bool:
+    """What no document can say: that one id is sent twice, how many bytes a body may have, whose word is a chat's last.
+
+    A chat completion takes what it does not read: most of what OpenAI's clients send is ignored, whatever it is.
+    """
+    name, chat = type(failure).__name__, reply.request.url.endswith("/v1/chat/completions")
+    if name == "RejectedPositiveData":
+        no_question = chat and any(text in reply.text for text in ("not the user", "no message of a user has text"))
+        # 7.0 is an integer of JSON Schema, and none of ours.
+        whole = re.search(r"must be a whole number or null, not -?\d+\.0", reply.text)
+        return reply.status_code == 413 or "is not the body's" in reply.text or no_question or bool(whole)
+    return name == "AcceptedNegativeData" and (reply.status_code == 413 or chat)
+
+
+def run(strategy, check, *, examples: int) -> None:
+    """Call `check` with so many cases."""
+    settings = hypothesis.settings(
+        max_examples=examples,
+        database=None,
+        derandomize=not WANTED,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    given = hypothesis.given(case=strategy)
+    test = settings(hypothesis.seed(random.SystemRandom().randrange(2**32))(given(check)) if WANTED else given(check))
+    with contextlib.suppress(hypothesis.errors.Unsatisfiable):  # an operation that takes nothing has nothing wrong
+        test()
+
+
+def test_requests_of_the_document(answering):
+    """No request is answered with a 5xx or off the document; what fits it is taken, and what does not is refused."""
+    all_operations = operations(answering)
+    each = max(6, min(50, WANTED // (2 * len(all_operations))))
+    counts, failures = Counter(), {}
+
+    def check(case):
+        began = time.monotonic()
+        reply = case.call(timeout=30)
+        label = case.operation.label
+        counts[label, reply.status_code] += 1
+        assert time.monotonic() - began < 30
+        try:
+            case.validate_response(reply)
+        except (FailureGroup, AssertionError) as group:
+            for failure in getattr(group, "exceptions", [group]):
+                if not excused(failure, reply):
+                    told = f"{failure}\n{case.as_curl_command()[:1500]}\n{reply.status_code} {reply.text[:500]}"
+                    failures.setdefault((label, type(failure).__name__), told)
+        if reply.status_code >= 500:
+            failures.setdefault((label, reply.status_code), f"{case.as_curl_command()[:1500]}\n{reply.text[:500]}")
+
+    while sum(counts.values()) < (WANTED or 1):
+        for operation in all_operations:
+            run(operation.as_strategy(generation_mode=GenerationMode.POSITIVE), check, examples=each)
+            few = each if WANTED else 1
+            run(operation.as_strategy(generation_mode=GenerationMode.NEGATIVE), check, examples=few)
+    if WANTED:
+        lines = [f"{label:45} {status} {count:6}" for (label, status), count in sorted(counts.items())]
+        broken = sum(count for (_, status), count in counts.items() if status >= 500)
+        sys.stderr.write("\n".join([*lines, f"{sum(counts.values())} requests, {broken} with 5xx", ""]))
+    assert not failures, "\n\n".join(f"{key}: {told}" for key, told in failures.items())
+
+
+def test_without_a_key_nothing_is_done(serve):
+    """From the first key on, whatever fits the document is refused without one, on every endpoint but the probes."""
+    service = serve()
+    KeyStore(service.router.database).create(name="test", role="admin", now=time.time(), actor="cli:test")
+    # The document itself needs a key now.
+    api = service.app.openapi() | {"openapi": "3.1.0"}
+    service.app.state.gate.ring.known = None
+    schema = schemathesis.openapi.from_dict(api)
+    schema.config.update(base_url=service.url)
+    seen = Counter()
+
+    def check(case):
+        reply = case.call(timeout=30)
+        seen[case.operation.label, reply.status_code] += 1
+
+    for found in schema.get_all_operations():
+        run(found.ok().as_strategy(generation_mode=GenerationMode.POSITIVE), check, examples=2)
+    let_in = {label for label, status in seen if status < 400}
+    assert let_in == {"GET /health", "GET /ready"}
+    assert len(seen) >= 12
+    assert service.router.status().counters.decided == 0

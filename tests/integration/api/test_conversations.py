@@ -1,0 +1,101 @@
+"""HTTP: questions with what was said before them."""
+
+import pytest
+
+from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+
+ASKED, ALONE = "And when was he born?", "When was Bram Stoker born?"
+SAID = [{"role": "user", "content": "Who wrote Dracula?"}, {"role": "assistant", "content": "Bram Stoker."}]
+BODY = {"question": ASKED, "messages": SAID, "session_id": "chat-17"}
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def model(monkeypatch):
+    """A server that rewrites every question in one way, and its settings."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    with ScriptedServer({"": ALONE}) as server:
+        yield server
+
+
+def rewritten_by(server, **rewrite):
+    generator = {"name": "openai", "model": "small", "openai": {"base_url": server.url}}
+    return {"rewrite": {"generator": generator, "seconds": 20.0, **rewrite}}
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x+json"])
+def test_a_conversation_is_routed_by_its_rewrite(serve, model, kind):
+    """The reply has the question that was decided on; the record has the user's words, the turns and the session."""
+    http = serve(conversation=rewritten_by(model)).http
+    reply = http.post("/v1/route", json=BODY, headers={"content-type": kind}).json()
+    assert reply["question"] == ALONE
+    record = http.get(f"/v1/decisions/{reply['decision_id']}").json()
+    assert (record["question"], record["asked"], record["session_id"]) == (ALONE, ASKED, "chat-17")
+    assert record["messages"] == SAID
+    assert record["request"]["rewrite"]["by"] == "small"
+
+
+def test_a_question_alone_has_the_reply_of_before(serve, model):
+    """Without messages no model is asked, and the reply has no further field."""
+    http = serve(conversation=rewritten_by(model)).http
+    reply = http.post("/v1/route", json={"question": ASKED, "messages": []}).json()
+    assert "question" not in reply
+    record = http.get(f"/v1/decisions/{reply['decision_id']}").json()
+    assert (record["question"], record["asked"], record["session_id"], record["messages"]) == (ASKED, None, None, [])
+    assert model.requests == []
+
+
+def test_the_same_request_again(serve, model):
+    """Under one id the same conversation is one decision, and one call of the model; another question is a conflict."""
+    http = serve(conversation=rewritten_by(model)).http
+    body = {**BODY, "decision_id": "d1"}
+    first, again = (http.post("/v1/route", json=body).json() for _ in range(2))
+    assert {key: again[key] for key in again if key != "route_ms"} == {
+        key: first[key] for key in first if key != "route_ms"
+    }
+    assert len(model.requests) == 1
+    assert http.post("/v1/route", json={**body, "question": "And where?"}).status_code == 409
+
+
+def test_a_batch_rewrites_its_items_at_once(serve):
+    """Each item is rewritten and refused for itself; those without messages are as they were."""
+    replies = {"Who wrote Dracula": ALONE, "": Reply(status=400)}
+    with ScriptedServer(replies) as server:
+        http = serve(conversation=rewritten_by(server)).http
+        items = [
+            BODY,
+            {"question": "Who filmed it?"},
+            {"question": "Why?", "messages": [{"role": "user", "content": "It is broken."}]},
+            {"question": " ", "messages": SAID},
+            {**BODY, "session_id": ""},
+        ]
+        found = http.post("/v1/route/batch", json={"items": items}).json()["items"]
+    assert [item.get("question") for item in found[:3]] == [ALONE, None, "Why?"]
+    assert [item["error"]["field"] for item in found[3:]] == ["question", "session_id"]
+
+
+def test_an_answer_is_asked_in_the_same_way(serve, model):
+    """POST /v1/answer takes a conversation too, and says what is being answered."""
+    http = serve(conversation=rewritten_by(model)).http
+    reply = http.post("/v1/answer", params={"wait_s": 0}, json=BODY)
+    assert (reply.status_code, reply.json()["question"]) == (202, ALONE)
+
+
+def test_ten_thousand_messages_are_one_question(serve, model):
+    """A long chat costs bounded work: the last turns are kept, the others are counted."""
+    http = serve(conversation=rewritten_by(model), server={"max_body_bytes": 2_000_000}).http
+    chat = [{"role": ("user", "assistant")[n % 2], "content": f"turn {n}"} for n in range(10_000)]
+    reply = http.post("/v1/route", json={"question": ASKED, "messages": chat}).json()
+    record = http.get(f"/v1/decisions/{reply['decision_id']}").json()
+    assert [message["content"] for message in record["messages"]] == [f"turn {n}" for n in range(9994, 10_000)]
+    assert record["request"]["history"] == {"left_out": 9994}
+
+
+def test_a_model_that_fails_is_told_and_costs_no_reply(serve):
+    """A rewrite that fails leaves the user's words, with the reason in the record."""
+    with ScriptedServer({"": Reply(status=503)}) as server:
+        http = serve(conversation=rewritten_by(server)).http
+        reply = http.post("/v1/route", json=BODY).json()
+        record = http.get(f"/v1/decisions/{reply['decision_id']}").json()
+    assert reply["question"] == record["question"] == ASKED
+    assert record["request"]["rewrite"]["failed"] == "http_503"

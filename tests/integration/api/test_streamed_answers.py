@@ -1,0 +1,287 @@
+"""/v1/answer?stream=true over a real socket, a real worker and a real Redis."""
+
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ragbandit.router.api.openai import streams
+from ragbandit.router.jobs.queue import RedisJobs, connect
+from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.types import DecisionId
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from tests.support.servers.http_service import Service, worker_answers
+from tests.support.servers.stream_worker import StreamWorker, sse
+
+WORDS = "Spielberg made Jaws.\n\nHe was born in Cincinnati, in Ohio, where the river is wide and slow. 👍"
+LONG = {"single_step": {"preset": "chat"}}
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture
+def place(settings, redis_client, redis_server):
+    """A factory of (service, worker) over one Redis; word_seconds: the model's pause between two words."""
+    running = []
+
+    def start(*, text=WORDS, word_seconds=0.02, arms=LONG, generator=None, worker=True, **given):
+        made = settings(redis_url=redis_server, arms=arms, **given)
+        service = Service(made, jobs=RedisJobs(connect(redis_server, timeout_s=1.0)))
+        running.append(service)
+        model = generator or ScriptedGenerator(lambda _: text, word_seconds=word_seconds)
+        if worker:
+            running.append(StreamWorker(made, generator=model))
+        return service, (running[-1] if worker else None)
+
+    yield start
+    with ThreadPoolExecutor() as closing:  # each waits for threads of its own
+        list(closing.map(lambda each: each.close(), reversed(running)))
+
+
+def ask(service, *, question="Where was he born?", **more):
+    return service.http.stream("POST", "/v1/answer", params={"stream": "true"}, json={"question": question} | more)
+
+
+def text_of(events):
+    return "".join(data["text"] for name, data, _ in events if name == "text")
+
+
+def wait_until(seen, *, seconds=10.0):
+    give_up = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < give_up, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_an_answer_comes_word_by_word(place):
+    """The decision, what the arm does, the text in pieces as they are written, then the reply of without `stream`."""
+    service, _ = place(word_seconds=0.05)
+    with ask(service) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["x-accel-buffering"] == "no"
+        events = list(sse(response))
+    names = [name for name, _, _ in events if name]
+    assert names[0] == "decision"
+    assert names[-1] == "outcome"
+    assert set(names[1:-1]) == {"status", "text"}
+    notes = [data["text"] for name, data, _ in events if name == "status"]
+    assert "searching: was he born?" in notes
+    assert notes[-1] == "writing the answer"
+    pieces = [at for name, _, at in events if name == "text"]
+    assert len(pieces) > 8
+    assert pieces[-1] - pieces[0] > 0.3, "the pieces came together at the end"
+    outcome = events[-1][1]
+    assert text_of(events) == outcome["answer"] == WORDS
+    assert outcome["status"] == "answered"
+    assert events[0][1]["decision_id"] == outcome["decision_id"] == response.headers["x-ragbandit-decision-id"]
+
+
+def test_without_stream_nothing_is_written_to_redis(place, redis_client):
+    """Nobody asked to read along: the worker writes no stream."""
+    service, _ = place(word_seconds=0.0)
+    reply = service.http.post("/v1/answer", json={"question": "Where?"}).json()
+    assert reply["answer"] == WORDS
+    assert [key for key in redis_client.keys("*") if b"stream" in key] == []
+
+
+def test_two_readers_of_one_decision_get_the_same(place):
+    """The second one, who comes in mid-stream, gets all of it too; the arm runs once."""
+    service, worker = place(word_seconds=0.05)
+    found = {}
+
+    def read(name):
+        with ask(service, decision_id="d-two") as response:
+            found[name] = list(sse(response))
+
+    first = threading.Thread(target=read, args=("first",))
+    first.start()
+    wait_until(lambda: worker.context.generator.requests)
+    time.sleep(0.2)
+    read("second")
+    first.join(20)
+    assert text_of(found["first"]) == text_of(found["second"]) == WORDS
+    assert len(worker.context.generator.requests) == 1
+
+
+def test_a_caller_that_goes_away_cancels_its_answer(place):
+    """Nobody else can ask for it: the run is stopped, and the outcome says so."""
+    service, worker = place(text="word " * 400, word_seconds=0.05)
+    with ask(service) as response:
+        key = response.headers["x-ragbandit-decision-id"]
+        for name, _, _ in sse(response):
+            if name == "text":
+                break
+    wait_until(lambda: worker.context.store.outcomes_by_id([key]))
+    outcome = worker.context.store.outcomes_by_id([DecisionId(key)])[DecisionId(key)]
+    assert (outcome.status, outcome.stop_reason) == ("failed", "cancelled")
+
+
+def test_a_caller_with_an_id_of_its_own_may_come_back(place):
+    """It goes away and asks again with the same id: the run went on, and the answer is whole."""
+    service, worker = place(word_seconds=0.05)
+    with ask(service, decision_id="d-again") as response:
+        for name, _, _ in sse(response):
+            if name == "text":
+                break
+    with ask(service, decision_id="d-again") as response:
+        events = list(sse(response))
+    assert text_of(events) == WORDS == events[-1][1]["answer"]
+    assert len(worker.context.generator.requests) == 1
+
+
+def test_without_a_worker_the_stream_ends_as_pending(place):
+    """After wait_s seconds the last event is the reply of 202, and the decision is not cancelled."""
+    service, _ = place(worker=False)
+    with service.http.stream(
+        "POST", "/v1/answer", params={"stream": "true", "wait_s": 0.2}, json={"question": "Where?"}
+    ) as response:
+        events = list(sse(response))
+    assert [name for name, _, _ in events] == ["decision", "outcome"]
+    assert events[-1][1]["status"] == "pending"
+
+
+def test_a_silent_stream_has_comments(place, monkeypatch):
+    """While there is nothing to say, comments keep proxies from closing the connection."""
+    monkeypatch.setattr(streams, "PING_S", 0.05)
+    service, _ = place(worker=False)
+    with service.http.stream(
+        "POST", "/v1/answer", params={"stream": "true", "wait_s": 0.5}, json={"question": "Where?"}
+    ) as response:
+        names = [name for name, _, _ in sse(response)]
+    assert names.count("") >= 3
+    assert names[-1] == "outcome"
+
+
+def test_a_short_answer_comes_whole(place):
+    """Of an answer that only its end decides there are notes, and then one piece."""
+    service, _ = place(text="No. The answer is: Ohio.", arms={"single_step": {}})
+    with ask(service) as response:
+        events = list(sse(response))
+    assert [data["text"] for name, data, _ in events if name == "text"] == ["Ohio"]
+    assert any(name == "status" for name, _, _ in events)
+
+
+def test_a_failing_model_ends_the_stream_with_its_outcome(place):
+    """Status "failed" and the error, as without `stream`."""
+    service, _ = place(generator=ScriptedGenerator(lambda _: WORDS, fail_at=[1]))
+    with ask(service) as response:
+        events = list(sse(response))
+    assert events[-1][0] == "outcome"
+    assert events[-1][1]["status"] == "failed"
+    assert "fails at call 1" in events[-1][1]["error"]
+    assert text_of(events) == ""
+
+
+def test_a_second_run_that_says_something_else_ends_the_stream_with_an_error(place, redis_client):
+    """The worker of the first run has died: what it gave out is not joined with the words of another run."""
+    service, _ = place(worker=False)
+    events = []
+
+    def read():
+        with ask(service, decision_id="d-dead") as response:
+            events.extend(sse(response))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    wait_until(lambda: redis_client.exists("ragbandit:stream-wanted:d-dead"))
+    redis_client.xadd("ragbandit:stream:d-dead", {"t": "He was "}, id="1-1")
+    wait_until(lambda: any(name == "text" for name, _, _ in events))
+    redis_client.xadd("ragbandit:stream:d-dead", {"t": "He"}, id="2-1")
+    redis_client.xadd("ragbandit:stream:d-dead", {"t": " was born"}, id="2-2")  # it goes on where the first one was
+    wait_until(lambda: text_of(events) == "He was born")
+    redis_client.xadd("ragbandit:stream:d-dead", {"t": "Spielberg"}, id="3-1")
+    reading.join(20)
+    name, data, _ = events[-1]
+    assert name == "error"
+    assert data["decision_id"] == "d-dead"
+    assert data["error"]["code"] == "ANSWER_CHANGED"
+    assert "same id" in data["error"]["remedy"]
+    assert text_of(events) == "He was born"
+
+
+def test_an_outcome_that_does_not_continue_the_text_ends_the_stream_with_an_error(place, redis_client):
+    """The stored outcome stays whole, and is what the same id gives when it is asked again."""
+    service, _ = place(worker=False)
+    events = []
+
+    def read():
+        with ask(service, decision_id="d-other") as response:
+            events.extend(sse(response))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    wait_until(lambda: redis_client.exists("ragbandit:stream-wanted:d-other"))
+    redis_client.xadd("ragbandit:stream:d-other", {"t": "He was "}, id="1-1")
+    wait_until(lambda: any(name == "text" for name, _, _ in events))
+    worker_answers(service, "d-other", "Spielberg was born in Ohio.")
+    reading.join(20)
+    assert events[-1][1]["error"]["code"] == "ANSWER_CHANGED"
+    with ask(service, decision_id="d-other") as response:
+        again = list(sse(response))
+    assert text_of(again) == again[-1][1]["answer"] == "Spielberg was born in Ohio."
+
+
+def test_entries_that_were_missed_come_with_the_outcome(place, redis_client):
+    """A gap in the stream gives no text with a hole: what follows is the rest of the stored answer."""
+    service, _ = place(worker=False)
+    events = []
+
+    def read():
+        with ask(service, decision_id="d-gap") as response:
+            events.extend(sse(response))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    wait_until(lambda: redis_client.exists("ragbandit:stream-wanted:d-gap"))
+    redis_client.xadd("ragbandit:stream:d-gap", {"t": "one "}, id="1-1")
+    redis_client.xadd("ragbandit:stream:d-gap", {"t": "three "}, id="1-3")
+    wait_until(lambda: any(name == "text" for name, _, _ in events))
+    worker_answers(service, "d-gap", "one two three four")
+    reading.join(20)
+    assert text_of(events) == "one two three four" == events[-1][1]["answer"]
+
+
+def test_redis_stopped_in_mid_stream_gives_the_rest_once(settings, tmp_path):
+    """What was sent is completed by the rest of the stored answer; nothing comes twice, and the run goes on."""
+    made = settings(arms=LONG)
+    server = RedisServer(made)
+    server.start()
+    made = settings(arms=LONG, redis_url=redis_url(made))
+    service = Service(made, jobs=RedisJobs(connect(made.redis_url, timeout_s=1.0)))
+    worker = StreamWorker(made, generator=ScriptedGenerator(lambda _: WORDS, word_seconds=0.15))
+    try:
+        events = []
+        with ask(service) as response:
+            for event in sse(response):
+                events.append(event)
+                if len(text_of(events)) > 20 and server is not None:
+                    server.stop()
+                    server = None
+        assert server is None
+        assert text_of(events) == WORDS == events[-1][1]["answer"]
+    finally:
+        if server is not None:
+            server.stop()
+        with ThreadPoolExecutor() as closing:
+            list(closing.map(lambda each: each.close(), [service, worker]))
+
+
+def test_a_slow_reader_slows_the_arm_and_a_half_closed_one_is_answered(place):
+    """A client that has closed its sending side gets its whole stream; a reader that sleeps misses nothing."""
+    service, _ = place(word_seconds=0.01)
+    host, port = service.url.removeprefix("http://").split(":")
+    body = json.dumps({"question": "Where?"}).encode()
+    head = f"POST /v1/answer?stream=true HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(head.encode() + f"content-length: {len(body)}\r\n\r\n".encode() + body)
+        client.shutdown(socket.SHUT_WR)
+        got = b""
+        while part := client.recv(64):  # a few bytes at a time
+            got += part
+            time.sleep(0.002)
+    assert got.count(b"event: text") > 5
+    assert b"event: outcome" in got

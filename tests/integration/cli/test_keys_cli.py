@@ -1,0 +1,106 @@
+"""`ragbandit keys` and `audit`: keys are made, listed, rotated and revoked, and the log says so."""
+
+import json
+import re
+
+import pytest
+import typer
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.service import add_verbs
+from ragbandit.router.storage.sql.database import Database
+
+
+@pytest.fixture(autouse=True)
+def _store(settings, tmp_path, monkeypatch):
+    made = settings()
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(made.data_dir))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str, code: int = 0):
+    app = typer.Typer()
+    add_verbs(app, check=lambda _: None)
+    done = CliRunner().invoke(app, [*arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def created(*more: str) -> dict:
+    return json.loads(run("keys", "create", "--name", "ours", "--role", "app", *more, "--json").stdout)
+
+
+def test_a_key_is_printed_once(tmp_path):
+    """`create` prints the key alone on standard output; `list` and the log never show it."""
+    done = run("keys", "create", "--name", "a [b] key", "--role", "reader")
+    assert re.fullmatch(r"rb_[0-9A-Za-z]{10}_[0-9A-Za-z]{43}\n", done.stdout)
+    assert "not shown again" in done.stderr
+    secret = done.stdout.strip().rpartition("_")[2]
+    listed = run("keys", "list")
+    assert "a [b] key" in listed.stdout
+    for shown in (listed, run("keys", "list", "--json"), run("audit", "export"), run("audit", "verify")):
+        assert secret not in shown.output
+
+
+def test_create_takes_tenant_scopes_and_expiry():
+    """What a key is narrowed to is stored with it, and listed as JSON."""
+    key = created("--tenant", "acme", "--scope", "arms=[fast, deep]", "--scope", "forced=false", "--expires", "90d")
+    [listed] = json.loads(run("keys", "list", "--json").stdout)
+    assert listed == {name: value for name, value in key.items() if name != "key"}
+    assert (listed["tenant"], listed["scopes"]) == ("acme", {"arms": ["fast", "deep"], "forced": False})
+    assert listed["expires_at"] - listed["made_at"] == pytest.approx(90 * 86_400, abs=5)
+    assert listed["state"] == "active"
+
+
+def test_rotate_and_revoke():
+    """A rotated key has a successor and a grace; a revoked one is revoked; ids are taken with and without rb_."""
+    first = created()
+    second = json.loads(run("keys", "rotate", first["public_id"], "--grace", "30m", "--json").stdout)
+    assert second["key"] != first["key"]
+    run("keys", "revoke", f"rb_{second['public_id']}")
+    states = {key["public_id"]: key["state"] for key in json.loads(run("keys", "list", "--json").stdout)}
+    assert states == {first["public_id"]: "expiring", second["public_id"]: "revoked"}
+    actions = [json.loads(line)["action"] for line in run("audit", "export").stdout.splitlines()]
+    assert actions == ["key.create", "key.rotate", "key.revoke"]
+    assert len(run("audit", "export", "--after", "2").stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["create", "--name", "x", "--role", "root"], "role"),
+        (["create", "--name", "x", "--role", "app", "--scope", "arms"], "NAME=VALUE"),
+        (["create", "--name", "x", "--role", "app", "--scope", "arms=[a"], "NAME=VALUE"),
+        (["create", "--name", "x", "--role", "app", "--scope", "arms=3"], "scopes.arms"),
+        (["create", "--name", "x", "--role", "app", "--scope", "more=3"], "unknown scope"),
+        (["create", "--name", "x", "--role", "app", "--expires", "2020-01-01"], "expires"),
+        (["create", "--name", "x", "--role", "app", "--expires", "soon"], "expires"),
+        (["rotate", "0123456789"], "NOT_FOUND"),
+        (["rotate", "0123456789", "--grace", "tomorrow"], "grace"),
+        (["revoke", "rb_0123456789_" + "a" * 43], "whole key"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, said):
+    """Wrong words end with exit code 2 and one line that names them; nothing is stored."""
+    done = run("keys", *arguments, code=2)
+    assert said in done.stderr
+    assert "a" * 43 not in done.output
+    assert json.loads(run("keys", "list", "--json").stdout) == []
+
+
+def test_verify_finds_a_change(tmp_path):
+    """`audit verify` is 0 for a whole log, and 1 with the number of an entry that was changed or is missing."""
+    created()
+    whole = json.loads(run("audit", "verify", "--json").stdout)
+    assert (whole["whole"], whole["entries"]) == (True, 1)
+    known = f"{whole['last_number']}:{whole['last_sha256']}"
+    run("audit", "verify", "--known", known)
+    run("audit", "verify", "--known", "1", code=2)
+    run("audit", "verify", "--known", f"2:{whole['last_sha256']}", code=1)
+    database = Database(f"sqlite:///{tmp_path}/data/ragbandit.db")
+    with database.write() as connection:
+        connection.execute(text("DROP TRIGGER audit_log_no_update"))
+        connection.execute(text("UPDATE audit_log SET actor = 'cli:nobody@nowhere'"))
+    database.close()
+    assert json.loads(run("audit", "verify", "--json", code=1).stdout)["fault"]["number"] == 1

@@ -1,0 +1,195 @@
+"""Functions of the caller as arms, against a real service: chosen, run, reported, judged."""
+
+import asyncio
+import logging
+
+import pytest
+
+from ragbandit import AsyncClient, Client
+from ragbandit.router import errors
+from tests.support.servers.http_service import QUESTION
+from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
+
+OURS = {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}, "other": {"run_by": "caller"}}
+
+
+@pytest.fixture
+def service(serve):
+    return serve(arms=OURS)
+
+
+@pytest.fixture
+def client(service):
+    with Client(service.url) as opened:
+        yield opened
+
+
+def test_one_call(client):
+    """The arms are drawn among the functions alone; answer, seconds and steps are stored; the value comes back."""
+    arms = client.arms({"fast": lambda question: f"fast: {question}", "deep": lambda question: f"deep: {question}"})
+    run = arms(QUESTION, context={"premium": True}, tenant="acme", decision_id="mine")
+    record = client.decision("mine")
+    assert run.value == f"{run.arm}: {QUESTION}"
+    assert (run.decision_id, run.reported, run.degraded) == ("mine", True, False)
+    assert set(record["pmf"]) == {"fast", "deep"}
+    assert (record["context"], record["tenant"]) == ({"premium": True}, "acme")
+    outcome = record["outcome"]
+    assert (outcome["status"], outcome["answer"], outcome["steps"]) == ("answered", run.value, 1)
+    assert outcome["cost"]["seconds_total"] == pytest.approx(run.seconds)
+
+
+def test_what_a_value_says_of_its_outcome(client):
+    """`outcome_of` makes answer, steps and cost of whatever a function returns."""
+    found = {"text": "Bram Stoker", "rounds": 3, "price": 0.02}
+
+    def outcome_of(value):
+        return {"answer": value["text"], "steps": value["rounds"], "cost": {"dollars": value["price"]}}
+
+    run = client.arms({"fast": lambda _: found}, outcome_of=outcome_of)(QUESTION)
+    outcome = client.decision(run.decision_id)["outcome"]
+    assert run.value is found
+    assert (outcome["answer"], outcome["steps"], outcome["cost"]["dollars"]) == ("Bram Stoker", 3, 0.02)
+    assert outcome["cost"]["seconds_total"] > 0
+
+
+def test_an_arm_that_raises(client):
+    """Its error is a failed outcome without secrets, and is raised as it is."""
+
+    def broken(_):
+        raise LookupError("no index at http://me:hunter22@host/")
+
+    with pytest.raises(LookupError) as caught:
+        client.arms({"deep": broken})(QUESTION, decision_id="mine")
+    assert caught.value.args == ("no index at http://me:hunter22@host/",)
+    outcome = client.decision("mine")["outcome"]
+    assert (outcome["status"], outcome["answer"]) == ("failed", None)
+    assert outcome["error"].startswith("LookupError: no index")
+    assert "hunter22" not in outcome["error"]
+
+
+def test_unknown_arms(client):
+    """A function under a name that the service does not have is refused before anything runs, with the remedy."""
+    with pytest.raises(errors.InvalidInput) as caught:
+        client.arms({"fast": str, "slow": str})(QUESTION)
+    assert caught.value.field == "arms"
+    assert "slow" in str(caught.value)
+    assert "slow: {run_by: caller}" in caught.value.remedy
+
+
+@pytest.mark.parametrize("functions", [{}, [str], {"fast": "text"}, {7: str}])
+def test_what_is_no_set_of_functions(client, functions):
+    """It is refused when it is given, not when it is called."""
+    with pytest.raises(errors.InvalidInput):
+        client.arms(functions)
+
+
+def test_async_functions_need_the_async_client(client):
+    """Client says so, also of a function that hides it."""
+
+    async def deep(question):
+        return question
+
+    with pytest.raises(errors.InvalidInput, match="async"):
+        client.arms({"deep": deep})
+    with pytest.raises(errors.InvalidInput, match="async"):
+        client.arms({"deep": lambda question: deep(question)})(QUESTION, decision_id="mine")
+    assert client.decision("mine")["outcome"]["status"] == "failed"
+
+
+def test_without_the_service(caplog):
+    """The default arm's function is run, and nothing is reported; without a default nothing runs."""
+    with Client("http://127.0.0.1:9", default_arm="fast") as client:
+        run = client.arms({"fast": lambda question: "quick", "deep": str})(QUESTION)
+        assert (run.value, run.arm, run.degraded, run.reported) == ("quick", "fast", True, False)
+        with pytest.raises(errors.NotReady):
+            client.arms({"deep": str})(QUESTION)
+        with pytest.raises(errors.InvalidInput):
+            client.arms({"deep": str}, default_arm="fast")
+
+
+def test_an_outcome_that_cannot_be_sent(caplog):
+    """The value is not lost with it: it comes back, with `reported` False and an error in the log."""
+    decided = json_reply({"decision_id": "d", "arm": "fast"})
+    with ScriptedHttp(decided, Scripted(status=500, body=b"<html>")) as server, Client(server.url) as client:
+        run = client.arms({"fast": lambda _: "here"})(QUESTION)
+    assert (run.value, run.reported) == ("here", False)
+    assert [record.levelno for record in caplog.records if record.name == "ragbandit.client"] == [logging.ERROR]
+
+
+def test_feedback_from_a_function(client):
+    """What the decorated function returns is sent as feedback of the kind; of None nothing is; it returns the same."""
+
+    @client.feedback_from("rating", source="code", rater="grader")
+    def grade(run, gold):
+        return None if gold is None else gold in run.value
+
+    @client.feedback_from("label")
+    def gold(decision_id):
+        return ["Bram Stoker"]
+
+    run = client.arms({"fast": lambda _: "Bram Stoker"})(QUESTION)
+    assert grade(run, "Stoker") is True
+    assert grade(run, None) is None
+    assert gold(run.decision_id) == ["Bram Stoker"]
+    rating, label = client.decision(run.decision_id)["feedback"]
+    assert (rating["kind"], rating["value"], rating["rater"], rating["source"]) == ("rating", 1.0, "grader", "code")
+    assert label["kind"] == "label"
+    assert grade.__name__ == "grade"
+    with pytest.raises(errors.InvalidInput, match="no decision id"):
+        gold(7)
+    with pytest.raises(errors.InvalidInput):
+        client.feedback_from("stars")
+
+
+def test_async_arms(service):
+    """Async functions are awaited, others run in threads; feedback and failures as with Client."""
+
+    async def deep(question):
+        await asyncio.sleep(0)
+        return f"deep: {question}"
+
+    async def walk():
+        async with AsyncClient(service.url) as client:
+            arms = client.arms({"fast": lambda question: f"fast: {question}", "deep": deep})
+
+            @client.feedback_from("rating")
+            async def grade(run):
+                return run.value.endswith(QUESTION)
+
+            runs = await asyncio.gather(*(arms(QUESTION) for _ in range(20)))
+            assert all(await asyncio.gather(*map(grade, runs)))
+            records = [await client.decision(run.decision_id) for run in runs]
+            with pytest.raises(ZeroDivisionError):
+                await client.arms({"fast": lambda _: 1 / 0})(QUESTION, decision_id="mine")
+            return runs, records, await client.decision("mine")
+
+    runs, records, failed = asyncio.run(walk())
+    assert [record["outcome"]["answer"] for record in records] == [f"{run.arm}: {QUESTION}" for run in runs]
+    assert {record["feedback"][0]["value"] for record in records} == {1.0}
+    assert {run.arm for run in runs} == {"fast", "deep"}
+    assert failed["outcome"]["error"] == "ZeroDivisionError: division by zero"
+
+
+def test_a_run_that_is_cancelled(service):
+    """Of a run whose task is cancelled no outcome is reported."""
+
+    async def walk():
+        async with AsyncClient(service.url) as client:
+            arms = client.arms({"fast": lambda _: asyncio.sleep(60)})
+            running = asyncio.create_task(arms(QUESTION, decision_id="mine"))
+            await asyncio.sleep(0.3)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(running, 10)
+            return await client.decision("mine")
+
+    assert asyncio.run(walk())["outcome"] is None
+
+
+def test_report(client, caplog):
+    """`report` stores how an arm went, with its seconds; what cannot be stored is logged."""
+    routed = client.route(QUESTION)
+    assert client.report(routed["decision_id"], seconds=0.5, answer="Bram Stoker") is True
+    assert client.decision(routed["decision_id"])["outcome"]["cost"]["seconds_total"] == 0.5
+    assert client.report("nobody", seconds=0.5, error=ValueError("bad")) is False
+    assert "nobody" in caplog.text

@@ -1,0 +1,100 @@
+"""Both clients without their service: the default arm, marked, and nothing that could be learned."""
+
+import logging
+import time
+
+import pytest
+
+from ragbandit.router import errors
+from ragbandit.router.client import is_degraded
+from tests.support.servers.http_service import QUESTION
+from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+def test_the_default_arm(make_client, caplog):
+    """Route names the default arm, marked; outcome and feedback of it say that nothing was sent; one warning."""
+    with make_client(NOWHERE, default_arm="fast") as client:
+        replies = [client.route(QUESTION) for _ in range(3)]
+        key = replies[0]["decision_id"]
+        assert {(each["arm"], each["degraded"], each["propensity"]) for each in replies} == {("fast", True, 1.0)}
+        assert is_degraded(key)
+        assert client.outcome(key, answer="x", steps=1)["degraded"] is True
+        assert client.feedback(key, rating=True)["degraded"] is True
+        (receipt,) = client.feedback_batch([{"decision_id": key, "rating": True, "feedback_id": "f1"}])
+        assert (receipt["feedback_id"], receipt["degraded"]) == ("f1", True)
+        assert client.degraded == 3
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Scripted(status=502, body=b"<html>"),
+        Scripted(delay_s=30),
+        json_reply({"error": {"code": "STORE_UNAVAILABLE", "message": "gone"}}, status=503),
+        json_reply({"error": {"code": "TOO_MANY_REQUESTS", "message": "busy"}}, status=429, retry_after=9),
+    ],
+)
+def test_a_service_that_cannot_serve(make_client, reply):
+    """A gateway's page, silence, a lost database and overload give the default arm, within the short limit."""
+    with ScriptedHttp(reply) as server, make_client(server.url, default_arm="fast", route_timeout_s=0.5) as client:
+        began = time.monotonic()
+        assert client.route(QUESTION)["degraded"] is True
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(("code", "status"), [("UNAUTHORIZED", 401), ("INVALID_INPUT", 422), ("CONFLICT", 409)])
+def test_a_service_that_refuses(make_client, code, status):
+    """A wrong key or a wrong request raises, also with a default arm."""
+    reply = json_reply({"error": {"code": code, "message": "no"}}, status=status)
+    with (
+        ScriptedHttp(reply) as server,
+        make_client(server.url, default_arm="fast") as client,
+        pytest.raises(errors.RagBanditError) as caught,
+    ):
+        client.route(QUESTION)
+    assert caught.value.code == code
+
+
+def test_a_default_that_is_not_allowed(make_client):
+    """Where `arms` leaves the default out, the error is raised."""
+    with make_client(NOWHERE, default_arm="fast") as client:
+        with pytest.raises(errors.NotReady):
+            client.route(QUESTION, arms=["deep"])
+        assert client.route(QUESTION, arms=["deep", "fast"])["arm"] == "fast"
+
+
+def test_an_own_id_is_never_learned(make_client, service):
+    """What was degraded under the caller's own id is not reported under it, although the service has a decision."""
+    with make_client(service.url, default_arm="multi_step") as client:
+        client.route(QUESTION, decision_id="mine", arms=["single_step", "multi_step"])
+        stored = client.decision("mine")
+        # As a timeout would: the decision is stored, and its reply is lost.
+        list_lost(client, "mine")
+        assert client.outcome("mine", answer="x", steps=1)["degraded"] is True
+        assert client.feedback("mine", rating=True)["degraded"] is True
+        after = client.decision("mine")
+        assert (after["outcome"], after["feedback"]) == (stored["outcome"], stored["feedback"]) == (None, [])
+        client.route(QUESTION, decision_id="mine", arms=["single_step", "multi_step"])
+        assert "degraded" not in client.outcome("mine", answer="x", steps=1)
+
+
+def list_lost(client, key):
+    calls = getattr(client, "client", client)._calls
+    steps = calls.route(QUESTION, decision_id=key, default_arm=None, more={})
+    next(steps)
+    with pytest.raises(StopIteration) as end:
+        steps.throw(errors.NotReady("no reply"))
+    assert end.value.value["degraded"] is True
+
+
+def test_it_comes_back(make_client):
+    """A client that had to do without asks the service again at the next question."""
+    found = json_reply({"decision_id": "d", "arm": "deep"})
+    with ScriptedHttp(Scripted(status=502), found) as server, make_client(server.url, default_arm="fast") as client:
+        assert client.route(QUESTION)["arm"] == "fast"
+        assert client.route(QUESTION)["arm"] == "deep"
+        assert client.degraded == 1

@@ -1,0 +1,100 @@
+"""Replies of a real service have the types that the clients say."""
+
+import asyncio
+import threading
+from dataclasses import fields
+from typing import get_type_hints
+
+import pytest
+from pydantic import TypeAdapter
+
+from ragbandit import AsyncClient, Client, Cost, Counters, Receipt
+from ragbandit.router.api.schemas import reply_types
+from ragbandit.router.client import ClientFeedbackReply, ClientOutcomeReply, ClientRouteReply
+from ragbandit.router.serving.state import LagPercentiles
+from tests.support.servers.http_service import QUESTION, worker_answers
+
+
+@pytest.mark.parametrize(
+    ("value", "reply"),
+    [
+        (Cost, reply_types.CostReply),
+        (Counters, reply_types.CountersReply),
+        (Receipt, reply_types.ReceiptReply),
+        (LagPercentiles, reply_types.LagReply),
+    ],
+)
+def test_types_of_values(value, reply):
+    """A reply's type has every field of the value that it shows, and no other."""
+    assert [field.name for field in fields(value)] == list(get_type_hints(reply))
+
+
+def fits(kind, value):
+    TypeAdapter(kind).validate_python(value, strict=True)
+    return value
+
+
+def test_replies_have_their_types(make_client, service):
+    """Every reply of a whole loop is of the type that the method names, with no other field."""
+    with make_client(service.url) as client:
+        routed = fits(ClientRouteReply, client.route(QUESTION, arms=["single_step"]))
+        key = routed["decision_id"]
+        assert reply_types.RouteReply.__required_keys__ <= set(routed) <= set(get_type_hints(reply_types.RouteReply))
+        fits(ClientOutcomeReply, client.outcome(key, answer="Bram Stoker", steps=1))
+        fits(ClientFeedbackReply, client.feedback(key, label=["Bram Stoker"]))
+        fits(list[reply_types.ReceiptReply], client.feedback_batch([{"decision_id": key, "rating": True}]))
+        fits(list[reply_types.RouteReply], client.route_batch([{"question": QUESTION}]))
+        pending = fits(reply_types.PendingReply, client.answer(QUESTION, decision_id="w", wait_s=0))
+        worker_answers(service, "w", "Bram Stoker")
+        answered = fits(reply_types.AnswerReply, client.answer(QUESTION, decision_id="w"))
+        assert (pending["decision_id"], answered["answer"]) == ("w", "Bram Stoker")
+        fits(reply_types.CancellationReply, client.cancel("w"))
+        status = fits(reply_types.StatusReply, client.status())
+        assert status["counters"]["decided"] == 3
+        record = client.decision(key)
+        assert reply_types.RecordReply.__required_keys__ <= set(record) <= set(get_type_hints(reply_types.RecordReply))
+
+
+def test_many_threads(service):
+    """One Client serves many threads at once, each with its own reply."""
+    found = {}
+
+    def ask(client, number):
+        found[number] = client.route(QUESTION, decision_id=f"d{number}")["decision_id"]
+
+    with Client(service.url, connections=4) as client:
+        threads = [threading.Thread(target=ask, args=(client, number)) for number in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert found == {number: f"d{number}" for number in range(32)}
+
+
+def test_many_tasks_in_several_loops(service):
+    """One AsyncClient serves many tasks at once, in one event loop after another."""
+    client = AsyncClient(service.url, connections=4)
+
+    async def ask(round_):
+        wanted = [f"{round_}-{number}" for number in range(32)]
+        replies = await asyncio.gather(*(client.route(QUESTION, decision_id=key) for key in wanted))
+        await client._pools[asyncio.get_running_loop()].aclose()
+        return [reply["decision_id"] for reply in replies] == wanted
+
+    assert asyncio.run(ask("a"))
+    assert asyncio.run(ask("b"))
+
+
+def test_a_cancelled_call(service):
+    """A call that is cancelled ends at once, and the client goes on."""
+
+    async def walk():
+        async with AsyncClient(service.url) as client:
+            waiting = asyncio.create_task(client.answer(QUESTION, wait_s=1))
+            await asyncio.sleep(0.2)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(waiting, 10)
+            return await client.route(QUESTION)
+
+    assert asyncio.run(walk())["decision_id"]

@@ -1,0 +1,189 @@
+"""What generators give out while they write: the contract over real HTTP and with the real small model."""
+
+import asyncio
+import time
+
+import pytest
+
+from ragbandit.router.errors import ArmFailed
+from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.strategies.base import CallBroke, Prompt, Request
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.testing.generator_checks import STREAM_CHECKS, TEXT, streamed
+from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+
+pytestmark = pytest.mark.timeout(120)
+
+CHECKS = pytest.mark.parametrize("check", STREAM_CHECKS, ids=lambda check: check.__name__)
+
+
+def openai_generator(server, **options):
+    return OpenAiGenerator("gpt", options=OpenAiOptions(base_url=server.url, pause_s=0.01, **options))
+
+
+@CHECKS
+@pytest.mark.parametrize("options", [{"mode": "chat"}, {"mode": "completions"}, {"prefix": "user"}], ids=str)
+def test_openai_keeps_the_contract(check, options):
+    """A server's stream is given out as it comes, in both modes and where a prefix may be repeated."""
+    with ScriptedServer(lambda _: Reply(text=TEXT, obedient=False)) as server:
+        check(lambda _text: openai_generator(server, **options))
+
+
+def pieces_of(server, *, prompt=None, **options):
+    """(completion, pieces) of one call; or (error, pieces)."""
+    pieces = []
+
+    async def run():
+        async def sink(piece):
+            pieces.append(piece)
+
+        made = openai_generator(server, **options)
+        asked = prompt or Prompt(instructions="", body="Where?")
+        try:
+            return await made.complete(Request(prompt=asked, max_tokens=99, sink=sink))
+        except ArmFailed as error:
+            return error
+        finally:
+            await made.close()
+
+    return asyncio.run(run()), pieces
+
+
+def test_a_reply_that_is_not_streamed_comes_in_one_piece():
+    """With stream: false the text is there, once."""
+    with ScriptedServer([TEXT]) as server:
+        done, pieces = pieces_of(server, stream=False)
+    assert pieces == [TEXT] == [done.text]
+
+
+def test_a_broken_attempt_is_continued():
+    """The second attempt gives what lies beyond the first one's text; nothing comes twice, and both are paid."""
+    with ScriptedServer([Reply(text=TEXT, cut=True), TEXT]) as server:
+        done, pieces = pieces_of(server)
+    assert "".join(pieces) == done.text == TEXT
+    assert done.details["attempts"] == 2
+
+
+def test_an_attempt_with_other_words_fails():
+    """What was given out cannot be taken back: other words fail the call, and what both attempts cost is told."""
+    with ScriptedServer([Reply(text=TEXT, cut=True), "A shark knows it."] * 2) as server:
+        failed, pieces = pieces_of(server)
+        assert isinstance(failed, CallBroke)
+        assert "not written again in the same words" in str(failed)
+        assert failed.spent.completion_tokens > 3
+        assert TEXT.startswith("".join(pieces))
+        assert len(server.requests) == 2
+
+
+def test_a_repeated_prefix_is_not_given_out():
+    """Where the model repeats the prompt's prefix, in several parts, pieces and text are without it."""
+    prompt = Prompt(instructions="", body="Where is it?", prefix="It lies in")
+    with ScriptedServer([" It lies in Ohio, I think.", "It is said to lie in Ohio."]) as server:
+        repeated, pieces = pieces_of(server, prompt=prompt, prefix="user")
+        assert "".join(pieces) == repeated.text == " Ohio, I think."
+        other, pieces = pieces_of(server, prompt=prompt, prefix="user")
+    assert "".join(pieces) == other.text == "It is said to lie in Ohio."
+
+
+def test_characters_cut_by_the_network_are_whole():
+    """A stream that comes byte by byte, and a character sent as two halves, give no replacement character."""
+    with ScriptedServer(lambda _: Reply(text="Zürich 北京 👍 ja", drip_s=0.0001)) as server:
+        done, pieces = pieces_of(server)
+    assert "".join(pieces) == done.text == "Zürich 北京 👍 ja"
+    with ScriptedServer(
+        lambda _: Reply(text="a \ud83d \udc4d b")
+    ) as server:  # halves that do not meet stay as they are
+        done, pieces = pieces_of(server)
+    assert "".join(pieces) == done.text == "a \ud83d \udc4d b"
+
+
+def test_a_slow_reader_does_not_count_as_a_slow_server():
+    """A reader may take longer than attempt_s: its time stands still meanwhile, nothing is asked twice."""
+    with ScriptedServer(lambda _: "one two three four five") as server:
+        done, pieces = streamed(openai_generator(server, attempt_s=0.5, retries=0), pause_s=0.2)
+    assert "".join(pieces) == done.text == "one two three four five"
+
+
+def test_the_deadline_leaves_what_was_given():
+    """At the deadline text and pieces are the same, while the server goes on and the reader is slow."""
+    pieces = []
+
+    async def run(server):
+        async def sink(piece):
+            pieces.append(piece)
+            await asyncio.sleep(0.05)
+
+        made = openai_generator(server)
+        prompt = Prompt(instructions="", body="Where?")
+        try:
+            return await made.complete(
+                Request(prompt=prompt, max_tokens=99, sink=sink, deadline=time.monotonic() + 0.6)
+            )
+        finally:
+            await made.close()
+
+    with ScriptedServer(lambda _: Reply(text="word " * 90, part_s=0.05)) as server:
+        done = asyncio.run(run(server))
+    assert done.finish == "deadline"
+    assert done.text == "".join(pieces)
+
+
+class _Shared:
+    """The model of all tests, that a check may not close."""
+
+    def __init__(self, generator):
+        self._generator = generator
+
+    def __getattr__(self, name):
+        return getattr(self._generator, name)
+
+    async def close(self):
+        """Others need it."""
+
+
+@CHECKS
+@pytest.mark.models
+def test_local_keeps_the_contract(check, generator):
+    """The real small model gives out what it returns."""
+    check(lambda _text: _Shared(generator))
+
+
+@pytest.mark.models
+def test_a_slow_reader_does_not_hold_up_the_texts_beside(generator):
+    """While one reader sleeps, another call is answered; the sleeper then has the rest at once."""
+
+    async def run():
+        reading, go_on, pieces = asyncio.Event(), asyncio.Event(), []
+
+        async def sink(piece):
+            pieces.append(piece)
+            reading.set()
+            await go_on.wait()
+
+        prompt = Prompt(instructions="", body="Tell me about the sea.")
+        slow = asyncio.create_task(generator.complete(Request(prompt=prompt, max_tokens=24, sink=sink)))
+        await reading.wait()
+        other = await generator.complete(Request(prompt=prompt, max_tokens=30))
+        go_on.set()
+        done = await slow
+        assert "".join(pieces) == done.text
+        assert other.text.startswith(done.text)
+
+    asyncio.run(asyncio.wait_for(run(), 100))
+
+
+@pytest.mark.models
+def test_bytes_of_one_character_come_together(generator):
+    """A text of emoji and Chinese, whose characters are several tokens each, is given out without U+FFFD."""
+    prompt = Prompt(instructions="Repeat the text.", body="👍🦈北京导演 👩‍🚀 👍🦈北京导演", prefix="👍🦈")
+    pieces = []
+
+    async def run():
+        async def sink(piece):
+            pieces.append(piece)
+
+        return await generator.complete(Request(prompt=prompt, max_tokens=32, sink=sink))
+
+    done = asyncio.run(run())
+    assert "".join(pieces) == done.text
+    assert not any(piece.endswith("\ufffd") for piece in pieces)

@@ -1,0 +1,239 @@
+"""Streams through a real Redis: order, bounds, waiting for a reader, and readers and servers that go away."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from ragbandit.router.jobs.outage import Outage
+from ragbandit.router.jobs.queue import connect
+from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.jobs.streams.keys import MAX_ENTRIES, MAX_PIECE, MAX_UNREAD, read_key, stream_key
+from ragbandit.router.jobs.streams.reader import StreamReader
+from ragbandit.router.jobs.streams.writer import StreamWriter
+from ragbandit.router.types import DecisionId, StatusNote, TextPiece
+
+KEY = DecisionId("d1")
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def writer(redis_client, redis_server):
+    made = StreamWriter(connect(redis_server, timeout_s=3.0), outage=Outage())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reader(redis_client, redis_server):
+    made = StreamReader(connect(redis_server, timeout_s=1.0), outage=Outage())  # as the service has it
+    yield made
+    made.close()
+
+
+class Reading:
+    """Takes everything that comes, until told to stop."""
+
+    def __init__(self, reader, key=KEY):
+        self.woken, self.got = threading.Event(), []
+        self.stream = reader.subscribe(key, wake=self.woken.set)
+
+    def until(self, enough, *, seconds=10.0):
+        give_up = time.monotonic() + seconds
+        while not enough(self):
+            assert time.monotonic() < give_up, self.got
+            self.woken.wait(0.05)
+            self.woken.clear()
+            while (entry := self.stream.take()) is not None:
+                self.got.append(entry)
+        return self
+
+    @property
+    def text(self):
+        return "".join(piece.text for _, piece in self.got if isinstance(piece, TextPiece))
+
+
+def give(made, *pieces):
+    async def run():
+        for piece in pieces:
+            await made.text(piece)
+
+    asyncio.run(run())
+
+
+def test_pieces_come_in_order_and_together(writer, reader, redis_client):
+    """The first piece is written at once, what follows it closely together; notes keep their place."""
+    reading = Reading(reader)
+    made = writer.open(KEY, seconds=30)
+    assert made.reading
+    made.note("searching: x")
+    give(made, *(f"{number} " for number in range(1000)))
+    made.note("done")
+    writer.end(made)
+    reading.until(lambda it: it.got and it.got[-1][1] == StatusNote(text="done"))
+    assert reading.text == "".join(f"{number} " for number in range(1000))
+    assert reading.got[0] == (1, StatusNote(text="searching: x"))
+    assert redis_client.xlen(stream_key(KEY)) < 100
+    assert 0 < redis_client.ttl(stream_key(KEY)) <= 60
+
+
+def test_nobody_asked_so_nothing_is_written(writer, redis_client):
+    """A run that nobody reads along leaves no key, and its pieces are not waited for."""
+    made = writer.open(KEY, seconds=30)
+    assert not made.reading
+    give(made, "a", "b")
+    writer.end(made)
+    assert redis_client.keys("*") == []
+
+
+def test_a_reader_that_comes_late_is_told_by_notification(writer, reader):
+    """A run that has begun gives its text out from when it hears that somebody reads."""
+    made = writer.open(KEY, seconds=30)
+    reading = Reading(reader)
+    writer.wanted(KEY)
+    assert made.reading
+    give(made, "late")
+    assert reading.until(lambda it: it.got).text == "late"
+
+
+def test_a_stream_is_bounded(writer, redis_client):
+    """Where the reader has gone the writer goes on, and Redis holds MAX_ENTRIES entries of MAX_PIECE characters."""
+    redis_client.set(f"ragbandit:stream-wanted:{KEY}", 1)
+    made = writer.open(KEY, seconds=30)
+    began = time.monotonic()
+    give(made, *("x" * (MAX_PIECE + 10) for _ in range(MAX_ENTRIES)))
+    writer.end(made)
+    assert time.monotonic() - began < 20
+    last = f"1-{2 * MAX_ENTRIES}".encode()
+    wait_until(lambda: [key for key, _ in redis_client.xrevrange(stream_key(KEY), count=1)] == [last])
+    entries = redis_client.xrange(stream_key(KEY))
+    assert len(entries) <= MAX_ENTRIES
+    assert all(len(fields[b"t"]) <= MAX_PIECE for _, fields in entries)
+
+
+def wait_until(seen, *, seconds=10.0):
+    give_up = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < give_up, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_the_writer_waits_for_its_reader(writer, reader):
+    """A reader that takes nothing holds the run up at MAX_UNREAD entries; it goes on as the reader does."""
+    reading = Reading(reader)
+    made = writer.open(KEY, seconds=30)
+    given = []
+
+    async def run():
+        for number in range(3 * MAX_UNREAD):
+            made.note(f"{number}")
+            await made.text("x" * MAX_PIECE)  # fills an entry, so that none are joined
+            given.append(number)
+
+    running = threading.Thread(target=lambda: asyncio.run(run()))
+    running.start()
+    wait_until(lambda: len(given) >= MAX_UNREAD // 2 - 2)
+    time.sleep(0.3)
+    stopped = len(given)
+    assert stopped < MAX_UNREAD
+    reading.until(lambda it: len(it.text) == 3 * MAX_UNREAD * MAX_PIECE, seconds=40)
+    running.join(10)
+    assert len(given) == 3 * MAX_UNREAD
+
+
+def test_the_writer_waits_no_longer_than_its_deadline(writer, reader):
+    """A run whose reader takes nothing is let go when its seconds are over."""
+    Reading(reader)
+    made = writer.open(KEY, seconds=0.5)
+    began = time.monotonic()
+    give(made, *("x" * MAX_PIECE for _ in range(4 * MAX_UNREAD)))
+    assert 0.4 < time.monotonic() - began < 10
+
+
+def test_a_reader_that_has_died_holds_nobody_up(writer, redis_client):
+    """Its mark fades, and the run goes on long before its deadline."""
+    redis_client.set(f"ragbandit:stream-wanted:{KEY}", 1)
+    redis_client.set(read_key(KEY), "0-0", px=700)
+    made = writer.open(KEY, seconds=50)
+    began = time.monotonic()
+    give(made, *("x" * MAX_PIECE for _ in range(2 * MAX_UNREAD)))
+    assert 0.3 < time.monotonic() - began < 20
+
+
+def test_silence_is_no_outage(writer, reader):
+    """An arm that says nothing for longer than Redis may take for a reply is read along all the same."""
+    reading = Reading(reader)
+    made = writer.open(KEY, seconds=30)
+    time.sleep(1.6)
+    give(made, "at last")
+    assert reading.until(lambda it: it.got).text == "at last"
+
+
+def test_a_reader_that_has_missed_something_holds_nobody_up(writer, reader, redis_client):
+    """It says no more that it is there, and the run goes on long before its deadline."""
+    reading = Reading(reader)
+    redis_client.xadd(stream_key(KEY), {"t": "x"}, id="1-7")
+    wait_until(lambda: reading.stream.lost)
+    redis_client.delete(stream_key(KEY))
+    made = writer.open(KEY, seconds=50)
+    began = time.monotonic()
+    give(made, *("x" * MAX_PIECE for _ in range(2 * MAX_UNREAD)))
+    assert time.monotonic() - began < 20
+
+
+def test_two_readers_and_two_runs(writer, reader):
+    """Both readers of one answer get all of it, and every piece says which run it is of."""
+    one, two = Reading(reader), Reading(reader)
+    first = writer.open(KEY, seconds=30)
+    give(first, "a")
+    writer.end(first)
+    one.until(lambda it: it.got)
+    second = writer.open(KEY, seconds=30)
+    give(second, "b")
+    writer.end(second)
+    for reading in (one, two):
+        reading.until(lambda it: len(it.got) == 2)
+        assert reading.got == [(1, TextPiece(text="a")), (2, TextPiece(text="b"))]
+
+
+def test_one_connection_reads_many(writer, reader, redis_client):
+    """Fifty answers at once are read over one connection, and are not mixed up."""
+    reading = {number: Reading(reader, DecisionId(f"d{number}")) for number in range(50)}
+    made = {number: writer.open(DecisionId(f"d{number}"), seconds=30) for number in range(50)}
+    for number, each in made.items():
+        give(each, f"text of {number}")
+        writer.end(each)
+    for number, each in reading.items():
+        assert each.until(lambda it: it.got).text == f"text of {number}"
+    blocked = [each for each in redis_client.client_list() if each["cmd"] == "xread"]
+    assert len(blocked) <= 1
+    for each in reading.values():
+        reader.leave(each.stream)
+    assert reader.count() == 0
+
+
+def test_redis_going_away_ends_the_stream_and_not_the_run(settings):
+    """The reader hears that nothing more comes, the writer goes on at once, and new answers come whole."""
+    made = settings()
+    server = RedisServer(made)
+    server.start()
+    client = connect(redis_url(made), timeout_s=3.0)
+    writer, reader = StreamWriter(client, outage=Outage()), StreamReader(client, outage=Outage())
+    try:
+        reading = Reading(reader)
+        run = writer.open(KEY, seconds=30)
+        give(run, "a")
+        reading.until(lambda it: it.got)
+        server.stop()
+        wait_until(lambda: reading.stream.lost)
+        began = time.monotonic()
+        give(run, *("x" * MAX_PIECE for _ in range(3 * MAX_UNREAD)))
+        assert time.monotonic() - began < 10
+        wait_until(lambda: not run.reading)
+        assert reader.subscribe(DecisionId("d2"), wake=lambda: None) is None
+    finally:
+        writer.close()
+        reader.close()
+        server.stop()

@@ -1,0 +1,168 @@
+"""Quarantine: a ledger that is learned without a source is that of a store that never had its feedback."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from ragbandit.router.errors import InvalidInput, NotFound
+from ragbandit.router.learning.relearning import lifted, relearn, selected
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.validation import made_feedback
+from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.storage.ledgers.held_feedback import sources_held
+from ragbandit.router.storage.ledgers.quarantines import quarantines_of
+from ragbandit.workers.cli import app
+
+
+def fill(world, *, count=60, bad=True):
+    """Decisions with feedback of two keys; some are judged by both, and the quarantined one comes first."""
+    made = [world.route(f"question {number}?", key=f"decision-{number}") for number in range(count)]
+    for number, decision in enumerate(made):
+        world.outcome(decision)
+        for key, rating in (("bad", 0.0), ("good", 1.0)):
+            world.now += 1
+            if (number % 3 == 0 or (key == "bad") == (number % 3 == 1)) and (bad or key == "good"):
+                said = made_feedback(
+                    decision_id=decision.id,
+                    settings=world.settings,
+                    now=world.now,
+                    feedback_id=f"{key}-{number}",
+                    rating=rating,
+                )
+                world.router.submit_feedback(replace(said, api_key=key)).result(30)
+
+
+def quarantined(world, **more):
+    return relearn(
+        world.ledger,
+        settings=world.settings,
+        source="key:bad",
+        reason="a test",
+        actor="me",
+        now=world.now,
+        **{"since": None, "until": None} | more,
+    )
+
+
+def test_it_is_as_if_the_source_never_was(make_world, database_url):
+    """The same updates in the same order, and a policy of the same sha256; the ledger in use is not touched."""
+    world = make_world(database_url=database_url)
+    fill(world)
+    assert world.learn() == 60
+    before = world.sha256(world.replayed())
+    done = quarantined(world)
+    assert (done.quarantine.new_label, done.feedback) == ("main_q1", 40)
+    assert world.sha256(world.replayed()) == before
+    clean = make_world(policy={"label": "main_q1"})
+    fill(clean, bad=False)
+    clean.learn()
+    assert done.updates == clean.ledger.last_seq() == 40
+    assert done.snapshot == clean.ledger.latest_snapshots(limit=1)[0].version  # it has the sha256
+    (entry,) = (one for one in entries(world.database) if one.action.startswith("feedback."))
+    assert (entry.action, entry.target, entry.actor) == ("feedback.quarantine", "key:bad", "me")
+    assert world.router.verify(deep=True).ok
+
+
+def test_services_go_on_with_the_new_label(make_world, database_url):
+    """A router with the new label serves at once; new feedback of the source is held until the quarantine is lifted."""
+    world = make_world(database_url=database_url)
+    fill(world, count=9)
+    world.learn()
+    done = quarantined(world)
+    policy = world.settings.policy.model_copy(update={"label": done.quarantine.new_label})
+    settings = world.settings.model_copy(update={"policy": policy})
+    with Router.open(settings, jobs=world.jobs) as router:
+        assert router.status().counters.balanced
+        decision = router.route("another question?")
+        router.outcome(decision.id, answer="Paris", steps=1)
+        said = made_feedback(decision_id=decision.id, settings=settings, now=world.now + 5, rating=0.0)
+        router.submit_feedback(replace(said, api_key="bad")).result(30)
+        router.learn()
+        assert router.decision(decision.id).state == "waiting"
+        held = sources_held(router.ledger)["key:bad"]
+        assert router.status().counters.held == held
+        assert lifted(router.ledger, done.quarantine.number, actor="me", now=world.now) == held
+        router.learn()
+        assert router.decision(decision.id).state == "learned"
+        assert router.verify(deep=True).ok
+        with pytest.raises(NotFound):
+            lifted(router.ledger, done.quarantine.number, actor="me", now=world.now)
+
+
+def test_a_quarantine_has_a_time_and_is_kept_by_the_next(make_world):
+    """Feedback outside since and until is learned; a further quarantine goes on without both sources; again is once."""
+    world = make_world()
+    fill(world, count=12)
+    world.learn()
+    middle = world.now - 12
+    some = selected(world.ledger, source="key:bad", since=middle, until=None)
+    assert 0 < some < 8
+    done = quarantined(world, since=middle)
+    assert done.feedback == some
+    again = quarantined(world, since=middle)
+    assert again == done
+    following = make_world(data_dir=world.settings.data_dir, policy={"label": "main_q1"}, now=world.now)
+    both = relearn(
+        following.ledger,
+        settings=following.settings,
+        source="key:good",
+        since=None,
+        until=None,
+        reason="",
+        actor="me",
+        now=world.now,
+    )
+    assert both.quarantine.new_label == "main_q2"
+    assert both.updates == 8 - some
+    assert [one.source for one in quarantines_of(world.database, new_label="main_q2")] == ["key:bad", "key:good"]
+
+
+@pytest.mark.parametrize("source", ["bad", "key:", "what:x", "key:" + 200 * "x"])
+def test_sources_have_a_kind_and_a_name(make_world, source):
+    """Anything else is refused before anything is written."""
+    world = make_world()
+    with pytest.raises(InvalidInput):
+        relearn(
+            world.ledger,
+            settings=world.settings,
+            source=source,
+            since=None,
+            until=None,
+            reason="",
+            actor="me",
+            now=0.0,
+        )
+    assert quarantines_of(world.database) == []
+
+
+def test_the_verbs(make_world, monkeypatch, tmp_path):
+    """`quarantine` alone lists decisions as ever, with --source it relearns; `list`, `lift`, `held` work."""
+    world = make_world()
+    fill(world, count=6)
+    world.learn()
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", world.settings.data_dir)
+    monkeypatch.setenv("RAGBANDIT_ENCODER__MODEL", world.settings.encoder.model)
+    monkeypatch.chdir(tmp_path)
+
+    def told(*words, code=0):
+        done = CliRunner().invoke(app, [*words, "--json"])
+        assert done.exit_code == code, done.output
+        return json.loads(done.stdout) if code == 0 else None
+
+    assert told("quarantine") == []
+    assert told("quarantine", "--source", "key:bad", "--dry-run")["feedback"] == 4
+    assert told("quarantine", "list") == []
+    assert told("quarantine", "--source", "key:bad", "--since", "2001-01-01", "--reason", "why")["label"] == "main_q1"
+    (row,) = told("quarantine", "list")
+    assert (row["source"], row["since"], row["reason"]) == ("key:bad", 978307200.0, "why")
+    held = told("held", "list", "--label", "main_q1")
+    assert held["sources"] == {"key:bad": len(held["feedback"])}
+    assert (
+        told("held", "release", "--label", "main_q1", "--feedback", held["feedback"][0]["feedback_id"])["feedback"] == 1
+    )
+    assert told("quarantine", "lift", "1")["lifted"] == 1
+    told("held", "release", code=2)
+    told("quarantine", "--since", "2001-01-01", code=2)
+    told("quarantine", "--source", "key:bad", "--since", "yesterday", code=2)

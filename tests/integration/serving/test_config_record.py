@@ -1,0 +1,49 @@
+"""The audit log of a service: the settings that it ran with, and the policies that it registered."""
+
+import json
+
+import pytest
+
+from ragbandit.router import redaction
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.config_record import ACTION, record_config
+from ragbandit.router.storage.access.audit_log import check_entries, entries
+
+
+def found(database, action):
+    return [entry for entry in entries(database) if entry.action == action]
+
+
+def test_settings_are_recorded_when_they_change(database, settings):
+    """The first start and each one with other settings add an entry with what is not the default."""
+    first = settings(server={"port": 8101})
+    record_config(database, first)
+    record_config(database, first)
+    record_config(database, settings(server={"port": 8102}), actor="cli:ann@host")
+    one, two = found(database, ACTION)
+    assert one.actor.startswith("process:serve@")
+    assert (one.facts["settings"]["server.port"], two.facts["settings"]["server.port"]) == (8101, 8102)
+    assert "server.host" not in one.facts["settings"]
+    assert one.facts["settings"]["encoder.model"] == "hashing"
+    assert (two.actor, two.target) == ("cli:ann@host", one.target)
+    assert check_entries(database).fault is None
+
+
+def test_no_secret_is_recorded(database, settings):
+    """Headers and passwords of URLs are hidden, as wherever settings are printed."""
+    given = {"mine": {"class": "http", "url": "http://127.0.0.1:9/x", "headers": {"X-Secret": "hunter2"}}}
+    record_config(database, settings(arms=given, redis_url="redis://:hunter2@127.0.0.1:1/0"))
+    text = json.dumps(found(database, ACTION)[0].facts)
+    assert "hunter2" not in text
+    assert redaction.HIDDEN in text
+
+
+@pytest.mark.parametrize("other", [{"policy": {"name": "linucb"}}, {"policy": {"params": {"ridge": 2.0}}}])
+def test_policies_are_recorded_when_they_change(settings, other):
+    """A new ledger, and one that is learned in another way from now on, are one entry each; a restart is none."""
+    given = {}
+    for given in ({}, {}, other):
+        with Router.open(settings(**given), jobs=MemoryJobs()) as router:
+            actions = [(entry.action, entry.target) for entry in entries(router.database)]
+    assert actions == [("ledger.register", "ledger:main"), ("ledger.change", "ledger:main")]

@@ -1,0 +1,200 @@
+"""Conversations through a router: the rewrite by a real client and a scripted server, ids, what is kept."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import select
+
+from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.errors import Conflict
+from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.router.types import DecisionId, Message, Query
+from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+
+SECRET = "Zygmunt-Przybylski"
+ASKED, ALONE = "And when was he born?", f"When was {SECRET} born?"
+TALK = (
+    Message(role="system", text="Be kind."),
+    Message(role="user", text=f"Who is {SECRET}?"),
+    Message(role="assistant", text="A painter."),
+    Message(role="user", text=ASKED),
+)
+pytestmark = pytest.mark.timeout(60)
+
+
+def rewritten_by(server, **rewrite):
+    """Settings of a rewrite by this server."""
+    chosen = {"name": "openai", "model": "small", "openai": {"base_url": server.url, "prices": {"small": [1.0, 2.0]}}}
+    return {"rewrite": {"generator": chosen, "seconds": 20.0, **rewrite}}
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+
+
+def test_the_question_is_rewritten_and_both_are_kept(make_world, database_url):
+    """The rewrite is what is decided on; the user's words, the turns and what it cost stand beside it in the store."""
+    with ScriptedServer([ALONE]) as server:
+        world = make_world(database_url=database_url, conversation=rewritten_by(server))
+        query = world.router.query_of_messages(TALK, query=Query(text="", session="chat-1", tenant="acme"))
+        made = world.router.route(query)
+        (request,) = server.requests
+    kept = world.router.decision(made.id).decision
+    assert (kept.id, kept.query, kept.pmf, kept.arm) == (made.id, made.query, made.pmf, made.arm)
+    assert (kept.query.text, kept.query.asked, kept.query.session) == (ALONE, ASKED, "chat-1")
+    assert kept.query.messages == TALK[:3]
+    facts = kept.query.request["rewrite"]
+    assert facts["by"] == "small"
+    assert facts["prompt_tokens"] + 2 * facts["completion_tokens"] == pytest.approx(facts["dollars"] * 1e6)
+    assert 0.0 < facts["seconds"] < 20.0
+    assert "failed" not in facts
+    assert request.body["temperature"] == 0.0
+    assert dict(world.router.conversations.rewriter.results) == {"rewritten": 1}
+
+
+def test_a_question_that_stands_alone_asks_nobody(make_world):
+    """Without turns before it no model is asked, and the query is the one that it was without a chat."""
+    with ScriptedServer([]) as server:
+        world = make_world(conversation=rewritten_by(server))
+        assert world.router.query_of_messages(TALK[-1:]) == Query(text=ASKED)
+        assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "failed"),
+    [
+        (Reply(status=500), "http_500"),
+        (Reply(text=" "), "empty"),
+        (Reply(text="word " * 1000, obedient=False), "too_long"),
+        (Reply(body=b"{}"), "malformed"),
+        (Reply(text=ALONE, seconds=20.0), "timeout"),
+    ],
+)
+def test_a_rewrite_that_fails_costs_no_answer(make_world, reply, failed):
+    """Broken, slow, empty or endless: the user's words are the question, and the reason is written down."""
+    with ScriptedServer(lambda _body: reply) as server:
+        world = make_world(conversation=rewritten_by(server, seconds=1.5))
+        made = world.router.route(world.router.query_of_messages(TALK))
+    assert (made.query.text, made.query.asked) == (ASKED, ASKED)
+    assert made.query.request["rewrite"]["failed"] == failed
+    assert dict(world.router.conversations.rewriter.results) == {failed: 1}
+
+
+def test_a_server_that_is_gone_is_left_alone_for_a_while(make_world):
+    """After three failures in a row questions go on without it at once."""
+    with ScriptedServer([]) as server:
+        settings = rewritten_by(server)
+    world = make_world(conversation=settings)
+    failed = [world.router.query_of_messages(TALK).request["rewrite"]["failed"] for _ in range(5)]
+    assert failed == ["connection", "connection", "connection", "down", "down"]
+
+
+def test_only_so_many_rewrites_are_under_way(make_world):
+    """A burst does not pile up at the model: questions beyond the cap are used as they are."""
+    go = threading.Event()
+
+    def reply(_body):
+        go.wait(20)
+        return ALONE
+
+    with ScriptedServer(reply) as server:
+        world = make_world(conversation=rewritten_by(server, max_under_way=2))
+        futures = [world.router.submit_messages(TALK) for _ in range(4)]
+        late = [future.result(20) for future in futures[2:]]
+        go.set()
+        first = [future.result(20) for future in futures[:2]]
+        again = world.router.query_of_messages(TALK)
+    assert [query.request["rewrite"]["failed"] for query in late] == ["busy", "busy"]
+    assert [query.text for query in (*first, again)] == [ALONE] * 3
+
+
+def test_a_caller_that_leaves_ends_the_rewrite(make_world):
+    """A cancelled question gives its place back and closes its connection."""
+    with ScriptedServer({"": Reply(text=ALONE, seconds=15.0)}) as server:
+        world = make_world(conversation=rewritten_by(server, max_under_way=1))
+        future = world.router.submit_messages(TALK)
+        _until(lambda: server.requests)
+        assert future.cancel()
+        _until(lambda: not world.router.conversations.rewriter._under_way)
+
+
+def _until(true):
+    give_up = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def test_the_same_request_again_is_the_same_decision(make_world, database_url):
+    """Under its id the chat gets the decision that stands, and the rewrite of then; another chat is a conflict."""
+    with ScriptedServer([ALONE, "Something else?"]) as server:
+        world = make_world(database_url=database_url, conversation=rewritten_by(server))
+        named = Query(text="", id=DecisionId("d1"))
+        made = world.router.route(world.router.query_of_messages(TALK, query=named))
+        again = world.router.query_of_messages(TALK, query=named)
+        assert (again.text, len(server.requests)) == (ALONE, 1)
+        assert world.router.route(again).id == made.id
+        other = (*TALK[:2], Message(role="assistant", text="A poet."), TALK[3])
+        with pytest.raises(Conflict):
+            world.router.route(world.router.query_of_messages(other, query=named))
+    assert world.counters().decided == 1
+
+
+def test_another_rewrite_of_the_same_words_is_the_same_request(make_world):
+    """What makes two requests one is what the user wrote, not how a model put it."""
+    world = make_world()
+    query = Query(text=ALONE, asked=ASKED, messages=TALK[:3], id=DecisionId("d1"))
+    made = world.router.route(query)
+    again = world.router.route(replace(query, text="He was born when?"))
+    assert (again.arm, again.query) == (made.arm, made.query)
+
+
+@pytest.mark.parametrize("text", ["hash", "none"])
+def test_no_text_of_a_conversation_is_kept(make_world, database_url, text):
+    """log.text: hash and none keep no word of it, only the session; a repetition is known all the same."""
+    arms = {name: {"run_by": "caller"} for name in ("no_retrieval", "single_step")}
+    with ScriptedServer([ALONE, ALONE]) as server:
+        world = make_world(database_url=database_url, log={"text": text}, arms=arms, conversation=rewritten_by(server))
+        named = Query(text="", id=DecisionId("d1"), session="chat-1")
+        made = world.router.route(world.router.query_of_messages(TALK, query=named))
+        assert world.router.route(world.router.query_of_messages(TALK, query=named)).arm == made.arm
+    assert SECRET not in stored(world)
+    assert ASKED not in stored(world)
+    assert "chat-1" in stored(world)
+    world.feedback(made, reward=0.5)
+    assert world.learn() == 1
+    assert world.router.verify(deep=True).ok
+
+
+def stored(world):
+    with world.database.read() as connection:
+        return "\n".join(str(row) for row in connection.execute(select(decisions)))
+
+
+def test_erasure_takes_the_conversation_too(make_world, database_url):
+    """Erased decisions have no turns, no words of the user, and still verify."""
+    world = make_world(database_url=database_url)
+    made = world.router.route(Query(text=ALONE, asked=ASKED, messages=TALK[:3], session="chat-1", id=DecisionId("d1")))
+    erase(world.database, Selection(decision=made.id), features=False, now=world.now)
+    assert SECRET not in stored(world)
+    assert ASKED not in stored(world)
+    kept = world.router.decision(made.id).decision
+    assert (kept.query.messages, kept.query.asked, kept.arm) == ((), None, made.arm)
+    assert world.router.verify(deep=True).ok
+
+
+def test_rewrites_are_counted(make_world):
+    """/metrics has the rewrites of the process by result, and their tokens; a router that rewrites nothing has none."""
+    with ScriptedServer([ALONE, Reply(status=400)]) as server:
+        world = make_world(conversation=rewritten_by(server))
+        for _ in range(2):
+            world.router.query_of_messages(TALK)
+        text = Metrics(world.router).own_text().decode()
+    assert 'ragbandit_rewrites_total{result="rewritten"} 1.0' in text
+    assert 'ragbandit_rewrites_total{result="http_400"} 1.0' in text
+    assert 'ragbandit_rewrite_tokens_total{kind="completion"}' in text
+    assert "ragbandit_rewrite" not in Metrics(make_world().router).own_text().decode()

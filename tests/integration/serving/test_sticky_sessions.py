@@ -1,0 +1,229 @@
+"""Sticky sessions: which turns stay, what their rows say, and what learning, verify and replay make of them."""
+
+import itertools
+import json
+from collections import Counter
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.logs import write_rows
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.offline.replay import open_log, replay
+from ragbandit.router.policies.draw import choose
+from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.router.types import STICKY, DecisionId, Query
+
+STICKY_3 = {"conversation": {"sticky_turns": 3}}
+ids = (DecisionId(str(UUID(int=number))) for number in itertools.count(1))
+
+
+def turn(world, session="chat-1", **more):
+    """The next turn of a session, a second after the one before."""
+    world.now += 1.0
+    text = more.pop("text", f"turn at {world.now}")
+    return world.router.route(Query(text=text, session=session, id=next(ids), **more))
+
+
+def stayed(decision):
+    """(place since the draw, the decision that drew) of a turn that stayed, else None."""
+    facts = decision.facts.get(STICKY)
+    return None if facts is None else (facts["turn"], facts["first"])
+
+
+def test_a_session_stays_for_so_many_turns(make_world, database_url):
+    """The first turn is drawn, the next two stay on its arm with probability 1; then the policy draws again."""
+    world = make_world(database_url=database_url, **STICKY_3)
+    turns = [turn(world) for _ in range(7)]
+    firsts = [turns[0].id, turns[3].id, turns[6].id]
+    assert [stayed(one) for one in turns] == [
+        None, (2, firsts[0]), (3, firsts[0]), None, (2, firsts[1]), (3, firsts[1]), None
+    ]  # fmt: skip
+    assert len({one.arm for one in turns[:3]}) == len({one.arm for one in turns[3:6]}) == 1
+    for one in (turns[1], turns[2], turns[4]):
+        assert (one.arms, one.pmf, one.propensity, one.explored) == ((one.arm,), (1.0,), 1.0, False)
+    assert all(len(one.pmf) == 3 and one.propensity < 1.0 for one in (turns[0], turns[3], turns[6]))
+    assert world.router.decision(turns[1].id).decision.facts == turns[1].facts
+
+
+def test_off_unless_asked_for(make_world):
+    """By default every turn is drawn; a question may ask for turns, and a service's own setting be turned off."""
+    world = make_world()
+    assert [stayed(turn(world)) for _ in range(3)] == [None] * 3
+    assert stayed(turn(world, sticky_turns=2)) is not None
+    assert stayed(turn(world, sticky_turns=2)) is None  # the block of two is over
+    world = make_world(data_dir=world.settings.data_dir + "-2", **STICKY_3)
+    turn(world)
+    assert stayed(turn(world, sticky_turns=0)) is None
+    assert stayed(turn(world, sticky_turns=1)) is None
+    assert stayed(turn(world)) is not None
+
+
+def test_sessions_are_apart(make_world):
+    """Another session, the same id of another tenant, and questions without one are drawn for themselves."""
+    world = make_world(**STICKY_3)
+    turn(world)
+    assert stayed(turn(world, session="chat-2")) is None
+    assert stayed(turn(world, tenant="acme")) is None
+    assert stayed(turn(world, session=None)) is None
+    assert stayed(turn(world)) is not None
+
+
+def test_an_arm_that_is_gone_ends_the_stay(make_world):
+    """Taken out of the offer, not allowed by the question, or failing: the turn is drawn among what there is."""
+    world = make_world(health={"failures": 2, "cool_down_s": 60.0}, **STICKY_3)
+    first = turn(world)
+    others = tuple(arm for arm in first.arms if arm != first.arm)
+    limited = turn(world, arms=others)
+    assert stayed(limited) is None
+    assert limited.arm in others
+    arms = {name: {} for name in first.arms if name != limited.arm}
+    world.router.offer(arms)
+    moved = turn(world)
+    assert stayed(moved) is None
+    assert moved.arm != limited.arm
+    for _ in range(2):
+        made = turn(world, session=None, arms=(moved.arm,))
+        world.store.add_outcome(made_outcome(decision_id=made.id, now=world.now, status="failed", stop_reason="error"))
+    world.router.service.poll_outcomes()
+    again = turn(world)
+    assert stayed(again) is None
+    assert again.arm != moved.arm
+
+
+def test_a_forced_arm_is_no_part_of_the_stay(make_world):
+    """A turn whose arm the caller chose is forced, not sticky; the session then goes on where it was."""
+    world = make_world(**STICKY_3)
+    first = turn(world)
+    other = next(arm for arm in first.arms if arm != first.arm)
+    forced = turn(world, arms=(other,), forced=True)
+    assert (stayed(forced), forced.arm) == (None, other)
+    assert stayed(turn(world)) == (2, first.id)
+
+
+def test_with_an_incumbent_every_turn_is_drawn(make_world):
+    """What an incumbent promises holds for draws: a question that asks to stay is drawn all the same."""
+    world = make_world(policy={"incumbent": "single_step"})
+    assert [stayed(turn(world, sticky_turns=3)) for _ in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize("turns", [-1, 1001, 1.5, True, "3"])
+def test_turns_out_of_range(make_world, turns):
+    """Only whole numbers from 0 to 1000."""
+    with pytest.raises(InvalidInput) as caught:
+        turn(make_world(), sticky_turns=turns)
+    assert caught.value.field == "sticky_turns"
+
+
+def test_a_batch_of_many_sessions(make_world, database_url):
+    """Questions that are decided together are each kept to the arm of their own session."""
+    world = make_world(database_url=database_url, **STICKY_3)
+    named = [f"chat-{number}" for number in range(120)]
+    first = {session: turn(world, session=session) for session in named}
+    world.now += 1.0
+    queries = [Query(text="and now?", session=session, id=next(ids)) for session in named]
+    made = world.router.route_many(queries)
+    assert [(one.arm, stayed(one)) for one in made] == [
+        (first[session].arm, (2, first[session].id)) for session in named
+    ]
+
+
+def test_what_a_repeated_request_gets(make_world):
+    """The same request again is the decision that stands, not a further turn."""
+    world = make_world(**STICKY_3)
+    turn(world)
+    query = Query(text="and now?", session="chat-1", id=next(ids))
+    made = [world.router.route(query) for _ in range(3)]
+    assert {stayed(one) for one in made} == {stayed(made[0])}
+    assert world.counters().decided == 2
+
+
+@given(
+    asked=st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([None, 0, 2, 3, 5])), min_size=1, max_size=12)
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_logged_propensity_is_that_of_its_draw(make_world, asked):
+    """Whatever is asked: what stayed has probability 1 over its arm, what was drawn is drawn again from its row."""
+    world = _shared_world(make_world)
+    sessions = {"a": f"a-{world.now}", "b": f"b-{world.now}"}
+    blocks = Counter()
+    for name, turns in asked:
+        made = turn(world, session=sessions[name], sticky_turns=turns)
+        assert made.arms[choose(made.pmf, seed=made.seed)] == made.arm
+        assert made.propensity == made.pmf[made.arms.index(made.arm)]
+        blocks[name] = blocks[name] + 1 if stayed(made) else 1
+        assert (made.propensity == 1.0) == (stayed(made) is not None)
+        assert blocks[name] <= max(1, 3 if turns is None else turns)
+        assert stayed(made) is None or stayed(made)[0] == blocks[name]
+
+
+_worlds = {}
+
+
+def _shared_world(make_world):
+    """One world for all examples of one test: hypothesis calls it many times in one."""
+    if _worlds.get("by") is not make_world:
+        _worlds.update(by=make_world, world=make_world(**STICKY_3))
+    return _worlds["world"]
+
+
+def talked(world, *, sessions=30, turns=3):
+    """So many sessions, judged and learned; the decisions."""
+    made = [[turn(world, session=f"chat-{number}") for _ in range(turns)] for number in range(sessions)]
+    for talk in made:
+        for one in talk:
+            world.feedback(one, reward=0.9 if one.arm == "single_step" else 0.2)
+    world.learn()
+    return [one for talk in made for one in talk]
+
+
+def test_turns_that_stay_are_learned_and_verified(make_world, database_url):
+    """They are rows of the ledger like others, counted, replayed bit for bit, and verify draws all of them again."""
+    world = make_world(database_url=database_url, **STICKY_3)
+    made = talked(world)
+    assert world.counters().learned == len(made) == 90
+    assert sum(stayed(one) is not None for one in made) == 60
+    assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
+    verified = world.router.verify(deep=True)
+    assert verified.ok
+    assert verified.deep_decisions == 90
+
+
+def test_a_stay_that_did_not_happen_is_found(make_world):
+    """A row that says that it stayed, on another arm than the draw that it names, is a mismatch."""
+    world = make_world(**STICKY_3)
+    made = talked(world, sessions=3)
+    assert world.router.verify().ok
+    last = made[-1]
+    other = next(arm for arm in made[-3].arms if arm != last.arm)
+    world.write(decisions.update().where(decisions.c.id == last.id).values(arm=other, arms=json.dumps([other])))
+    assert world.router.verify().propensity_mismatches == 1
+
+
+def test_replay_leaves_them_out(make_world, database_url, tmp_path):
+    """No candidate could have moved them: estimates from store and file are those of the drawn turns alone."""
+    world = make_world(database_url=database_url, **STICKY_3)
+    talked(world)
+    candidates = ["fixed:single_step", "uniform"]
+    found = replay(open_log(config=world.settings), candidates=candidates)
+    assert found.rows == 30
+    assert any("60 decisions are left out" in note for note in found.notes)
+    read = replay(open_log(config=world.settings), candidates=[*candidates, "linucb"], settings=world.settings)
+    assert (read.rows, read.skipped_rows) == (30, 60)
+    assert "stayed on the arm" in read.skipped[0].reason
+    for name in ("log.jsonl", "log.parquet"):
+        file = exported(world, tmp_path / name)
+        of_file = replay(open_log(file, config=world.settings), candidates=candidates)
+        assert of_file.rows == 30
+        for mine, theirs in zip(found.candidates, of_file.candidates, strict=True):
+            assert mine.reward.value == pytest.approx(theirs.reward.value, abs=1e-12)
+
+
+def exported(world, path):
+    """The ledger in a file."""
+    write_rows(path, ledger_rows(world.ledger))
+    return path

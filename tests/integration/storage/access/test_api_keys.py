@@ -1,0 +1,181 @@
+"""API keys in the store, on SQLite and PostgreSQL: what is kept of them, and how long they are valid."""
+
+import re
+
+import pytest
+from sqlalchemy import select, text
+
+from ragbandit.router.errors import InvalidInput, NotFound
+from ragbandit.router.storage.access import api_keys as module
+from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.storage.sql.tables import api_keys, audit_log
+
+NOW = 1_700_000_000.0
+HOUR = 3600.0
+
+
+@pytest.fixture
+def keys(database):
+    return KeyStore(database)
+
+
+def made(keys, **changes):
+    return keys.create(**{"name": "our app", "role": "app", "now": NOW, "actor": "cli:ann@host", **changes})
+
+
+def test_a_key_is_found_by_its_whole_text(keys):
+    """A key has the form rb_<10>_<43>, and is found by its text with all that it was made with."""
+    new = made(keys, tenant="acme", scopes={"arms": ["single_step"]}, expires_at=NOW + HOUR)
+    assert re.fullmatch(r"rb_[0-9A-Za-z]{10}_[0-9A-Za-z]{43}", new.text)
+    found = keys.in_force(now=NOW).find(new.text)
+    assert found == new.key
+    assert (found.tenant, found.scopes, found.role) == ("acme", {"arms": ["single_step"]}, "app")
+    assert keys.listed() == [new.key]
+
+
+def test_the_secret_is_nowhere_in_the_store(keys, database):
+    """Rows, audit log and the key's own repr hold neither the text nor its secret."""
+    new = made(keys)
+    secret = new.text.rpartition("_")[2]
+    with database.read() as connection:
+        kept = [str(row) for table in (api_keys, audit_log) for row in connection.execute(select(table))]
+    assert secret not in "".join(kept) + repr(new)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:-1] + ("a" if text[-1] != "a" else "b"),
+        lambda text: "rb_0000000000_" + text.rpartition("_")[2],
+        lambda text: text + " ",
+        lambda text: text.upper(),
+        lambda text: "",
+        lambda text: "rb_" + "é" * 10 + "_" + "é" * 43,
+        lambda text: text * 300,
+    ],
+    ids=["secret", "public id", "space", "upper", "empty", "non-ascii", "long"],
+)
+def test_another_text_is_no_key(keys, change):
+    """A text that differs in anything is not the key."""
+    new = made(keys)
+    assert keys.in_force(now=NOW).find(change(new.text)) is None
+
+
+def test_rotation_keeps_both_for_the_grace(keys):
+    """After a rotation both keys are valid, the former one until its grace ends; the new one may do the same."""
+    first = made(keys, tenant="acme")
+    second = keys.rotate(first.key.public_id, grace_s=HOUR, actor="cli:ann@host", now=NOW)
+    found = keys.in_force(now=NOW)
+    former, now = found.find(first.text), found.find(second.text)
+    assert former is not None
+    assert now is not None
+    assert (former.expires_at, former.replaced_by, former.state(NOW)) == (NOW + HOUR, now.public_id, "expiring")
+    assert former.expired(NOW + HOUR)
+    assert not former.expired(NOW + HOUR - 1)
+    assert (now.name, now.role, now.tenant, now.expires_at) == ("our app", "app", "acme", None)
+    with pytest.raises(InvalidInput, match="expiring"):
+        keys.rotate(first.key.public_id, grace_s=HOUR, actor="cli:ann@host", now=NOW)
+
+
+def test_rotation_renews_an_expiry(keys):
+    """The successor of a key that expires lives as long as it; the grace makes no key live longer."""
+    first = made(keys, expires_at=NOW + 2 * HOUR)
+    second = keys.rotate(first.key.public_id, grace_s=24 * HOUR, actor="cli:ann@host", now=NOW + HOUR)
+    assert second.key.expires_at == NOW + 3 * HOUR
+    assert keys.listed()[0].expires_at == NOW + 2 * HOUR
+
+
+def test_a_revoked_key_is_not_in_force(keys):
+    """A revoked key is gone from what requests are checked against; revoking again keeps the first time."""
+    first = made(keys)
+    keys.revoke(first.key.public_id, actor="cli:ann@host", now=NOW + 1)
+    again = keys.revoke(first.key.public_id, actor="cli:ann@host", now=NOW + 2)
+    found = keys.in_force(now=NOW + 2)
+    assert again.revoked_at == NOW + 1
+    assert (found.find(first.text), found.unrevoked, found.ever) == (None, False, True)
+
+
+def test_an_expired_key_still_closes_the_service(keys):
+    """A key that expired long ago counts as a key that is there."""
+    assert not keys.in_force(now=NOW).ever
+    made(keys, expires_at=NOW + 1)
+    found = keys.in_force(now=NOW + 90 * 24 * HOUR)
+    assert (dict(found.keys), found.unrevoked, found.ever) == ({}, True, True)
+
+
+def test_uses_are_noted(keys):
+    """The last use is written, and an earlier one does not take its place."""
+    first, second = made(keys), made(keys)
+    keys.note_uses({first.key.public_id: NOW + 5, second.key.public_id: NOW + 6})
+    keys.note_uses({first.key.public_id: NOW + 4, "unknown": NOW})
+    assert {key.public_id: key.last_used_at for key in keys.listed()} == {
+        first.key.public_id: NOW + 5,
+        second.key.public_id: NOW + 6,
+    }
+
+
+def test_every_change_is_in_the_audit_log(keys, database):
+    """Making, rotating and revoking a key are one entry each, with who did it."""
+    first = made(keys, tenant="acme")
+    keys.rotate(first.key.public_id, grace_s=0, actor="key:abc", now=NOW)
+    keys.revoke(first.key.public_id, actor="cli:ann@host", now=NOW)
+    found = [(entry.actor, entry.action, entry.target, entry.tenant) for entry in entries(database)]
+    target = f"key:{first.key.public_id}"
+    assert found == [
+        ("cli:ann@host", "key.create", target, "acme"),
+        ("key:abc", "key.rotate", target, "acme"),
+        ("cli:ann@host", "key.revoke", target, "acme"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"role": "root"}, "role"),
+        ({"name": ""}, "name"),
+        ({"name": "a\nb"}, "name"),
+        ({"name": "a" * 65}, "name"),
+        ({"tenant": "a b"}, "tenant"),
+        ({"tenant": "acme", "role": "admin"}, "tenant"),
+        ({"expires_at": NOW}, "expires"),
+    ],
+)
+def test_wrong_facts_make_no_key(keys, changes, field):
+    """A role that is not there, a name or tenant that cannot be used and a time that is over make no key."""
+    with pytest.raises(InvalidInput) as caught:
+        made(keys, **changes)
+    assert caught.value.field == field
+    assert keys.listed() == []
+
+
+def test_keys_are_bounded(keys, monkeypatch):
+    """Beyond the bound no key is made before another one is revoked."""
+    monkeypatch.setattr(module, "MAX_KEYS", 2)
+    first, _ = made(keys), made(keys)
+    with pytest.raises(InvalidInput, match="2 keys"):
+        made(keys)
+    keys.revoke(first.key.public_id, actor="cli:ann@host", now=NOW)
+    made(keys)
+
+
+def test_unknown_keys_are_not_found(keys):
+    """Rotating or revoking an id that no key has says so."""
+    with pytest.raises(NotFound):
+        keys.revoke("0123456789", actor="cli:ann@host", now=NOW)
+    with pytest.raises(NotFound):
+        keys.rotate("0123456789", grace_s=1, actor="cli:ann@host", now=NOW)
+
+
+def test_the_schema_can_be_taken_back_and_made_again(database):
+    """The step that makes keys and audit log goes back and forth, its triggers too."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "ragbandit:migrations")
+    with database.write() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0011")
+        command.upgrade(config, "head")
+        assert connection.execute(text("SELECT count(*) FROM audit_log")).scalar() == 0

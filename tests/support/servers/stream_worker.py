@@ -1,0 +1,79 @@
+"""A worker in this process with a model of the test's, real Redis, a real database; and a reader of event streams."""
+
+import json
+import threading
+import time
+from functools import partial
+
+from ragbandit.router.jobs.queue import RedisJobs, connect
+from ragbandit.router.jobs.records import ANSWER_JOB, ANSWER_QUEUE
+from ragbandit.router.jobs.streams.writer import StreamWriter
+from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.types import PolicyLabel
+from ragbandit.strategies.registry import make_arms
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.testing.arm_checks import PASSAGES
+from ragbandit.workers import housekeeping, tasks
+from ragbandit.workers.consumers import Consumers
+from ragbandit.workers.event_loop import EventLoop
+
+__all__ = ["StreamWorker", "sse"]
+
+
+class StreamWorker:
+    """Answers questions by these settings' arms until closed; at_once: how many at a time."""
+
+    def __init__(self, settings, *, generator, retriever=None, at_once=4):
+        self._reach = partial(connect, settings.redis_url, timeout_s=3.0)
+        self.jobs = RedisJobs(self._reach())
+        self.database = open_database(settings)
+        label = PolicyLabel(settings.policy.label)
+        self.context = tasks.Context(
+            settings=settings,
+            store=DecisionStore(self.database, label=label, text=settings.log.text),
+            ledger=Ledger(self.database, label=label),
+            jobs=self.jobs,
+            arms=make_arms(
+                {name: dict(arm) for name, arm in settings.arms.items()}, capabilities=generator.capabilities
+            ),
+            retriever=retriever or MemoryRetriever(PASSAGES),
+            generator=generator,
+            loop=EventLoop(),
+            streams=StreamWriter(self.jobs.client, outage=self.jobs.outage),
+        )
+        self._listener = self.jobs.listen(partial(housekeeping.handle_notification, self.context))
+        self._stop = threading.Event()
+        self._house = threading.Thread(target=housekeeping.keep_house, args=(self.context, self._stop), daemon=True)
+        self._house.start()
+        self._consumers = Consumers(
+            self._reach,
+            functions={ANSWER_JOB: partial(tasks.answer, self.context)},
+            stopping=self.context.ending,
+            outage=self.jobs.outage,
+        )
+        self._consumers.start(ANSWER_QUEUE, threads=at_once)
+
+    def close(self):
+        self._consumers.stop()
+        self._stop.set()
+        self.context.loop.interrupt()
+        assert self._consumers.wait(15), "the worker's threads do not end"
+        self._listener.close()
+        self.context.close()
+        self.context.streams.close()
+        self.jobs.close()
+        self.database.close()
+
+
+def sse(response):
+    """(name, data, seconds since the beginning) of every event as it comes; a comment has the name ""."""
+    began, name = time.monotonic(), ""
+    for line in response.iter_lines():
+        if line.startswith(":"):
+            yield "", line, time.monotonic() - began
+        elif line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield name, json.loads(line.removeprefix("data: ")), time.monotonic() - began

@@ -1,0 +1,63 @@
+"""Origins: names of sources, keys that were rotated, and what a source counts."""
+
+import pytest
+
+from ragbandit.router.learning.sources.origin import KeyDirectory, matches
+from ragbandit.router.learning.sources.weights import factor
+from ragbandit.router.storage.access.api_keys import ApiKey
+from ragbandit.router.types import Feedback
+
+
+def key(public_id, *, name="shop", role="app", replaced_by=None):
+    return ApiKey(
+        public_id=public_id,
+        name=name,
+        role=role,
+        scopes={},
+        tenant=None,
+        made_at=0.0,
+        made_by="test",
+        expires_at=None,
+        revoked_at=None,
+        last_used_at=None,
+        replaced_by=replaced_by,
+    )
+
+
+def said(*, api_key=None, rater=None, source="human"):
+    return Feedback(
+        id="f", decision_id="d", kind="rating", value=1.0, source=source, received_at=0.0, rater=rater, api_key=api_key
+    )
+
+
+DIRECTORY = KeyDirectory([key("one", replaced_by="two"), key("two"), key("loop", name="x", replaced_by="loop")])
+
+
+def test_a_rotated_key_is_one_source():
+    """The former and the new key have the same origin, and both ids and the name stand for it."""
+    first, second = (DIRECTORY.origin(said(api_key=each), tenant="t") for each in ("one", "two"))
+    assert first == second
+    for name in ("key:one", "key:two", "key:shop", "role:app", "tenant:t", "key:*"):
+        assert matches(name, first), name
+    for name in ("key:other", "role:operator", "tenant:", "rater:*", "what:ever"):
+        assert not matches(name, first), name
+    assert DIRECTORY.newest("loop") == "loop"  # a damaged row ends
+
+
+@pytest.mark.parametrize(
+    ("item", "configured", "wanted"),
+    [
+        (said(), {}, 1.0),
+        (said(rater="import:langfuse:eval", source="judge"), {}, 0.0),
+        (said(rater="import:langfuse:eval", source="judge"), {"import:langfuse:eval": 0.3}, 0.3),
+        (said(rater="import:langfuse:eval", source="judge"), {"import:*": 0.2, "import:langfuse:*": 0.4}, 0.4),
+        (said(rater="import:langfuse:ann"), {}, 1.0),
+        (said(api_key="one", rater="ann"), {"rater:ann": 2.0, "key:shop": 0.5, "tenant:t": 0.0}, 2.0),
+        (said(api_key="one", rater="bob"), {"rater:ann": 2.0, "key:shop": 0.5, "tenant:t": 0.0}, 0.5),
+        (said(rater="bob"), {"rater:ann": 2.0, "key:shop": 0.5, "tenant:t": 0.0}, 0.0),
+    ],
+)
+def test_the_closest_name_counts(item, configured, wanted):
+    """Rater before key before tenant; a model's score from elsewhere counts nothing until somebody says so."""
+    origin = DIRECTORY.origin(item, tenant="t")
+    assert factor(item, origin=origin, configured=configured) == wanted

@@ -1,0 +1,156 @@
+"""What arms, prompts and generators make of the conversation that a question stands in."""
+
+import asyncio
+import dataclasses
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.router.types import Branch, Budget, DecisionId, Generated, Message, Query, Retrieved
+from ragbandit.strategies.base import Need, Passage, Prompt, Request
+from ragbandit.strategies.generators.openai_protocol import TokenCounter, request_fields
+from ragbandit.strategies.generators.response_cache import request_key
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.generators.turns import chat_turns, plain_parts
+from ragbandit.strategies.prompting.prompts import fit, parsed_template
+from ragbandit.strategies.registry import ARMS, make_arms
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.runner import run_strategy
+from ragbandit.strategies.testing.arm_checks import PASSAGES, QUESTION, asked_text, generator
+
+HISTORY = (
+    Message(role="system", text="You speak like a librarian."),
+    Message(role="user", text="Tell me of the zebrafish."),
+    Message(role="assistant", text="It is a small quagga."),
+)
+PLAIN = Prompt(instructions="Be short.", body="Where is the ferry?", prefix="It is")
+TALK = dataclasses.replace(PLAIN, history=HISTORY)
+TEMPLATE = parsed_template(
+    "[instructions]\nBe short.\n[demonstration]\ndemo\n[body]\n{demonstrations}{passages}Q {question}", name="mine"
+)
+messages = st.lists(st.builds(Message, role=st.sampled_from(["system", "user", "assistant"]), text=st.text(max_size=9)))
+
+
+def asked(name, *, history):
+    """The outcome of an arm for a question with this history, and the generator that was asked."""
+    arm = make_arms({name: {}}, capabilities=frozenset(get_args(Need)))[name]
+    model = generator()
+    query = Query(id=DecisionId("d1"), text=QUESTION, messages=history)
+    outcome = asyncio.run(
+        run_strategy(arm, query=query, budget=Budget(), retriever=MemoryRetriever(PASSAGES), generator=model)
+    )
+    return outcome, model
+
+
+# An http arm has no prompt of ours; self_rag_trained has the form that its weights were trained on, and no other.
+@pytest.mark.parametrize("name", sorted(set(ARMS) - {"http", "self_rag_trained"}))
+def test_every_arm_shows_the_conversation_where_it_answers(name):
+    """The last prompt that the answer came from has what was said; no search has a word of it."""
+    outcome, model = asked(name, history=HISTORY)
+    shown = [prompt.history for prompt in model.prompts]
+    searched = " ".join(event.query for event in outcome.trace if isinstance(event, Retrieved))
+    assert outcome.status == "answered", outcome.error
+    assert HISTORY in shown
+    assert set(shown) <= {HISTORY, ()}
+    assert all(word not in searched for word in ("librarian", "zebrafish", "quagga"))
+
+
+@pytest.mark.parametrize("name", sorted(set(ARMS) - {"http"}))
+def test_without_a_conversation_prompts_have_none(name):
+    """A question that stands alone has prompts without history: the same text as ever reaches the model."""
+    _, model = asked(name, history=())
+    assert model.prompts
+    assert all(prompt.history == () for prompt in model.prompts)
+    assert all("\n".join(plain_parts(prompt)) == asked_text(prompt) for prompt in model.prompts)
+
+
+def test_the_conversation_is_counted():
+    """What was said costs tokens: those that the generator counts, in the outcome as in the budget."""
+    alone, _ = asked("single_step", history=())
+    talk, _ = asked("single_step", history=HISTORY)
+    said = len(" ".join(message.text for message in HISTORY).split())
+    assert talk.cost.prompt_tokens >= alone.cost.prompt_tokens + said
+    assert sum(event.prompt_tokens for event in talk.trace if isinstance(event, Generated)) == talk.cost.prompt_tokens
+
+
+def fitted(*, context, history=HISTORY):
+    passages = [Passage(id=f"p{n}", title=f"T{n}", text="one two three four") for n in range(2)]
+    model = ScriptedGenerator([], context_tokens=context)
+    fields = {"question": "why so"}
+    return fit(TEMPLATE, fields=fields, generator=model, max_tokens=5, passages=passages, history=history)
+
+
+def test_the_oldest_turns_make_room_before_any_passage_does():
+    """Under a shrinking context demonstrations go first, then turns from the oldest, then system, then passages."""
+    dropped = [f"message {n} of 3 of the conversation dropped" for n in (1, 2, 3)]
+    losses = ["demonstration 1 of 1 dropped", *dropped, "passage p1 dropped", "passage p0 dropped"]
+    found = [list(fitted(context=context).losses) for context in range(60, 9, -1)]
+    assert found[0] == []
+    assert found[-1] == losses
+    assert all(each == losses[: len(each)] for each in found)
+    assert fitted(context=30).prompt.history[0] == HISTORY[0]
+
+
+def test_losses_of_the_conversation_are_in_the_trace():
+    """A model with little room is told less, and the trace says what was left out."""
+    long = (Message(role="user", text="word " * 5000), Message(role="assistant", text="Yes."))
+    outcome, _ = asked("single_step", history=long)
+    told = [event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == "prompt_budget"]
+    assert outcome.status == "answered"
+    assert "message 1 of 2 of the conversation dropped" in told
+
+
+def test_a_chat_gets_real_turns():
+    """Messages of a chat: the caller's system words and our instructions in one, the turns, the body as the last."""
+    fields = request_fields(Request(prompt=TALK, max_tokens=8), model="m", options=OpenAiOptions(prefix="assistant"))
+    assert fields["messages"] == [
+        {"role": "system", "content": "You speak like a librarian.\n\nBe short."},
+        {"role": "user", "content": "Tell me of the zebrafish."},
+        {"role": "assistant", "content": "It is a small quagga."},
+        {"role": "user", "content": "Where is the ferry?"},
+        {"role": "assistant", "content": "It is"},
+    ]
+
+
+def test_a_completion_gets_a_transcript():
+    """A server without chats gets one text, the conversation as a transcript in front of the body."""
+    fields = request_fields(Request(prompt=TALK, max_tokens=8), model="m", options=OpenAiOptions(mode="completions"))
+    assert fields["prompt"] == (
+        "You speak like a librarian.\n\nBe short.\n\nThe conversation so far:\nUser: Tell me of the zebrafish.\n"
+        "Assistant: It is a small quagga.\n\nWhere is the ferry?\n\nIt is"
+    )
+
+
+@given(history=messages)
+def test_turns_always_alternate(history):
+    """Whatever was said: one system turn, then user and assistant by turns, the body last; no user word is lost."""
+    prompt = dataclasses.replace(PLAIN, history=tuple(history))
+    roles = [role for role, _ in chat_turns(prompt)]
+    assert roles == ["system", *["user", "assistant"] * ((len(roles) - 2) // 2), "user"]
+    told = "\n\n".join(text for _, text in chat_turns(prompt))
+    assert all(each.text in told for each in history if each.role != "assistant" and each.text.strip())
+    assert told.endswith(PLAIN.body)
+
+
+@given(history=messages)
+def test_the_openai_count_bounds_what_is_sent(history):
+    """Bytes of all that is sent, with what a template puts around every turn, are within the count."""
+    prompt = dataclasses.replace(PLAIN, history=tuple(history))
+    counted = TokenCounter(OpenAiOptions(template_tokens=0)).bound(prompt)
+    sent = [text for _, text in chat_turns(prompt)]
+    assert counted >= sum(len(text.encode("utf-8", "replace")) for text in sent if text)
+    assert counted == TokenCounter(OpenAiOptions(template_tokens=0)).bound(PLAIN) or history
+
+
+def test_keys_of_answers_kept_before_there_were_conversations():
+    """The response cache finds what it kept of questions that stand alone; another history is another request."""
+    alone = Request(prompt=Prompt(instructions="Be short.", body="Where is the ferry?"), max_tokens=8)
+    keys = [request_key(alone, generator="g", version="v")]
+    for history in (HISTORY, HISTORY[:2]):
+        prompt = dataclasses.replace(alone.prompt, history=history)
+        keys.append(request_key(dataclasses.replace(alone, prompt=prompt), generator="g", version="v"))
+    assert keys[0] == "96fe3a4ffc4c392080bb478a36d71f30f580c285587e731a980e21f245812879"
+    assert len(set(keys)) == 3

@@ -1,0 +1,154 @@
+"""Arms give their answer out while it is written, where no later word can change it."""
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import get_args
+
+import pytest
+
+from ragbandit.router.types import ArmName, Budget, DecisionId, Query
+from ragbandit.strategies.answer_stream import MAX_NOTE, AnswerStream, in_words
+from ragbandit.strategies.base import Need, Prompt, Request
+from ragbandit.strategies.generators.openai_protocol import Reading
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.registry import ARMS, make_arms
+from ragbandit.strategies.retrievers.memory import MemoryRetriever
+from ragbandit.strategies.run import Answer
+from ragbandit.strategies.runner import run_strategy
+from ragbandit.strategies.testing.arm_checks import PASSAGES, Listener, generator, run
+
+PARAGRAPHS = "  Spielberg made Jaws.\n\nThe answer is not one word.\nHe came from Cincinnati, in Ohio. "
+#: whose last call is the answer whatever that says, with a model that writes paragraphs and no verdicts
+STREAMING = sorted(ARMS.keys() - {"http", "flare", "dragin", "seakr", "self_rag_trained", "self_rag"})
+
+
+def made(name, **params):
+    return make_arms({name: params}, capabilities=frozenset(get_args(Need)))[name]
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_a_long_answer_is_given_out_word_by_word(name):
+    """With the preset "chat" the pieces are the stripped answer, many of them, and notes come before."""
+    listener = Listener()
+    outcome = run(made(name, preset="chat"), reader=listener, generator_=generator(text=PARAGRAPHS))
+    assert outcome.answer == PARAGRAPHS.strip() == "".join(listener.pieces)
+    assert len(listener.pieces) > 10
+    assert listener.notes[-1] == "writing the answer"
+    assert (name == "no_retrieval") == (not any(note.startswith("searching: ") for note in listener.notes))
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_a_short_answer_is_given_when_it_is_there(name):
+    """Of a line whose end may still say "the answer is" nothing is given out before its end."""
+    listener = Listener()
+    outcome = run(made(name), reader=listener, generator_=generator(text="Ohio. No, the answer is Utah."))
+    assert listener.pieces == []
+    assert outcome.answer
+
+
+def test_notes_are_plain_lines():
+    """A note has one line of at most MAX_NOTE characters, and is not repeated; every purpose has words."""
+    listener = Listener()
+    stream = AnswerStream(listener)
+    stream.note("searching:  a\nb")
+    stream.note("searching: a b")
+    stream.note("x" * 500)
+    assert listener.notes[0] == "searching: a b"
+    assert len(listener.notes) == 2
+    assert len(listener.notes[1]) == MAX_NOTE
+    assert in_words("grade_supported") == "checking the draft"
+    assert in_words("one of your own") == "thinking"
+
+
+def test_nobody_reading_costs_nothing():
+    """Where nobody reads along the generator has no sink, and nothing is told."""
+    listener, asked = Listener(), generator(text=PARAGRAPHS)
+    listener.reading = False
+    run(made("single_step", preset="chat"), reader=listener, generator_=asked)
+    assert (listener.pieces, listener.notes) == ([], [])
+    assert [request.sink for request in asked.requests] == [None]
+
+
+class Own:
+    """An arm of a user's: `answer_` is its method."""
+
+    name = ArmName("own")
+    needs = frozenset({"completion"})
+    params = {}  # noqa: RUF012
+
+    def __init__(self, answer_):
+        self.answer_ = answer_
+
+    async def answer(self, question, *, run):
+        prompt = Prompt(instructions="", body=question)
+        return await self.answer_(run, prompt)
+
+
+def own_outcome(answer_, *, budget=None, generator_=None):
+    listener = Listener()
+    outcome = asyncio.run(
+        run_strategy(
+            Own(answer_),
+            query=Query(id=DecisionId("d1"), text="Where?"),
+            budget=budget or Budget(),
+            retriever=MemoryRetriever(PASSAGES),
+            generator=generator_ or ScriptedGenerator(lambda _: "one two three"),
+            reader=listener,
+        )
+    )
+    return outcome, listener
+
+
+def test_an_arm_that_contradicts_what_it_gave_out_is_named(caplog):
+    """The outcome keeps the answer that the arm returned, and the log says which arm gave out something else."""
+
+    async def answer(run, prompt):
+        await run.complete(prompt, purpose="read", max_tokens=9, final=str.strip)
+        return Answer(text="something else", stop_reason="answered")
+
+    with caplog.at_level(logging.ERROR, logger="ragbandit.arms"):
+        outcome, listener = own_outcome(answer)
+    assert outcome.answer == "something else"
+    assert "".join(listener.pieces) == "one two three"
+    assert [record.arm for record in caplog.records if getattr(record, "action", "") == "answer_changed"] == ["own"]
+
+
+def test_two_final_calls_give_out_one_text():
+    """A second call for the answer goes on where the first one was, and is not given out where it says otherwise."""
+    said = iter(["one two", "one two three", "four"])
+
+    async def answer(run, prompt):
+        for _ in range(3):
+            done = await run.complete(prompt, purpose="read", max_tokens=9, final=str.strip)
+        return Answer(text=done.text, stop_reason="answered")
+
+    _, listener = own_outcome(answer, generator_=ScriptedGenerator(lambda _: next(said)))
+    assert "".join(listener.pieces) == "one two three"
+
+
+def test_what_was_given_is_the_answer_where_an_arm_is_cut_off():
+    """A model that hangs in mid-answer, deaf to its deadline, leaves what the reader has as the answer."""
+
+    class Deaf(ScriptedGenerator):
+        async def complete(self, request: Request):
+            await request.sink("one two ")
+            await asyncio.sleep(3600)
+
+    async def answer(run, prompt):
+        run.draft = "a draft of before"
+        done = await run.complete(prompt, purpose="read", max_tokens=9, final=str.strip)
+        return Answer(text=done.text, stop_reason="answered")
+
+    outcome, listener = own_outcome(answer, budget=Budget(seconds=0.05), generator_=Deaf([]))
+    assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
+    assert outcome.answer == "one two" == "".join(listener.pieces)
+
+
+def test_halves_of_a_character_in_two_parts_are_one():
+    """A server that cuts an emoji into two parts of its stream gives one character."""
+    reading = Reading(request=Request(prompt=Prompt(instructions="", body=""), max_tokens=9))
+    for text in ("a \ud83d", "\udc4d b"):
+        delta = SimpleNamespace(delta=SimpleNamespace(content=text), finish_reason=None)
+        reading.take(SimpleNamespace(choices=[delta]))
+    assert reading.text == "a 👍 b"

@@ -1,0 +1,133 @@
+"""The text of a call, given piece by piece: nothing that is taken back, nothing that is missing."""
+
+import asyncio
+import random
+import time
+
+import pytest
+
+from ragbandit.router.errors import ArmFailed
+from ragbandit.strategies.base import Prompt, Request
+from ragbandit.strategies.generators.response_cache import CachedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.generators.text_feed import TextFeed
+from ragbandit.strategies.testing.generator_checks import STREAM_CHECKS
+
+PROMPT = Prompt(instructions="", body="Where?")
+
+
+def feed_with(*stop):
+    pieces = []
+
+    async def sink(piece):
+        pieces.append(piece)
+
+    return TextFeed(Request(prompt=PROMPT, max_tokens=9, stop=stop, sink=sink)), pieces
+
+
+def grown(*texts, stop=(), end=None):
+    """The pieces of a text that grows like this."""
+    feed, pieces = feed_with(*stop)
+
+    async def run():
+        for text in texts:
+            await feed.grow(text)
+        if end is not None:
+            await feed.end(end)
+
+    asyncio.run(run())
+    return pieces
+
+
+@pytest.mark.parametrize("check", STREAM_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("cached", [False, True])
+def test_scripted_and_cached_generators_keep_the_contract(check, cached, tmp_path):
+    """ScriptedGenerator, alone and behind the cache of responses, gives out what it returns."""
+    makes = []
+
+    def make(text):
+        makes.append(text)
+        made = ScriptedGenerator(lambda _: text, word_seconds=0.0005)
+        return CachedGenerator(made, folder=tmp_path / str(len(makes))) if cached else made
+
+    check(make)
+
+
+def test_a_kept_response_comes_in_one_piece(tmp_path):
+    """The second time the whole text is one piece, and it is the first one's."""
+
+    async def run(pieces):
+        async def sink(piece):
+            pieces.append(piece)
+
+        made = CachedGenerator(ScriptedGenerator(lambda _: "In the old harbour."), folder=tmp_path)
+        return await made.complete(Request(prompt=PROMPT, max_tokens=9, sink=sink))
+
+    first, second = [], []
+    asyncio.run(run(first))
+    asyncio.run(run(second))
+    assert len(first) == 4
+    assert second == ["In the old harbour."] == ["".join(first)]
+
+
+def test_the_beginning_of_a_stop_string_waits():
+    """What may become a stop string is held back until it is one or is none."""
+    assert grown("a", "a<", "a<e", "a<en", stop=("<end>",)) == ["a"]
+    assert grown("a<en", "a<eno", stop=("<end>",)) == ["a", "<eno"]
+    assert grown("a<end>b", stop=("<end>",)) == ["a"]
+    assert grown("abab", "ababc", stop=("ababc",), end="") == []
+    assert grown("x\n", stop=("\n\nQ",), end="x\n") == ["x", "\n"]
+
+
+def test_half_a_character_waits():
+    """Neither U+FFFD at the end nor half of a surrogate pair is given out before it is known to be text."""
+    assert grown("Z\ufffd", "Zü") == ["Z", "ü"]
+    assert grown("Z\ud83d", "Z\U0001f600") == ["Z", "\U0001f600"]
+    assert grown("Z\ufffd", end="Z\ufffd") == ["Z", "\ufffd"]
+
+
+def test_a_second_attempt_goes_on_where_the_first_one_was():
+    """The same words again are not given again; other words fail the call."""
+    assert grown("The ferry", "The", "The ferry leaves", end="The ferry leaves.") == ["The ferry", " leaves", "."]
+    with pytest.raises(ArmFailed, match="not written again in the same words"):
+        grown("The ferry", "A boat leaves")
+    with pytest.raises(ArmFailed, match="not written again in the same words"):
+        grown("The ferry", end="The")
+
+
+def test_pieces_are_a_prefix_at_every_moment():
+    """For 300 random texts, cuts and stop strings: what was given is always a beginning of the final text."""
+    dice = random.Random(4)
+    for _ in range(300):
+        text = "".join(dice.choice("ab\n") for _ in range(dice.randint(0, 12)))
+        stops = tuple(
+            "".join(dice.choice("ab\n") for _ in range(dice.randint(1, 4))) for _ in range(dice.randint(0, 3))
+        )
+        found = [text.find(stop) for stop in stops if stop in text]
+        feed, pieces = feed_with(*stops)
+        written = ""
+        for char in text:  # a model that stops at the first stop string it has written
+            written += char
+            asyncio.run(feed.grow(written))
+            if any(stop in written for stop in stops):
+                break
+        ends = [written.find(stop) for stop in stops if stop in written]
+        final = written[: min(ends)] if ends else written
+        asyncio.run(feed.end(final))
+        assert "".join(pieces) == final
+        assert bool(ends) == bool(found)
+
+
+def test_the_deadline_ends_a_scripted_text_between_two_words():
+    """The words so far are text and pieces alike, and finish says "deadline"."""
+    pieces = []
+
+    async def sink(piece):
+        pieces.append(piece)
+
+    slow = ScriptedGenerator(lambda _: "one two three four", word_seconds=0.2)
+    request = Request(prompt=PROMPT, max_tokens=9, sink=sink, deadline=time.monotonic() + 0.3)
+    done = asyncio.run(slow.complete(request))
+    assert done.finish == "deadline"
+    assert done.text == "".join(pieces)
+    assert 0 < len(done.text) < len("one two three four")

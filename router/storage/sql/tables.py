@@ -26,6 +26,7 @@ __all__ = [
     "SCHEMA_REVISION",
     "api_keys",
     "archive_segments",
+    "arm_hours",
     "audit_log",
     "calibration_due",
     "calibration_pairs",
@@ -46,7 +47,12 @@ __all__ = [
     "metadata",
     "outcomes",
     "policies",
+    "policy_control",
+    "policy_verdicts",
+    "policy_versions",
     "quarantines",
+    "reading_positions",
+    "service_secrets",
     "shared_texts",
     "snapshots",
     "updates",
@@ -54,7 +60,7 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0012"
+SCHEMA_REVISION = "0013"
 #: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
 OLDEST_REVISION = "0012"
 
@@ -460,5 +466,68 @@ import_cursors = Table(
     metadata,
     Column("source", String(128), primary_key=True, comment="langfuse:HOST, openwebui:HOST, ..."),
     Column("position", Text, nullable=False, comment="JSON object: where the next import begins"),
+    Column("moved_at", Double, nullable=False),
+)
+
+policy_versions = Table(
+    "policy_versions",
+    metadata,
+    Column("name", LABEL, primary_key=True),
+    Column("base", LABEL, nullable=False, comment="policy.label of the configuration that it is a version of"),
+    Column("label", LABEL, nullable=False, comment="its own ledger"),
+    Column("state", String(16), nullable=False),
+    Column("weight", Double, nullable=False, comment="share of its pmf in what is served"),
+    Column("former", String(16), comment="the state that a paused one comes back to"),
+    Column("changes", Text, nullable=False, comment="JSON object: settings that differ from the configuration"),
+    Column("revision", LONG, nullable=False, comment="changes of this row"),
+    Column("reason", Text, nullable=False),
+    Column("waits_for", Text, nullable=False),
+    Column("made_by", String(128), nullable=False),
+    Column("made_at", Double, nullable=False),
+    Column("since", Double, nullable=False, comment="when its state or weight changed last"),
+    Index("policy_versions_base", "base", "state"),
+)
+
+policy_verdicts = Table(
+    "policy_verdicts",
+    metadata,
+    Column("number", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ..."),
+    Column("version", LABEL, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("weight", Double, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("inputs_sha256", String(64), nullable=False),
+    Column("facts", Text, nullable=False, comment="JSON object"),
+    Column("made_at", Double, nullable=False),
+    Index("policy_verdicts_version", "version", "number"),
+)
+
+policy_control = Table(
+    "policy_control",
+    metadata,
+    Column("base", LABEL, primary_key=True, comment="policy.label of the configuration"),
+    Column("revision", LONG, nullable=False, comment="rises with every change of a version or of the switch"),
+    Column("killed", String(16), comment="arm or champion; NULL: versions decide"),
+    Column("arm", String(64)),
+    Column("actor", String(128), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("made_at", Double, nullable=False),
+)
+
+arm_hours = Table(
+    "arm_hours",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("hour", Integer, primary_key=True, autoincrement=False, comment="hours since the epoch, UTC"),
+    Column("arm", String(64), primary_key=True),
+    Column("totals", Text, nullable=False, comment="JSON object: counts and sums of storage/arm_hours.py"),
+)
+
+reading_positions = Table(
+    "reading_positions",
+    metadata,
+    Column("reader", String(64), primary_key=True, comment="arm_hours:LABEL, ..."),
+    Column("position", Text, nullable=False, comment="JSON object: up to where it has read"),
     Column("moved_at", Double, nullable=False),
 )

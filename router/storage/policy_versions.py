@@ -1,0 +1,245 @@
+"""Policy versions in the database: their rows, the verdicts on them, and the switch that every router reads.
+
+Whoever changes a version names the revision that it saw: of two who race, one gets a Conflict. Each change has its
+entry in the audit log, in its transaction, and raises `policy_control.revision`, by which routers see that there is
+something new. Nothing here judges: that is `router/rollouts`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
+
+from ragbandit.router.errors import Conflict, NotFound
+from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.tables import policy_control, policy_verdicts, policy_versions
+from ragbandit.router.types import (
+    ArmName,
+    Json,
+    PolicyControl,
+    PolicyLabel,
+    PolicyVerdict,
+    PolicyVersion,
+    VerdictKind,
+    VersionState,
+)
+
+__all__ = [
+    "VERDICTS_KEPT",
+    "add_verdict",
+    "add_version",
+    "change_version",
+    "configured_version",
+    "control_of",
+    "set_switch",
+    "verdicts_of",
+    "version_named",
+    "versions_of",
+]
+
+#: verdicts that are kept of one version, the newest
+VERDICTS_KEPT: Final = 1000
+
+
+def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
+    """The switch, and the revision of all versions; 0 where none was ever made. One row by its key."""
+    row = connection.execute(select(policy_control).where(policy_control.c.base == base)).mappings().first()
+    if row is None:
+        return PolicyControl(revision=0)
+    return PolicyControl(
+        revision=row["revision"],
+        killed=row["killed"],
+        arm=None if row["arm"] is None else ArmName(row["arm"]),
+        actor=row["actor"],
+        reason=row["reason"],
+        made_at=row["made_at"],
+    )
+
+
+def versions_of(connection: Connection, *, base: PolicyLabel) -> list[PolicyVersion]:
+    """All versions of this configuration, the oldest first."""
+    query = select(policy_versions).where(policy_versions.c.base == base)
+    rows = connection.execute(query.order_by(policy_versions.c.made_at, policy_versions.c.name)).mappings()
+    return [_version(row) for row in rows]
+
+
+def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> PolicyVersion:
+    """The version of this name. Raises NotFound."""
+    row = connection.execute(select(policy_versions).where(policy_versions.c.name == name)).mappings().first()
+    if row is None or row["base"] != base:
+        raise NotFound(f"no version of {base!r} is named {name!r}", field="name", remedy="see: ragbandit policy list")
+    return _version(row)
+
+
+def configured_version(base: PolicyLabel, *, actor: str, now: float) -> PolicyVersion:
+    """The version that is the configuration itself: champion until another one is promoted. It has the base's name."""
+    return PolicyVersion(
+        name=base,
+        base=base,
+        label=base,
+        state="champion",
+        weight=1.0,
+        former=None,
+        changes={},
+        revision=1,
+        reason="it is the configuration",
+        made_by=actor,
+        made_at=now,
+        since=now,
+    )
+
+
+def add_version(connection: Connection, version: PolicyVersion) -> PolicyVersion:
+    """Add a version, and before the first one the configuration's own, as champion.
+
+    In the caller's write transaction, as all that follows. Raises Conflict if the name is taken.
+    """
+    configured = configured_version(version.base, actor=version.made_by, now=version.made_at)
+    insert_new(connection, policy_versions, [_row(configured)], key="name")
+    if version.name not in insert_new(connection, policy_versions, [_row(version)], key="name"):
+        raise Conflict(f"there is a version named {version.name!r} already", field="name", remedy="give another name")
+    facts = {"changes": dict(version.changes), "state": version.state, "reason": version.reason}
+    _record(connection, version, action="policy.add", actor=version.made_by, facts=facts, now=version.made_at)
+    _bump(connection, base=version.base, actor=version.made_by, now=version.made_at)
+    return version
+
+
+def change_version(
+    connection: Connection,
+    seen: PolicyVersion,
+    *,
+    action: str,
+    actor: str,
+    now: float,
+    state: VersionState,
+    weight: float = 0.0,
+    former: VersionState | None = None,
+    reason: str,
+    facts: Mapping[str, Json] | None = None,
+) -> PolicyVersion:
+    """Move the version on from the row that was seen. Raises Conflict if somebody has changed it since.
+
+    action: for the audit log, as "policy.promote". facts: the evidence, for the audit log.
+    """
+    changed = replace(
+        seen,
+        state=state,
+        weight=weight,
+        former=former,
+        reason=reason,
+        waits_for="",
+        revision=seen.revision + 1,
+        since=now,
+    )
+    _write(connection, changed, seen=seen)
+    told = {"from": [seen.state, seen.weight], "to": [state, weight], "reason": reason, **(facts or {})}
+    _record(connection, changed, action=action, actor=actor, facts=told, now=now)
+    _bump(connection, base=seen.base, actor=actor, now=now)
+    return changed
+
+
+def add_verdict(
+    connection: Connection,
+    seen: PolicyVersion,
+    *,
+    kind: VerdictKind,
+    reason: str,
+    waits_for: str,
+    inputs_sha256: str,
+    facts: Mapping[str, Json],
+    now: float,
+) -> PolicyVerdict:
+    """Keep a verdict, and on the version's row what it waits for. No audit entry: it changes nothing by itself."""
+    number = connection.execute(select(func.max(policy_verdicts.c.number))).scalar() or 0
+    row = {
+        "number": number + 1,
+        "version": seen.name,
+        "state": seen.state,
+        "weight": seen.weight,
+        "kind": kind,
+        "reason": reason,
+        "inputs_sha256": inputs_sha256,
+        "facts": canonical(dict(facts)),
+        "made_at": now,
+    }
+    connection.execute(insert(policy_verdicts).values(**row))
+    named = policy_verdicts.c.version == seen.name
+    kept = select(policy_verdicts.c.number).where(named).order_by(policy_verdicts.c.number.desc())
+    last = connection.execute(kept.offset(VERDICTS_KEPT).limit(1)).scalar()
+    if last is not None:
+        connection.execute(policy_verdicts.delete().where(named, policy_verdicts.c.number <= last))
+    ours = (policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision)
+    connection.execute(update(policy_versions).where(*ours).values(waits_for=waits_for))
+    return _verdict(row)
+
+
+def verdicts_of(connection: Connection, name: str, *, limit: int = 100) -> list[PolicyVerdict]:
+    """The newest verdicts on a version, the newest first."""
+    query = select(policy_verdicts).where(policy_verdicts.c.version == name)
+    rows = connection.execute(query.order_by(policy_verdicts.c.number.desc()).limit(limit)).mappings()
+    return [_verdict(row) for row in rows]
+
+
+def set_switch(
+    connection: Connection,
+    *,
+    base: PolicyLabel,
+    killed: Literal["arm", "champion"] | None,
+    arm: ArmName | None,
+    actor: str,
+    reason: str,
+    now: float,
+) -> PolicyControl:
+    """Throw the switch, or with killed=None take it back: for the next decision of every router."""
+    values = {"killed": killed, "arm": arm, "actor": actor, "reason": reason, "made_at": now}
+    _bump(connection, base=base, actor=actor, now=now, values=values)
+    action = "policy.unkill" if killed is None else "policy.kill"
+    facts: dict[str, Json] = {"killed": killed, "arm": arm, "reason": reason}
+    record(connection, actor=actor, action=action, target=f"policy:{base}", facts=facts, now=now)
+    return control_of(connection, base=base)
+
+
+def _bump(
+    connection: Connection, *, base: PolicyLabel, actor: str, now: float, values: Mapping[str, Any] | None = None
+) -> None:
+    first = {"base": base, "revision": 0, "killed": None, "arm": None, "actor": actor, "reason": "", "made_at": now}
+    insert_new(connection, policy_control, [first], key="base")
+    risen = {"revision": policy_control.c.revision + 1, **(values or {})}
+    connection.execute(update(policy_control).where(policy_control.c.base == base).values(**risen))
+
+
+def _write(connection: Connection, changed: PolicyVersion, *, seen: PolicyVersion) -> None:
+    ours = (policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision)
+    done = connection.execute(update(policy_versions).where(*ours).values(**_row(changed)))
+    if done.rowcount == 1:
+        return
+    now = version_named(connection, seen.name, base=seen.base)
+    raise Conflict(
+        f"the version {seen.name!r} was changed meanwhile: it is {now.state} now",
+        field="state",
+        remedy="look at it again, then decide: ragbandit policy show " + seen.name,
+    )
+
+
+def _record(
+    connection: Connection, version: PolicyVersion, *, action: str, actor: str, facts: Mapping[str, Json], now: float
+) -> None:
+    record(connection, actor=actor, action=action, target=f"policy:{version.name}", facts=facts, now=now)
+
+
+def _row(version: PolicyVersion) -> dict[str, Any]:
+    names = ("name", "base", "label", "state", "weight", "former", "revision", "reason", "waits_for")
+    row = {name: getattr(version, name) for name in (*names, "made_by", "made_at", "since")}
+    return {**row, "changes": canonical(dict(version.changes))}
+
+
+def _version(row: RowMapping) -> PolicyVersion:
+    return PolicyVersion(**{**row, "changes": json.loads(row["changes"])})
+
+
+def _verdict(row: Mapping[str, Any] | RowMapping) -> PolicyVerdict:
+    return PolicyVerdict(**{**row, "facts": json.loads(row["facts"])})

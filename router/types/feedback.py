@@ -1,0 +1,93 @@
+"""What people and models say of an answer, and the decision that it belongs to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ragbandit.router.types.names import ArmName, DecisionId, FeedbackId, FeedbackKind, FeedbackSource, Json
+from ragbandit.router.types.outcomes import Outcome
+from ragbandit.router.types.queries import Decision
+
+__all__ = [
+    "CalibrationPair",
+    "ClosedDecision",
+    "Feedback",
+    "JoinedDecision",
+    "Receipt",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feedback:
+    """One judgement of one decision.
+
+    label: `value` is the tuple of gold answers. rating: a float in [0, 1], whatever scale it came in.
+    reward: a float used as it is, in the bounds of the reward setting.
+    event: what a user did with the answer, a float in [0, 1] by the configuration; None: counted, and not learned.
+    None of another kind takes back what the same rater said before, of that kind.
+    """
+
+    id: FeedbackId
+    decision_id: DecisionId
+    kind: FeedbackKind
+    value: float | tuple[str, ...] | None
+    #: who judged
+    source: FeedbackSource
+    received_at: float
+    #: which one of them: a user's id, a model's name; None: not told
+    rater: str | None = None
+    #: the name of the event
+    event: str | None = None
+    #: what else the rater said: a judge's model, rubric, reasons, cost; JSON values
+    facts: Mapping[str, Json] = field(default_factory=dict)
+    #: public id of the API key that it came with; None: none was needed, or it came from our own processes
+    api_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """Confirmation that a feedback is stored."""
+
+    feedback_id: FeedbackId
+    #: the same body came before under this id
+    duplicate: bool
+    #: the decision was already closed: kept and counted, not learned
+    late: bool
+    #: "outcome": nothing is learned before the caller reports the decision's outcome; None: nothing is missing
+    waiting_for: Literal["outcome"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JoinedDecision:
+    """A waiting decision with its outcome and feedback."""
+
+    decision: Decision
+    outcome: Outcome | None
+    #: in the order received
+    feedback: tuple[Feedback, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClosedDecision:
+    """A decision that will not be learned: "closed" (nothing to learn) or "quarantined" (a value cannot be used)."""
+
+    decision_id: str
+    state: Literal["closed", "quarantined"]
+    reason: str
+    #: the field that cannot be used, where it is known
+    field: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibrationPair:
+    """A decision that a model has scored and a person has judged: what scores are calibrated by."""
+
+    #: 1, 2, 3 ... within its ledger
+    number: int
+    decision_id: DecisionId
+    arm: ArmName
+    #: the model's, and what people made of it
+    score: float
+    quality: float
+    #: updates with a larger seq are calibrated with it
+    after_seq: int

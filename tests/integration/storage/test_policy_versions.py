@@ -1,0 +1,117 @@
+"""Policy versions in the database: one change wins, everything is audited, and routers see that there is news."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ragbandit.router.errors import Conflict, NotFound
+from ragbandit.router.storage import policy_versions as store
+from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.types import PolicyLabel, PolicyVersion
+
+BASE = PolicyLabel("main")
+
+
+def draft(name="v1", **changes):
+    values = {
+        "name": name,
+        "base": BASE,
+        "label": PolicyLabel(f"main.{name}"),
+        "state": "draft",
+        "weight": 0.0,
+        "former": None,
+        "changes": {"policy": {"name": "linucb"}},
+        "revision": 1,
+        "reason": "tried",
+        "made_by": "cli:ann@host",
+        "made_at": 5.0,
+        "since": 5.0,
+    }
+    return PolicyVersion(**values | changes)
+
+
+def add(database, version):
+    with database.write() as connection:
+        return store.add_version(connection, version)
+
+
+def move(database, seen, state, **more):
+    with database.write() as connection:
+        return store.change_version(
+            connection, seen, action="policy.move", actor="cli:ann@host", now=9.0, state=state, reason="why", **more
+        )
+
+
+def test_the_first_version_brings_the_configuration(database):
+    """The configuration is the champion, by its own name, as soon as there is a version beside it."""
+    with database.read() as connection:
+        assert store.control_of(connection, base=BASE).revision == 0
+    add(database, draft())
+    with database.read() as connection:
+        main, v1 = store.versions_of(connection, base=BASE)
+        assert store.control_of(connection, base=BASE).revision == 1
+    assert (main.name, main.label, main.state, main.weight) == ("main", "main", "champion", 1.0)
+    assert v1 == draft()
+    with pytest.raises(Conflict, match="v1"):
+        add(database, draft())
+
+
+def test_one_of_two_wins(database):
+    """Of two who move the version that both saw, one does it, and one is told what it is now."""
+    seen = add(database, draft())
+
+    def tried(state):
+        try:
+            return move(database, seen, state).state
+        except Conflict as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(tried, ["shadow", "retired"]))
+    (won,) = [one for one in results if isinstance(one, str)]
+    (lost,) = [one for one in results if isinstance(one, Conflict)]
+    assert f"it is {won} now" in str(lost)
+    with database.read() as connection:
+        assert store.version_named(connection, "v1", base=BASE).state == won
+        with pytest.raises(NotFound):
+            store.version_named(connection, "v1", base=PolicyLabel("other"))
+    moved = [entry for entry in entries(database) if entry.action == "policy.move"]
+    assert [(entry.target, entry.facts["to"]) for entry in moved] == [("policy:v1", [won, 0.0])]
+
+
+def test_the_switch_raises_the_revision(database):
+    """A thrown switch is there for the next reader, with who threw it; taken back, it is gone."""
+    add(database, draft())
+    with database.write() as connection:
+        thrown = store.set_switch(
+            connection, base=BASE, killed="arm", arm="single_step", actor="key:k1", reason="fire", now=7.0
+        )
+    assert (thrown.killed, thrown.arm, thrown.actor, thrown.reason) == ("arm", "single_step", "key:k1", "fire")
+    with database.write() as connection:
+        back = store.set_switch(connection, base=BASE, killed=None, arm=None, actor="key:k1", reason="out", now=8.0)
+    assert (back.killed, back.arm) == (None, None)
+    assert back.revision == thrown.revision + 1
+    actions = [entry.action for entry in entries(database)]
+    assert actions[-2:] == ["policy.kill", "policy.unkill"]
+
+
+def test_verdicts_are_kept_up_to_a_number(database, monkeypatch):
+    """The newest verdicts stay; the version says what the last one waits for, without another revision."""
+    monkeypatch.setattr(store, "VERDICTS_KEPT", 3)
+    seen = add(database, draft())
+    for number in range(5):
+        with database.write() as connection:
+            store.add_verdict(
+                connection,
+                seen,
+                kind="hold",
+                reason="too little",
+                waits_for=f"{5 - number} more",
+                inputs_sha256="0" * 64,
+                facts={"n": number},
+                now=9.0,
+            )
+    with database.read() as connection:
+        assert [one.facts["n"] for one in store.verdicts_of(connection, "v1")] == [4, 3, 2]
+        now = store.version_named(connection, "v1", base=BASE)
+    assert (now.waits_for, now.revision) == ("1 more", 1)

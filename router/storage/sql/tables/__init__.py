@@ -1,0 +1,82 @@
+"""The schema, once: `migrations/` builds it, the store reads and writes it.
+
+decisions, feedback bodies and updates are never changed after they are written. `waiting` holds a row for every
+decision that a policy has not done with; the row leaves in the same transaction that writes the decision's
+update (learned, defaulted) or closure (closed, quarantined). That is promise 7: a decision is in one place.
+
+A module for each theme; who reads or writes a table imports it from this package.
+"""
+
+from ragbandit.router.storage.sql.tables.access import api_keys, audit_log, leases, service_secrets
+from ragbandit.router.storage.sql.tables.columns import metadata
+from ragbandit.router.storage.sql.tables.ledger import (
+    chains,
+    checkpoints,
+    closures,
+    policies,
+    snapshots,
+    updates,
+    waiting,
+)
+from ragbandit.router.storage.sql.tables.quality import (
+    calibration_due,
+    calibration_pairs,
+    held_feedback,
+    judge_days,
+    judge_due,
+    quarantines,
+)
+from ragbandit.router.storage.sql.tables.retention import archive_segments, erasures
+from ragbandit.router.storage.sql.tables.totals import arm_hours, counters, import_cursors, reading_positions
+from ragbandit.router.storage.sql.tables.traffic import (
+    cancellations,
+    decision_links,
+    decisions,
+    feedback,
+    outcomes,
+    shared_texts,
+)
+from ragbandit.router.storage.sql.tables.versions import policy_control, policy_verdicts, policy_versions
+
+__all__ = [
+    "OLDEST_REVISION",
+    "SCHEMA_REVISION",
+    "api_keys",
+    "archive_segments",
+    "arm_hours",
+    "audit_log",
+    "calibration_due",
+    "calibration_pairs",
+    "cancellations",
+    "chains",
+    "checkpoints",
+    "closures",
+    "counters",
+    "decision_links",
+    "decisions",
+    "erasures",
+    "feedback",
+    "held_feedback",
+    "import_cursors",
+    "judge_days",
+    "judge_due",
+    "leases",
+    "metadata",
+    "outcomes",
+    "policies",
+    "policy_control",
+    "policy_verdicts",
+    "policy_versions",
+    "quarantines",
+    "reading_positions",
+    "service_secrets",
+    "shared_texts",
+    "snapshots",
+    "updates",
+    "waiting",
+]
+
+#: the migration this code was written for
+SCHEMA_REVISION = "0013"
+#: the oldest schema that this code can also use, so that hosts can be upgraded one by one before `ragbandit migrate`
+OLDEST_REVISION = "0012"

@@ -1,0 +1,115 @@
+"""The ledger of each policy: what waits, what was learned, what was closed; its snapshots and checkpoints."""
+
+from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Index, String, Table, Text, UniqueConstraint
+
+from ragbandit.router.storage.sql.tables.columns import ID, LABEL, LONG, metadata
+
+__all__ = ["chains", "checkpoints", "closures", "policies", "snapshots", "updates", "waiting"]
+
+policies = Table(
+    "policies",
+    metadata,
+    Column("label", LABEL, primary_key=True),
+    Column("algorithm", String(40), nullable=False),
+    Column("params", Text, nullable=False, comment="JSON object"),
+    Column("encoder_hash", String(64), nullable=False),
+    Column("made_at", Double, nullable=False),
+    Column("retired_at", Double, comment="no decision waits for it; NULL: in use"),
+    Column("inheriting", String(16), comment="insert or again; NULL: it has every decision"),
+    Column("inherited_to", ID, comment="id of the last decision of that walk"),
+    Column("inherit_after", String(20), comment="transactions up to this one have to end first; NULL: not known yet"),
+)
+
+waiting = Table(
+    "waiting",
+    metadata,
+    Column("decision_id", ID, primary_key=True),
+    Column("policy", LABEL, primary_key=True),
+    Column("decided_at", Double, nullable=False),
+    Column("run_by", String(16), nullable=False),
+    Column("has_outcome", Boolean, nullable=False),
+    Column("has_feedback", Boolean, nullable=False),
+    Column("has_reward", Boolean, nullable=False, comment="a raw reward is among the feedback"),
+    Index("waiting_ready", "policy", "has_feedback", "has_outcome", "has_reward", "decided_at"),
+    Index("waiting_age", "policy", "decided_at", "decision_id"),
+    Index("waiting_unanswered", "run_by", "has_outcome", "decided_at"),
+)
+
+updates = Table(
+    "updates",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("seq", LONG, primary_key=True, autoincrement=False),
+    Column("decision_id", ID, ForeignKey("decisions.id"), nullable=False),
+    Column("arm", String(64), nullable=False),
+    Column("propensity", Double, nullable=False),
+    Column("value", Double, nullable=False),
+    Column("quality", Double, nullable=False),
+    Column("cost", Double, nullable=False),
+    Column("weight", Double, nullable=False),
+    Column("minimum", Double, nullable=False),
+    Column("maximum", Double, nullable=False),
+    Column("terms", Text, nullable=False, comment="JSON object: price per unit of cost"),
+    Column("preset", String(32), nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("feedback_ids", Text, nullable=False, comment="JSON list"),
+    Column("feedback_at", Double, comment="when the last feedback that made it came in"),
+    Column("made_at", Double, nullable=False),
+    Column("judged_by", String(16), comment="label, human, judge or event"),
+    Column("raw_quality", Double, comment="before calibration; NULL: it was not calibrated"),
+    Column("sample_weight", Double, comment="rows that it counts as; NULL: one"),
+    Column("disagreement", Double, comment="how far its raters lie apart in quality; NULL: there were not two"),
+    UniqueConstraint("policy", "decision_id", name="updates_decision_once"),
+)
+
+closures = Table(
+    "closures",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
+    Column("state", String(16), nullable=False, comment="closed or quarantined"),
+    Column("field", String(64)),
+    Column("reason", Text, nullable=False),
+    Column("made_at", Double, nullable=False),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("version", String(128), primary_key=True),
+    Column("policy", LABEL, nullable=False),
+    Column("algorithm", String(40), nullable=False),
+    Column("params", Text, nullable=False, comment="JSON object"),
+    Column("params_sha256", String(64), nullable=False, comment="of params, which may be too long for an index"),
+    Column("last_seq", LONG, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("encoder_hash", String(64), nullable=False),
+    Column("made_at", Double, nullable=False),
+    Index("snapshots_latest", "policy", "last_seq"),
+    Index("snapshots_of_params", "policy", "algorithm", "params_sha256", "last_seq"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("version", String(128), primary_key=True),
+    Column("algorithm", String(40), nullable=False),
+    Column("params", Text, nullable=False, comment="JSON object"),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("sha256", String(64), nullable=False, comment="of the policy, as in snapshots"),
+    Column("chain", String(64), nullable=False, comment="of the updates up to last_seq"),
+    Column("encoder_hash", String(64), nullable=False),
+    Column("made_at", Double, nullable=False),
+    Column("verified_at", Double, comment="when a verify that found no fault got here; NULL: none has"),
+    Column("decided_before", Double, comment="that verify checked every decision made before this time"),
+    Column("decisions", BigInteger, comment="their number"),
+)
+
+chains = Table(
+    "chains",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("last_seq", BigInteger, nullable=False, comment="the last update that is in the chain"),
+    Column("sha256", String(64), nullable=False, comment="over every update up to there, each with what came before"),
+)

@@ -1,0 +1,41 @@
+"""Sums that are kept up to date, so that no reader counts rows; and up to where each was read."""
+
+from sqlalchemy import Column, Double, Integer, String, Table, Text
+
+from ragbandit.router.storage.sql.tables.columns import LABEL, LONG, metadata
+
+__all__ = ["arm_hours", "counters", "import_cursors", "reading_positions"]
+
+counters = Table(
+    "counters",
+    metadata,
+    Column("label", LABEL, primary_key=True, comment="empty: of the whole store"),
+    Column("name", String(24), primary_key=True),
+    Column("shard", Integer, primary_key=True, autoincrement=False, comment="summed when read"),
+    Column("value", LONG, nullable=False),
+)
+
+arm_hours = Table(
+    "arm_hours",
+    metadata,
+    Column("policy", LABEL, primary_key=True),
+    Column("hour", Integer, primary_key=True, autoincrement=False, comment="hours since the epoch, UTC"),
+    Column("arm", String(64), primary_key=True),
+    Column("totals", Text, nullable=False, comment="JSON object: counts and sums of storage/arm_hours.py"),
+)
+
+reading_positions = Table(
+    "reading_positions",
+    metadata,
+    Column("reader", String(64), primary_key=True, comment="arm_hours:LABEL, ..."),
+    Column("position", Text, nullable=False, comment="JSON object: up to where it has read"),
+    Column("moved_at", Double, nullable=False),
+)
+
+import_cursors = Table(
+    "import_cursors",
+    metadata,
+    Column("source", String(128), primary_key=True, comment="langfuse:HOST, openwebui:HOST, ..."),
+    Column("position", Text, nullable=False, comment="JSON object: where the next import begins"),
+    Column("moved_at", Double, nullable=False),
+)

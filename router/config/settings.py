@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from ragbandit.router.config.context_schema import ContextKey, check_columns
 from ragbandit.router.config.importers import ImportersSettings
 from ragbandit.router.config.learning import InfluenceSettings, LearningSettings, RewardSettings, WeightSettings
+from ragbandit.router.config.rollout import GuardrailSettings, RolloutSettings
 from ragbandit.router.config.sections import (
     ConversationSettings,
     Count,
@@ -33,6 +34,7 @@ __all__ = [
     "ConversationSettings",
     "EncoderSettings",
     "GeneratorSettings",
+    "GuardrailSettings",
     "HealthSettings",
     "InfluenceSettings",
     "JudgeSettings",
@@ -40,6 +42,7 @@ __all__ = [
     "PolicySettings",
     "RetrieverSettings",
     "RewardSettings",
+    "RolloutSettings",
     "ServerSettings",
     "Settings",
     "TenantSettings",
@@ -220,6 +223,7 @@ class Settings(_Section):
     importers: ImportersSettings = ImportersSettings()
     budget: BudgetSettings = BudgetSettings()
     health: HealthSettings = HealthSettings()
+    rollout: RolloutSettings = RolloutSettings()
     log: LogSettings = LogSettings()
     server: ServerSettings = ServerSettings()
     #: tenant -> its quotas; "default" are those of every tenant that has none of its own

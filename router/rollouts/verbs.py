@@ -1,0 +1,360 @@
+"""Verbs: what moves a version from state to state, for people and for the evaluator alike.
+
+    draft -> shadow -> canary (5, 25, 50 %) -> champion -> retired
+
+A live version can be paused, and taken out: rolled_back, from where a person may put it in shadow again. To roll a
+champion back is to let the one before it decide again.
+
+Each verb is one transaction that locks the row which every router reads, so that no two change versions of one
+configuration at once; and it may name the revision that was seen. What cannot be done in a state is a Conflict that
+says the state and what can be done in it.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from sqlalchemy import Connection, select
+
+from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.errors import Conflict, InvalidInput
+from ragbandit.router.storage import policy_versions as store
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import policy_control
+from ragbandit.router.types import LIVE_STATES, ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
+
+__all__ = ["ALLOWED", "Act", "Verb", "add", "kill", "next_weight", "perform", "perform_within", "unkill", "verbs_of"]
+
+Verb = Literal["shadow", "canary", "step", "promote", "pause", "resume", "rollback", "retire"]
+
+#: verb -> the states in which it can be done
+ALLOWED: Final[Mapping[Verb, tuple[VersionState, ...]]] = MappingProxyType(
+    {
+        "shadow": ("draft", "canary", "rolled_back"),
+        "canary": ("shadow", "canary"),
+        "step": ("shadow", "canary"),
+        "promote": ("shadow", "canary"),
+        "pause": ("shadow", "canary"),
+        "resume": ("paused",),
+        "rollback": ("shadow", "canary", "paused", "champion"),
+        "retire": ("draft", "shadow", "canary", "paused", "rolled_back"),
+    }
+)
+#: sections of the configuration that a version may change
+SECTIONS: Final = ("policy", "reward", "arms")
+#: versions of one configuration that are neither rolled back nor retired
+MAX_OPEN: Final = 100
+#: characters of a reason, and of the changes as JSON
+MAX_REASON, MAX_CHANGES = 500, 100_000
+_NAME: Final = re.compile(r"[a-z0-9_]{1,20}")
+_MAX_LABEL: Final = 40
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Act:
+    """What is to be done to a version, by whom, and why."""
+
+    verb: Verb
+    name: str
+    base: PolicyLabel
+    #: "key:PUBLIC_ID", "cli:USER@HOST", or "evaluator"
+    actor: str
+    reason: str
+    #: seconds since the epoch
+    now: float
+    #: of "canary" and "resume": the share of its pmf in what is served; None: the first of `rollout.steps`
+    weight: float | None = None
+    #: of "promote": whatever the evidence says. Marked in the reason and in the audit log
+    force: bool = False
+    #: revision of the version's row that was seen; None: as it is now
+    revision: int | None = None
+    #: the evidence, for the audit log
+    facts: Mapping[str, Json] | None = None
+
+
+def verbs_of(version: PolicyVersion) -> list[Verb]:
+    """What can be done to a version in its state."""
+    return [verb for verb, states in ALLOWED.items() if version.state in states]
+
+
+def next_weight(version: PolicyVersion, *, settings: RolloutSettings) -> float | None:
+    """The share that `step` leads to; None where it has the last one already."""
+    return next((weight for weight in settings.steps if weight > version.weight + 1e-9), None)
+
+
+def add(
+    database: Database,
+    *,
+    base: PolicyLabel,
+    changes: Mapping[str, Json],
+    name: str | None = None,
+    actor: str,
+    reason: str,
+    now: float,
+) -> PolicyVersion:
+    """Add a version as a draft. changes: settings that differ, by section: {"policy": {...}, "reward": {...}, ...}.
+
+    name: None: v1, v2 ... Whether the settings make a policy is not looked at here. Raises InvalidInput, Conflict (the
+    name is taken, or MAX_OPEN versions are open).
+    """
+    _check_changes(changes)
+    _check_reason(reason)
+    with database.write() as connection:
+        _lock(connection, base=base)
+        versions = store.versions_of(connection, base=base)
+        if len([one for one in versions if one.state not in ("rolled_back", "retired")]) > MAX_OPEN:
+            raise Conflict(f"{MAX_OPEN} versions are open", field="name", remedy="retire some: ragbandit policy retire")
+        taken = {one.name for one in versions}
+        name = next(f"v{n}" for n in range(1, len(taken) + 2) if f"v{n}" not in taken) if name is None else name
+        version = PolicyVersion(
+            name=name,
+            base=base,
+            label=_label(name, base=base),
+            state="draft",
+            weight=0.0,
+            former=None,
+            changes=dict(changes),
+            revision=1,
+            reason=reason,
+            waits_for="a person: ragbandit policy shadow " + name,
+            made_by=actor,
+            made_at=now,
+            since=now,
+        )
+        return store.add_version(connection, version)
+
+
+def perform(database: Database, act: Act, *, settings: RolloutSettings) -> PolicyVersion:
+    """Do it, in a transaction of its own; the version as it is then.
+
+    Raises NotFound; Conflict where the state does not allow it, something else is in the way, or the version was
+    changed since `act.revision`; InvalidInput.
+    """
+    with database.write() as connection:
+        return perform_within(connection, act, settings=settings)
+
+
+def perform_within(connection: Connection, act: Act, *, settings: RolloutSettings) -> PolicyVersion:
+    """`perform` in the caller's write transaction."""
+    _check_reason(act.reason)
+    _lock(connection, base=act.base)
+    seen = store.version_named(connection, act.name, base=act.base)
+    if act.revision is not None and act.revision != seen.revision:
+        raise Conflict(
+            f"the version {seen.name!r} was changed meanwhile: it is {_told(seen)} now",
+            field="revision",
+            remedy=f"look at it again, then decide: ragbandit policy show {seen.name}",
+        )
+    if seen.state not in ALLOWED[act.verb]:
+        possible = ", ".join(verbs_of(seen)) or "nothing, it is over: add a new version"
+        raise Conflict(
+            f"{act.verb} is not possible while {seen.name!r} is {_told(seen)}",
+            field="state",
+            remedy=f"possible now: {possible}",
+        )
+    return _VERBS[act.verb](connection, seen, act, settings)
+
+
+def kill(
+    database: Database,
+    *,
+    base: PolicyLabel,
+    arm: str | None,
+    offered: Sequence[str],
+    actor: str,
+    reason: str,
+    now: float,
+) -> PolicyControl:
+    """Throw the switch: `arm` for every question, or with None the champion alone; from the next decision on.
+
+    offered: the arms that there are. Candidates keep their states and serve nothing meanwhile. Raises InvalidInput.
+    """
+    _check_reason(reason)
+    if arm is not None and arm not in offered:
+        raise InvalidInput(f"{arm!r} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
+    pinned = None if arm is None else ArmName(arm)
+    with database.write() as connection:
+        return store.set_switch(
+            connection,
+            base=base,
+            killed="champion" if pinned is None else "arm",
+            arm=pinned,
+            actor=actor,
+            reason=reason,
+            now=now,
+        )
+
+
+def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, now: float) -> PolicyControl:
+    """Take the switch back: versions decide again. Raises Conflict if none is set."""
+    _check_reason(reason)
+    with database.write() as connection:
+        _lock(connection, base=base)
+        if store.control_of(connection, base=base).killed is None:
+            raise Conflict("nothing is killed", field="killed", remedy="see: ragbandit policy list")
+        return store.set_switch(connection, base=base, killed=None, arm=None, actor=actor, reason=reason, now=now)
+
+
+def _shadow(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
+    others = [one for one in _others(connection, seen) if one.state == "shadow"]
+    if len(others) >= settings.shadows:
+        names = ", ".join(one.name for one in others)
+        raise Conflict(f"{len(others)} versions are in shadow already: {names}", field="state", remedy="retire one")
+    return _change(connection, seen, act, state="shadow")
+
+
+def _canary(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
+    weight = settings.steps[0] if act.weight is None else act.weight
+    if not 0.0 < weight <= settings.steps[-1]:
+        raise InvalidInput(
+            f"{weight:g}",
+            field="weight",
+            remedy=f"above 0, and {settings.steps[-1]:g} (the last of rollout.steps) at most",
+        )
+    if seen.state == "canary" and weight == seen.weight:
+        raise Conflict(f"{seen.name!r} has the weight {weight:g} already", field="weight", remedy="give another one")
+    _check_canary(connection, seen)
+    return _change(connection, seen, act, state="canary", weight=weight)
+
+
+def _step(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
+    weight = next_weight(seen, settings=settings)
+    if weight is None:
+        message = f"{seen.name!r} has the last weight, {seen.weight:g}"
+        raise Conflict(message, field="weight", remedy="it can be promoted, or rolled back")
+    _check_canary(connection, seen)
+    return _change(connection, seen, act, state="canary", weight=weight)
+
+
+def _promote(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
+    newest = next(iter(store.verdicts_of(connection, seen.name, limit=1)), None)
+    fits = newest is not None and (newest.state, newest.weight) == (seen.state, seen.weight)
+    fits = fits and newest is not None and newest.kind == "promote" and newest.made_at >= seen.since
+    if not (fits or act.force):
+        raise Conflict(
+            f"the evidence does not say that {seen.name!r} is better: {seen.waits_for or 'it was not looked at yet'}",
+            field="force",
+            remedy="wait, or promote it whatever the evidence says: --force",
+        )
+    why = replace(act, reason=f"{seen.name} was promoted")
+    for champion in (one for one in _others(connection, seen) if one.state == "champion"):
+        _change(connection, champion, why, state="retired", former="champion", verb="retire")
+    _begin_anew(connection, seen, why)
+    marked = act if fits else replace(act, reason=f"forced: {act.reason}", facts={**(act.facts or {}), "forced": True})
+    return _change(connection, seen, marked, state="champion", weight=1.0)
+
+
+def _pause(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
+    return _change(connection, seen, act, state="paused", former=seen.state)
+
+
+def _resume(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
+    return (_canary if seen.former == "canary" else _shadow)(connection, seen, act, settings)
+
+
+def _rollback(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
+    if seen.state != "champion":
+        return _change(connection, seen, act, state="rolled_back")
+    former = [one for one in _others(connection, seen) if one.state == "retired" and one.former == "champion"]
+    if not former:
+        message = f"{seen.name!r} is the champion, and there was none before it"
+        raise Conflict(message, field="state", remedy="pin an arm: ragbandit policy kill ARM")
+    last = max(former, key=lambda one: one.since)
+    gone = _change(connection, seen, act, state="rolled_back")
+    why = replace(act, reason=f"{seen.name} was rolled back: {act.reason}"[:MAX_REASON])
+    _change(connection, last, why, state="champion", weight=1.0, verb="promote")
+    _begin_anew(connection, seen, why)
+    return gone
+
+
+def _begin_anew(connection: Connection, seen: PolicyVersion, why: Act) -> None:
+    """Another champion: what is known of the other candidates compares them with the one before."""
+    for other in _others(connection, seen):
+        if other.state in LIVE_STATES:
+            reason = f"compared with another champion from here on: {why.reason}"[:MAX_REASON]
+            _change(connection, other, replace(why, reason=reason), state="shadow", verb="shadow")
+
+
+def _retire(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
+    return _change(connection, seen, act, state="retired")
+
+
+_VERBS: Final[Mapping[Verb, Callable[[Connection, PolicyVersion, Act, RolloutSettings], PolicyVersion]]] = (
+    MappingProxyType(
+        {
+            "shadow": _shadow,
+            "canary": _canary,
+            "step": _step,
+            "promote": _promote,
+            "pause": _pause,
+            "resume": _resume,
+            "rollback": _rollback,
+            "retire": _retire,
+        }
+    )
+)
+
+
+def _change(
+    connection: Connection, seen: PolicyVersion, act: Act, *, verb: str | None = None, **values: Any
+) -> PolicyVersion:
+    return store.change_version(
+        connection,
+        seen,
+        action=f"policy.{verb or act.verb}",
+        actor=act.actor,
+        now=act.now,
+        reason=act.reason,
+        facts=act.facts,
+        **values,
+    )
+
+
+def _others(connection: Connection, seen: PolicyVersion) -> list[PolicyVersion]:
+    return [one for one in store.versions_of(connection, base=seen.base) if one.name != seen.name]
+
+
+def _check_canary(connection: Connection, seen: PolicyVersion) -> None:
+    there = next((one for one in _others(connection, seen) if one.state == "canary"), None)
+    if there is not None:
+        raise Conflict(
+            f"{there.name!r} is in canary, and there is one at a time",
+            field="state",
+            remedy=f"wait for it, or: ragbandit policy shadow {there.name}",
+        )
+
+
+def _lock(connection: Connection, *, base: PolicyLabel) -> None:
+    """Until this transaction ends nobody else changes versions of this configuration: what was read stays true."""
+    connection.execute(select(policy_control.c.base).where(policy_control.c.base == base).with_for_update())
+
+
+def _label(name: str, *, base: PolicyLabel) -> PolicyLabel:
+    label = f"{base}.{name}"
+    if not _NAME.fullmatch(name) or len(label) > _MAX_LABEL:
+        remedy = f"use 1 to {min(20, _MAX_LABEL - len(base) - 1)} small letters, digits and underscores"
+        raise InvalidInput(f"{name!r} is no name of a version", field="name", remedy=remedy)
+    return PolicyLabel(label)
+
+
+def _check_changes(changes: Mapping[str, Json]) -> None:
+    for section, values in changes.items():
+        if section not in SECTIONS or not isinstance(values, Mapping):
+            remedy = f"a version changes {', '.join(SECTIONS)}, each a mapping of settings"
+            raise InvalidInput(f"{section!r} cannot be changed by a version", field="changes", remedy=remedy)
+    if len(canonical(dict(changes))) > MAX_CHANGES:
+        raise InvalidInput(f"more than {MAX_CHANGES:,} characters as JSON", field="changes", remedy="send less")
+
+
+def _check_reason(reason: str) -> None:
+    if not reason.strip() or len(reason) > MAX_REASON:
+        raise InvalidInput(
+            f"{len(reason)} characters", field="reason", remedy=f"say why, in 1 to {MAX_REASON} characters"
+        )
+
+
+def _told(version: PolicyVersion) -> str:
+    return f"in canary at {version.weight:.0%}" if version.state == "canary" else version.state.replace("_", " ")

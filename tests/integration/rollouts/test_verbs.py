@@ -1,0 +1,168 @@
+"""Verbs: what moves a version, from which states, and who wins."""
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import pytest
+
+from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.errors import Conflict, InvalidInput, NotFound
+from ragbandit.router.rollouts import verbs
+from ragbandit.router.storage import policy_versions as store
+from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.types import PolicyLabel
+
+BASE = PolicyLabel("main")
+SETTINGS = RolloutSettings(shadows=2)
+NOW = count(100.0)
+
+
+def add(database, name=None, **more):
+    changes = {"policy": {"name": "linucb"}}
+    told = {"actor": "cli:ann@host", "reason": "tried", "now": next(NOW), "changes": changes} | more
+    return verbs.add(database, base=BASE, name=name, **told)
+
+
+def do(database, verb, name, **more):
+    act = verbs.Act(
+        verb=verb, name=name, base=BASE, **{"actor": "cli:ann@host", "reason": "because", "now": next(NOW)} | more
+    )
+    return verbs.perform(database, act, settings=SETTINGS)
+
+
+def states(database):
+    with database.read() as connection:
+        return {one.name: (one.state, one.weight) for one in store.versions_of(connection, base=BASE)}
+
+
+def test_the_way_to_champion_and_back(database):
+    """A version goes by its steps to champion, the former one retires; rolled back, the former one decides again."""
+    assert add(database).name == "v1"
+    assert add(database).name == "v2"
+    do(database, "shadow", "v1")
+    do(database, "shadow", "v2")
+    assert [do(database, "step", "v1").weight for _ in range(3)] == [0.05, 0.25, 0.5]
+    with pytest.raises(Conflict, match="last weight"):
+        do(database, "step", "v1")
+    with pytest.raises(Conflict, match="there is one at a time"):
+        do(database, "canary", "v2")
+    with pytest.raises(Conflict, match="does not say that 'v1' is better"):
+        do(database, "promote", "v1")
+    promoted = do(database, "promote", "v1", force=True)
+    assert (promoted.state, promoted.weight, promoted.reason) == ("champion", 1.0, "forced: because")
+    assert states(database) == {"main": ("retired", 0.0), "v1": ("champion", 1.0), "v2": ("shadow", 0.0)}
+    do(database, "rollback", "v1")
+    assert states(database) == {"main": ("champion", 1.0), "v1": ("rolled_back", 0.0), "v2": ("shadow", 0.0)}
+    with pytest.raises(Conflict, match="none before it"):
+        do(database, "rollback", "main")
+    told = [(one.action, one.target) for one in entries(database)]
+    assert ("policy.promote", "policy:v1") in told
+    assert ("policy.promote", "policy:main") in told
+
+
+def test_other_candidates_begin_anew_with_another_champion(database):
+    """Who was compared with the former champion is in shadow after a promotion, and its evidence begins there."""
+    for name in ("v1", "v2"):
+        add(database, name)
+        do(database, "shadow", name)
+    do(database, "canary", "v1", weight=0.1)
+    promoted = do(database, "promote", "v2", force=True)
+    with database.read() as connection:
+        other = store.version_named(connection, "v1", base=BASE)
+    assert (other.state, other.weight, other.since) == ("shadow", 0.0, promoted.since)
+
+
+@pytest.mark.parametrize("state", ["shadow", "canary"])
+def test_a_paused_version_comes_back_to_its_state(database, state):
+    """Resumed, a canary has the first weight again, or the one that is given; nobody else may be there meanwhile."""
+    add(database)
+    do(database, "shadow", "v1")
+    if state == "canary":
+        do(database, "canary", "v1", weight=0.25)
+    paused = do(database, "pause", "v1")
+    assert (paused.state, paused.former, paused.weight) == ("paused", state, 0.0)
+    with pytest.raises(Conflict, match="possible now: resume, rollback, retire"):
+        do(database, "step", "v1")
+    back = do(database, "resume", "v1")
+    assert (back.state, back.former, back.weight) == (state, None, 0.05 if state == "canary" else 0.0)
+
+
+def test_every_verb_in_every_state(database):
+    """What is not allowed in a state is a Conflict that names the state, and changes nothing."""
+    add(database)
+    for way in ((), ("shadow",), ("shadow", "canary"), ("shadow", "pause"), ("shadow", "rollback"), ("retire",)):
+        name = add(database, f"x{'_'.join(way)}").name
+        for verb in way:
+            do(database, verb, name)
+        with database.read() as connection:
+            seen = store.version_named(connection, name, base=BASE)
+        for verb in set(verbs.ALLOWED) - set(verbs.verbs_of(seen)):
+            with pytest.raises(Conflict, match=f"{verb} is not possible while"):
+                do(database, verb, name)
+        with database.read() as connection:
+            assert store.version_named(connection, name, base=BASE) == seen
+        if seen.state not in ("retired",):
+            do(database, "retire", name)
+
+
+def test_two_operators_race(database):
+    """Of two who act on the row that both saw, one wins; of two who open a canary at once, one does."""
+    for name in ("v1", "v2"):
+        add(database, name)
+        seen = do(database, "shadow", name)
+
+    def tried(act):
+        try:
+            return do(database, *act, revision=seen.revision).state
+        except Conflict as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(tried, [("canary", "v2"), ("rollback", "v2")]))
+    assert sorted(type(one).__name__ for one in results) == ["Conflict", "str"]
+    do(database, "shadow", "v2")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda name: tried_canary(database, name), ["v1", "v2"]))
+    assert sorted(state for state, _ in states(database).values()) == ["canary", "champion", "shadow"]
+
+
+def tried_canary(database, name):
+    try:
+        return do(database, "canary", name)
+    except Conflict as error:
+        return error
+
+
+def test_bounds_and_inputs(database):
+    """Shadows have a cap; names, reasons, weights and sections are checked, and the message says so."""
+    for name in ("v1", "v2", "v3"):
+        add(database, name)
+    do(database, "shadow", "v1")
+    do(database, "shadow", "v2")
+    with pytest.raises(Conflict, match="2 versions are in shadow already: v1, v2"):
+        do(database, "shadow", "v3")
+    with pytest.raises(NotFound):
+        do(database, "shadow", "v9")
+    with pytest.raises(InvalidInput, match="weight"):
+        do(database, "canary", "v1", weight=0.6)
+    with pytest.raises(InvalidInput, match="reason"):
+        do(database, "canary", "v1", reason=" ")
+    with pytest.raises(InvalidInput, match="name"):
+        add(database, "V 1")
+    with pytest.raises(Conflict, match="v1"):
+        add(database, "v1")
+    with pytest.raises(InvalidInput, match="'encoder' cannot be changed"):
+        add(database, changes={"encoder": {"model": "hashing"}})
+
+
+def test_the_switch(database):
+    """An arm that is offered can be pinned, or the champion; what is not set cannot be taken back."""
+    told = {"base": BASE, "actor": "cli:ann@host", "reason": "fire", "now": 5.0}
+    with pytest.raises(InvalidInput, match="one of: a, b"):
+        verbs.kill(database, arm="c", offered=["a", "b"], **told)
+    thrown = verbs.kill(database, arm="a", offered=["a", "b"], **told)
+    assert (thrown.killed, thrown.arm) == ("arm", "a")
+    assert verbs.kill(database, arm=None, offered=[], **told).killed == "champion"
+    assert verbs.unkill(database, **told).killed is None
+    with pytest.raises(Conflict, match="nothing is killed"):
+        verbs.unkill(database, **told)

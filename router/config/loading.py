@@ -30,7 +30,16 @@ from ragbandit.router.config.settings import RENAMED, Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.redaction import HIDDEN, described, shown_value, without_secrets
 
-__all__ = ["CLASS_FOLDER", "Loaded", "changed_settings", "class_folder", "effective", "load", "with_arms"]
+__all__ = [
+    "CLASS_FOLDER",
+    "Loaded",
+    "changed_settings",
+    "class_folder",
+    "effective",
+    "load",
+    "with_arms",
+    "with_changes",
+]
 
 log = logging.getLogger("ragbandit.config")
 
@@ -111,6 +120,27 @@ def with_arms(settings: Settings, arms: Mapping[str, Mapping[str, object]]) -> S
     if not isinstance(given, Mapping) or not all(isinstance(each, Mapping | None) for each in given.values()):
         raise ConfigError("arms must be a mapping of names to params", field="arms", remedy=_ARMS_EXAMPLE)
     tree = settings.model_dump() | {"arms": {name: dict(params or {}) for name, params in arms.items()}}
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise _explained(error, {}) from error
+
+
+def with_changes(settings: Settings, changes: Mapping[str, Mapping[str, object]]) -> Settings:
+    """The same settings with these of each section in their place, checked as if they had been read like that.
+
+    A policy of another name begins without the params of the former one; of the same name, params that are not named
+    stay. Raises ConfigError naming the setting.
+    """
+    tree = settings.model_dump()
+    for section, given in changes.items():
+        if not isinstance(tree.get(section), dict) or not isinstance(given, Mapping):
+            raise ConfigError("is no section of settings", field=section, remedy="give it as {name: value}")
+        former = tree[section]
+        tree[section] = {**former, **given}
+        stays = given.get("name", former.get("name")) == former.get("name")
+        if section == "policy" and isinstance(params := given.get("params", {}), Mapping):
+            tree[section]["params"] = {**(former["params"] if stays else {}), **params}
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:

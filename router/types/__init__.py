@@ -21,8 +21,10 @@ from ragbandit.router.types.ledger import (
 )
 from ragbandit.router.types.names import (
     CANCELLED,
+    CANDIDATE,
     ERASED,
     IMPORTED,
+    KILLED,
     MAX_ERROR,
     MAX_TEXT,
     RATE_PATTERN,
@@ -81,9 +83,11 @@ from ragbandit.router.types.versions import (
 
 __all__ = [
     "CANCELLED",
+    "CANDIDATE",
     "COST_TERMS",
     "ERASED",
     "IMPORTED",
+    "KILLED",
     "LIVE_STATES",
     "MAX_ERROR",
     "MAX_TEXT",

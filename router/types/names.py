@@ -9,8 +9,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CANCELLED",
+    "CANDIDATE",
     "ERASED",
     "IMPORTED",
+    "KILLED",
     "MAX_ERROR",
     "MAX_TEXT",
     "RATE_PATTERN",
@@ -81,6 +83,10 @@ CANCELLED: Final = "cancelled"
 IMPORTED: Final = "imported"
 #: in the facts of a decision that stayed on the arm of an earlier turn of its session: it is no draw of the policy
 STICKY: Final = "sticky"
+#: in the facts of a decision: what a candidate version says to it (rollouts/served.py)
+CANDIDATE: Final = "candidate"
+#: in the facts of a decision that the kill switch gave an arm: it is no draw of the policy. {"arm": the pinned arm}
+KILLED: Final = "killed"
 #: in the facts of a decision whose texts were erased: "texts", or "texts and features"
 ERASED: Final = "erased"
 

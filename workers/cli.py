@@ -63,6 +63,14 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "erase",
         "Blank the texts of decisions, in the database and in the archive: questions, answers, traces, labels.",
     ),
+    "backup": (
+        "backup",
+        "Copy database, snapshots, checkpoints, archive and indexes to a folder while everything runs.",
+    ),
+    "restore": (
+        "backup",
+        "Check a backup, put it into an empty place, migrate it and verify it; exit code 1 on any difference.",
+    ),
     "keys": ("keys", "Make, list, rotate and revoke the service's API keys."),
     "audit": ("audit", "Check and export the log of who did what."),
     "simulate": (

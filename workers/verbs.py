@@ -83,6 +83,12 @@ def _add_erase(app: typer.Typer) -> None:
     add_erase(app)
 
 
+def _add_backup(app: typer.Typer) -> None:
+    from ragbandit.router.cli.backup import add_backup
+
+    add_backup(app)
+
+
 def _add_keys(app: typer.Typer) -> None:
     from ragbandit.router.cli.keys import add_keys
 
@@ -147,6 +153,7 @@ SECTIONS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "archive": _add_archive,
     "retire": _add_retire,
     "erase": _add_erase,
+    "backup": _add_backup,
     "keys": _add_keys,
     "audit": _add_audit,
     "offline": _add_offline,

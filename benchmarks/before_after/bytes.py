@@ -42,7 +42,7 @@ from ragbandit.router.types import (
     Update,
 )
 
-__all__ = ["measure"]
+__all__ = ["fill", "measure"]
 
 ROWS = 2000
 MAIN = PolicyLabel("main")
@@ -64,7 +64,7 @@ def measure() -> dict[str, float]:
     """Bytes, by database."""
     with tempfile.TemporaryDirectory(prefix="ragbandit-bytes-") as folder:
         file = Path(folder) / "ragbandit.db"
-        _fill(f"sqlite:///{file}")
+        fill(f"sqlite:///{file}")
         raw = sqlite3.connect(file)
         raw.execute("VACUUM")
         raw.close()
@@ -73,7 +73,7 @@ def measure() -> dict[str, float]:
     server.start()
     try:
         server.execute("CREATE DATABASE bytes")
-        _fill(server.url("bytes"))
+        fill(server.url("bytes"))
         in_tables = _of_tables(server.url("bytes"))
     finally:
         server.stop()
@@ -91,15 +91,15 @@ def _of_tables(url: str) -> int:
     return found
 
 
-def _fill(url: str) -> None:
-    """ROWS decisions with all that comes of them, the same in every database."""
+def fill(url: str, *, count: int = ROWS) -> None:
+    """Decisions with all that comes of them, the same in every database."""
     chance, numbers = random.Random(7), np.random.default_rng(7)
     database = Database(url)
     migrate(database)
     register_policy(database, label=MAIN, algorithm="mba", params="{}", encoder_hash="e" * 64, now=1.7e9)
     store = DecisionStore(database, label=MAIN)
-    made = [_decision(number, chance=chance, numbers=numbers) for number in range(ROWS)]
-    for start in range(0, ROWS, 100):
+    made = [_decision(number, chance=chance, numbers=numbers) for number in range(count)]
+    for start in range(0, count, 100):
         group = made[start : start + 100]
         store.add_decisions(group)
         store.add_outcomes([_outcome(one, chance=chance) for one in group])

@@ -38,6 +38,7 @@ def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda 
     """Put the verbs of a running service and its store on a command, and `validate` (see there for `check_more`)."""
     from ragbandit.router.cli.archive import add_archive
     from ragbandit.router.cli.audit import add_audit
+    from ragbandit.router.cli.backup import add_backup
     from ragbandit.router.cli.erase import add_erase
     from ragbandit.router.cli.inspect import add_facts
     from ragbandit.router.cli.keys import add_keys
@@ -54,6 +55,7 @@ def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda 
     add_archive(app)
     add_retire(app)
     add_erase(app)
+    add_backup(app)
     add_keys(app)
     add_audit(app)
 

@@ -31,6 +31,7 @@ __all__ = [
     "read_segment",
     "seal_of",
     "sealed_columns",
+    "segment_files",
     "write_segment",
 ]
 
@@ -190,6 +191,12 @@ def seal_of(tables: Mapping[str, Rows], *, columns: Mapping[str, Sequence[str]],
 
 def _sealed(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
+
+
+def segment_files(segment: Segment) -> list[str]:
+    """The names of its files under its root, the manifest last. Raises StoreError where that is missing or changed."""
+    named = sorted(file["name"] for file in _manifest(segment)["files"].values())
+    return [f"{segment.name}/{name}" for name in (*named, _manifest_name(segment.manifest_sha256))]
 
 
 def sealed_columns(segment: Segment) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ from ragbandit.router.storage.files.atomic import private_folder
 from ragbandit.router.storage.sql.counters import new_shard
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
 
-__all__ = ["Database", "check_schema", "migrate"]
+__all__ = ["Database", "check_schema", "migrate", "revision_of", "upgrade"]
 
 #: how long a writer waits for another writer, seconds
 LOCK_WAIT_S = 30.0
@@ -162,6 +162,16 @@ def _begin_sqlite(connection: Connection) -> None:
 
 def migrate(database: Database, *, revision: str = "head") -> str:
     """Bring the schema to `revision` with the migrations that ship in the wheel; returns the revision in force."""
+    with database.write() as connection:
+        if not database.is_sqlite:  # a large table takes longer than the time limit of a statement of ours
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
+        upgrade(connection, revision=revision)
+    with database.read() as connection:
+        return revision_of(connection) or ""
+
+
+def upgrade(connection: Connection, *, revision: str) -> None:
+    """Run the migrations up to `revision` in the caller's write transaction. Raises StoreError."""
     from alembic import command  # here, since every process opens a database and few change its schema
     from alembic.config import Config
     from alembic.util.exc import CommandError
@@ -169,20 +179,15 @@ def migrate(database: Database, *, revision: str = "head") -> str:
     config = Config()
     # By name, not by path: works from a wheel as well as from a checkout.
     config.set_main_option("script_location", "ragbandit:migrations")
+    config.attributes["connection"] = connection
     try:
-        with database.write() as connection:
-            config.attributes["connection"] = connection
-            if not database.is_sqlite:  # a large table takes longer than the time limit of a statement of ours
-                connection.execute(text("SET LOCAL statement_timeout = 0"))
-            command.upgrade(config, revision)
+        command.upgrade(config, revision)
     except CommandError as error:
         raise StoreError(
             f"the database cannot be migrated: {error}",
             field="database_url",
             remedy="install the version of ragbandit that made it, or a newer one",
         ) from error
-    with database.read() as connection:
-        return _revision(connection) or ""
 
 
 def check_schema(database: Database) -> None:
@@ -191,7 +196,7 @@ def check_schema(database: Database) -> None:
     Raises StoreError with the command to run.
     """
     with database.read() as connection:
-        current = _revision(connection)
+        current = revision_of(connection)
         empty = not inspect(connection).get_table_names()
     if current is not None and OLDEST_REVISION <= current <= SCHEMA_REVISION:
         return
@@ -207,7 +212,7 @@ def check_schema(database: Database) -> None:
     )
 
 
-def _revision(connection: Connection) -> str | None:
+def revision_of(connection: Connection) -> str | None:
     """The revision that Alembic has written down; None where there is no schema of ours."""
     if not inspect(connection).has_table("alembic_version"):
         return None

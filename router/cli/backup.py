@@ -1,0 +1,176 @@
+"""Verbs `backup` and `restore`: the whole store as one folder, taken while everything runs, and put back."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, show
+from ragbandit.router.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ragbandit.router.backup.manifest import Manifest
+    from ragbandit.router.config.settings import Settings
+    from ragbandit.router.learning.audit.verdict import Verdict
+
+__all__ = ["add_backup"]
+
+#: the archive's lease is prolonged that often, seconds
+PROLONG_S = 30.0
+
+
+def add_backup(app: typer.Typer) -> None:
+    """Put the verbs on the command."""
+    app.command(name="backup")(_backup)
+    app.command(name="restore")(_restore)
+
+
+def _backup(
+    to: Annotated[str, typer.Argument(metavar="FOLDER|URL", help="a folder that is not there, or an fsspec URL")],
+    without_indexes: Annotated[
+        bool, typer.Option("--without-indexes", help="leave the indexes out: `index build` makes them again")
+    ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy database, snapshots, checkpoints, archive and indexes to a folder while everything runs.
+
+    It holds questions, answers and hashes of keys: keep it as you keep the database. docs/backup.md says more.
+    """
+    import ragbandit
+    from ragbandit.router.backup.taking import take_backup
+    from ragbandit.router.cli.archive import alone
+    from ragbandit.router.cli.progress import bars
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.router.serving.setup.bootstrap import ledger_of
+
+    began = time.monotonic()
+    with failing_well():
+        loaded = configuration.load(config)
+        settings = loaded.settings
+        with (
+            ledger_of(settings, label=settings.policy.label) as ledger,
+            alone(ledger.database) as prolong,
+            bars(errors) as progress,
+        ):
+            prolonged = time.monotonic()
+
+            def report(what: str, done: int, total: int) -> None:
+                nonlocal prolonged
+                if time.monotonic() - prolonged > PROLONG_S:
+                    prolong()
+                    prolonged = time.monotonic()
+                progress(what, done, total)
+
+            manifest = take_backup(
+                settings,
+                database=ledger.database,
+                to=to,
+                config=configuration.effective(loaded),
+                version=ragbandit.__version__,
+                now=time.time(),
+                with_indexes=not without_indexes,
+                progress=report,
+            )
+        show({"backup": to, **_told(manifest), "seconds": round(time.monotonic() - began, 2)}, as_json=as_json)
+
+
+def _restore(
+    source: Annotated[str, typer.Argument(metavar="FOLDER|URL", help="what `ragbandit backup` wrote")],
+    to: Annotated[
+        str | None, typer.Option("--to", help="the new data_dir; default: that of the configuration, if it is empty")
+    ] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="end with `verify --deep` instead of `verify --whole`")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a backup, put it into an empty place, migrate it and verify it; exit code 1 on any difference.
+
+    The database is the configured one: SQLite in the new data_dir, or what DATABASE_URL names. Either takes any backup.
+    """
+    from ragbandit.router.backup.restoring import check_backup, restore_backup
+    from ragbandit.router.cli.keys import actor
+    from ragbandit.router.cli.progress import bars
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.router.storage.sql.database import Database
+
+    began = time.monotonic()
+    with failing_well():
+        settings = _into(configuration.load(config).settings, to)
+        with bars(errors) as progress:
+            manifest = check_backup(source, progress=progress)
+            restore_backup(
+                source,
+                settings=settings,
+                manifest=manifest,
+                actor=actor(),
+                now=time.time(),
+                progress=progress,
+            )
+            verdicts = dict(_verdicts(settings, deep=deep))
+        ok = all(verdict.ok for verdict in verdicts.values())
+        database = Database(settings.database)
+        shown = database.url.render_as_string(hide_password=True)
+        database.close()
+        facts = {"data_dir": settings.data_dir, "database": shown, **_told(manifest)}
+        facts |= {"seconds": round(time.monotonic() - began, 2), "ok": ok}
+        facts |= {f"verify {label}": asdict(verdict) | {"ok": verdict.ok} for label, verdict in verdicts.items()}
+        show(facts, as_json=as_json)
+        if not ok:
+            raise typer.Exit(1)
+
+
+def _into(settings: "Settings", to: str | None) -> "Settings":
+    """The settings with another data_dir."""
+    if to is None:
+        return settings
+    if "://" in to:
+        raise ConfigError(
+            "--to names the folder of the new data_dir, not a URL",
+            field="to",
+            remedy="set DATABASE_URL for the database, and the settings snapshots, checkpoints and archive for files",
+        )
+    return settings.model_copy(update={"data_dir": str(Path(to))})
+
+
+def _told(manifest: "Manifest") -> dict[str, object]:
+    taken = datetime.fromtimestamp(manifest.taken_at, UTC).isoformat(timespec="seconds")
+    return {
+        "taken_at": taken,
+        "taken_of": manifest.database,
+        "schema": manifest.revision,
+        "decisions": manifest.rows.get("decisions", 0),
+        "files": len(manifest.files),
+        "bytes": manifest.bytes,
+        "left_out": list(manifest.left_out),
+    }
+
+
+def _verdicts(settings: "Settings", *, deep: bool) -> "Iterator[tuple[str, Verdict]]":
+    """What `verify` says of every ledger that is in use."""
+    from ragbandit.router.learning.audit.verify import verify
+    from ragbandit.router.learning.checkpoints import Checkpoints
+    from ragbandit.router.learning.snapshots import SnapshotFiles
+    from ragbandit.router.policies import make_policy
+    from ragbandit.router.serving.setup.bootstrap import ledger_of
+    from ragbandit.router.storage.ledgers.ledger import Ledger
+    from ragbandit.router.storage.sql.waiting import labels_in_use
+    from ragbandit.router.types import IMPORTED, PolicyLabel
+
+    with ledger_of(settings, label=settings.policy.label) as first:
+        with first.database.read() as connection:
+            labels = sorted(labels_in_use(connection, label=settings.policy.label))
+        for label in labels:
+            ledger = Ledger(first.database, label=PolicyLabel(label))
+            row = ledger.registered()
+            serving = None
+            if row is not None and row["algorithm"] != IMPORTED:
+                serving = make_policy(row["algorithm"], params=json.loads(row["params"]))
+            files, kept = SnapshotFiles(settings.snapshot_root), SnapshotFiles(settings.checkpoint_root)
+            checkpoints = Checkpoints(ledger, files=kept)
+            yield label, verify(ledger, files=files, serving=serving, checkpoints=checkpoints, whole=True, deep=deep)

@@ -42,6 +42,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "facts",
         "Draw decisions again and learn the ledger again; exit code 1 on any difference.",
     ),
+    "explain": (
+        "explain",
+        "Why a decision was made and what came of it, from its question to its place in the ledger.",
+    ),
     "quarantine": (
         "sources",
         "Decisions that could not be learned, and why. With --source: learn a new ledger without its feedback.",

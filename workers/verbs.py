@@ -59,6 +59,12 @@ def _add_facts(app: typer.Typer) -> None:
     add_facts(app)
 
 
+def _add_explain(app: typer.Typer) -> None:
+    from ragbandit.router.cli.explain import add_explain
+
+    add_explain(app)
+
+
 def _add_sources(app: typer.Typer) -> None:
     from ragbandit.router.cli.sources import add_sources
 
@@ -149,6 +155,7 @@ SECTIONS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "validate": _add_validate,
     "calls": _add_calls,
     "facts": _add_facts,
+    "explain": _add_explain,
     "sources": _add_sources,
     "archive": _add_archive,
     "retire": _add_retire,

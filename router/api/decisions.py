@@ -11,8 +11,9 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.answer_events import want_events
 from ragbandit.router.api.answer_stream import streamed_answer
-from ragbandit.router.api.dependencies import IdempotencyKey, all_done, awaited, reads_of, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, all_done, awaited, caller_of, reads_of, router_of
 from ragbandit.router.api.routing import DECISIONS, add_routing, decide, whole_query
+from ragbandit.router.api.schemas.explanations import ExplanationReply, explanation_json
 from ragbandit.router.api.schemas.reply_types import OutcomeReply
 from ragbandit.router.api.schemas.requests import DecisionIdText, OutcomeBody, RouteBody
 from ragbandit.router.api.schemas.responses import (
@@ -26,7 +27,9 @@ from ragbandit.router.api.schemas.responses import (
 )
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.serving.validation import made_outcome
 
@@ -129,6 +132,7 @@ def _add_asking(app: FastAPI) -> None:
 
 def _add_reading(app: FastAPI) -> None:
     record_path, cancel_path = "/v1/decisions/{decision_id}", "/v1/decisions/{decision_id}/cancel"
+    explanation_path = "/v1/decisions/{decision_id}/explanation"
 
     @app.get(record_path, tags=[DECISIONS], summary="Read a decision", responses=REPLIES[record_path])
     async def decision(decision_id: DecisionPath, request: Request) -> Response:
@@ -137,6 +141,25 @@ def _add_reading(app: FastAPI) -> None:
         await check_owner(request, checked_id(decision_id, field="decision_id"))
         record = await reads_of(request).run(lambda: router.decision(decision_id))
         return JsonReply(record_json(record), headers=headers(record.decision))
+
+    @app.get(
+        explanation_path,
+        tags=[DECISIONS],
+        summary="Explain a decision",
+        responses={200: {"description": "The decision explained.", "model": ExplanationReply}},
+    )
+    async def explanation(decision_id: DecisionPath, request: Request) -> Response:
+        """Why a decision was made and what came of it.
+
+        The draw, its reasons in plain sentences, the nearest questions that the policy had learned, the steps of the
+        answer, feedback, reward, and why it waits. A decision that is in the archive is not found here:
+        `ragbandit explain` reads it.
+        """
+        router = router_of(request)
+        await check_owner(request, checked_id(decision_id, field="decision_id"))
+        rule, tenant = closing_rule(router.settings.learning), caller_of(request).tenant
+        explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, tenant=tenant))
+        return JsonReply(explanation_json(explained), headers=headers(explained.record.decision))
 
     @app.post(
         cancel_path, status_code=202, tags=[DECISIONS], summary="Cancel an answer", responses=REPLIES[cancel_path]

@@ -4,8 +4,9 @@ import contextlib
 import json
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -29,6 +30,7 @@ __all__ = [
     "console",
     "errors",
     "failing_well",
+    "harmless",
     "listen_on",
     "print_json",
     "printable",
@@ -57,6 +59,9 @@ HostOption = Annotated[str | None, typer.Option("--host", help="address to liste
 PortOption = Annotated[int | None, typer.Option("--port", help="port to listen on; default: server.port")]
 
 IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
+
+#: Unicode's categories of what is not shown but does something: controls, formats, halves of pairs, line separators
+_STEERING: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 # Without emoji: rich would turn the line number in file.jsonl:100: into a picture.
 console = Console(emoji=False)
@@ -136,6 +141,16 @@ def _fail(error: RagBanditError) -> NoReturn:
 def printable(text: str) -> str:
     """The text with a question mark for half a surrogate pair, which JSON may bring and no terminal takes."""
     return text.encode("utf-8", "replace").decode()
+
+
+def harmless(text: str) -> str:
+    """A text of others for a terminal: signs that steer it, hide text or turn its direction stand as their codes.
+
+    A line break stays one.
+    """
+    return "".join(
+        sign if sign == "\n" or unicodedata.category(sign) not in _STEERING else f"\\u{ord(sign):04x}" for sign in text
+    )
 
 
 def print_json(value: object) -> None:

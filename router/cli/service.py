@@ -40,6 +40,7 @@ def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda 
     from ragbandit.router.cli.audit import add_audit
     from ragbandit.router.cli.backup import add_backup
     from ragbandit.router.cli.erase import add_erase
+    from ragbandit.router.cli.explain import add_explain
     from ragbandit.router.cli.inspect import add_facts
     from ragbandit.router.cli.keys import add_keys
     from ragbandit.router.cli.remote import add_calls
@@ -51,6 +52,7 @@ def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda 
     add_validate(app, check=check, check_more=check_more)
     add_calls(app)
     add_facts(app)
+    add_explain(app)
     add_sources(app)
     add_archive(app)
     add_retire(app)

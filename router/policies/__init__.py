@@ -25,6 +25,7 @@ __all__ = [
     "is_class_path",
     "known_policies",
     "make_policy",
+    "needs_of",
     "protected",
     "with_context",
     "with_new_ledger",
@@ -148,6 +149,19 @@ def with_new_ledger(name: str, *, params: Mapping[str, Json], incumbent: bool = 
     kind = _class_of(name)
     held = getattr(kind, "with_incumbent", {}) if incumbent else {}
     return {**getattr(kind, "new_ledger", {}), **held, **params}
+
+
+def needs_of(name: str, *, params: Mapping[str, Json]) -> frozenset[str]:
+    """What a recorded policy is given of a question, "features" and "text"; of one that wraps another, that one's.
+
+    Raises ConfigError for a policy that is not known here.
+    """
+    inner = params.get("policy")
+    if isinstance(inner, str):
+        nested = params.get("params")
+        return needs_of(inner, params=nested if isinstance(nested, Mapping) else {})
+    found: object = getattr(_class_of(name), "needs", None)
+    return found if isinstance(found, frozenset) else frozenset({"features", "text"})
 
 
 def _class_of(name: str) -> Any:

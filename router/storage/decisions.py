@@ -63,7 +63,7 @@ from ragbandit.router.types import (
     Reward,
 )
 
-__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "readable", "votes_of"]
+__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "made_record", "readable", "votes_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -334,20 +334,7 @@ class DecisionStore:
             learned = self._one(connection, updates, decision_id)
             closed = self._one(connection, closures, decision_id)
             open_row = self._one(connection, waiting, decision_id)
-        waits = _WAITS_FOR_OUTCOME if open_row is not None and is_missing_outcome(open_row) else None
-        try:
-            return DecisionRecord(
-                decision=decision_value(row),
-                outcome=None if found is None else outcome_value(found),
-                feedback=tuple(feedback_value(note) for note in kept),
-                late=frozenset(note["id"] for note in kept if note["late"]),
-                state=_state(learned, closed),
-                reward=None if learned is None else reward_value(learned),
-                learned_seq=None if learned is None else learned["seq"],
-                reason=waits if closed is None else closed["reason"],
-            )
-        except (ValueError, TypeError, KeyError) as error:
-            raise StoreError(f"the rows of decision {decision_id} cannot be read: {error}") from error
+        return made_record(row, outcome=found, notes=kept, learned=learned, closed=closed, open_row=open_row)
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[Connection, Moves]]:
@@ -368,6 +355,32 @@ class DecisionStore:
         return found.first()
 
 
+def made_record(
+    row: Row,
+    *,
+    outcome: Row | None,
+    notes: Sequence[Row],
+    learned: Row | None,
+    closed: Row | None,
+    open_row: Row | None,
+) -> DecisionRecord:
+    """The record of a decision from its rows, wherever they are. Raises StoreError if one of them cannot be read."""
+    waits = _WAITS_FOR_OUTCOME if open_row is not None and is_missing_outcome(open_row) else None
+    try:
+        return DecisionRecord(
+            decision=decision_value(row),
+            outcome=None if outcome is None else outcome_value(outcome),
+            feedback=tuple(feedback_value(note) for note in notes),
+            late=frozenset(note["id"] for note in notes if note["late"]),
+            state=_state(learned, closed),
+            reward=None if learned is None else reward_value(learned),
+            learned_seq=None if learned is None else learned["seq"],
+            reason=waits if closed is None else closed["reason"],
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"the rows of decision {row['id']} cannot be read: {error}") from error
+
+
 _WAITS_FOR_OUTCOME: Final = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"
 
 
@@ -377,7 +390,7 @@ def _needs_outcome(item: Feedback, row: RowMapping) -> bool:
     return row["run_by"] == "caller" and learned and not row["has_outcome"]
 
 
-def _state(learned: RowMapping | None, closed: RowMapping | None) -> DecisionState:
+def _state(learned: Row | None, closed: Row | None) -> DecisionState:
     """The state of a decision, by its rows in `updates` and `closures`."""
     if learned is not None:
         return "learned" if learned["source"] == "explicit" else "defaulted"

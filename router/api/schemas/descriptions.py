@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ragbandit.router.api.schemas.explanations import EXPLANATION_FIELDS
+
 __all__ = ["REPLY_FIELDS", "describe"]
 
 #: field -> description; "Object.field" where the name means something else there
@@ -194,6 +196,7 @@ REPLY_FIELDS: Mapping[str, str] = MappingProxyType(
         "param": "The parameter that is wrong; null if it is none.",
         "OpenAIErrorReply.error": "What is wrong, and what to do.",
         "feedback_to_policy_ms": "From feedback to this router's policy.",
+        **EXPLANATION_FIELDS,
     }
 )
 

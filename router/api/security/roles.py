@@ -28,6 +28,7 @@ ROLES_OF: Final[Mapping[str, str]] = {
     "GET /v1/models/{model:path}": "app",
     "POST /v1/outcomes": "app worker",
     "GET /v1/decisions/{decision_id}": "reader app rater worker operator",
+    "GET /v1/decisions/{decision_id}/explanation": "reader app rater worker operator",
     "POST /v1/decisions/{decision_id}/cancel": "app operator",
     "GET /v1/sessions/{session_id:path}": "reader app rater worker operator",
     "POST /v1/feedback": "app rater",

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, RowMapping, Table, select
 
 from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.archive.segments import (
+    ARCHIVED,
     Segment,
     decision_key,
     read_segment,
@@ -25,6 +26,7 @@ from ragbandit.router.storage.sql.tables import archive_segments, decisions, upd
 __all__ = [
     "ArchivedRows",
     "archived_decisions",
+    "archived_rows",
     "archived_spans",
     "broken_seals",
     "rows_of_ledger",
@@ -135,6 +137,22 @@ def archived_decisions(database: Database) -> Iterator[tuple[Segment, list[dict[
         with database.read() as connection:
             here = _still_here(connection, [row["id"] for row in rows])
         yield segment, [row for row in rows if row["id"] not in here]
+
+
+def archived_rows(database: Database, decision_id: str) -> dict[str, list[dict[str, Any]]] | None:
+    """The rows of an archived decision, by table name; None where no segment has it.
+
+    It opens the segments, the newest first, until one has it: seconds for a large archive. Raises StoreError.
+    """
+    with database.read() as connection:
+        found = segments(connection)
+    for segment in reversed(found):
+        rows = read_segment(segment, tables=[decisions])["decisions"]
+        if any(row["id"] == decision_id for row in rows):
+            tables = read_segment(segment)
+            keys = {table.name: decision_key(table) for table in ARCHIVED}
+            return {name: [row for row in of if row[keys[name]] == decision_id] for name, of in tables.items()}
+    return None
 
 
 def broken_seals(database: Database) -> Iterator[str]:

@@ -84,6 +84,13 @@ def test_a_tenant_reads_its_own_decisions(acme, globex, decision):
     same_as_unknown(globex.get(f"/v1/decisions/{decision}"), globex.get(f"/v1/decisions/{UNKNOWN}"), decision)
 
 
+def test_a_tenant_reads_its_own_explanations(acme, globex, decision):
+    """The explanation of a decision is its owner's, as the decision is."""
+    path = "/v1/decisions/{}/explanation"
+    assert acme.get(path.format(decision)).status_code == 200
+    same_as_unknown(globex.get(path.format(decision)), globex.get(path.format(UNKNOWN)), decision)
+
+
 def test_a_tenant_cancels_its_own_decisions(world, acme, globex):
     """The owner cancels an answer; another tenant cannot."""
     key = acme.post("/v1/answer?wait_s=0", json={"question": QUESTION}).json()["decision_id"]

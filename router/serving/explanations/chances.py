@@ -1,0 +1,123 @@
+"""Chances: where the probability of every arm came from, and what was drawn."""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Final
+
+from ragbandit.router.learning.audit.draw_check import draw_fault
+from ragbandit.router.policies.conservative.restraint import INCUMBENT, configured_floor
+from ragbandit.router.policies.draw import raised_floors
+from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
+from ragbandit.router.types import IMPORTED, STICKY, Decision, Json
+
+__all__ = ["CANDIDATE", "chances_of", "draw_of", "mapping_of", "numbers_of"]
+
+#: the key of a decision's facts that says what part a version on trial had in it
+CANDIDATE: Final = "candidate"
+
+
+def draw_of(decision: Decision) -> DrawShown:
+    """The draw of a decision."""
+    elsewhere = IMPORTED in decision.facts
+    weight = decision.facts.get("weight")
+    return DrawShown(
+        seed=decision.seed,
+        u=(decision.seed >> 11) * 2.0**-53,
+        floor=decision.floor,
+        weight=float(weight) if isinstance(weight, int | float) else None,
+        fault=None if elsewhere else draw_fault(decision),
+        made_elsewhere=elsewhere,
+    )
+
+
+def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
+    """The offered arms, in the order of the draw. A row that does not fit together gives what it has."""
+    count = min(len(decision.arms), len(decision.pmf))
+    parts = _parts(decision)
+    quality, cost = (numbers_of(decision.facts.get(name), count=count) for name in ("quality", "cost"))
+    scores = numbers_of(decision.scores, count=count)
+    trial = _trial(decision)
+    champion, candidate = trial if trial is not None else (None, None)
+    edges = [0.0, *accumulate(decision.pmf)]
+    most = max(decision.pmf, default=0.0)
+    return tuple(
+        ArmChance(
+            arm=decision.arms[at],
+            probability=decision.pmf[at],
+            parts=parts[at],
+            score=None if scores is None else scores[at],
+            quality=None if quality is None else quality[at],
+            cost=None if cost is None else cost[at],
+            low=edges[at],
+            high=1.0 if at == count - 1 else edges[at + 1],
+            drawn=decision.arms[at] == decision.arm,
+            likeliest=decision.pmf[at] == most,
+            champion=None if champion is None else champion[at],
+            candidate=None if candidate is None else candidate[at],
+        )
+        for at in range(count)
+    )
+
+
+def mapping_of(value: Json) -> Mapping[str, Json]:
+    """The value where it is an object, else an empty one: rows may hold anything."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def numbers_of(value: Json, *, count: int) -> list[float] | None:
+    """The value where it is a list of so many numbers."""
+    if not isinstance(value, list | tuple) or len(value) != count:
+        return None
+    sound = all(isinstance(each, int | float) and not isinstance(each, bool) for each in value)
+    return [float(each) for each in value] if sound else None
+
+
+def _trial(decision: Decision) -> tuple[list[float], list[float]] | None:
+    """The pmfs of champion and candidate, where both had a part in the draw."""
+    facts, count = mapping_of(decision.facts.get(CANDIDATE)), len(decision.pmf)
+    champion, candidate = (numbers_of(facts.get(name), count=count) for name in ("champion", "pmf"))
+    return None if champion is None or candidate is None else (champion, candidate)
+
+
+def _parts(decision: Decision) -> list[dict[str, float]]:
+    """The parts of every arm's probability, those that are 0 left out."""
+    if STICKY in decision.facts or IMPORTED in decision.facts or not decision.pmf:
+        return [{"policy": p} for p in decision.pmf]
+    trial, weight = _trial(decision), mapping_of(decision.facts.get(CANDIDATE)).get("weight")
+    if trial is None or not isinstance(weight, int | float):
+        return _of_one_policy(decision, decision.pmf)
+    champion, candidate = trial
+    found = []
+    for own, theirs in zip(_of_one_policy(decision, champion), candidate, strict=True):
+        scaled = {name: (1.0 - weight) * part for name, part in own.items()}
+        found.append(scaled | ({"candidate": weight * theirs} if weight * theirs > 0.0 else {}))
+    return found
+
+
+def _of_one_policy(decision: Decision, pmf: Sequence[float]) -> list[dict[str, float]]:
+    """As `with_floor` and `held_back` have put them together, taken apart again."""
+    count = len(pmf)
+    held = mapping_of(decision.facts.get(INCUMBENT))
+    share, incumbent = held.get("share"), held.get("arm") if held.get("arm") in decision.arms else None
+    share = float(share) if isinstance(share, int | float) and incumbent is not None else 1.0
+    floor = min(configured_floor(decision), 1.0 / count)
+    room = 1.0 - count * floor
+    raised = raised_floors(decision.facts) or {}
+    more = [max(0.0, float(raised.get(arm, 0.0)) - floor) for arm in decision.arms]
+    wanted = sum(more)
+    scale = 1.0 if wanted <= room else room / wanted
+    found = []
+    for arm, p, cold in zip(decision.arms, pmf, more, strict=False):
+        fixed = {
+            "floor": share * floor,
+            "cold_start": share * scale * cold,
+            "incumbent": 1.0 - share if arm == incumbent else 0.0,
+        }
+        rest = p - sum(fixed.values())
+        if rest < -1e-9:  # of a floor that the row does not tell: say no more than is known
+            found.append({"policy": p})
+            continue
+        kept = {name: part for name, part in fixed.items() if part > 0.0}
+        # What is left below a rounding error is none of the policy's.
+        found.append(({"policy": rest} if rest > 1e-12 else {}) | kept)
+    return found

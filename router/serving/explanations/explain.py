@@ -1,0 +1,171 @@
+"""Explain one decision: from its rows, wherever they are, to a read model."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from ragbandit.router.errors import NotFound
+from ragbandit.router.serving.explanations.chances import chances_of, draw_of
+from ragbandit.router.serving.explanations.neighbours import nearest
+from ragbandit.router.serving.explanations.progress import progress_of
+from ragbandit.router.serving.explanations.reasons import OWN_FACTS, excluded_of, reasons_of
+from ragbandit.router.serving.explanations.values import CostTerm, Explanation, Kept, SnapshotShown, StepShown
+from ragbandit.router.serving.field_checks import checked_id
+from ragbandit.router.storage.archive.reading import archived_rows
+from ragbandit.router.storage.decisions import DecisionRecord, DecisionStore, made_record
+from ragbandit.router.storage.idempotency import unknown_decision
+from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.held_rows import states_of
+from ragbandit.router.storage.sql.tables import policies, snapshots
+from ragbandit.router.types import (
+    ERASED,
+    Branch,
+    CallFailed,
+    Decision,
+    DecisionId,
+    Generated,
+    Json,
+    Outcome,
+    Retrieved,
+    Reward,
+    Round,
+    TraceEvent,
+)
+
+__all__ = ["explain"]
+
+#: "<label>-<updates learned>-<first 12 of sha256>", or "none" in place of the last
+_VERSION: Final = re.compile(r"(?P<label>.+)-(?P<learned>\d+)-(?:[0-9a-f]{12}|none)")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+def explain(
+    store: DecisionStore,
+    decision_id: str,
+    *,
+    rule: ClosingRule,
+    tenant: str | None = None,
+    archive: bool = False,
+) -> Explanation:
+    """One decision explained.
+
+    rule: when a waiting decision is closed. tenant: whose learned questions may be shown beside it; None: everybody's.
+    archive: look into the archive too, where the database does not have it; that may take seconds.
+    Raises NotFound, InvalidInput, StoreError.
+    """
+    key = DecisionId(checked_id(decision_id, field="decision_id"))
+    record, is_archived = _record(store, key, archive=archive)
+    decision = record.decision
+    arms, draw = chances_of(decision), draw_of(decision)
+    snapshot, params = _snapshot(store.database, decision)
+    held = _held(store, key)
+    return Explanation(
+        record=record,
+        place="archive" if is_archived else "database",
+        texts=_kept(decision),
+        reasons=reasons_of(decision, arms=arms, draw=draw),
+        arms=arms,
+        excluded=excluded_of(decision),
+        draw=draw,
+        snapshot=snapshot,
+        facts={name: value for name, value in decision.facts.items() if name not in OWN_FACTS},
+        neighbours=nearest(store.database, decision, snapshot=snapshot, params=params, tenant=tenant),
+        steps=() if record.outcome is None else tuple(_step(event, record.outcome) for event in record.outcome.trace),
+        bill=_bill(record.outcome, record.reward),
+        held=held,
+        progress=progress_of(record, rule=rule, held=held),
+    )
+
+
+def _record(store: DecisionStore, key: DecisionId, *, archive: bool) -> tuple[DecisionRecord, bool]:
+    try:
+        return store.record(key), False
+    except NotFound:
+        rows = archived_rows(store.database, key) if archive else None
+    if rows is None:
+        raise unknown_decision()
+
+    def ours(table: str) -> dict[str, Any] | None:
+        return next((row for row in rows.get(table, ()) if row["policy"] == store.label), None)
+
+    record = made_record(
+        rows["decisions"][0],
+        outcome=next(iter(rows.get("outcomes", ())), None),
+        notes=sorted(rows.get("feedback", ()), key=lambda row: (row["received_at"], row["id"])),
+        learned=ours("updates"),
+        closed=ours("closures"),
+        open_row=None,
+    )
+    return record, True
+
+
+def _kept(decision: Decision) -> Kept:
+    erased = decision.facts.get(ERASED)
+    if erased is not None:
+        return "erased with features" if erased == "texts and features" else "erased"
+    if not decision.query.text:
+        return "none"
+    return "sha256" if _SHA256.fullmatch(decision.query.text) else "full"
+
+
+def _snapshot(database: Database, decision: Decision) -> tuple[SnapshotShown, Mapping[str, Json]]:
+    """The snapshot that decided, and the params of its policy. Of one that is forgotten, what its ledger is now."""
+    named = _VERSION.fullmatch(decision.version)
+    label = named["label"] if named else decision.policy
+    with database.read() as connection:
+        row = connection.execute(select(snapshots).where(snapshots.c.version == decision.version)).mappings().first()
+        known = row or connection.execute(select(policies).where(policies.c.label == label)).mappings().first()
+    shown = SnapshotShown(
+        version=decision.version,
+        label=label,
+        learned=int(named["learned"]) if named else None,
+        algorithm=None if known is None else known["algorithm"],
+        made_at=None if row is None else row["made_at"],
+    )
+    return shown, {} if known is None else json.loads(known["params"])
+
+
+def _held(store: DecisionStore, key: DecisionId) -> frozenset[str]:
+    with store.database.read() as connection:
+        states = states_of(connection, [key], label=store.label)
+    return frozenset(feedback_id for feedback_id, released in states.items() if not released)
+
+
+def _step(event: TraceEvent, outcome: Outcome) -> StepShown:
+    match event:
+        case Round():
+            return StepShown(kind="round", name=str(event.number), text="")
+        case Retrieved():
+            titles = {source.id: source.title for source in outcome.sources}
+            found = tuple(
+                (key, titles.get(key, ""), score) for key, score in zip(event.ids, event.scores, strict=False)
+            )
+            return StepShown(kind="retrieved", name="", text=event.query, seconds=event.seconds, passages=found)
+        case Generated():
+            return StepShown(
+                kind="generated",
+                name=event.purpose,
+                text=event.text,
+                seconds=event.seconds,
+                prompt_tokens=event.prompt_tokens,
+                completion_tokens=event.completion_tokens,
+            )
+        case Branch():
+            return StepShown(kind="branch", name=event.rule, text=event.value)
+        case CallFailed():
+            return StepShown(kind="call_failed", name=event.purpose, text=event.error, seconds=event.seconds)
+
+
+def _bill(outcome: Outcome | None, reward: Reward | None) -> tuple[CostTerm, ...]:
+    if outcome is None or reward is None:
+        return ()
+    lines = []
+    for name, price in reward.terms.items():
+        amount = outcome.steps if name == "steps" else getattr(outcome.cost, name, None)
+        if isinstance(amount, int | float):
+            lines.append(CostTerm(name=name, amount=float(amount), price=price, cost=price * amount))
+    return tuple(lines)

@@ -1,0 +1,41 @@
+"""Progress: where a decision is on its way to the ledger, and why it waits."""
+
+from datetime import UTC, datetime
+
+from ragbandit.router.storage.decisions import DecisionRecord
+from ragbandit.router.storage.sql.closing import ClosingRule
+
+__all__ = ["progress_of"]
+
+
+def progress_of(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[str]) -> str:
+    """One sentence. held: ids of its feedback that is held back."""
+    if record.state == "learned":
+        return f"Learned from feedback, as update {record.learned_seq} of its ledger."
+    if record.state == "defaulted":
+        return f"Nobody judged it in time: the default reward was learned, as update {record.learned_seq}."
+    if record.state in ("closed", "quarantined"):
+        what = "Closed, and nothing was learned of it" if record.state == "closed" else "Quarantined: not learned"
+        return f"{what}: {record.reason}."
+    return _waiting(record, rule=rule, held=held)
+
+
+def _waiting(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[str]) -> str:
+    decision, ends = record.decision, _time(record.decision.made_at + rule.wait_s + rule.expire_s)
+    said = [item for item in record.feedback if item.value is not None]
+    if said and held.issuperset(item.id for item in said):
+        return f"Waits: all its feedback is held back (`ragbandit held list`); it is closed at {ends}."
+    if record.reason is not None:
+        return f"Waits: {record.reason.removeprefix('waiting for ')}; without one it is closed at {ends}."
+    if decision.run_by == "worker" and record.outcome is None:
+        return f"Waits for a worker's answer; without one it is closed at {ends}."
+    if not said:
+        return f"Waits for feedback; without any it is closed at {ends}."
+    window = decision.made_at + rule.wait_s
+    if rule.wait_s > 0:
+        return f"Has feedback, and collects more until {_time(window)}; then the learner takes it."
+    return "Has all it needs: the learner takes it next."
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")

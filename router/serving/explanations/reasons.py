@@ -1,0 +1,140 @@
+"""Reasons: why this arm, in plain sentences."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ragbandit.router.policies.conservative.restraint import INCUMBENT
+from ragbandit.router.serving.explanations.chances import CANDIDATE, mapping_of
+from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
+from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
+from ragbandit.router.serving.service import REBUILDING
+from ragbandit.router.types import STICKY, ArmName, Decision
+
+__all__ = ["OWN_FACTS", "excluded_of", "reasons_of"]
+
+#: facts that an explanation tells in its own words
+OWN_FACTS: Final = frozenset(
+    {CANDIDATE, INCUMBENT, EXCLUDED_ARMS, REBUILDING, STICKY, "cold_start_floor", "data_floor", "quality", "cost"}
+    | {"weight", "erased"}
+)
+#: how a part of a probability is called
+_PARTS: Final = {
+    "policy": "the policy",
+    "floor": "the exploration floor",
+    "cold_start": "the higher floor of a new arm",
+    "incumbent": "the incumbent's share",
+    "candidate": "the candidate",
+}
+
+
+def excluded_of(decision: Decision) -> tuple[ArmName, ...]:
+    """Arms that were not healthy when it was made."""
+    found = decision.facts.get(EXCLUDED_ARMS)
+    return tuple(ArmName(str(arm)) for arm in found) if isinstance(found, list | tuple) else ()
+
+
+def reasons_of(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown) -> tuple[str, ...]:
+    """Why the arm was drawn, the main reason first."""
+    return (
+        *_given(decision, draw=draw),
+        *_of_the_draw(decision, arms=arms, draw=draw),
+        *_of_the_policy(decision),
+        *_of_versions(decision, arms=arms),
+        *_of_the_offer(decision),
+    )
+
+
+def _given(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
+    """What came before any draw."""
+    if draw.made_elsewhere:
+        yield f"The decision came with an imported log: {decision.arm} was drawn elsewhere, and cannot be drawn again."
+    sticky = mapping_of(decision.facts.get(STICKY))
+    if sticky:
+        yield (
+            f"Turn {sticky.get('turn')} of {sticky.get('turns')} of the conversation stays on {decision.arm}, which "
+            f"decision {sticky.get('first')} drew. It is no draw of its own."
+        )
+    if decision.query.forced:
+        yield f"The caller chose {decision.arm}: nothing was drawn, and nothing is learned from it."
+
+
+def _of_the_draw(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown) -> Iterator[str]:
+    drawn = next((arm for arm in arms if arm.drawn), None)
+    if drawn is None:
+        yield f"The row does not fit together: {draw.fault}."
+        return
+    if STICKY in decision.facts or decision.query.forced:
+        return
+    if len(arms) == 1:
+        yield f"{drawn.arm} was the only arm on offer, so it had probability 1."
+        return
+    likeliest = next(arm for arm in arms if arm.likeliest)
+    if drawn.likeliest:
+        yield f"{drawn.arm} was the likeliest arm, with probability {drawn.probability:.4g}{_best(drawn, arms)}."
+    else:
+        yield (
+            f"{drawn.arm} was drawn by chance, to explore: its probability was {drawn.probability:.4g}, that of the "
+            f"likeliest arm, {likeliest.arm}, {likeliest.probability:.4g}."
+        )
+    if len(drawn.parts) > 1 or "policy" not in drawn.parts:
+        told = ", ".join(f"{part:.4g} from {_PARTS.get(name, name)}" for name, part in drawn.parts.items())
+        yield f"Of that probability came {told}."
+    if not draw.made_elsewhere:
+        yield f"The seed gives u = {draw.u:.6f}, which lies in the part of {drawn.arm}: {_edges(drawn)}."
+    if draw.fault is not None:
+        yield f"The row does not fit together: {draw.fault}."
+
+
+def _edges(arm: ArmChance) -> str:
+    return f"from {arm.low:.6f} to {arm.high:.6f}"
+
+
+def _best(drawn: ArmChance, arms: Sequence[ArmChance]) -> str:
+    scores = [arm.score for arm in arms if arm.score is not None]
+    if drawn.score is None or len(scores) != len(arms):
+        return ""
+    if drawn.score == max(scores):
+        return f", and the policy expects the most of it ({drawn.score:.4g})"
+    best = max(arms, key=lambda arm: arm.score or 0.0)
+    return f", though the policy expects more of {best.arm} ({best.score:.4g} against {drawn.score:.4g})"
+
+
+def _of_the_policy(decision: Decision) -> Iterator[str]:
+    if decision.fault is not None:
+        yield f"The policy failed, so the fallback arm had all but the floors. It said: {decision.fault}."
+    if decision.facts.get(REBUILDING):
+        yield "The configured policy was being learned again, and another one decided meanwhile."
+    held = mapping_of(decision.facts.get(INCUMBENT))
+    share = held.get("share")
+    if isinstance(share, int | float) and share < 1.0:
+        why = held.get("reason")
+        yield (
+            f"The policy was held back to the incumbent {held.get('arm')}: it had a share of {share:.4g} of the draw, "
+            f"the incumbent the rest{f' ({why})' if why else ''}."
+        )
+    if decision.facts.get("untrained"):
+        yield "The policy was not trained yet, so all arms were alike to it."
+
+
+def _of_versions(decision: Decision, *, arms: Sequence[ArmChance]) -> Iterator[str]:
+    facts = mapping_of(decision.facts.get(CANDIDATE))
+    if not facts:
+        return
+    name, weight = facts.get("version"), facts.get("weight")
+    drawn = next((arm for arm in arms if arm.drawn), None)
+    if facts.get("fault"):
+        yield f"The candidate {name} could not say what it would do: {facts['fault']}."
+    elif facts.get("state") == "canary" and isinstance(weight, int | float):
+        told = ""
+        if drawn is not None and drawn.champion is not None and drawn.candidate is not None:
+            told = f": the champion gave {drawn.arm} {drawn.champion:.4g}, the candidate {drawn.candidate:.4g}"
+        yield f"The draw was a mixture, {1.0 - weight:.4g} champion and {weight:.4g} candidate {name}{told}."
+    else:
+        yield f"The candidate {name} was in the shadow: what it would have done is kept, and had no part in the draw."
+
+
+def _of_the_offer(decision: Decision) -> Iterator[str]:
+    if excluded := excluded_of(decision):
+        yield f"Left out, since they were not healthy: {', '.join(excluded)}."
+    if decision.query.arms is not None and not decision.query.forced:
+        yield f"The caller or its key allowed these arms alone: {', '.join(decision.query.arms)}."

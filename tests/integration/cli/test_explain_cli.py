@@ -1,0 +1,68 @@
+"""`ragbandit explain`: the whole story in text, with what others wrote made harmless."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.console import harmless
+from ragbandit.router.cli.explain import add_explain
+from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.types import CallFailed
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]who[/red] <script>alert(1)</script>\u202egnp.exe"
+
+
+@pytest.fixture
+def world(make_world, tmp_path, monkeypatch):
+    made = make_world()
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(made.settings.data_dir))
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def run(*arguments: str):
+    app = typer.Typer()
+    add_explain(app)
+    return CliRunner().invoke(app, [*arguments], terminal_width=200)
+
+
+def test_hostile_texts_reach_no_terminal(world):
+    """Controls, markup and signs that turn the direction are shown as what they are, wherever they stand."""
+    world.judged(2)
+    world.learn()
+    decision = world.route(HOSTILE)
+    made = made_outcome(decision_id=decision.id, now=world.now, status="failed", answer=HOSTILE, steps=1.0)
+    world.store.add_outcome(
+        replace(made, error=HOSTILE, trace=(CallFailed(purpose=HOSTILE, error=HOSTILE, seconds=1.0),))
+    )
+    world.feedback(decision, rating=1.0, rater="rater")
+    world.learn()
+    done = run(decision.id)
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.stdout
+    assert "\x07" not in done.stdout
+    assert "\u202e" not in done.stdout
+    assert "\\u001b[2J" in done.stdout
+    assert "[red]who[/red]" in done.stdout
+    assert f"Why {decision.arm}" in done.stdout
+    assert "as update 3 of its ledger" in done.stdout
+
+
+def test_json_is_the_reply_of_the_service(world):
+    """--json has the record, the arms and the reasons; an unknown id ends with exit code 2 and a word."""
+    decision = world.route("Who wrote Dracula?")
+    found = json.loads(run(decision.id, "--json").stdout)
+    assert found["record"]["question"] == "Who wrote Dracula?"
+    assert sum(arm["probability"] for arm in found["arms"]) == pytest.approx(1.0)
+    missing = run("no-such-decision")
+    assert missing.exit_code == 2
+    assert "NOT_FOUND" in missing.stderr
+
+
+def test_harmless():
+    """Letters of any script and line breaks stay."""
+    assert harmless("Grüße,\n世界 🙂") == "Grüße,\n世界 🙂"
+    assert harmless("a\u200bb\u2028c\x9b31m\ud800") == "a\\u200bb\\u2028c\\u009b31m\\ud800"

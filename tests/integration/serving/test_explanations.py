@@ -1,0 +1,241 @@
+"""Explanations: what is told of a decision fits its row, whatever happened to it since."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sqlalchemy import update
+
+from ragbandit.router.errors import NotFound
+from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.serving.explanations.explain import explain
+from ragbandit.router.serving.explanations.neighbours import nearest
+from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.storage.archive.moving import archive
+from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.router.types import Generated, Query, Retrieved, Round, Source
+
+SECRET = "Zygmunt-Przybylski"
+
+
+@pytest.fixture
+def world(make_world, database_url):
+    return make_world(database_url=database_url, policy={"name": "mba"})
+
+
+def told(world, decision, **options):
+    return explain(world.store, decision.id, rule=closing_rule(world.settings.learning), **options)
+
+
+def answered(world, decision):
+    """An outcome of our workers, with a search that found two passages."""
+    made = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Bram Stoker", steps=1.0)
+    trace = (
+        Round(number=1),
+        Retrieved(query="Dracula author", ids=("p1", "p2"), scores=(2.5, 1.5), seconds=0.1),
+        Generated(purpose="answer", text="Bram Stoker", prompt_tokens=20, completion_tokens=3, seconds=0.5),
+    )
+    sources = (Source(id="p1", title="Dracula", text="a novel of 1897"),)
+    made = replace(
+        made, trace=trace, sources=sources, run_by="worker", cost=replace(made.cost, passages=2, llm_calls=1)
+    )
+    world.store.add_outcome(made)
+
+
+def test_the_parts_add_up_and_the_draw_is_within_its_edges(world):
+    """Parts of a probability sum to it, edges meet, and u lies between the edges of the arm that was drawn."""
+    for number in range(20):
+        explained = told(world, world.route(f"question {number}"))
+        assert [sum(arm.parts.values()) for arm in explained.arms] == pytest.approx(
+            [arm.probability for arm in explained.arms]
+        )
+        (drawn,) = (arm for arm in explained.arms if arm.drawn)
+        assert drawn.low <= explained.draw.u < drawn.high
+        assert [arm.low for arm in explained.arms[1:]] == [arm.high for arm in explained.arms[:-1]]
+        assert "cold_start" in drawn.parts
+        assert any("u = " in reason for reason in explained.reasons)
+        assert explained.draw.fault is None
+
+
+def test_a_learned_decision_is_told_to_its_place_in_the_ledger(world):
+    """Steps with the titles of their passages, feedback, the bill that gives the reward's cost, and the seq."""
+    decision = world.router.submit(Query(text="Who wrote Dracula?"), run_by="worker").result(30)
+    assert "worker's answer" in told(world, decision).progress
+    answered(world, decision)
+    assert "Waits for feedback" in told(world, decision).progress
+    world.feedback(decision, rating=1.0, rater="ann")
+    assert "takes it next" in told(world, decision).progress
+    assert world.learn() == 1
+    explained = told(world, decision)
+    assert explained.progress == "Learned from feedback, as update 1 of its ledger."
+    assert [step.kind for step in explained.steps] == ["round", "retrieved", "generated"]
+    assert explained.steps[1].passages == (("p1", "Dracula", 2.5), ("p2", "", 1.5))
+    assert explained.reward is not None
+    assert sum(line.cost for line in explained.bill) == pytest.approx(explained.reward.cost)
+    world.feedback(decision, rating=0.0, rater="late")
+    assert [item.id in told(world, decision).record.late for item in told(world, decision).record.feedback] == [
+        False,
+        True,
+    ]
+
+
+def test_the_nearest_questions_are_those_that_the_snapshot_had_learned(world):
+    """The same question learned before is the nearest; what was learned after the decision is not among them."""
+    early = world.route("Who wrote Dracula?")
+    world.feedback(early, reward=0.9)
+    assert told(world, early).neighbours.note == "the policy had learned nothing yet"
+    world.judged(8)
+    world.learn()
+    decision = world.route("Who wrote Dracula?")
+    world.judged(3)
+    world.learn()
+    near = told(world, decision).neighbours
+    assert (near.compared, len(near.found), near.found[0].decision_id) == (9, 5, early.id)
+    assert near.found[0].similarity == pytest.approx(1.0)
+    assert (near.found[0].question, near.found[0].arm, near.found[0].reward) == ("Who wrote Dracula?", early.arm, 0.9)
+    assert [one.similarity for one in near.found] == sorted((one.similarity for one in near.found), reverse=True)
+    assert told(world, decision, tenant="stranger").neighbours.found == ()
+    explained = told(world, decision)
+    shown = nearest(world.database, decision, snapshot=explained.snapshot, params={}, window=4)
+    assert (shown.compared, {one.seq for one in shown.found}) == (4, {6, 7, 8, 9})
+
+
+def test_erased_decisions_say_so(world):
+    """Neither the text of an erased decision nor that of an erased neighbour is shown; without features none is."""
+    first, again = world.route(f"who is {SECRET}?"), None
+    world.feedback(first, reward=0.5)
+    world.learn()
+    again = world.route("who is that?")
+    erase(world.database, Selection(decision=first.id), features=False, now=world.now)
+    explained, near = told(world, first), told(world, again).neighbours
+    assert (explained.texts, explained.record.decision.query.text) == ("erased", "")
+    assert (near.found[0].question, near.note) == ("", "some texts were erased, or never kept")
+    erase(world.database, Selection(before=2e9), features=True, now=world.now)
+    explained = told(world, again)
+    assert explained.texts == "erased with features"
+    assert explained.neighbours.found == ()
+    assert "not kept" in (explained.neighbours.note or "")
+
+
+def test_archived_decisions_are_told_where_that_is_asked(world, tmp_path):
+    """The archive has the same record; a reader that may not take seconds for it is told that there is none."""
+    pytest.importorskip("pyarrow")
+    made = world.judged(6)
+    world.learn()
+    before = told(world, made[0])
+    assert archive(world.database, root=str(tmp_path / "archive"), before=2e9, now=world.now).decisions == 5
+    with pytest.raises(NotFound):
+        told(world, made[0])
+    after = told(world, made[0], archive=True)
+    assert (after.place, after.record.reward, after.progress) == ("archive", before.record.reward, before.progress)
+    assert (after.reasons, after.arms) == (before.reasons, before.arms)
+    with pytest.raises(NotFound):
+        told(world, replace(made[0], id="no-such-decision"), archive=True)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_any_number_of_arms(make_world, count):
+    """One arm has probability 1 and is the only one; forty arms are all told."""
+    world = make_world(arms={f"arm_{n:02d}": {"run_by": "caller"} for n in range(count)})
+    explained = told(world, world.route())
+    assert len(explained.arms) == count
+    assert sum(arm.probability for arm in explained.arms) == pytest.approx(1.0)
+    assert any("only arm" in reason for reason in explained.reasons) == (count == 1)
+
+
+def test_policies_that_read_no_question_say_so(make_world):
+    """Of a policy that never looks at the question the neighbours had no part in the choice."""
+    world = make_world(policy={"name": "uniform"})
+    world.judged(2)
+    world.learn()
+    near = told(world, world.route()).neighbours
+    assert len(near.found) == 2
+    assert "uniform does not look at the question" in (near.note or "")
+
+
+def written(world, make_decision, *, draws=True, **changes):
+    """A decision as somebody else wrote it."""
+    decision = make_decision(**changes)
+    if not draws:
+        other = next(arm for arm in decision.arms if arm != decision.arm)
+        decision = replace(decision, arm=other)
+    world.store.add_decisions([decision])
+    return told(world, decision)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"fault": "pmf sums to 2.0"},
+            "policy failed, so the fallback arm had all but the floors. It said: pmf sums to",
+        ),
+        ({"facts": {"left_out": ["multi_step"]}}, "not healthy: multi_step"),
+        ({"facts": {"rebuilding": True}}, "being learned again"),
+        ({"facts": {"imported": "jsonl"}}, "imported log"),
+        ({"facts": {"candidate": {"version": "v2", "state": "shadow", "pmf": [1, 0, 0]}}}, "v2 was in the shadow"),
+        (
+            {"facts": {"candidate": {"version": "v2", "fault": "it raised"}}},
+            "v2 could not say what it would do: it raised",
+        ),
+        ({"facts": {"candidate": "nonsense", "incumbent": [], "quality": "x", "cost": [1]}}, "probability"),
+    ],
+)
+def test_reasons(make_world, make_decision, changes, said):
+    """Each of the ways to an arm has its sentence; facts of another shape than ours break nothing."""
+    explained = written(make_world(), make_decision, **changes)
+    assert any(said in reason for reason in explained.reasons), explained.reasons
+
+
+def test_a_canary_tells_both_parts(make_world, make_decision):
+    """Of the mixture that was drawn from, champion and candidate are told apart, and the parts add up."""
+    champion, candidate = [0.6, 0.2, 0.2], [0.2, 0.4, 0.4]
+    facts = {"version": "v2", "state": "canary", "weight": 0.25, "pmf": candidate, "champion": champion}
+    explained = written(make_world(), make_decision, facts={"candidate": facts})
+    assert [arm.champion for arm in explained.arms] == champion
+    assert [arm.parts["candidate"] for arm in explained.arms] == pytest.approx([0.05, 0.1, 0.1])
+    assert [sum(arm.parts.values()) for arm in explained.arms] == pytest.approx([0.5, 0.25, 0.25])
+    assert any("0.75 champion and 0.25 candidate v2" in reason for reason in explained.reasons)
+
+
+def test_forced_and_sticky_turns_are_no_draws(make_world):
+    """What the caller chose, and a turn that stays on an arm, are told as what they are."""
+    world = make_world(conversation={"sticky_turns": 3})
+    forced = world.router.submit(Query(text="q", arms=("single_step",), forced=True)).result(30)
+    assert told(world, forced).reasons[0].startswith("The caller chose single_step")
+    first = world.router.submit(Query(text="q", session="s")).result(30)
+    world.now += 1
+    second = world.router.submit(Query(text="q again", session="s")).result(30)
+    assert told(world, second).reasons[0].startswith(f"Turn 2 of 3 of the conversation stays on {first.arm}")
+    assert first.id in told(world, second).reasons[0]
+
+
+def test_an_incumbent_has_its_part(make_world):
+    """Where the policy is held back, the incumbent's share is a part of its probability, with the reason."""
+    world = make_world(policy={"name": "mba", "incumbent": "single_step"})
+    explained = told(world, world.route())
+    parts = {arm.arm: arm.parts for arm in explained.arms}
+    assert "incumbent" in parts["single_step"]
+    assert any("held back to the incumbent single_step" in reason for reason in explained.reasons)
+    assert [sum(part.values()) for part in parts.values()] == pytest.approx([a.probability for a in explained.arms])
+
+
+def test_a_changed_row_is_told_as_such(make_world, make_decision):
+    """A row whose arm is not the one that its seed draws is told with what does not fit."""
+    explained = written(make_world(), make_decision, draws=False)
+    assert "the draw gives" in (explained.draw.fault or "")
+    assert any("does not fit together" in reason for reason in explained.reasons)
+
+
+def test_damaged_features_of_others_are_left_out(make_world):
+    """A learned question whose features cannot be read is not compared; the others are."""
+    world = make_world()
+    made = world.judged(3)
+    world.learn()
+    world.write(update(decisions).where(decisions.c.id == made[0].id).values(features=b"\x02abc"))
+    world.write(update(decisions).where(decisions.c.id == made[1].id).values(features=np.ones(3, "<f4").tobytes()))
+    near = told(world, world.route()).neighbours
+    assert [one.decision_id for one in near.found] == [made[2].id]
+    assert json.dumps(near.compared) == "1"

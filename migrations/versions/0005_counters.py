@@ -15,6 +15,7 @@ revision = "0005"
 down_revision = "0004"
 branch_labels = None
 depends_on = None
+oldest_code = "0005"
 
 _STORE = [
     "SELECT '', 'decided', 0, COUNT(*) FROM decisions",

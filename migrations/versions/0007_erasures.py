@@ -7,6 +7,7 @@ revision = "0007"
 down_revision = "0006"
 branch_labels = None
 depends_on = None
+oldest_code = "0007"
 
 _LONG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 

@@ -10,6 +10,7 @@ revision = "0009"
 down_revision = "0008"
 branch_labels = None
 depends_on = None
+oldest_code = "0009"
 
 
 def upgrade() -> None:

@@ -13,6 +13,7 @@ revision = "0010"
 down_revision = "0009"
 branch_labels = None
 depends_on = None
+oldest_code = "0010"
 
 
 _LABEL, _ID = sa.String(length=40), sa.String(length=64)

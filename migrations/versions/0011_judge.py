@@ -10,6 +10,7 @@ revision = "0011"
 down_revision = "0010"
 branch_labels = None
 depends_on = None
+oldest_code = "0011"
 
 _LONG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _COUNTS = (

@@ -13,6 +13,7 @@ revision = "0012"
 down_revision = "0011"
 branch_labels = None
 depends_on = None
+oldest_code = "0011"
 
 
 _LABEL, _ID, _KEY = sa.String(length=40), sa.String(length=64), sa.String(length=16)

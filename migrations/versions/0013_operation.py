@@ -10,6 +10,7 @@ revision = "0013"
 down_revision = "0012"
 branch_labels = None
 depends_on = None
+oldest_code = "0011"
 
 _LABEL, _STATE = sa.String(length=40), sa.String(length=16)
 _LONG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")

@@ -7,7 +7,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 __all__ = ["add_service", "add_verbs"]
 
 log = logging.getLogger("ragbandit.cli")
+
+PreOption = Annotated[
+    bool, typer.Option("--pre", help="Only what the processes of the release before survive: before a rolling upgrade.")
+]
+WaitOption = Annotated[
+    float | None,
+    typer.Option(min=0, help="Change nothing: wait so many seconds until somebody else has brought it there."),
+]
 
 
 def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda _: None) -> None:
@@ -135,18 +143,23 @@ def _shared_encoder(place: "ServiceProcess | None") -> "RemoteEncoder | None":
     return RemoteEncoder(place.encoder_socket, wait_s=60.0)
 
 
-def _migrate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def _migrate(
+    config: ConfigOption = None,
+    pre: PreOption = False,
+    wait: WaitOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Bring the database to this version's schema."""
     from ragbandit.router.config import loading as configuration
     from ragbandit.router.serving.setup.data_dir import check_database_file
-    from ragbandit.router.storage.sql.database import Database, migrate
+    from ragbandit.router.storage.sql.database import Database, migrate, wait_for_schema
 
     with failing_well():
         settings = configuration.load(config).settings
         check_database_file(settings, make=True)
-        database = Database(settings.database)
-        revision, url = migrate(database), database.url.render_as_string(hide_password=True)
-        database.close()
+        with contextlib.closing(Database(settings.database)) as database:
+            revision = migrate(database, pre=pre) if wait is None else wait_for_schema(database, seconds=wait)
+            url = database.url.render_as_string(hide_password=True)
         if as_json:
             print_json({"database": url, "revision": revision})
         else:

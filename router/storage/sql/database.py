@@ -22,16 +22,19 @@ from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.errors import StoreError, missing_package
 from ragbandit.router.storage.files.atomic import private_folder
+from ragbandit.router.storage.sql import schema_window
 from ragbandit.router.storage.sql.counters import new_shard
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
 
-__all__ = ["Database", "check_schema", "migrate", "revision_of", "upgrade"]
+__all__ = ["Database", "check_schema", "migrate", "revision_of", "upgrade", "wait_for_schema"]
 
 #: how long a writer waits for another writer, seconds
 LOCK_WAIT_S = 30.0
 #: between two tries of a writer of SQLite, seconds. SQLite by itself soon waits 25 to 100 ms between two, and finds the
 #: database taken again each time where another process writes often.
 LOCK_RETRY_S = 0.002
+#: for how long a migration asks again for tables that others use, and its pause between two tries, seconds
+DDL_WAIT_S, DDL_PAUSE_S = 120.0, 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,14 +163,36 @@ def _begin_sqlite(connection: Connection) -> None:
         driver.execute(f"PRAGMA busy_timeout={int(1000 * LOCK_WAIT_S)}")
 
 
-def migrate(database: Database, *, revision: str = "head") -> str:
-    """Bring the schema to `revision` with the migrations that ship in the wheel; returns the revision in force."""
-    with database.write() as connection:
-        if not database.is_sqlite:  # a large table takes longer than the time limit of a statement of ours
-            connection.execute(text("SET LOCAL statement_timeout = 0"))
-        upgrade(connection, revision=revision)
-    with database.read() as connection:
-        return revision_of(connection) or ""
+def migrate(database: Database, *, revision: str = "head", pre: bool = False) -> str:
+    """Bring the schema to `revision` with the migrations that ship in the wheel; returns the revision in force.
+
+    pre: only so far as processes of the release that made the present schema go on meanwhile. Without it, a step that
+    connected processes of PostgreSQL would not survive is refused. A newer schema that this release may use is left as
+    it is. Raises StoreError; then nothing is changed.
+    """
+    give_up = time.monotonic() + DDL_WAIT_S
+    while True:
+        try:
+            with database.write() as connection:
+                return _migrate(connection, revision=revision, pre=pre)
+        except StoreError as error:
+            if time.monotonic() > give_up or not schema_window.gave_way(error):
+                raise
+        time.sleep(DDL_PAUSE_S)  # those who waited for the same tables go first
+
+
+def _migrate(connection: Connection, *, revision: str, pre: bool) -> str:
+    current = revision_of(connection)
+    if current is not None and current > SCHEMA_REVISION and schema_window.may_use(connection):
+        return current
+    if connection.dialect.name == "postgresql":
+        schema_window.give_way_first(connection)
+    if pre and current is not None:
+        revision = schema_window.last_safe(current, needed=OLDEST_REVISION)
+    elif not pre:
+        schema_window.check_connected(connection, current=current)
+    upgrade(connection, revision=revision)
+    return revision_of(connection) or ""
 
 
 def upgrade(connection: Connection, *, revision: str) -> None:
@@ -178,7 +203,7 @@ def upgrade(connection: Connection, *, revision: str) -> None:
 
     config = Config()
     # By name, not by path: works from a wheel as well as from a checkout.
-    config.set_main_option("script_location", "ragbandit:migrations")
+    config.set_main_option("script_location", schema_window.SCRIPTS)
     config.attributes["connection"] = connection
     try:
         command.upgrade(config, revision)
@@ -188,28 +213,49 @@ def upgrade(connection: Connection, *, revision: str) -> None:
             field="database_url",
             remedy="install the version of ragbandit that made it, or a newer one",
         ) from error
+    schema_window.write_oldest_code(connection, revision=revision_of(connection))
 
 
 def check_schema(database: Database) -> None:
     """Refuse a database whose schema this version cannot use; an empty SQLite file is set up on the spot.
 
-    Raises StoreError with the command to run.
+    A newer schema is accepted where the database says that code of this one may still use it. Raises StoreError with
+    the command to run.
     """
     with database.read() as connection:
         current = revision_of(connection)
         empty = not inspect(connection).get_table_names()
+        newer = current is not None and current > SCHEMA_REVISION
+        if newer and schema_window.may_use(connection):
+            return
     if current is not None and OLDEST_REVISION <= current <= SCHEMA_REVISION:
         return
     if empty and database.is_sqlite:
         migrate(database)
         return
     found = "no schema" if current is None else f"schema {current}"
-    newer = current is not None and current > SCHEMA_REVISION
     raise StoreError(
         f"the database has {found}, this version needs {_wanted()}",
         field="database_url",
         remedy="install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate",
     )
+
+
+def wait_for_schema(database: Database, *, seconds: float) -> str:
+    """Wait until the schema is one that this version can use; returns its revision.
+
+    A database that cannot be reached is waited for too. Raises StoreError of the last try when the time is over.
+    """
+    give_up = time.monotonic() + seconds
+    while True:
+        try:
+            check_schema(database)
+            with database.read() as connection:
+                return revision_of(connection) or ""
+        except StoreError:
+            if time.monotonic() >= give_up:
+                raise
+        time.sleep(min(1.0, max(0.0, give_up - time.monotonic())))
 
 
 def revision_of(connection: Connection) -> str | None:

@@ -14,6 +14,9 @@ from typing import Any
 import psycopg
 from psycopg.abc import PQGen
 
+from ragbandit.router.storage.sql.schema_window import session_name
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
+
 __all__ = ["WatchedConnection", "connect", "with_defaults"]
 
 #: silence of the server in the middle of a statement after which it is asked what it is doing, seconds
@@ -35,6 +38,7 @@ DEFAULTS = {
     "keepalives_idle": 3,
     "keepalives_interval": 2,
     "keepalives_count": 2,
+    "application_name": session_name(SCHEMA_REVISION),
 }
 #: of the session; those in the `options` of DATABASE_URL come after them, and hold
 SESSION_OPTIONS = {

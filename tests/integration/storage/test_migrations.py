@@ -20,13 +20,6 @@ from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, meta
 from ragbandit.router.storage.sql.waiting import waiting_row
 
 
-@pytest.fixture
-def empty(empty_database_url):
-    opened = Database(empty_database_url)
-    yield opened
-    opened.close()
-
-
 def differences(database) -> list:
     with database.read() as connection:
         context = MigrationContext.configure(
@@ -40,9 +33,11 @@ def table_names(database) -> set[str]:
         return set(inspect(connection).get_table_names())
 
 
-def set_revision(database, revision: str) -> None:
+def set_revision(database, revision: str, *, oldest_code: str = "0011") -> None:
+    """Say that a migration of a release to come was run, and which code it takes."""
+    said = {"revision": revision, "oldest": oldest_code}
     with database.write() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+        connection.execute(text("UPDATE alembic_version SET version_num = :revision, oldest_code = :oldest"), said)
 
 
 def test_migrated_is_declared(empty):
@@ -134,7 +129,7 @@ def test_empty_postgresql_is_refused(postgres, settings):
 def test_newer_is_refused(empty):
     """A database of a newer version is refused with what to install, and is not touched."""
     migrate(empty)
-    set_revision(empty, "9999")
+    set_revision(empty, "9999", oldest_code="9999")
     with pytest.raises(StoreError) as caught:
         check_schema(empty)
     assert "9999" in caught.value.message
@@ -160,7 +155,7 @@ def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
     migrate(empty)
     monkeypatch.setattr(database_module, "OLDEST_REVISION", "0001")
     monkeypatch.setattr(database_module, "SCHEMA_REVISION", "0002")
-    set_revision(empty, revision)
+    set_revision(empty, revision, oldest_code="9999")
     if fits:
         check_schema(empty)
         return

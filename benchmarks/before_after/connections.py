@@ -27,7 +27,7 @@ SLOW, LEAVING = 300, 100
 HALF_S, END_S, HEAL_S = 14.0, 25.0, 30.0
 _BODY = b'{"question": "Who wrote Dracula?"}'
 _HEAD = (
-    b"POST /v1/answer?wait_s=600 HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    b"POST /v1/answer?wait_s=600 HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 )
 
 
@@ -60,7 +60,7 @@ def _half_sent(folder: Path) -> float:
     with _serving(folder) as (_, port):
         links = [socket.create_connection(("127.0.0.1", port)) for _ in range(SLOW)]
         for link in links:
-            link.sendall(b"POST /v1/route HTTP/1.1\r\nhost: x\r\n")
+            link.sendall(b"POST /v1/route HTTP/1.1\r\nhost: localhost\r\n")
         time.sleep(HALF_S)
         still = sum(_is_open(link) for link in links)
         for link in links:

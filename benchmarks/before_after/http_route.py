@@ -64,7 +64,7 @@ async def _caller(port: int, number: int, *, stop: float, batch: int | None) -> 
         path, body = ("/v1/route", question) if batch is None else ("/v1/route/batch", {"items": [question] * batch})
         raw = json.dumps(body).encode()
         head = (
-            f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
+            f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
         )
         writer.write(head.encode() + raw)
         lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")

@@ -26,7 +26,10 @@ SLOW, LEAVING = 300, 100
 #: longest waits, seconds
 HALF_S, END_S, HEAL_S = 14.0, 25.0, 30.0
 _BODY = b'{"question": "Who wrote Dracula?"}'
-_HEAD = b"POST /v1/answer?wait_s=600 HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+_HEAD = (
+    b"POST /v1/answer?wait_s=600 HTTP/1.1\r\n"
+    b"host: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+)
 
 
 def measure() -> dict[str, float]:

@@ -63,7 +63,8 @@ async def _caller(port: int, number: int, *, stop: float, batch: int | None) -> 
         question = {"question": f"Who wrote book number {number} of {done}?"}
         path, body = ("/v1/route", question) if batch is None else ("/v1/route/batch", {"items": [question] * batch})
         raw = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
+        fields = f"host: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}"
+        head = f"POST {path} HTTP/1.1\r\n{fields}\r\n\r\n"
         writer.write(head.encode() + raw)
         lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
         length = next(line for line in lines if line.startswith(b"content-length:"))

@@ -1,22 +1,34 @@
 """Housekeeping: the threads of a worker process beside its jobs. Each runs until `stop` is set."""
 
 import logging
+import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Final, TypeVar
 
 from ragbandit.router.errors import NotReady, QueueError, SnapshotError, StoreError
 from ragbandit.router.jobs.queue import RUNNING_S
 from ragbandit.router.jobs.streams.reader import STREAM_NEWS
 from ragbandit.router.serving import cancellation
 from ragbandit.router.serving.recovery import recover
+from ragbandit.router.storage.arm_hours.extending import Extender
 from ragbandit.router.types import DecisionId
 from ragbandit.workers.store_outage import StoreOutage
 from ragbandit.workers.tasks import Context, drain
 
-__all__ = ["handle_notification", "keep_house", "keep_marked", "learn_without_redis"]
+__all__ = ["handle_notification", "keep_house", "keep_marked", "keep_totals", "learn_without_redis"]
+
+T = TypeVar("T")
 
 log = logging.getLogger("ragbandit.worker")
+
+#: how often the hourly totals are extended, seconds
+TOTALS_S: Final = 5.0
+#: longest step of it, and its pause while there is more to read: a store of before is caught up beside the learning
+TOTALS_STEP_S: Final = 2.0
 
 
 def handle_notification(context: Context, notification: str) -> None:
@@ -67,6 +79,17 @@ def learn_without_redis(context: Context, stop: threading.Event) -> None:
         _attempt(_poll_ledger, context, outage=outage)
 
 
+def keep_totals(context: Context, stop: threading.Event) -> None:
+    """Extend the hourly totals of the arms; one process of all that share the store does it at a time."""
+    outage = _outage("extend the hourly totals")
+    extender = Extender(context.store.database, holder=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
+    wait_s = 0.0
+    while not stop.wait(wait_s):
+        more = _attempt(lambda _: extender.extend(seconds=TOTALS_STEP_S), context, outage=outage)
+        wait_s = TOTALS_STEP_S if more else TOTALS_S
+    _attempt(lambda _: extender.release(), context, outage=outage)
+
+
 def _outage(chore: str) -> StoreOutage:
     return StoreOutage(
         action="housekeeping",
@@ -75,15 +98,17 @@ def _outage(chore: str) -> StoreOutage:
     )
 
 
-def _attempt(chore: Callable[[Context], None], context: Context, *, outage: StoreOutage) -> None:
+def _attempt(chore: Callable[[Context], T], context: Context, *, outage: StoreOutage) -> T | None:
     """Do a chore; what fails is logged and repeated the next time, since the thread must live on."""
     try:
-        chore(context)
+        done = chore(context)
         outage.ended()
+        return done
     except QueueError:
         pass  # logged once per outage
     except Exception as error:
         outage.failed(error)
+    return None
 
 
 def _poll_ledger(context: Context) -> None:

@@ -66,7 +66,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     chores = [housekeeping.keep_house, housekeeping.keep_marked]
     if "learn" in queues:
         context.learner = make_learner(settings, database=database, jobs=jobs)
-        chores.append(housekeeping.learn_without_redis)
+        chores += [housekeeping.learn_without_redis, housekeeping.keep_totals]
     stop = threading.Event()
     beside = [_started(chore, context, stop) for chore in chores]
     listener = None if context.loop is None else jobs.listen(partial(housekeeping.handle_notification, context))

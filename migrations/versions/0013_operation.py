@@ -71,7 +71,7 @@ def _add_totals() -> None:
         sa.Column("policy", _LABEL, nullable=False),
         sa.Column("hour", sa.Integer(), nullable=False, autoincrement=False, comment="hours since the epoch, UTC"),
         sa.Column("arm", sa.String(length=64), nullable=False),
-        sa.Column("totals", sa.Text(), nullable=False, comment="JSON object: counts and sums of storage/arm_hours.py"),
+        sa.Column("totals", sa.Text(), nullable=False, comment="JSON object: counts and sums of types/totals.py"),
         sa.PrimaryKeyConstraint("policy", "hour", "arm"),
     )
     op.create_table(

@@ -72,6 +72,7 @@ from ragbandit.router.types.queries import (
     Message,
     Query,
 )
+from ragbandit.router.types.totals import LATENCY_EDGES, ArmTotals, sum_of
 from ragbandit.router.types.versions import (
     LIVE_STATES,
     PolicyControl,
@@ -88,6 +89,7 @@ __all__ = [
     "ERASED",
     "IMPORTED",
     "KILLED",
+    "LATENCY_EDGES",
     "LIVE_STATES",
     "MAX_ERROR",
     "MAX_TEXT",
@@ -95,6 +97,7 @@ __all__ = [
     "STICKY",
     "Aggregate",
     "ArmName",
+    "ArmTotals",
     "Branch",
     "Budget",
     "CalibrationPair",
@@ -146,4 +149,5 @@ __all__ = [
     "VersionState",
     "count_steps",
     "finite_json",
+    "sum_of",
 ]

@@ -35,6 +35,7 @@ __all__ = [
     "canonical",
     "decision_row",
     "decision_value",
+    "draw_of",
     "feedback_row",
     "feedback_value",
     "plain_decision",
@@ -247,7 +248,7 @@ def _draw_columns(decision: Decision | DrawBytes, *, body_hash: str) -> dict[str
     }
 
 
-def _draw_of(row: Row) -> DrawBytes:
+def draw_of(row: Row) -> DrawBytes:
     """The draw of a row, whichever form it has. A column that is not empty holds, whatever the bytes say."""
     body_hash, seed, pmf, scores = (row[name] for name in _IN_DRAW)
     made = _NO_DRAW if row["draw"] is None else draw_value(row["draw"])
@@ -275,7 +276,7 @@ def request_hash(row: Row) -> str:
 def plain_decision(row: Row) -> dict[str, Any]:
     """A row of `decisions` as before: everything in columns of their own. One whose draw is damaged stays as it is."""
     try:
-        draw = None if row["draw"] is None else _draw_of(row)
+        draw = None if row["draw"] is None else draw_of(row)
     except (ValueError, TypeError):
         draw = None
     if draw is None:
@@ -286,7 +287,7 @@ def plain_decision(row: Row) -> dict[str, Any]:
 
 def decision_value(row: Row) -> Decision:
     """The decision of a row."""
-    draw = _draw_of(row)
+    draw = draw_of(row)
     return Decision(
         id=DecisionId(row["id"]),
         query=_query_value(row),

@@ -20,7 +20,7 @@ from ragbandit.router.types import (
     TraceEvent,
 )
 
-__all__ = ["outcome_body", "outcome_row", "outcome_value", "storable", "trace_json", "trace_value"]
+__all__ = ["cost_value", "outcome_body", "outcome_row", "outcome_value", "storable", "trace_json", "trace_value"]
 
 _EVENTS: dict[str, type[Round | Retrieved | Generated | Branch | CallFailed]] = {
     "round": Round,
@@ -71,7 +71,7 @@ def _cost_json(given: Mapping[str, Any]) -> str:
     return canonical({_COST_NAMES.get(field, field): value for field, value in given.items()})
 
 
-def _cost(text: str) -> Cost:
+def cost_value(text: str) -> Cost:
     """The cost of its JSON; of a row of a newer version the fields that this one has."""
     found = {_COST_FIELDS.get(name, name): value for name, value in json.loads(text).items()}
     return Cost(**{name: value for name, value in found.items() if name in _COST_NAMES})
@@ -147,7 +147,7 @@ def outcome_value(row: Row) -> Outcome:
         status=row["status"],
         answer=row["answer"],
         trace=trace_value(json.loads(trace)),
-        cost=_cost(row["cost"]),
+        cost=cost_value(row["cost"]),
         steps=row["steps"],
         stop_reason=row["stop_reason"],
         error=row["error"],

@@ -21,7 +21,7 @@ arm_hours = Table(
     Column("policy", LABEL, primary_key=True),
     Column("hour", Integer, primary_key=True, autoincrement=False, comment="hours since the epoch, UTC"),
     Column("arm", String(64), primary_key=True),
-    Column("totals", Text, nullable=False, comment="JSON object: counts and sums of storage/arm_hours.py"),
+    Column("totals", Text, nullable=False, comment="JSON object: counts and sums of types/totals.py"),
 )
 
 reading_positions = Table(

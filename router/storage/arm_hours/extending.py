@@ -1,0 +1,144 @@
+"""The job that extends the hourly totals: by one process at a time, in steps of bounded size, each row once.
+
+A step is one transaction: the reader's position moves from where it was read, and the amounts are added, or neither.
+The lease is locked while it writes: whoever lost it writes nothing. A process that dies between two steps leaves a
+position that the next one goes on from.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, select
+
+from ragbandit.router.storage.arm_hours.rewards import next_rewards, rewards_reader
+from ragbandit.router.storage.arm_hours.rows import (
+    Deltas,
+    add_deltas,
+    fold,
+    has_totals,
+    hour_of,
+    move_position,
+    position_of,
+)
+from ragbandit.router.storage.arm_hours.traffic import TRAFFIC, next_traffic
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.tables import policies
+
+__all__ = ["LEASE_S", "PAGE_ROWS", "Extender", "Progress", "progress_of"]
+
+#: rows that one step reads of a table
+PAGE_ROWS: Final = 2000
+#: how long the lease is held without being prolonged, seconds
+LEASE_S: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far the totals have come."""
+
+    #: the last decision that was counted was made then; None: none was
+    decided_to: float | None
+    #: seconds by which the totals are behind the newest decision; 0 while all are counted
+    behind_s: float
+    #: updates of this ledger that are in no total yet
+    updates_behind: int
+
+
+class Extender:
+    """Extends the totals of one store. holder: names this process in the lease."""
+
+    def __init__(self, database: Database, *, holder: str, clock: Callable[[], float] = time.time) -> None:
+        self.database = database
+        self.holder = holder
+        self.clock = clock
+        self._lease = Lease(database=database, name="arm_hours")
+        self._folded_at = -1
+        #: the schema has the tables
+        self._ready = False
+
+    def extend(self, *, seconds: float = 5.0) -> bool:
+        """Read on for so long, or until all is read; True while there is more, False too where another one reads.
+
+        Raises StoreError, with no row counted twice.
+        """
+        if not self._is_ready() or not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
+            return False
+        give_up = time.monotonic() + seconds
+        with self.database.read() as connection:
+            labels = list(connection.execute(_LABELS).scalars())
+        more = {"": True} | dict.fromkeys(labels, True)
+        while any(more.values()) and time.monotonic() < give_up:
+            for label in [label for label, left in more.items() if left]:
+                more[label] = self._step(label)
+        self._fold()
+        return any(more.values())
+
+    def _is_ready(self) -> bool:
+        if not self._ready:
+            with self.database.read() as connection:
+                self._ready = has_totals(connection)
+        return self._ready
+
+    def release(self) -> None:
+        """Let another process go on."""
+        self._lease.release(holder=self.holder)
+
+    def _step(self, label: str) -> bool:
+        """One step of the reader of this ledger, "": of the traffic; True if there is more."""
+        if label:
+            reader = rewards_reader(label)
+            with self.database.read() as connection:
+                seen = position_of(connection, reader)
+            page: Any = next_rewards(self.database, label=label, seen=seen, limit=PAGE_ROWS)
+        else:
+            reader = TRAFFIC
+            with self.database.read() as connection:
+                seen = position_of(connection, reader)
+                page = next_traffic(connection, seen=seen, now=self.clock(), limit=PAGE_ROWS)
+        if dict(page.to) == dict(page.seen):
+            return False
+        return self._write(reader, page.deltas, seen=page.seen, to=page.to) and page.more
+
+    def _write(self, reader: str, deltas: Deltas, *, seen: Any, to: Any) -> bool:
+        """False if somebody else holds the lease, or has moved the reader."""
+        now = self.clock()
+        with self.database.write() as connection:
+            if not self._lease.is_held(connection, holder=self.holder):
+                return False
+            if not move_position(connection, reader, seen=seen, to=to, now=now):
+                return False
+            add_deltas(connection, deltas, now=now)
+        return self._lease.acquire(holder=self.holder, lease_s=LEASE_S)
+
+    def _fold(self) -> None:
+        """Once an hour, fold and forget what is old."""
+        now = self.clock()
+        if self._folded_at == hour_of(now):
+            return
+        with self.database.read() as connection:
+            labels = list(connection.execute(_LABELS_WITH_TOTALS).scalars())
+        for label in labels:
+            gone = 1
+            while gone:
+                with self.database.write() as connection:
+                    if not self._lease.is_held(connection, holder=self.holder):
+                        return
+                    gone = fold(connection, policy=label, now=now)
+        self._folded_at = hour_of(now)
+
+
+def progress_of(connection: Connection, *, label: str, newest: float | None, last_seq: int) -> Progress:
+    """How far the totals are. newest: when the newest decision was made; last_seq: the ledger's end."""
+    place = position_of(connection, TRAFFIC).get("decisions")
+    decided_to = None if place is None or place[0] < 0 else float(place[0])
+    behind = 0.0 if newest is None else max(0.0, newest - (decided_to or 0.0))
+    seq = int(position_of(connection, rewards_reader(label)).get("seq", 0))
+    return Progress(decided_to=decided_to, behind_s=behind, updates_behind=max(0, last_seq - seq))
+
+
+#: ledgers that are learned
+_LABELS: Final = select(policies.c.label).where(policies.c.retired_at.is_(None)).order_by(policies.c.label)
+_LABELS_WITH_TOTALS: Final = select(policies.c.label).order_by(policies.c.label)

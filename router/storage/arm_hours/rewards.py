@@ -1,0 +1,115 @@
+"""Reader of a ledger: what its updates say of each arm, in the order of their seqs, without a gap."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from sqlalchemy import Connection, select
+
+from ragbandit.router.storage.archive.reading import rows_of_ledger
+from ragbandit.router.storage.arm_hours.differences import differences
+from ragbandit.router.storage.arm_hours.rows import Deltas, hour_of
+from ragbandit.router.storage.rows.conversion import draw_of
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.shared_texts import texts_of
+from ragbandit.router.storage.sql.tables import decisions, updates
+from ragbandit.router.types import IMPORTED
+
+__all__ = ["RewardPage", "next_rewards", "rewards_reader"]
+
+#: archived updates that one step reads, since each step opens their segments anew
+_ARCHIVED_AT_ONCE: Final = 20_000
+_UPDATE: Final = ("seq", "arm", "value", "quality", "cost", "minimum", "maximum", "source")
+_DECISION: Final = ("id", "made_at", "policy", "arms", "facts", "body_hash", "seed", "pmf", "scores", "draw")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardPage:
+    """What one step has read of a ledger."""
+
+    seen: Mapping[str, Any]
+    to: Mapping[str, Any]
+    deltas: Deltas
+    more: bool
+
+
+def rewards_reader(label: str) -> str:
+    """The name of a ledger's reader."""
+    return f"arm_hours:{label}"
+
+
+def next_rewards(database: Database, *, label: str, seen: Mapping[str, Any], limit: int) -> RewardPage:
+    """The next updates of a ledger: `limit` at most, or a segment of archived ones. Raises StoreError."""
+    after = int(seen.get("seq", 0))
+    with database.read() as connection:
+        rows = _page(connection, label=label, after=after, limit=limit)
+    if rows and rows[0]["seq"] != after + 1:  # what is missing was archived
+        upto = min(after + _ARCHIVED_AT_ONCE, rows[0]["seq"] - 1)
+        rows = [_joined(*pair) for pair in rows_of_ledger(database, label=label, after=after, upto=upto, page=limit)]
+        if not rows:
+            return RewardPage(seen=seen, to={"seq": upto}, deltas=Deltas(), more=True)
+    else:
+        rows = [row for at, row in enumerate(rows) if row["seq"] == after + 1 + at]
+    deltas = Deltas()
+    for row in rows:
+        _count(row, label=label, deltas=deltas)
+    to = {"seq": rows[-1]["seq"]} if rows else dict(seen)
+    return RewardPage(seen=seen, to=to, deltas=deltas, more=bool(rows))
+
+
+def _page(connection: Connection, *, label: str, after: int, limit: int) -> list[dict[str, Any]]:
+    columns = [updates.c[name] for name in _UPDATE] + [decisions.c[name] for name in _DECISION]
+    query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
+    query = query.where(updates.c.policy == label, updates.c.seq > after).order_by(updates.c.seq).limit(limit)
+    rows = [dict(row) for row in connection.execute(query).mappings()]
+    for row, arms in zip(rows, texts_of(connection, [row["arms"] for row in rows]), strict=True):
+        row["arms"] = arms
+    return rows
+
+
+def _joined(update: Any, decision: Any) -> dict[str, Any]:
+    return {name: update[name] for name in _UPDATE} | {name: decision[name] for name in _DECISION}
+
+
+def _count(row: Mapping[str, Any], *, label: str, deltas: Deltas) -> None:
+    if f'"{IMPORTED}":' in row["facts"]:
+        return
+    hour = hour_of(row["made_at"])
+    sums = {
+        name: float(row[column]) for name, column in (("reward", "value"), ("quality", "quality"), ("cost", "cost"))
+    }
+    squares = {f"{name}_squares": value * value for name, value in sums.items()}
+    kind = "learned" if row["source"] == "explicit" else "defaulted"
+    deltas.add((label, hour, row["arm"]), **{kind: 1}, **sums, **squares)
+    if row["policy"] != label:  # another ledger decided: this one's policy did not serve it
+        return
+    for arm, difference in _differences(row):
+        amounts = {"against": 1, "against_sum": difference, "against_squares": difference * difference}
+        deltas.add((label, hour, arm), **amounts)
+
+
+def _differences(row: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
+    """Arm -> difference; nothing of a decision that had no choice, or whose draw cannot be read."""
+    try:
+        arms, draw = _arms(row["arms"]), draw_of(row)
+    except (ValueError, TypeError):
+        return []
+    if len(arms) < 2 or len(draw.pmf) != len(arms) or row["arm"] not in arms:
+        return []
+    found = differences(
+        pmf=draw.pmf,
+        scores=draw.scores,
+        drawn=arms.index(row["arm"]),
+        reward=row["value"],
+        minimum=row["minimum"],
+        maximum=row["maximum"],
+    )
+    return [(arm, value) for arm, value in zip(arms, found.tolist(), strict=True) if math.isfinite(value)]
+
+
+@lru_cache(maxsize=256)
+def _arms(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))

@@ -1,0 +1,242 @@
+"""Rows of `arm_hours`, and how far its readers have come.
+
+A row holds what one arm did under one policy in an hour. Beside its hours every arm has one row with all that was ever
+counted (hour EVER): a sum over all time is a look-up, and never falls when old hours are folded or forgotten. Hours
+older than FOLDED_AFTER stand in the first hour of their day, days older than KEPT are deleted.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from sqlalchemy import Connection, delete, inspect, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.tables import arm_hours, reading_positions
+from ragbandit.router.types import LATENCY_EDGES, ArmName, ArmTotals, Json, PolicyLabel
+
+__all__ = [
+    "DAY",
+    "EVER",
+    "FOLDED_AFTER",
+    "KEPT",
+    "ArmHour",
+    "Deltas",
+    "Key",
+    "add_deltas",
+    "fold",
+    "has_totals",
+    "hour_of",
+    "hours_of",
+    "latency_bucket",
+    "move_position",
+    "position_of",
+    "totals_ever",
+]
+
+#: the hour of the rows with all that was ever counted
+EVER: Final = -1
+#: hours of a day
+DAY: Final = 24
+#: hours after which the hours of a day are added up
+FOLDED_AFTER: Final = 35 * DAY
+#: hours after which a day is deleted
+KEPT: Final = 400 * DAY
+#: rows that one transaction folds or deletes
+_FOLDED_AT_ONCE: Final = 2000
+#: keys of one statement
+_PAGE: Final = 500
+
+#: (policy, hour, arm)
+Key = tuple[str, int, str]
+
+_KEY: Final = tuple_(arm_hours.c.policy, arm_hours.c.hour, arm_hours.c.arm)
+_NAMES: Final = frozenset(field.name for field in fields(ArmTotals))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmHour:
+    """What an arm did under a policy in an hour."""
+
+    policy: PolicyLabel
+    #: hours since the epoch, UTC; of a folded day its first
+    hour: int
+    arm: ArmName
+    totals: ArmTotals
+
+
+def has_totals(connection: Connection) -> bool:
+    """Whether the schema has these tables: a release may be ahead of `ragbandit migrate`."""
+    return inspect(connection).has_table(reading_positions.name)
+
+
+def hour_of(seconds: float) -> int:
+    """The hour of a time, in hours since the epoch."""
+    return int(seconds // 3600)
+
+
+def latency_bucket(seconds: float) -> int:
+    """The place of a latency in `ArmTotals.latency`."""
+    return next((place for place, edge in enumerate(LATENCY_EDGES) if seconds <= edge), len(LATENCY_EDGES))
+
+
+class Deltas:
+    """What is to be added to rows of `arm_hours`."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, dict[str, Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    def add(self, key: Key, **amounts: float) -> None:
+        """Add amounts, by the names of ArmTotals, to a row."""
+        row = self._by_key.setdefault(key, {})
+        for name, amount in amounts.items():
+            row[name] = row.get(name, 0) + amount
+
+    def took(self, key: Key, seconds: float) -> None:
+        """Add an outcome that took so long."""
+        row = self._by_key.setdefault(key, {})
+        row["seconds"] = row.get("seconds", 0.0) + seconds
+        row.setdefault("latency", [0] * (len(LATENCY_EDGES) + 1))[latency_bucket(seconds)] += 1
+
+    def merge(self, key: Key, amounts: Mapping[str, Any]) -> None:
+        """Add amounts, the latency among them, to a row."""
+        self._by_key[key] = _sum(self._by_key.get(key, {}), amounts)
+
+    def items(self) -> Iterator[tuple[Key, dict[str, Any]]]:
+        """Each key with its amounts, and again under EVER."""
+        for (policy, hour, arm), row in self._by_key.items():
+            yield (policy, hour, arm), row
+            if hour != EVER:
+                yield (policy, EVER, arm), row
+
+    def by_key(self) -> dict[Key, dict[str, Any]]:
+        """Each key with its amounts, without EVER."""
+        return dict(self._by_key)
+
+
+def hours_of(connection: Connection, *, policy: str, since: int, until: int) -> list[ArmHour]:
+    """The rows of one policy with since <= hour < until, by hour and arm. A range of the primary key."""
+    here = arm_hours.c.policy == policy, arm_hours.c.hour >= max(since, 0), arm_hours.c.hour < until
+    rows = connection.execute(select(arm_hours).where(*here).order_by(arm_hours.c.hour, arm_hours.c.arm))
+    return [_hour(row) for row in rows]
+
+
+def totals_ever(connection: Connection, *, policy: str) -> dict[ArmName, ArmTotals]:
+    """Arm -> all that was ever counted of it under a policy."""
+    here = arm_hours.c.policy == policy, arm_hours.c.hour == EVER
+    rows = connection.execute(select(arm_hours).where(*here).order_by(arm_hours.c.arm))
+    return {ArmName(row.arm): totals_value(row.totals) for row in rows}
+
+
+def _hour(row: Any) -> ArmHour:
+    return ArmHour(policy=PolicyLabel(row.policy), hour=row.hour, arm=ArmName(row.arm), totals=totals_value(row.totals))
+
+
+def totals_value(text: str) -> ArmTotals:
+    """The totals of their JSON; of a row of a newer version what this one knows."""
+    found = {name: value for name, value in json.loads(text).items() if name in _NAMES}
+    if "latency" in found:
+        found["latency"] = tuple(found["latency"])
+    return ArmTotals(**found)
+
+
+def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
+    """Add them to the rows, in the caller's write transaction, which alone writes here (it holds the lease).
+
+    What belongs to a day that is folded goes to its first hour, what belongs to one that is deleted to EVER alone.
+    """
+    sums: dict[Key, dict[str, Any]] = {}
+    for (policy, hour, arm), amounts in deltas.items():
+        kept = _kept_at(hour, now=hour_of(now))
+        if kept is not None:
+            key = policy, kept, arm
+            sums[key] = _sum(sums[key], amounts) if key in sums else amounts
+    _add(connection, sums)
+
+
+def _add(connection: Connection, sums: Mapping[Key, Mapping[str, Any]]) -> None:
+    """Add amounts to these very rows."""
+    for some in _pages(sorted(sums)):
+        rows = connection.execute(select(arm_hours).where(_KEY.in_(some)))
+        before = {(row.policy, row.hour, row.arm): json.loads(row.totals) for row in rows}
+        _write(connection, {key: _sum(before.get(key, {}), sums[key]) for key in some})
+
+
+def _kept_at(hour: int, *, now: int) -> int | None:
+    """The hour under which an hour's totals are kept; None: not at all."""
+    if hour == EVER or hour >= now - FOLDED_AFTER:
+        return hour
+    return hour - hour % DAY if hour >= now - KEPT else None
+
+
+def _sum(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    total = dict(a)
+    for name, amount in b.items():
+        before = total.get(name)
+        if isinstance(amount, list):
+            total[name] = amount if before is None else [x + y for x, y in zip(before, amount, strict=True)]
+        else:
+            total[name] = amount if before is None else before + amount
+    return total
+
+
+def _write(connection: Connection, rows: Mapping[Key, Mapping[str, Any]]) -> None:
+    if not rows:
+        return
+    made = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(arm_hours)
+    made = made.on_conflict_do_update(index_elements=["policy", "hour", "arm"], set_={"totals": made.excluded.totals})
+    values = [
+        {"policy": policy, "hour": hour, "arm": arm, "totals": canonical(dict(totals))}
+        for (policy, hour, arm), totals in rows.items()
+    ]
+    connection.execute(made, values)
+
+
+def fold(connection: Connection, *, policy: str, now: float) -> int:
+    """Add up hours that are old enough, and delete days that are too old; rows that went. Bounded; call it again."""
+    this = hour_of(now)
+    ours = arm_hours.c.policy == policy, arm_hours.c.hour >= 0
+    gone = select(arm_hours).where(*ours, arm_hours.c.hour < this - KEPT).limit(_FOLDED_AT_ONCE)
+    doomed: list[Key] = [(row.policy, row.hour, row.arm) for row in connection.execute(gone)]
+    folded = select(arm_hours).where(*ours, arm_hours.c.hour >= this - KEPT, arm_hours.c.hour < this - FOLDED_AFTER)
+    folded = folded.where(arm_hours.c.hour % DAY != 0).order_by(arm_hours.c.hour).limit(_FOLDED_AT_ONCE)
+    days: dict[Key, dict[str, Any]] = {}
+    for row in connection.execute(folded).all():
+        doomed.append((row.policy, row.hour, row.arm))
+        key = row.policy, row.hour - row.hour % DAY, row.arm
+        days[key] = _sum(days.get(key, {}), json.loads(row.totals))
+    _add(connection, days)
+    for some in _pages(doomed):
+        connection.execute(delete(arm_hours).where(_KEY.in_(some)))
+    return len(doomed)
+
+
+def _pages(keys: Iterable[Key]) -> Iterator[list[Key]]:
+    found = list(keys)
+    for start in range(0, len(found), _PAGE):
+        yield found[start : start + _PAGE]
+
+
+def position_of(connection: Connection, reader: str) -> dict[str, Any]:
+    """Up to where a reader has read; empty before it began."""
+    found = connection.execute(select(reading_positions.c.position).where(reading_positions.c.reader == reader))
+    text = found.scalar()
+    return {} if text is None else dict(json.loads(text))
+
+
+def move_position(
+    connection: Connection, reader: str, *, seen: Mapping[str, Json], to: Mapping[str, Json], now: float
+) -> bool:
+    """Let a reader go on from there; False, with nothing written, if it is not at `seen` any more."""
+    row = {"position": canonical(dict(to)), "moved_at": now}
+    if not seen:
+        made = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(reading_positions)
+        first = made.values(reader=reader, **row).on_conflict_do_nothing().returning(reading_positions.c.reader)
+        return connection.execute(first).first() is not None
+    ours = reading_positions.c.reader == reader, reading_positions.c.position == canonical(dict(seen))
+    return connection.execute(reading_positions.update().where(*ours).values(**row)).rowcount == 1

@@ -1,0 +1,210 @@
+"""Reader of decisions and outcomes, in the order of (made_at, id), from the archive too.
+
+Rows are read once they are SETTLED_S old: whoever made them has committed them by then. What came later all the same
+(an outcome that a worker could not write for minutes, a router whose clock is behind) is found when its hour is looked
+at again, RECHECKED_S after its end; what is later than that is in no count of traffic, and never in two.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table, func, select, tuple_
+
+from ragbandit.router.storage.archive.reading import segments
+from ragbandit.router.storage.archive.segments import Segment, read_segment
+from ragbandit.router.storage.arm_hours.rows import Deltas, hour_of
+from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.sql.tables import archive_segments, arm_hours, decisions, outcomes, policies
+from ragbandit.router.types import CANCELLED, IMPORTED, KILLED, STICKY
+
+__all__ = ["RECHECKED_S", "SETTLED_S", "TRAFFIC", "TrafficPage", "next_traffic"]
+
+#: name of the reader
+TRAFFIC: Final = "arm_hours"
+#: age at which a row is counted, seconds
+SETTLED_S: Final = 20.0
+#: age at which an hour that is over is compared with its rows, seconds
+RECHECKED_S: Final = 900.0
+_START: Final = (-1.0, "")
+_FORCED: Final = '"forced":true'
+_COUNTED_AGAIN: Final = (
+    *("decided", "explored", "sticky", "forced", "killed", "faults", "answered", "failed", "cancelled"),
+    *("dollars", "prompt_tokens", "completion_tokens", "steps", "seconds", "latency"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrafficPage:
+    """What one step has read."""
+
+    #: where the reader was, and where it is after it
+    seen: Mapping[str, Any]
+    to: Mapping[str, Any]
+    deltas: Deltas
+    #: there is more to read now
+    more: bool
+    #: it waits for an archive run that is not done
+    waits: bool = False
+
+
+def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float, limit: int) -> TrafficPage:
+    """The next page after `seen`: a segment of the archive, or `limit` decisions and as many outcomes.
+
+    connection: of a read transaction. Raises StoreError for a segment that cannot be read.
+    """
+    places = {name: tuple(seen.get(name, _START)) for name in ("decisions", "outcomes")}
+    to: dict[str, Any] = {"segment": 0, "checked": hour_of(now), **seen, **{k: list(v) for k, v in places.items()}}
+    deltas = Deltas()
+    for segment, row in _segments_after(connection, to["segment"]):
+        if row.made_before > places["decisions"][0] or row.made_at > places["outcomes"][0]:
+            if not row.moved:  # its rows are leaving: what is still here may be gone when it is read
+                return TrafficPage(seen=seen, to=to, deltas=deltas, more=False, waits=True)
+            _count_segment(segment, places=places, deltas=deltas)
+            to["segment"] = segment.number
+            return TrafficPage(seen=seen, to=to, deltas=deltas, more=True)
+        to["segment"] = segment.number
+    settled = hour_of(now - RECHECKED_S)
+    due = to["checked"] < settled
+    end = 3600.0 * min(to["checked"] + 2, settled)
+    if due and all(place[0] >= end for place in places.values()):
+        return _rechecked(connection, seen=seen, to=to, settled=settled, limit=limit)
+    more = False
+    for table, key in ((decisions, "id"), (outcomes, "decision_id")):
+        rows = _page(connection, table, after=places[table.name], until=now - SETTLED_S, limit=limit)
+        _count(table, rows, deltas)
+        if rows:
+            to[table.name] = [rows[-1]["made_at"], rows[-1][key]]
+        more = more or len(rows) == limit
+    if due and all(to[name] == list(place) for name, place in places.items()):  # nothing has come since that hour
+        return _rechecked(connection, seen=seen, to=to, settled=settled, limit=limit)
+    return TrafficPage(seen=seen, to=to, deltas=deltas, more=more)
+
+
+def _rechecked(
+    connection: Connection, *, seen: Mapping[str, Any], to: dict[str, Any], settled: int, limit: int
+) -> TrafficPage:
+    """A step that looks at hours again, and at nothing else: what it compares must have been written.
+
+    Where more than two are due the reader was away: what is later than the second was read long after its end.
+    """
+    deltas = Deltas()
+    for hour in range(to["checked"], min(to["checked"] + 2, settled)):
+        _recheck(connection, hour, deltas=deltas, limit=limit)
+    return TrafficPage(seen=seen, to={**to, "checked": settled}, deltas=deltas, more=True)
+
+
+def _segments_after(connection: Connection, number: int) -> list[tuple[Segment, Any]]:
+    rows = connection.execute(
+        select(archive_segments).where(archive_segments.c.number > number).order_by(archive_segments.c.number)
+    ).all()
+    by_number = {segment.number: segment for segment in segments(connection)} if rows else {}
+    return [(by_number[row.number], row) for row in rows]
+
+
+def _page(
+    connection: Connection, table: Table, *, after: tuple[Any, ...], until: float, limit: int, since: float = -1.0
+) -> list[Mapping[str, Any]]:
+    if table is decisions:
+        faulty, forced = decisions.c.fault.is_not(None), decisions.c.request.contains(_FORCED)
+        names = decisions.c["id", "made_at", "policy", "arm", "explored", "facts"]
+        query, key = select(*names, faulty.label("faulty"), forced.label("was_forced")), decisions.c.id
+    else:
+        names = outcomes.c["decision_id", "made_at", "status", "stop_reason", "cost", "steps"]
+        query, key = select(*names, *decisions.c["policy", "arm", "facts"]), outcomes.c.decision_id
+        query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
+    made = table.c.made_at
+    # The first bound is for the index, which has no ids.
+    query = query.where(made >= max(after[0], since), made < until, tuple_(made, key) > tuple_(*after))
+    return [dict(row) for row in connection.execute(query.order_by(made, key).limit(limit)).mappings()]
+
+
+def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> None:
+    for row in rows:
+        if _has(row["facts"], IMPORTED):
+            continue
+        key = row["policy"], hour_of(row["made_at"]), row["arm"]
+        if table is decisions:
+            found = {"explored": row["explored"], "faults": row["faulty"], "forced": row["was_forced"]}
+            found |= {"sticky": _has(row["facts"], STICKY), "killed": _has(row["facts"], KILLED)}
+            deltas.add(key, decided=1, **{name: 1 for name, counts in found.items() if counts})
+        else:
+            _count_outcome(key, row, deltas)
+
+
+def _has(facts: str, key: str) -> bool:
+    """Whether the facts have the key; a text in them has its quotes escaped."""
+    return f'"{key}":' in facts
+
+
+def _count_outcome(key: tuple[str, int, str], row: Mapping[str, Any], deltas: Deltas) -> None:
+    cost = cost_value(row["cost"])
+    cancelled = row["stop_reason"] == CANCELLED
+    deltas.add(
+        key,
+        **{"cancelled" if cancelled else "failed" if row["status"] == "failed" else "answered": 1},
+        dollars=cost.dollars,
+        prompt_tokens=cost.prompt_tokens,
+        completion_tokens=cost.completion_tokens,
+        steps=row["steps"],
+    )
+    if cost.seconds_total > 0.0 and not cancelled:
+        deltas.took(key, cost.seconds_total)
+
+
+def _count_segment(segment: Segment, *, places: Mapping[str, tuple[Any, ...]], deltas: Deltas) -> None:
+    """Count of a segment what its readers have not come to; what stayed in the database is not in it."""
+    rows = read_segment(segment, tables=[decisions, outcomes])
+    made = {row["id"]: row for row in rows["decisions"]}
+    first = [
+        {**row, "faulty": row["fault"] is not None, "was_forced": _FORCED in (row.get("request") or "")}
+        for row in made.values()
+        if (row["made_at"], row["id"]) > places["decisions"]
+    ]
+    then = [
+        {**row, **{name: made[row["decision_id"]][name] for name in ("policy", "arm", "facts")}}
+        for row in rows["outcomes"]
+        if row["decision_id"] in made and (row["made_at"], row["decision_id"]) > places["outcomes"]
+    ]
+    _count(decisions, first, deltas)
+    _count(outcomes, then, deltas)
+
+
+def _recheck(connection: Connection, hour: int, *, deltas: Deltas, limit: int) -> None:
+    """Compare an hour that is over with its rows, and add what was missed."""
+    since, until = 3600.0 * hour, 3600.0 * (hour + 1)
+    stored: dict[tuple[str, str], dict[str, Any]] = {}
+    ours = arm_hours.c.policy.in_(select(policies.c.label)), arm_hours.c.hour == hour
+    for row in connection.execute(select(arm_hours).where(*ours)):
+        stored[row.policy, row.arm] = json.loads(row.totals)
+    for table, names in ((decisions, ("decided",)), (outcomes, ("answered", "failed", "cancelled"))):
+        span = table.c.made_at >= since, table.c.made_at < until
+        there = connection.execute(select(func.count()).select_from(table).where(*span)).scalar_one()
+        known = sum(totals.get(name, 0) for totals in stored.values() for name in names)
+        if there <= known:
+            continue
+        fresh, after = Deltas(), (since, "")
+        while page := _page(connection, table, after=after, until=until, limit=limit, since=since):
+            _count(table, page, fresh)
+            after = (page[-1]["made_at"], page[-1]["id" if table is decisions else "decision_id"])
+        _add_missed(fresh, stored, names=names, deltas=deltas)
+
+
+def _add_missed(
+    fresh: Deltas, stored: Mapping[tuple[str, str], Mapping[str, Any]], *, names: tuple[str, ...], deltas: Deltas
+) -> None:
+    for (policy, hour, arm), totals in fresh.by_key().items():
+        known = stored.get((policy, arm), {})
+        if sum(totals.get(name, 0) for name in names) <= sum(known.get(name, 0) for name in names):
+            continue
+        missed: dict[str, Any] = {
+            name: _less(totals[name], known.get(name)) for name in _COUNTED_AGAIN if name in totals
+        }
+        deltas.merge((policy, hour, arm), missed)
+
+
+def _less(now: Any, before: Any) -> Any:
+    if before is None:
+        return now
+    return [a - b for a, b in zip(now, before, strict=True)] if isinstance(now, list) else now - before

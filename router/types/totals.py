@@ -1,0 +1,95 @@
+"""What an arm did and earned in an hour, as counts and sums: any hours, and any arms, can be added."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+__all__ = ["LATENCY_EDGES", "ArmTotals", "sum_of"]
+
+#: upper edges of the latency histogram, seconds; what is slower is in one bucket more. Never changed: rows have it.
+LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmTotals:
+    """Totals of one arm under one policy. Two can be added.
+
+    Decisions are counted in the hour in which they were made, outcomes in the hour in which they ended, and what was
+    learned in the hour of its decision.
+    """
+
+    #: decisions with this arm; imported ones are not traffic, and are in no count
+    decided: int = 0
+    #: of these: another arm was likeliest
+    explored: int = 0
+    #: of these: a turn that stayed on the arm of an earlier one
+    sticky: int = 0
+    #: of these: the caller chose the arm
+    forced: int = 0
+    #: of these: drawn while the kill switch was thrown
+    killed: int = 0
+    #: of these: the policy's own probabilities could not be used
+    faults: int = 0
+    #: outcomes with an answer, of a spent budget too
+    answered: int = 0
+    #: outcomes without one
+    failed: int = 0
+    #: of no count above: callers ended them
+    cancelled: int = 0
+    dollars: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    steps: float = 0.0
+    #: wall clock of the outcomes in `latency`, seconds
+    seconds: float = 0.0
+    #: outcomes that say how long they took and were not cancelled, by LATENCY_EDGES
+    latency: tuple[int, ...] = field(default=(0,) * (len(LATENCY_EDGES) + 1))
+    #: updates made of feedback, and of the default reward
+    learned: int = 0
+    defaulted: int = 0
+    #: over both; squares: sums of the squares
+    reward: float = 0.0
+    reward_squares: float = 0.0
+    quality: float = 0.0
+    quality_squares: float = 0.0
+    cost: float = 0.0
+    cost_squares: float = 0.0
+    #: updates that compare the policy with always taking this arm, and the sum of their differences in reward
+    #: (storage/arm_hours/differences.py)
+    against: int = 0
+    against_sum: float = 0.0
+    against_squares: float = 0.0
+
+    def __add__(self, other: "ArmTotals") -> "ArmTotals":
+        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "latency"}
+        return ArmTotals(**sums, latency=tuple(a + b for a, b in zip(self.latency, other.latency, strict=True)))
+
+    @property
+    def rewarded(self) -> int:
+        """Updates."""
+        return self.learned + self.defaulted
+
+    @property
+    def ended(self) -> int:
+        """Outcomes that callers did not end."""
+        return self.answered + self.failed
+
+    def latency_at(self, share: float) -> float | None:
+        """The latency that this share (0 to 1) of the outcomes did not exceed, seconds; None while there are none.
+
+        Within its bucket it is taken to rise evenly, as Prometheus does; beyond the last edge it is that edge.
+        """
+        total = sum(self.latency)
+        if not total:
+            return None
+        wanted, below, lower = share * total, 0, 0.0
+        for count, edge in zip(self.latency, LATENCY_EDGES, strict=False):
+            if count and below + count >= wanted:
+                return lower + (edge - lower) * max(0.0, wanted - below) / count
+            below, lower = below + count, edge
+        return LATENCY_EDGES[-1]
+
+
+def sum_of(parts: Iterable[ArmTotals]) -> ArmTotals:
+    """The sum of any number of totals."""
+    return sum(parts, ArmTotals())

@@ -1,0 +1,310 @@
+"""Hourly totals: every decision, outcome and update is counted once, whatever moves, fails or comes late meanwhile."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sqlalchemy import delete, select, update
+
+from ragbandit.router.offline.estimation.estimators import Estimator, terms
+from ragbandit.router.storage.archive.moving import archive
+from ragbandit.router.storage.arm_hours import extending, rewards
+from ragbandit.router.storage.arm_hours.differences import differences
+from ragbandit.router.storage.arm_hours.extending import Extender, progress_of
+from ragbandit.router.storage.arm_hours.rows import DAY, FOLDED_AFTER, KEPT, hour_of, hours_of, totals_ever
+from ragbandit.router.storage.sql.database import migrate
+from ragbandit.router.storage.sql.tables import arm_hours, leases, outcomes, reading_positions
+from ragbandit.router.types import ArmTotals, sum_of
+
+
+@pytest.fixture
+def world(request, make_world, monkeypatch):
+    """A world on SQLite, or on the database that a test names, read three rows at a time."""
+    monkeypatch.setattr(extending, "PAGE_ROWS", 3)
+    url = request.getfixturevalue("postgres_url") if getattr(request, "param", "") == "postgresql" else None
+    return make_world(database_url=url)
+
+
+both = pytest.mark.parametrize("world", ["sqlite", "postgresql"], indirect=True)
+
+
+def extend(world, *, holder="one", later=60.0):
+    """Read all there is, some time later."""
+    extender = Extender(world.database, holder=holder, clock=lambda: world.now + later)
+    while extender.extend(seconds=30.0):
+        pass
+    extender.release()
+
+
+def totals(world):
+    with world.database.read() as connection:
+        return totals_ever(connection, policy="main")
+
+
+def lived(world, count=10):
+    """Decisions with outcomes, most of them learned, over two hours."""
+    made = []
+    for number in range(count):
+        world.now += 700.0
+        decision = world.route()
+        cost = {"prompt_tokens": 10, "completion_tokens": 2, "dollars": 0.5, "seconds_total": 0.3 * number}
+        world.outcome(decision, cost=cost)
+        if number % 3:
+            world.feedback(decision, reward=0.1 * number)
+        made.append(decision)
+    world.learn()
+    return made
+
+
+@both
+def test_totals_are_what_the_tables_hold(world):
+    """Counts and sums of each arm are those of its decisions, outcomes and updates; reading again adds nothing."""
+    made = lived(world)
+    extend(world)
+    extend(world, holder="another")
+    found, learned = totals(world), world.updates()
+    assert {arm: one.decided for arm, one in found.items() if one.decided} == Counter(d.arm for d in made)
+    everything = sum_of(found.values())
+    assert (everything.decided, everything.answered, everything.failed) == (10, 10, 0)
+    assert (everything.prompt_tokens, everything.completion_tokens, everything.dollars) == (100, 20, 5.0)
+    assert everything.explored == sum(d.explored for d in made)
+    assert sum(everything.latency) == 9  # one did not say how long it took
+    assert everything.seconds == pytest.approx(0.3 * 45)
+    assert everything.learned == len(learned) == 6
+    for name, column in (("reward", "value"), ("quality", "quality"), ("cost", "cost")):
+        values = [row[column] for row in learned]
+        assert getattr(everything, name) == pytest.approx(sum(values))
+        assert getattr(everything, f"{name}_squares") == pytest.approx(sum(value**2 for value in values))
+
+
+def test_hours_add_up_to_all(world):
+    """What an arm did in its hours is what it ever did; each decision stands in its own hour."""
+    made = lived(world)
+    extend(world)
+    with world.database.read() as connection:
+        hours = hours_of(connection, policy="main", since=0, until=hour_of(world.now) + 1)
+    assert Counter((row.hour, row.arm) for row in hours for _ in range(row.totals.decided)) == Counter(
+        (hour_of(d.made_at), d.arm) for d in made
+    )
+    for arm, ever in totals(world).items():
+        added = sum_of(row.totals for row in hours if row.arm == arm)
+        assert added.latency == ever.latency
+        assert added.reward == pytest.approx(ever.reward)
+        assert added.against_sum == pytest.approx(ever.against_sum)
+
+
+def test_what_is_new_is_not_counted_yet(world):
+    """A row is counted when whoever writes rows of its time has surely committed them."""
+    lived(world, 3)
+    extend(world, later=1.0)
+    assert sum_of(totals(world).values()).decided == 2
+    extend(world, later=25.0)
+    assert sum_of(totals(world).values()).decided == 3
+
+
+@both
+def test_what_came_late_is_found_after_its_hour(world):
+    """An outcome that was written minutes after it ended is counted when its hour is looked at again, once."""
+    extend(world, later=0.0)
+    made = lived(world, 4)
+    kept = []
+    with world.database.write() as connection:
+        late = outcomes.c.decision_id == made[1].id
+        kept += connection.execute(select(outcomes).where(late)).mappings().all()
+        connection.execute(delete(outcomes).where(late))
+    extend(world)
+    assert sum_of(totals(world).values()).answered == 3
+    world.write(outcomes.insert().values(**kept[0]))
+    extend(world)
+    assert sum_of(totals(world).values()).answered == 3
+    for _ in range(2):
+        world.now += 7200.0
+        extend(world)
+        everything = sum_of(totals(world).values())
+        assert (everything.decided, everything.answered, everything.dollars) == (4, 4, 2.0)
+        assert sum(everything.latency) == 3
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "between"])
+def test_the_archive_is_counted(world, tmp_path, before):
+    """Decisions that are archived before they were counted, or between two readings, are counted once."""
+    pytest.importorskip("pyarrow")
+    first = lived(world, 6)
+    if not before:
+        extend(world)
+    archive(world.database, root=str(tmp_path / "archive"), before=2e9, now=world.now, size=2)
+    second = lived(world, 5)
+    extend(world)
+    everything = sum_of(totals(world).values())
+    assert everything.decided == everything.answered == len(first) + len(second) == 11
+    assert everything.learned == len(list(world.ledger.read(after=0))) > 4
+
+
+@both
+def test_who_lost_the_lease_writes_nothing(world):
+    """A process that is held up while another one reads on does not count its page a second time."""
+    lived(world, 4)
+    slow = Extender(world.database, holder="slow", clock=lambda: world.now + 60.0)
+    acquired, page = slow._lease.acquire(holder="slow", lease_s=60.0), {}
+    assert acquired
+    with world.database.read() as connection:
+        page = extending.next_traffic(connection, seen={}, now=world.now + 60.0, limit=3)
+    world.write(delete(leases))
+    extend(world)
+    before = totals(world)
+    assert not slow._write("arm_hours", page.deltas, seen=page.seen, to=page.to)
+    slow._lease.acquire(holder="slow", lease_s=60.0)
+    assert not slow._write("arm_hours", page.deltas, seen=page.seen, to=page.to)  # the position has moved
+    assert totals(world) == before
+
+
+def test_one_process_at_a_time(world):
+    """While one holds the lease another one reads nothing."""
+    lived(world, 2)
+    other = Extender(world.database, holder="other")
+    other._lease.acquire(holder="other", lease_s=60.0)
+    extend(world)
+    assert totals(world) == {}
+    other.release()
+    extend(world)
+    assert sum_of(totals(world).values()).decided == 2
+
+
+def test_progress_says_what_is_missing(world):
+    """Before the first reading all is behind; after it, nothing."""
+    lived(world, 5)
+    with world.database.read() as connection:
+        before = progress_of(connection, label="main", newest=world.now, last_seq=3)
+    assert (before.decided_to, before.behind_s, before.updates_behind) == (None, world.now, 3)
+    extend(world)
+    with world.database.read() as connection:
+        after = progress_of(connection, label="main", newest=world.now, last_seq=3)
+    assert (after.decided_to, after.behind_s, after.updates_behind) == (world.now, 0.0, 0)
+
+
+@both
+def test_old_hours_become_days_and_days_go(world):
+    """Hours of five weeks ago are one row a day, days of 400 days ago are gone; what was ever counted stays."""
+    made = lived(world)
+    extend(world)
+    before = sum_of(totals(world).values())
+    world.now += 3600.0 * (FOLDED_AFTER + DAY)
+    extend(world)
+    with world.database.read() as connection:
+        days = hours_of(connection, policy="main", since=0, until=hour_of(world.now))
+    assert {row.hour % DAY for row in days} == {0}
+    assert len({row.hour for row in days}) <= 2
+    assert sum(row.totals.decided for row in days) == len(made)
+    assert sum_of(row.totals for row in days).latency == before.latency
+    world.now += 3600.0 * KEPT
+    extend(world)
+    with world.database.read() as connection:
+        assert hours_of(connection, policy="main", since=0, until=hour_of(world.now)) == []
+    assert sum_of(totals(world).values()) == before
+
+
+def test_a_schema_of_before_is_left_alone(empty_database_url):
+    """On the schema of the release before nothing is read, and nothing fails."""
+    from ragbandit.router.storage.sql.database import Database
+
+    database = Database(empty_database_url)
+    migrate(database, revision="0012")
+    assert Extender(database, holder="one").extend() is False
+    database.close()
+
+
+def log(count=400, arms=3, seed=7):
+    """Draws of a known pmf with rewards, and scores that know some of them."""
+    draw = np.random.default_rng(seed)
+    pmf = draw.dirichlet(np.ones(arms), size=count) * 0.9 + 0.1 / arms
+    action = np.array([draw.choice(arms, p=p) for p in pmf])
+    truth = np.linspace(0.2, 0.8, arms)
+    reward = np.clip(draw.normal(truth[action], 0.3), -1.0, 1.0)
+    scores = truth + draw.normal(0.0, 0.8, size=(count, arms))
+    return pmf, action, reward, scores
+
+
+def test_differences_are_those_of_the_estimators():
+    """Row by row it is DR of the logging pmf minus DR of always one arm, with the clipped scores as the model."""
+    pmf, action, reward, scores = log()
+    model = np.clip(scores, -1.0, 1.0)
+    ours = np.array(
+        [
+            differences(pmf=p, scores=s, drawn=a, reward=r, minimum=-1.0, maximum=1.0)
+            for p, a, r, s in zip(pmf, action, reward, scores, strict=True)
+        ]
+    )
+    given = {"reward": reward, "action": action, "logged": pmf, "predicted": model}
+    policy = terms(Estimator(name="dr"), candidate=pmf, **given)
+    for arm in range(3):
+        always = terms(Estimator(name="dr"), candidate=np.eye(3)[np.full(len(pmf), arm)], **given)
+        expected = policy.correction + policy.baseline - always.correction - always.baseline
+        np.testing.assert_allclose(ours[:, arm], expected, atol=1e-12)
+
+
+def test_an_arm_that_could_not_be_drawn_has_no_difference():
+    """Nothing is known of an arm with probability 0; without scores the middle of the bounds is the model."""
+    found = differences(pmf=(0.5, 0.5, 0.0), scores=None, drawn=0, reward=1.0, minimum=0.0, maximum=1.0)
+    np.testing.assert_allclose(found, [1.0 - 1.5, 1.0 - 0.5, np.nan])
+
+
+def test_differences_of_the_ledger_are_summed(world):
+    """The sums of each arm are those over the ledger's updates; a question with one arm is not among them."""
+    for number in range(12):
+        decision = world.route()
+        world.outcome(decision)
+        world.feedback(decision, reward=0.05 * number)
+    world.learn()
+    extend(world)
+    expected = {}
+    for one in world.ledger.read(after=0):
+        found = differences(
+            pmf=one.pmf,
+            scores=one.scores,
+            drawn=one.arms.index(one.arm),
+            reward=one.reward.value,
+            minimum=one.reward.minimum,
+            maximum=one.reward.maximum,
+        )
+        for arm, value in zip(one.arms, found, strict=True):
+            expected.setdefault(arm, []).append(value)
+    for arm, values in expected.items():
+        row = totals(world)[arm]
+        assert row.against == len(values) == 12
+        assert row.against_sum == pytest.approx(sum(values))
+        assert row.against_squares == pytest.approx(sum(value**2 for value in values))
+    lone = {"arm": "a", "arms": '["a"]', "body_hash": "", "seed": "1", "pmf": "[1.0]", "scores": None, "draw": None}
+    assert list(rewards._differences(lone | {"value": 1.0, "minimum": 0.0, "maximum": 1.0})) == []
+
+
+def test_latencies_come_from_buckets():
+    """Within a bucket they rise evenly; beyond the last edge the edge is all that is known; none give none."""
+    assert ArmTotals().latency_at(0.5) is None
+    filled = replace(ArmTotals(), latency=(0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+    assert filled.latency_at(0.5) == pytest.approx(0.375)
+    slow = replace(ArmTotals(), latency=(0,) * 12 + (3,))
+    assert slow.latency_at(0.95) == 120.0
+
+
+def test_rows_of_a_newer_version_can_be_read(world):
+    """A count that this version does not know is passed over, and kept when its row is written again."""
+    lived(world, 2)
+    extend(world)
+    with world.database.write() as connection:
+        row = connection.execute(select(arm_hours).where(arm_hours.c.hour == -1)).first()
+        body = canonical_with(row.totals, unheard_of=3)
+        here = arm_hours.c.arm == row.arm, arm_hours.c.hour == -1
+        connection.execute(update(arm_hours).where(*here).values(totals=body))
+    assert row.arm in totals(world)
+    lived(world, 4)
+    extend(world)
+    with world.database.read() as connection:
+        after = connection.execute(select(arm_hours.c.totals).where(*here)).scalar()
+        assert connection.execute(select(reading_positions.c.reader)).scalars().all()
+    assert json.loads(after)["unheard_of"] == 3
+
+
+def canonical_with(text, **more):
+    return json.dumps(json.loads(text) | more)

@@ -67,6 +67,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "erase",
         "Blank the texts of decisions, in the database and in the archive: questions, answers, traces, labels.",
     ),
+    "doctor": ("doctor", "Check a running installation and say what to do; exit code 1 if there is a problem."),
     "backup": (
         "backup",
         "Copy database, snapshots, checkpoints, archive and indexes to a folder while everything runs.",

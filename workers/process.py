@@ -8,6 +8,7 @@ from functools import partial
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.judge_queue import MAX_JUDGE_JOBS
+from ragbandit.router.jobs.presence import Presence, card_of
 from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.records import ANSWER_JOB, ANSWER_QUEUE, JUDGE_JOB, JUDGE_QUEUE, LEARN_JOB, LEARN_QUEUE
@@ -71,6 +72,8 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     beside = [_started(chore, context, stop) for chore in chores]
     listener = None if context.loop is None else jobs.listen(partial(housekeeping.handle_notification, context))
     at_once = {name: count for name, count in threads.items() if name in queues}
+    named = "" if context.retriever is None else context.retriever.name
+    presence = Presence(client=jobs.client, card=card_of(role="worker", queues=tuple(queues), retriever=named)).start()
     log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
     try:
         consumers = Consumers(
@@ -79,6 +82,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
         _work(consumers, context, threads=threads, queues=queues, burst=burst)
     finally:
         stop.set()
+        presence.close()
         if listener is not None:
             listener.close()
         for thread in beside:

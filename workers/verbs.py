@@ -95,6 +95,12 @@ def _add_backup(app: typer.Typer) -> None:
     add_backup(app)
 
 
+def _add_doctor(app: typer.Typer) -> None:
+    from ragbandit.router.cli.doctor import add_doctor
+
+    add_doctor(app)
+
+
 def _add_keys(app: typer.Typer) -> None:
     from ragbandit.router.cli.keys import add_keys
 
@@ -160,6 +166,7 @@ SECTIONS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "archive": _add_archive,
     "retire": _add_retire,
     "erase": _add_erase,
+    "doctor": _add_doctor,
     "backup": _add_backup,
     "keys": _add_keys,
     "audit": _add_audit,

@@ -25,6 +25,7 @@ from ragbandit.router.errors import RagBanditError
 
 if TYPE_CHECKING:
     from ragbandit.router.cli.validate import Check
+    from ragbandit.router.jobs.presence import Presence
     from ragbandit.router.serving.processes.encoder_process import RemoteEncoder
     from ragbandit.router.serving.processes.service_process import ServiceProcess
     from ragbandit.router.serving.router import Router
@@ -47,6 +48,7 @@ def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda 
     from ragbandit.router.cli.archive import add_archive
     from ragbandit.router.cli.audit import add_audit
     from ragbandit.router.cli.backup import add_backup
+    from ragbandit.router.cli.doctor import add_doctor
     from ragbandit.router.cli.erase import add_erase
     from ragbandit.router.cli.explain import add_explain
     from ragbandit.router.cli.inspect import add_facts
@@ -65,6 +67,7 @@ def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda 
     add_archive(app)
     add_retire(app)
     add_erase(app)
+    add_doctor(app)
     add_backup(app)
     add_keys(app)
     add_audit(app)
@@ -128,10 +131,21 @@ def _add_serve(app: typer.Typer, *, check: "Check") -> None:
             server = make_server(app_of_all, settings=served, shared=place is not None)
             sockets = None if place is None else [shared_port(settings.server.host, place.port)]
             keep_what_is_loaded()
+            presence = _presence(router)
             with contextlib.suppress(KeyboardInterrupt):
                 server.run(sockets=sockets)
+            presence.close()
             if not server.started:
                 raise typer.Exit(3)
+
+
+def _presence(router: "Router") -> "Presence":
+    from ragbandit.router.jobs.presence import Presence, card_of
+    from ragbandit.router.jobs.queue import connect
+    from ragbandit.router.jobs.redis_server import redis_url
+
+    card = card_of(role="service", encoder=router.service.encoder.hash)
+    return Presence(client=connect(redis_url(router.settings), timeout_s=1.0), card=card).start()
 
 
 def _shared_encoder(place: "ServiceProcess | None") -> "RemoteEncoder | None":

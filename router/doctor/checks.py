@@ -1,0 +1,42 @@
+"""The checks, in the order in which they are told."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ragbandit.router.doctor import configuration, database, files, processes, redis
+from ragbandit.router.doctor.findings import Check, Finding, Installation, run_checks
+
+__all__ = ["CHECKS", "examine", "worst"]
+
+CHECKS: Final[tuple[Check, ...]] = (
+    ("settings", configuration.contradictions),
+    ("API keys", configuration.exposure),
+    ("schema", database.schema),
+    ("clock of the database", database.clock),
+    ("learner", database.learner),
+    ("counters", database.counters),
+    ("leases", database.held),
+    ("Redis", redis.reachable),
+    ("Redis memory", redis.memory),
+    ("Redis writes", redis.persistence),
+    ("queues", redis.queues),
+    ("processes", processes.there),
+    ("versions", processes.versions),
+    ("clocks of the hosts", processes.clocks),
+    ("encoder", processes.encoder),
+    ("indexes", processes.indexes),
+    ("snapshots over hosts", processes.shared_snapshots),
+    ("disk", files.disk),
+    ("permissions", files.permissions),
+)
+
+
+def examine(installation: Installation, *, limit_s: float) -> list[Finding]:
+    """The findings of every check. It reads; it changes nothing."""
+    return run_checks(installation, CHECKS, limit_s=limit_s)
+
+
+def worst(findings: Sequence[Finding]) -> str:
+    """The gravest level among them."""
+    levels = [finding.level for finding in findings]
+    return "problem" if "problem" in levels else "warning" if "warning" in levels else "ok"

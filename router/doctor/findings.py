@@ -1,0 +1,131 @@
+"""Findings: what a check says. And the run of all checks, each with a time limit of its own."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import RagBanditError
+
+__all__ = [
+    "LIMIT_S",
+    "Check",
+    "Finding",
+    "Installation",
+    "Level",
+    "ago",
+    "fine",
+    "problem",
+    "run_checks",
+    "warning",
+]
+
+Level = Literal["ok", "warning", "problem"]
+#: longest wait for a check, seconds; all run at the same time
+LIMIT_S: Final = 8.0
+_NOT_LOOKED_AT: Final = "this could not be looked at"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What one check found."""
+
+    #: what was looked at: "Redis memory", "schema"
+    check: str
+    level: Level
+    #: what is so
+    found: str
+    #: what that means; empty where all is well
+    means: str = ""
+    #: what to do about it; empty where all is well
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Installation:
+    """What the checks look at."""
+
+    settings: Settings
+    #: seconds since the epoch, by this host
+    clock: Callable[[], float] = time.time
+
+
+#: its name, and what looks: the findings, none where it has nothing to say
+Check = tuple[str, Callable[[Installation], Sequence[Finding]]]
+
+
+def fine(check: str, found: str) -> Finding:
+    """All is well."""
+    return Finding(check=check, level="ok", found=found)
+
+
+def warning(check: str, found: str, *, means: str, remedy: str) -> Finding:
+    """It works, and may not for long, or not as expected."""
+    return Finding(check=check, level="warning", found=found, means=means, remedy=remedy)
+
+
+def problem(check: str, found: str, *, means: str, remedy: str) -> Finding:
+    """It does not work, or something is lost or open."""
+    return Finding(check=check, level="problem", found=found, means=means, remedy=remedy)
+
+
+def run_checks(installation: Installation, checks: Sequence[Check], *, limit_s: float = LIMIT_S) -> list[Finding]:
+    """The findings of all checks in their order; one that raises or takes longer than limit_s is itself a problem."""
+    found: list[Sequence[Finding] | None] = [None] * len(checks)
+
+    def look(place: int, name: str, check: Callable[[Installation], Sequence[Finding]]) -> None:
+        try:
+            found[place] = check(installation)
+        except RagBanditError as error:
+            found[place] = [_failed(name, error.message, remedy=error.remedy)]
+        except Exception as error:
+            found[place] = [_failed(name, f"{type(error).__name__}: {error}"[:300], remedy=None)]
+
+    threads = [
+        threading.Thread(target=look, args=(place, name, check), daemon=True)
+        for place, (name, check) in enumerate(checks)
+    ]
+    give_up = time.monotonic() + limit_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, give_up - time.monotonic()))
+    late = [(_late(name, limit_s),) if each is None else each for (name, _), each in zip(checks, found, strict=True)]
+    return _told_once([finding for each in late for finding in each])
+
+
+def _told_once(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; what stands in the way of several checks is told with the first, which names the others."""
+    first: dict[str, int] = {}
+    told: list[Finding] = []
+    for finding in findings:
+        if not finding.means.startswith(_NOT_LOOKED_AT):
+            told.append(finding)
+        elif finding.found not in first:
+            first[finding.found] = len(told)
+            told.append(finding)
+        else:
+            place = first[finding.found]
+            told[place] = replace(told[place], means=f"{told[place].means}, nor {finding.check}")
+    return told
+
+
+def _failed(name: str, message: str, *, remedy: str | None) -> Finding:
+    return problem(name, message, means=_NOT_LOOKED_AT, remedy=remedy or "mend this, then run the doctor again")
+
+
+def _late(name: str, limit_s: float) -> Finding:
+    return problem(
+        name,
+        f"no answer within {limit_s:g} s",
+        means=_NOT_LOOKED_AT,
+        remedy="what it asks hangs, or the network on the way does: check that host, then run the doctor again",
+    )
+
+
+def ago(seconds: float) -> str:
+    """A time span for people."""
+    whole = max(0, round(seconds))
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"

@@ -1,0 +1,114 @@
+"""Checks of Redis: whether it can be reached and written to, what it forgets, and what waits in it."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import RedisError
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.doctor.findings import Finding, Installation, fine, problem, warning
+from ragbandit.router.errors import QueueError
+from ragbandit.router.jobs.presence import present
+from ragbandit.router.jobs.queue import RedisJobs, connect
+from ragbandit.router.jobs.redis_server import redis_url
+
+if TYPE_CHECKING:
+    import redis
+
+__all__ = ["connected", "memory", "persistence", "queues", "reachable"]
+
+#: no reply within that is none, seconds
+REPLY_S: Final = 3.0
+#: share of maxmemory, and of workers.max_queued, from which on it is remarkable
+FULL: Final = 0.9
+
+
+@contextlib.contextmanager
+def connected(settings: Settings) -> "Iterator[redis.Redis]":
+    """A client of the configured Redis, or of the private one. Raises QueueError."""
+    client = connect(redis_url(settings), timeout_s=REPLY_S)
+    try:
+        client.ping()
+        yield client
+    except (RedisError, OSError) as error:
+        raise QueueError(
+            f"Redis is not reachable: {str(error)[:200]}",
+            field="redis_url",
+            remedy="start it (`ragbandit up` has its own), or correct REDIS_URL; answers are late until then, not lost",
+        ) from error
+    finally:
+        client.close()
+
+
+def reachable(installation: Installation) -> Sequence[Finding]:
+    """Whether this host reaches Redis."""
+    with connected(installation.settings) as client:
+        return [fine("Redis", f"version {_info(client, 'server').get('redis_version', 'unknown')}")]
+
+
+def memory(installation: Installation) -> Sequence[Finding]:
+    """Whether it may throw away what waits, or is full."""
+    with connected(installation.settings) as client:
+        found = _info(client, "memory")
+    most, used = int(found.get("maxmemory", 0)), int(found.get("used_memory", 0))
+    policy = str(found.get("maxmemory_policy", "noeviction"))
+    if most and used > FULL * most:
+        means = "soon it refuses writes or throws entries away: answers are late, rates and quotas are forgotten"
+        remedy = "raise maxmemory; the queue takes about 1 kB for each of workers.max_queued"
+        return [problem("Redis memory", f"{used / most:.0%} of maxmemory is used", means=means, remedy=remedy)]
+    if most and policy != "noeviction":
+        means = "when it is full it throws jobs, rates and quotas away; the sweep finds the jobs again, late"
+        remedy = "set maxmemory-policy noeviction, or use a Redis that caches share no memory with"
+        return [warning("Redis memory", f"maxmemory-policy is {policy}", means=means, remedy=remedy)]
+    return [fine("Redis memory", f"{used / 1e6:.0f} MB used, {policy}")]
+
+
+def persistence(installation: Installation) -> Sequence[Finding]:
+    """Whether it takes writes. That it may forget everything is no fault: SQL is the truth."""
+    with connected(installation.settings) as client:
+        saved, copies = _info(client, "persistence"), _info(client, "replication")
+    if copies.get("role") not in (None, "master"):
+        means = "nothing can be queued in a replica"
+        remedy = "let REDIS_URL name the master, or the address that follows it"
+        return [problem("Redis writes", "it is a replica", means=means, remedy=remedy)]
+    if saved.get("rdb_last_bgsave_status") == "err":
+        means = "with stop-writes-on-bgsave-error, its default, it refuses every write"
+        remedy = "see its log; free the disk it saves to, or turn saving off (save ''): nothing here needs it"
+        return [problem("Redis writes", "its last save to disk failed", means=means, remedy=remedy)]
+    kept = "appends to a file" if saved.get("aof_enabled") else "quotas of today are lost when it restarts"
+    return [fine("Redis writes", f"it takes them; {kept}")]
+
+
+def queues(installation: Installation) -> Sequence[Finding]:
+    """What waits, and whether anybody takes it."""
+    settings = installation.settings
+    with connected(settings) as client:
+        depth = RedisJobs(client).depth()
+        refused = RedisJobs(client).refused()
+        served = {queue for card in present(client) for queue in card.queues}
+    found = []
+    for queue, count in depth.items():
+        if count and queue not in served:
+            means = "nobody takes them: answers, scores or learning wait"
+            remedy = f"start `ragbandit worker --queue {queue}`, or see the log of the one that should run"
+            found.append(problem("queues", f"{count} wait in {queue}, and no worker", means=means, remedy=remedy))
+    if depth["answer"] > FULL * settings.workers.max_queued:
+        means = "further ones wait in the database until there is room"
+        remedy = "start more workers for the queue answer, or let callers wait less"
+        found.append(warning("queues", f"{depth['answer']} wait for an answer", means=means, remedy=remedy))
+    if refused:
+        means = "something else writes to these queues: they were removed unread"
+        remedy = "let only ragbandit reach this Redis, or give it a database of its own (redis://host/1)"
+        found.append(warning("queues", f"{refused} entries were no jobs of ours", means=means, remedy=remedy))
+    told = ", ".join(f"{queue} {count}" for queue, count in depth.items())
+    return found or [fine("queues", told)]
+
+
+def _info(client: "redis.Redis", section: str) -> Mapping[str, Any]:
+    """A section of INFO; nothing where this user may not ask."""
+    try:
+        found: Any = client.info(section)
+    except RedisError:
+        return {}
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,146 @@
+"""Presence: every service and worker says in Redis that it is there, of which version, and with what.
+
+`ragbandit doctor` reads it. Nothing decides by it: while Redis is gone nobody is listed, and everything else goes on.
+"""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from redis.exceptions import RedisError
+
+import ragbandit
+
+__all__ = ["KEPT_S", "Presence", "ProcessCard", "card_of", "present", "say"]
+
+#: a process that has not said so for that long is not listed, seconds
+KEPT_S: Final = 45.0
+#: how often it says so, seconds
+RENEW_S: Final = 15.0
+#: processes that are listed at most
+MAX_LISTED: Final = 1000
+#: sorted set: key of a card -> when it was renewed, by the clock of Redis
+_LIST: Final = "ragbandit:processes"
+#: packages whose versions are told, where they are installed
+_PACKAGES: Final = ("numpy", "redis", "rq", "sqlalchemy", "torch", "transformers")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessCard:
+    """What a process says of itself."""
+
+    host: str
+    pid: int
+    #: service or worker
+    role: str
+    #: answer, judge, learn: of a worker
+    queues: tuple[str, ...] = ()
+    #: of ragbandit
+    version: str
+    #: package -> version, "python" among them
+    packages: Mapping[str, str]
+    #: hash of the encoder in use; empty: none
+    encoder: str = ""
+    #: name of the retriever, with the beginning of its index's hash; empty: none
+    retriever: str = ""
+    #: the host's clock less that of Redis, when it was renewed, seconds
+    ahead_s: float = 0.0
+
+    def named(self) -> str:
+        """Role, host and process id, for people."""
+        what = f"{self.role} ({', '.join(self.queues)})" if self.queues else self.role
+        return f"{what} {self.pid} on {self.host}"
+
+
+@dataclass(kw_only=True, slots=True)
+class Presence:
+    """A thread that renews the card of this process until it is closed. client: of Redis, with a short time limit."""
+
+    client: Any
+    card: ProcessCard
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> "Presence":
+        """Begin; returns itself."""
+        self._thread = threading.Thread(target=self._renew, name="ragbandit-presence", daemon=True)
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Take the card away, if Redis can be reached, and end the thread."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(5.0)
+        with contextlib.suppress(RedisError, OSError):  # it fades by itself
+            self.client.zrem(_LIST, _key(self.card))
+            self.client.delete(_key(self.card))
+
+    def _renew(self) -> None:
+        while True:
+            with contextlib.suppress(RedisError, OSError):  # whoever works with Redis logs the outage
+                say(self.client, self.card)
+            if self._stop.wait(RENEW_S):
+                return
+
+
+def card_of(*, role: str, queues: tuple[str, ...] = (), encoder: str = "", retriever: str = "") -> ProcessCard:
+    """The card of this process."""
+    packages = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ProcessCard(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        role=role,
+        queues=queues,
+        version=ragbandit.__version__,
+        packages=packages,
+        encoder=encoder,
+        retriever=retriever,
+    )
+
+
+def say(client: Any, card: ProcessCard) -> None:
+    """Put the card there for KEPT_S. Raises RedisError."""
+    seconds, microseconds = client.time()
+    theirs = seconds + microseconds / 1e6
+    described = asdict(card) | {"ahead_s": round(time.time() - theirs, 3)}
+    with client.pipeline(transaction=False) as pipeline:
+        pipeline.set(_key(card), json.dumps(described), ex=int(KEPT_S))
+        pipeline.zadd(_LIST, {_key(card): theirs})
+        pipeline.zremrangebyscore(_LIST, "-inf", theirs - KEPT_S)
+        pipeline.zremrangebyrank(_LIST, 0, -MAX_LISTED - 1)
+        pipeline.execute()
+
+
+def present(client: Any) -> list[ProcessCard]:
+    """The cards of the processes that are there, by host and id; what is no card is left out. Raises RedisError."""
+    keys = client.zrange(_LIST, 0, MAX_LISTED - 1)
+    texts = client.mget(keys) if keys else []
+    found = [card for text in texts if text is not None and (card := _card(text)) is not None]
+    return sorted(found, key=lambda card: (card.host, card.pid))
+
+
+def _card(text: bytes) -> ProcessCard | None:
+    try:
+        described = json.loads(text)
+        known = {name: described[name] for name in (each.name for each in fields(ProcessCard)) if name in described}
+        return ProcessCard(**known | {"queues": tuple(known["queues"]), "ahead_s": float(known["ahead_s"])})
+    except (ValueError, TypeError, KeyError):
+        return None  # of another version, or of a stranger
+
+
+def _key(card: ProcessCard) -> str:
+    return f"ragbandit:process:{card.host}:{card.pid}"

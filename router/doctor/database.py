@@ -15,6 +15,7 @@ from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql import schema_window
 from ragbandit.router.storage.sql.database import Database, revision_of
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, leases
 from ragbandit.router.types import PolicyLabel
@@ -52,9 +53,14 @@ def schema(installation: Installation) -> Sequence[Finding]:
     """Whether this version can use the schema."""
     with opened(installation.settings) as database, database.read() as connection:
         current = revision_of(connection)
+        usable = current is not None and current > SCHEMA_REVISION and schema_window.may_use(connection)
     if current is None:
         means = "nothing can be stored"
         return [problem("schema", "the database has no schema", means=means, remedy="run: ragbandit migrate")]
+    if usable:
+        means = f"this host runs an older version, written for {SCHEMA_REVISION}, which may still use it"
+        remedy = "go on with the upgrade: install the version that the other hosts run"
+        return [warning("schema", f"the schema is {current}", means=means, remedy=remedy)]
     if current > SCHEMA_REVISION:
         means = f"this host runs an older version, which knows up to {SCHEMA_REVISION}"
         remedy = "install the version that the other hosts run"

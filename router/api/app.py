@@ -38,7 +38,10 @@ from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.middleware import AccessMiddleware
 from ragbandit.router.api.security.ownership import Owners
+from ragbandit.router.api.security.page_sessions import PageSessions
 from ragbandit.router.api.sessions import add_sessions
+from ragbandit.router.api.ui.endpoints import add_dashboard
+from ragbandit.router.api.ui.middleware import PageMiddleware
 from ragbandit.router.errors import NotReady, RagBanditError
 from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
@@ -100,7 +103,9 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
         app.state.router, app.state.metrics = router, Metrics(router)
         app.state.read_state = state_of(router)
         app.state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
-        app.state.gate = Gate(KeyRing(KeyStore(router.database)), server=router.settings.server)
+        app.state.page_sessions = PageSessions(router.database)
+        ring, server = KeyRing(KeyStore(router.database)), router.settings.server
+        app.state.gate = Gate(ring, server=server, sessions=app.state.page_sessions)
         with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
             await app.state.gate.ring.in_force()
         await asyncio.to_thread(record_config, router.database, router.settings)
@@ -142,11 +147,13 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
     add_feedback(app)
     add_browser_feedback(app)
     add_operations(app)
+    add_dashboard(app)
     _add_docs(app)
     _add_errors(app)
     app.add_middleware(RateMiddleware, state=app.state)
     app.add_middleware(AccessMiddleware, state=app.state)
     app.add_middleware(LimitsMiddleware, state=app.state)
+    app.add_middleware(PageMiddleware, state=app.state)
     app.add_middleware(OpenAIErrors)  # the last: what every other layer refuses is said in OpenAI's shape there
     return app
 

@@ -71,6 +71,8 @@ class ServerSettings(Section):
     #: Without keys "open", else "default", holds for all requests together. Counted in Redis by all processes, in a
     #: sliding window; beyond it 429 and Retry-After. A key's own rate (its scope "rate") comes first. Empty: no limit
     rate_limits: dict[str, Annotated[str, Field(pattern=f"^{RATE_PATTERN}$")]] = Field(default_factory=dict)
+    #: pages for people at /ui, on the operators' port where there is one; keys of the roles reader and operator log in
+    dashboard: bool = True
     #: one line per request on standard output; off, since /metrics counts requests by path and status
     access_log: bool = False
     #: sites whose pages may send feedback with a token (POST /v1/feedback/browser), as https://docs.example.com

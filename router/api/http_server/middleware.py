@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.http_server.ports import is_on_this_port
+from ragbandit.router.api.http_server.ports import has_path
 from ragbandit.router.api.http_server.read_delay import WAITED_S
 from ragbandit.router.api.schemas.responses import JsonReply, error_body, refusal
 from ragbandit.router.config.settings import ServerSettings
@@ -92,8 +92,7 @@ class LimitsMiddleware:
     def _refusal(self, scope: Scope, *, limit: int) -> Response | None:
         """The reply to a request that is refused before its body is read; None for one that is taken in."""
         router: Router = self.state.router
-        admin_port: int | None = self.state.admin_port
-        if admin_port is not None and not is_on_this_port(scope, admin_port=admin_port):
+        if not has_path(scope, state=self.state):
             body = error_body("NOT_FOUND", f"there is no endpoint {scope['path']}", remedy="/docs lists the endpoints")
             return JsonReply(body, status_code=404)
         queues = _QUEUES.get(scope["path"], ()) if scope["method"] == "POST" else ()

@@ -10,7 +10,8 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from ragbandit.router.api.security.key_ring import KeyRing
-from ragbandit.router.api.security.roles import OF_THE_SERVICE, allowed_roles
+from ragbandit.router.api.security.page_sessions import PageSessions, needs_session
+from ragbandit.router.api.security.roles import allowed_roles, is_of_the_service
 from ragbandit.router.api.security.sites import check_host, check_site
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.errors import Forbidden, NotReady, Unauthorized
@@ -33,8 +34,17 @@ _HOW: Final = 'send the header "Authorization: Bearer rb_..."; ragbandit keys cr
 class Gate:
     """Decides about requests by their head alone."""
 
-    def __init__(self, ring: KeyRing, *, server: ServerSettings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        ring: KeyRing,
+        *,
+        server: ServerSettings,
+        sessions: PageSessions | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """sessions: of the dashboard's pages; None: keys come in the header Authorization alone."""
         self.ring = ring
+        self._sessions = sessions
         self._server = server
         self._clock = clock
         self._loopback = is_loopback(server.host)
@@ -60,13 +70,16 @@ class Gate:
         if self._is_open(keys):
             self._check_site(scope)
             return Caller()
-        key = self._key(scope["headers"], keys)
+        if self._sessions is not None and needs_session(path, scope["headers"]):
+            key = await self._session_key(self._sessions, scope["headers"], keys)
+        else:
+            key = self._key(scope["headers"], keys)
         if not is_known(key.scopes):
             remedy = "upgrade this service, or make another key"
             raise Forbidden("a newer version has narrowed this key in a way not known here", remedy=remedy)
         if key.role not in roles:
             self._refuse(scope, key.role, method=method, path=path, roles=roles)
-        if key.tenant is not None and f"{method} {path}" in OF_THE_SERVICE:
+        if key.tenant is not None and is_of_the_service(method, path):
             raise Forbidden(
                 f"{method} {path} tells of all tenants, and this key belongs to one",
                 field="tenant",
@@ -109,7 +122,29 @@ class Gate:
         scheme, _, text = given[0].decode("latin-1").partition(" ")
         if scheme.lower() != "bearer":
             raise _unauthorized("the header Authorization is not of the scheme Bearer")
-        key = keys.find(text.strip(" "))
+        return self._found(text.strip(" "), keys)
+
+    async def _session_key(
+        self, sessions: PageSessions, headers: Sequence[tuple[bytes, bytes]], keys: KeysInForce
+    ) -> ApiKey:
+        """The key that a browser has logged in with. Raises Unauthorized."""
+        session = await sessions.read(headers)
+        stored = None if session is None else keys.keys.get(session.key)
+        if stored is None or stored.key.expired(self._clock()):
+            raise _unauthorized("nobody is logged in here", remedy="log in with an API key at /ui/login")
+        return stored.key
+
+    async def key_of(self, text: str) -> ApiKey:
+        """The key of this text, for a login. Raises Unauthorized, and NotReady where keys cannot be checked."""
+        return self._found(text.strip(), await self.ring.in_force())
+
+    async def is_open(self) -> bool:
+        """Whether requests need no key. Raises NotReady."""
+        return self._is_open(await self.ring.in_force())
+
+    def _found(self, text: str, keys: KeysInForce) -> ApiKey:
+        """The valid key of this text. Raises Unauthorized."""
+        key = keys.find(text)
         if key is None:
             raise _unauthorized(
                 "this API key is not valid: it was revoked, or never made here",

@@ -10,7 +10,7 @@ from starlette.routing import compile_path
 
 from ragbandit.router.types import Role
 
-__all__ = ["EVERYBODY", "OF_THE_SERVICE", "ROLES_OF", "allowed_roles"]
+__all__ = ["EVERYBODY", "OF_THE_SERVICE", "ROLES_OF", "allowed_roles", "is_of_the_service"]
 
 #: no key is needed
 EVERYBODY: Final = "everybody"
@@ -38,6 +38,22 @@ ROLES_OF: Final[Mapping[str, str]] = {
     "OPTIONS /v1/feedback/browser": EVERYBODY,
     "GET /v1/status": "reader operator",
     "GET /metrics": "reader operator",
+    "GET /ui": "reader operator",
+    "GET /ui/decisions": "reader operator",
+    "GET /ui/decisions/{decision_id}": "reader operator",
+    "POST /ui/decisions/{decision_id}/cancel": "operator",
+    "GET /ui/policies": "reader operator",
+    "GET /ui/policies/{name}": "reader operator",
+    "POST /ui/policies/{name}/{verb}": "operator",
+    "POST /ui/switch": "operator",
+    "GET /ui/feedback": "reader operator",
+    "POST /ui/feedback/release": "operator",
+    "GET /ui/queues": "reader operator",
+    "GET /ui/login": EVERYBODY,
+    "POST /ui/login": EVERYBODY,
+    "POST /ui/logout": "reader operator",
+    "GET /ui/static/{path:path}": EVERYBODY,
+    "HEAD /ui/static/{path:path}": EVERYBODY,
     "GET /docs": "reader app rater worker operator",
     "GET /openapi.json": "reader app rater worker operator",
     "HEAD /openapi.json": "reader app rater worker operator",
@@ -47,7 +63,20 @@ ROLES_OF: Final[Mapping[str, str]] = {
 
 
 #: endpoints that tell of all tenants: a key of one tenant may not call them, whatever its role
-OF_THE_SERVICE: Final = frozenset({"GET /v1/status", "GET /metrics"})
+OF_THE_SERVICE: Final = frozenset(
+    {
+        "GET /v1/status",
+        "GET /metrics",
+        "GET /ui",
+        "GET /ui/policies",
+        "GET /ui/policies/{name}",
+        "POST /ui/policies/{name}/{verb}",
+        "POST /ui/switch",
+        "GET /ui/feedback",
+        "POST /ui/feedback/release",
+        "GET /ui/queues",
+    }
+)
 
 
 def _parsed(roles: str) -> frozenset[Role] | None:
@@ -61,6 +90,10 @@ _PATTERNS: Final = [
     (method, compile_path(path)[0], _parsed(ROLES_OF[f"{method} {path}"]))
     for method, path in (endpoint.split(" ", 1) for endpoint in ROLES_OF if "{" in endpoint)
 ]
+_PATTERNS_OF_THE_SERVICE: Final = [
+    (method, compile_path(path)[0])
+    for method, path in (endpoint.split(" ", 1) for endpoint in OF_THE_SERVICE if "{" in endpoint)
+]
 
 
 def allowed_roles(method: str, path: str) -> frozenset[Role] | None:
@@ -72,3 +105,10 @@ def allowed_roles(method: str, path: str) -> frozenset[Role] | None:
         if of == method and pattern.match(path):
             return roles
     return frozenset()
+
+
+def is_of_the_service(method: str, path: str) -> bool:
+    """Whether this tells of all tenants."""
+    if f"{method} {path}" in OF_THE_SERVICE:
+        return True
+    return any(of == method and pattern.match(path) for of, pattern in _PATTERNS_OF_THE_SERVICE)

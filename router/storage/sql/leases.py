@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases
 
-__all__ = ["Lease", "forget"]
+__all__ = ["HeldLease", "Lease", "forget", "held_leases"]
 
 #: 1970-01-01 as SQLite counts days
 _EPOCH_DAY = 2440587.5
@@ -63,3 +63,21 @@ def _clock(database: Database) -> ColumnElement[float]:
     if database.is_sqlite:
         return (func.julianday("now", type_=Double) - literal(_EPOCH_DAY)) * 86400.0
     return func.extract("epoch", func.clock_timestamp()).cast(Double)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldLease:
+    """Who may do what only one may do at a time, and until when."""
+
+    name: str
+    holder: str
+    #: seconds for which it is held from now on, by the database's clock; below zero: it ran out
+    left_s: float
+
+
+def held_leases(database: Database, *, limit: int = 100) -> list[HeldLease]:
+    """The leases that are held, and those that ran out and nobody has taken since, by name."""
+    left = (leases.c.expires_at - _clock(database)).label("left_s")
+    query = select(leases.c.name, leases.c.holder, left).order_by(leases.c.name).limit(limit)
+    with database.read() as connection:
+        return [HeldLease(**row) for row in connection.execute(query).mappings()]

@@ -25,7 +25,7 @@ def endpoints() -> set[str]:
 def concrete(endpoint: str) -> tuple[str, str]:
     """Method and a path that the pattern of an endpoint takes."""
     examples = {"{decision_id}": "d1", "{path:path}": "swagger-ui.css", "{model:path}": "arm/single_step"}
-    examples |= {"{session_id:path}": "chat/17"}
+    examples |= {"{session_id:path}": "chat/17", "{name}": "v1", "{verb}": "shadow"}
     for pattern, example in examples.items():
         endpoint = endpoint.replace(pattern, example)
     method, path = endpoint.split(" ", 1)
@@ -47,10 +47,11 @@ def test_roles_of_the_table_are_roles():
 
 
 def test_only_probes_need_no_key():
-    """Nothing but the two probes is open to everybody, and what takes a signed token."""
+    """Nothing but the two probes is open to everybody, what takes a signed token, and the login with its files."""
     free = {endpoint for endpoint, roles in ROLES_OF.items() if roles == EVERYBODY}
     browser = {f"{method} /v1/feedback/browser" for method in ("POST", "OPTIONS")}
-    assert free == {"GET /health", "GET /ready"} | browser
+    pages = {"GET /ui/login", "POST /ui/login", "GET /ui/static/{path:path}", "HEAD /ui/static/{path:path}"}
+    assert free == {"GET /health", "GET /ready"} | browser | pages
 
 
 @pytest.mark.parametrize("path", ["/v1/route/", "/V1/route", "//v1/route", "/v1/decisions/a/b", "/v1/%72oute", ""])

@@ -1,0 +1,129 @@
+"""Sessions of pages: who has logged in with an API key, as a signed cookie, and the tokens of forms.
+
+    ragbandit_session = PUBLIC_ID.EXPIRES.HMAC        ragbandit_form = random
+
+The cookie names the key and does not hold it: a key that is revoked ends its sessions within a second, as it ends its
+requests. A form carries an HMAC of the browser's random cookie and of the key: a page of another site cannot make it.
+"""
+
+import asyncio
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+
+from ragbandit.router.storage.access.service_secrets import shared_secret
+from ragbandit.router.storage.sql.database import Database
+
+__all__ = [
+    "FORM",
+    "SESSION",
+    "SESSION_S",
+    "PageSessions",
+    "SessionCookie",
+    "cookies_of",
+    "form_nonce",
+    "is_page",
+    "needs_session",
+    "new_nonce",
+]
+
+#: names of the cookies
+SESSION, FORM = "ragbandit_session", "ragbandit_form"
+#: longest time that a login lasts, seconds
+SESSION_S: Final = 12 * 3600.0
+#: longest value of the header Cookie that is looked at
+_MOST: Final = 8192
+_SESSION: Final = re.compile(r"([0-9A-Za-z]{1,16})\.([0-9]{1,12})\.([0-9a-f]{64})")
+_FORM: Final = re.compile(r"[0-9a-f]{32}")
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+def is_page(path: str) -> bool:
+    """Whether a path is one of the dashboard's."""
+    return path == "/ui" or path.startswith("/ui/")
+
+
+def needs_session(path: str, headers: Headers) -> bool:
+    """Whether a request shows its key by a cookie: pages do, unless a program sends the key as everywhere else."""
+    return is_page(path) and not any(name == b"authorization" for name, _ in headers)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionCookie:
+    """What a session's cookie says: whose it is, and until when."""
+
+    key: str
+    #: seconds since the epoch
+    expires_at: int
+
+
+class PageSessions:
+    """Makes and reads the cookies and tokens of one store; every process of it takes those of the others."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+        self._secret: bytes | None = None
+        self._reading = asyncio.Lock()
+
+    async def read(self, headers: Headers) -> SessionCookie | None:
+        """The session of a request; None where there is none, or it is over or not of this store. Raises StoreError."""
+        found = _SESSION.fullmatch(cookies_of(headers).get(SESSION, ""))
+        if found is None:
+            return None
+        cookie = SessionCookie(key=found[1], expires_at=int(found[2]))
+        signed = await self._mac(f"session {cookie.key} {cookie.expires_at}")
+        if not hmac.compare_digest(signed, found[3]) or cookie.expires_at <= self._clock():
+            return None
+        return cookie
+
+    async def cookie(self, key: str, *, expires_at: float | None) -> tuple[str, int]:
+        """The cookie of a new session and the seconds that it lasts. expires_at: of the key."""
+        now = self._clock()
+        until = int(min(now + SESSION_S, now + SESSION_S if expires_at is None else expires_at))
+        return f"{key}.{until}.{await self._mac(f'session {key} {until}')}", max(0, int(until - now))
+
+    async def form_token(self, nonce: str, *, key: str | None) -> str:
+        """What a form of this browser and key carries. nonce: its cookie."""
+        return await self._mac(f"form {nonce} {key or ''}")
+
+    async def is_own_form(self, headers: Headers, token: str, *, key: str | None) -> bool:
+        """Whether a form was made for this browser and key."""
+        nonce = form_nonce(headers)
+        return nonce is not None and hmac.compare_digest(await self.form_token(nonce, key=key), token)
+
+    async def _mac(self, text: str) -> str:
+        if self._secret is None:
+            async with self._reading:  # one thread, however many come
+                if self._secret is None:
+                    now = self._clock()
+                    self._secret = await asyncio.to_thread(shared_secret, self._database, name="dashboard", now=now)
+        return hmac.new(self._secret, text.encode(), "sha256").hexdigest()
+
+
+def form_nonce(headers: Headers) -> str | None:
+    """The browser's random cookie; None: it has none yet."""
+    found = cookies_of(headers).get(FORM, "")
+    return found if _FORM.fullmatch(found) else None
+
+
+def new_nonce() -> str:
+    """A random cookie for a browser."""
+    return secrets.token_hex(16)
+
+
+def cookies_of(headers: Headers) -> dict[str, str]:
+    """The cookies of a request; none where the header is too long, or is none of cookies."""
+    text = "; ".join(value.decode("latin-1") for name, value in headers if name == b"cookie")
+    if len(text) > _MOST:
+        return {}
+    try:
+        return {name: morsel.value for name, morsel in SimpleCookie(text).items()}
+    except CookieError:
+        return {}

@@ -1,0 +1,152 @@
+"""Pages of decisions: the search, and one decision explained."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final, get_args
+
+from fastapi import FastAPI, Request
+from starlette.responses import RedirectResponse, Response
+
+from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.schemas.responses import plain
+from ragbandit.router.api.security.ownership import check_owner
+from ragbandit.router.api.ui.forms import form_of
+from ragbandit.router.api.ui.rendering import ArmSigns, page
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.serving.field_checks import checked_id
+from ragbandit.router.storage.decision_search import LOOKED_AT, Place, Search, search
+from ragbandit.router.storage.decisions import DecisionRecord
+from ragbandit.router.storage.rows.outcome_rows import trace_json
+from ragbandit.router.types import DecisionState
+
+__all__ = ["add_decision_pages"]
+
+#: decisions on a page
+PAGE: Final = 50
+#: events of a trace that a page shows
+MOST_EVENTS: Final = 300
+_STATES: Final[tuple[DecisionState, ...]] = get_args(DecisionState)
+_FIELDS: Final = ("id", "session", "arm", "state", "since", "until")
+
+
+def add_decision_pages(app: FastAPI) -> None:
+    """Put /ui/decisions on the app."""
+
+    @app.get("/ui/decisions", include_in_schema=False)
+    async def listed(request: Request) -> Response:
+        given = {name: request.query_params.get(name, "").strip()[:200] for name in _FIELDS}
+        root, router = request.scope.get("root_path", ""), router_of(request)
+        if given["id"]:
+            named = checked_id(given["id"], field="id")
+            await check_owner(request, named)
+            await reads_of(request).run(lambda: router.decision(named))
+            return RedirectResponse(f"{root}/ui/decisions/{named}", status_code=303)
+        wanted = _wanted(request, given)
+        after = _place(request.query_params.get("after"))
+        found = await reads_of(request).run(lambda: search(router.database, wanted, after=after, limit=PAGE))
+        values: dict[str, Any] = {
+            "given": given,
+            "found": found,
+            "after": after,
+            "next": None if found.next is None else f"{found.next.made_at!r},{found.next.id}",
+            "sign": ArmSigns(router.service.arms),
+            "arms": router.service.arms,
+            "states": _STATES,
+            "looked_at": LOOKED_AT if given["arm"] or given["state"] or wanted.tenant else None,
+        }
+        return await page(request, "decisions.html", title="Decisions", **values)
+
+    @app.get("/ui/decisions/{decision_id}", include_in_schema=False)
+    async def one(decision_id: str, request: Request) -> Response:
+        router = router_of(request)
+        await check_owner(request, checked_id(decision_id, field="decision_id"))
+        record = await reads_of(request).run(lambda: router.decision(decision_id))
+        values = _facts(record) | {"sign": ArmSigns(router.service.arms)}
+        return await page(request, "decision.html", title="Decision", **values)
+
+    @app.post("/ui/decisions/{decision_id}/cancel", include_in_schema=False)
+    async def cancel(decision_id: str, request: Request) -> Response:
+        await form_of(request)
+        router = router_of(request)
+        await check_owner(request, checked_id(decision_id, field="decision_id"))
+        await reads_of(request).run(lambda: router.cancel(decision_id))
+        root = request.scope.get("root_path", "")
+        return RedirectResponse(f"{root}/ui/decisions/{decision_id}", status_code=303)
+
+
+def _wanted(request: Request, given: Mapping[str, str]) -> Search:
+    state = given["state"] or None
+    if state is not None and state not in _STATES:
+        raise InvalidInput(f"{state!r:.80} is no state", field="state", remedy=f"use one of {', '.join(_STATES)}")
+    return Search(
+        label=router_of(request).ledger.label,
+        tenant=caller_of(request).tenant,
+        session=given["session"] or None,
+        arm=given["arm"] or None,
+        state=state,
+        since=_seconds(given["since"], field="since"),
+        until=_seconds(given["until"], field="until"),
+    )
+
+
+def _seconds(text: str, *, field: str) -> float | None:
+    """A time as a form sends it, UTC, in seconds since the epoch."""
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError) as error:
+        remedy = "write it as 2026-11-20T14:00, in UTC"
+        raise InvalidInput(f"{text!r:.80} is no time", field=field, remedy=remedy) from error
+
+
+def _place(text: str | None) -> Place | None:
+    """Where the page before has ended, as its link says."""
+    if not text:
+        return None
+    made_at, _, named = text.partition(",")
+    try:
+        return Place(made_at=float(made_at), id=checked_id(named, field="after"))
+    except ValueError as error:
+        raise InvalidInput("this link leads nowhere", field="after", remedy="begin the search again") from error
+
+
+def _facts(record: DecisionRecord) -> dict[str, Any]:
+    """What the page of one decision shows."""
+    decision, outcome = record.decision, record.outcome
+    scores = decision.scores or (None,) * len(decision.arms)
+    rows = sorted(zip(decision.arms, decision.pmf, scores, strict=True), key=lambda row: (-row[1], row[0]))
+    spread = [score for score in scores if score is not None]
+    trace = [] if outcome is None else trace_json(outcome.trace)
+    return {
+        "record": record,
+        "decision": decision,
+        "outcome": outcome,
+        "rows": rows,
+        "score_range": (min(spread), max(spread)) if spread else None,
+        "cost": {} if outcome is None else {name: value for name, value in asdict(outcome.cost).items() if value},
+        "trace": plain(trace[:MOST_EVENTS]),
+        "left_out": max(0, len(trace) - MOST_EVENTS),
+        "technical": _technical(record),
+    }
+
+
+def _technical(record: DecisionRecord) -> list[tuple[str, Any]]:
+    decision = record.decision
+    return [
+        ("decision id", decision.id),
+        ("ledger", decision.policy),
+        ("snapshot that decided", decision.version),
+        ("encoder", decision.encoder_hash),
+        ("seed of the draw", str(decision.seed)),
+        ("exploration floor", decision.floor),
+        ("run by", decision.run_by),
+        ("tenant", decision.query.tenant),
+        ("session", decision.query.session),
+        ("API key", decision.query.api_key),
+        ("facts", plain(dict(decision.facts)) or None),
+        ("request", plain(dict(decision.query.request)) or None),
+        ("context", plain(dict(decision.query.context)) or None),
+    ]

@@ -1,0 +1,76 @@
+"""Login and logout: an API key is shown once, and a signed cookie names it from then on."""
+
+import re
+from typing import Final
+
+from fastapi import FastAPI, Request
+from starlette.responses import RedirectResponse, Response
+
+from ragbandit.router.api.security.gate import Gate
+from ragbandit.router.api.security.page_sessions import SESSION, PageSessions, needs_session
+from ragbandit.router.api.security.roles import allowed_roles
+from ragbandit.router.api.ui.forms import form_of
+from ragbandit.router.api.ui.rendering import page, set_cookie
+from ragbandit.router.errors import Forbidden, Unauthorized
+from ragbandit.router.storage.access.api_keys import ApiKey
+
+__all__ = ["add_login"]
+
+#: paths of ours that a login may go on to
+_OURS: Final = re.compile(r"/ui(/[A-Za-z0-9._~%@:+=,-]+)*(\?[A-Za-z0-9._~%@:+=,&/-]*)?")
+_ENTRY: Final = "/ui/decisions"
+
+
+def add_login(app: FastAPI) -> None:
+    """Put /ui/login and /ui/logout on the app."""
+
+    @app.get("/ui/login", include_in_schema=False)
+    async def form(request: Request) -> Response:
+        gate: Gate = request.app.state.gate
+        root = request.scope.get("root_path", "")
+        if await gate.is_open():
+            return RedirectResponse(f"{root}/ui", status_code=303)
+        return await page(request, "login.html", title="Log in", next=_next(request), fault=None)
+
+    @app.post("/ui/login", include_in_schema=False)
+    async def login(request: Request) -> Response:
+        given = await form_of(request, "key", "next", key="")
+        gate: Gate = request.app.state.gate
+        try:
+            key = await gate.key_of(given["key"])
+            _check_role(key)
+        except (Unauthorized, Forbidden) as error:
+            values = {"next": _checked(given["next"]), "fault": error}
+            return await page(request, "login.html", title="Log in", status=error.status, **values)
+        sessions: PageSessions = request.app.state.page_sessions
+        value, seconds = await sessions.cookie(key.public_id, expires_at=key.expires_at)
+        onward = _checked(given["next"]) or ("/ui" if key.tenant is None else _ENTRY)
+        reply = RedirectResponse(request.scope.get("root_path", "") + onward, status_code=303)
+        set_cookie(request, reply, name=SESSION, value=value, seconds=seconds)
+        gate.ring.note_use(key.public_id)
+        return reply
+
+    @app.post("/ui/logout", include_in_schema=False)
+    async def logout(request: Request) -> Response:
+        await form_of(request)
+        root = request.scope.get("root_path", "")
+        reply = RedirectResponse(f"{root}/ui/login", status_code=303)
+        if needs_session(request.scope["path"], request.scope["headers"]):
+            set_cookie(request, reply, name=SESSION, value="", seconds=0)
+        return reply
+
+
+def _check_role(key: ApiKey) -> None:
+    roles = allowed_roles("GET", _ENTRY) or frozenset()
+    if key.role not in roles:
+        remedy = f"use a key of the role {' or '.join(sorted(roles))}"
+        raise Forbidden(f"a key of the role {key.role} has no pages", field="key", remedy=remedy)
+
+
+def _next(request: Request) -> str:
+    return _checked(request.query_params.get("next", ""))
+
+
+def _checked(path: str) -> str:
+    """The path if it is one of ours, else nothing: a login leads to no other site."""
+    return path if len(path) <= 1000 and _OURS.fullmatch(path) else ""

@@ -1,0 +1,130 @@
+"""Pages of feedback and of queues: where judgements come from, what is held, and what waits where."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from starlette.responses import RedirectResponse, Response
+
+from ragbandit.router.api.dependencies import reads_of, router_of
+from ragbandit.router.api.http_server.threads import SharedRead
+from ragbandit.router.api.ui.forms import actor_of, form_of
+from ragbandit.router.api.ui.rendering import ArmSigns, page
+from ragbandit.router.errors import InvalidInput, NotReady, StoreError
+from ragbandit.router.learning.status import quarantined
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.state import RouterState
+from ragbandit.router.storage.ledgers.held_feedback import JudgedUpdate, held, judged_lately, release
+from ragbandit.router.storage.ledgers.quarantines import quarantines_of
+from ragbandit.router.storage.sql.leases import held_leases
+
+__all__ = ["add_operation_pages", "state_or_none"]
+
+#: newest judged updates that sources are summed over, and held feedback and quarantined decisions that are listed
+LATELY: Final = 500
+LISTED: Final = 50
+#: sources that are listed
+MOST_SOURCES: Final = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceShare:
+    """What came from one source among the newest judged updates."""
+
+    source: str
+    rater: str | None
+    key: str | None
+    judgements: int
+    #: part of the rows that were learned, in [0, 1]
+    share: float
+    newest_at: float
+
+
+def add_operation_pages(app: FastAPI) -> None:
+    """Put /ui/feedback and /ui/queues on the app."""
+
+    @app.get("/ui/feedback", include_in_schema=False)
+    async def feedback(request: Request) -> Response:
+        router = router_of(request)
+        values = await reads_of(request).run(lambda: _feedback(router))
+        return await page(request, "feedback.html", title="Feedback", **values)
+
+    @app.post("/ui/feedback/release", include_in_schema=False)
+    async def released(request: Request) -> Response:
+        given, router = await form_of(request, "source", "feedback_id"), router_of(request)
+        if bool(given["source"]) == bool(given["feedback_id"]):
+            raise InvalidInput("name a source or a feedback", field="source", remedy="send one of them")
+        actor, source, feedback_id = actor_of(request), given["source"] or None, given["feedback_id"] or None
+        told: dict[str, Any] = {"actor": actor, "now": time.time(), "source": source, "feedback_id": feedback_id}
+        await reads_of(request).run(lambda: release(router.ledger, **told))
+        root = request.scope.get("root_path", "")
+        return RedirectResponse(f"{root}/ui/feedback", status_code=303)
+
+    @app.get("/ui/queues", include_in_schema=False)
+    async def queues(request: Request) -> Response:
+        router = router_of(request)
+        readiness = router.readiness
+        state = await state_or_none(request)
+        held_now = await reads_of(request).run(lambda: held_leases(router.database))
+        values: dict[str, Any] = {
+            "state": state,
+            "queues": router.queues(),
+            "parts": router.with_policy(readiness.states()),
+            "leases": held_now,
+            "sign": ArmSigns(router.service.arms),
+        }
+        return await page(request, "queues.html", title="Queues", **values)
+
+
+async def state_or_none(request: Request) -> RouterState | None:
+    """The router's state; None where the database does not tell in time, which the page then says."""
+    shared: SharedRead[RouterState] = request.app.state.read_state
+    try:
+        return await shared.value()
+    except (NotReady, StoreError):
+        return None
+
+
+def _feedback(router: Router) -> dict[str, Any]:
+    """What the page of feedback shows; every read has a bound."""
+    counters = router.status().counters
+    updates = judged_lately(router.ledger, limit=LATELY)
+    return {
+        "counters": counters,
+        "sources": shares(updates)[:MOST_SOURCES],
+        "updates": len(updates),
+        "held": held(router.ledger, limit=LISTED) if counters.held else [],
+        "quarantined": quarantined(router.ledger, limit=LISTED) if counters.quarantined else [],
+        "quarantines": quarantines_of(router.database, lifted=True)[-LISTED:],
+        "caps": router.settings.learning.influence,
+        "judge": router.status().judge,
+    }
+
+
+def shares(updates: Sequence[JudgedUpdate]) -> list[SourceShare]:
+    """What every source has taught, the largest share first: the rows of an update are split over its feedback."""
+    weights: dict[tuple[str, str | None, str | None], float] = defaultdict(float)
+    counts: dict[tuple[str, str | None, str | None], int] = defaultdict(int)
+    newest: dict[tuple[str, str | None, str | None], float] = defaultdict(float)
+    for update in updates:
+        for item in update.feedback:
+            named = (item.source, item.rater, item.api_key)
+            weights[named] += update.weight / len(update.feedback)
+            counts[named] += 1
+            newest[named] = max(newest[named], item.received_at)
+    total = sum(weights.values()) or 1.0
+    made = [
+        SourceShare(
+            source=named[0],
+            rater=named[1],
+            key=named[2],
+            judgements=counts[named],
+            share=weights[named] / total,
+            newest_at=newest[named],
+        )
+        for named in weights
+    ]
+    return sorted(made, key=lambda one: (-one.share, one.source, one.rater or "", one.key or ""))

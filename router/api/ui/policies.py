@@ -1,0 +1,152 @@
+"""Pages of policies: versions with their states, what each waits for, the picture of its sequence, and the verbs."""
+
+import time
+from typing import Any, Final, cast
+
+from fastapi import FastAPI, Request
+from starlette.responses import RedirectResponse, Response
+
+from ragbandit.router.api.dependencies import reads_of, router_of
+from ragbandit.router.api.ui.drawing import around_zero, sequence_of
+from ragbandit.router.api.ui.forms import actor_of, form_of
+from ragbandit.router.api.ui.rendering import ArmSigns, page
+from ragbandit.router.errors import InvalidInput, NotFound
+from ragbandit.router.rollouts.verbs import ALLOWED, Act, Verb, kill, next_weight, perform, unkill, verbs_of
+from ragbandit.router.serving.router import Router
+from ragbandit.router.storage import policy_versions as store
+from ragbandit.router.types import PolicyLabel, PolicyVerdict
+
+__all__ = ["VERBS", "add_policy_pages"]
+
+#: what every verb does, in the words of its button
+VERBS: Final[dict[str, str]] = {
+    "shadow": "Its probabilities are logged beside the champion's; it serves nothing.",
+    "canary": "It gets its first share of what is served.",
+    "step": "It gets the next share of what is served.",
+    "promote": "It decides from the next question on. Without proof by the evidence this needs force.",
+    "pause": "It serves and computes nothing until it is resumed.",
+    "resume": "It goes on where it was paused.",
+    "rollback": "It is taken out; of a champion, the one before decides again.",
+    "retire": "It is over, and its ledger is learned no more.",
+}
+_HARSH: Final = ("rollback", "retire")
+#: verdicts that a page lists
+LISTED: Final = 30
+
+
+def add_policy_pages(app: FastAPI) -> None:
+    """Put /ui/policies on the app."""
+
+    @app.get("/ui/policies", include_in_schema=False)
+    async def listed(request: Request) -> Response:
+        router = router_of(request)
+        values = await reads_of(request).run(lambda: _versions(router))
+        values["sign"] = ArmSigns(router.service.arms)
+        return await page(request, "policies.html", title="Policies", **values)
+
+    @app.get("/ui/policies/{name}", include_in_schema=False)
+    async def one(name: str, request: Request) -> Response:
+        router = router_of(request)
+        values = await reads_of(request).run(lambda: _version(router, name))
+        return await page(request, "policy.html", title=f"Policy {name[:40]}", **values)
+
+    @app.post("/ui/policies/{name}/{verb}", include_in_schema=False)
+    async def act(name: str, verb: str, request: Request) -> Response:
+        given, router = await form_of(request, "revision", "reason", "force"), router_of(request)
+        if verb not in ALLOWED:
+            raise NotFound(f"{verb!r:.40} is no verb", field="verb", remedy=f"use one of {', '.join(ALLOWED)}")
+        if not given["revision"].isdigit():
+            raise InvalidInput("the form does not say what was seen", field="revision", remedy="load the page again")
+        done = Act(
+            verb=cast(Verb, verb),
+            name=name,
+            base=PolicyLabel(router.settings.policy.label),
+            actor=actor_of(request),
+            reason=given["reason"],
+            now=time.time(),
+            force=given["force"] == "yes",
+            revision=int(given["revision"]),
+        )
+        settings = router.settings.rollout
+        await reads_of(request).run(lambda: perform(router.database, done, settings=settings))
+        return _back(request, f"/ui/policies/{name}")
+
+    @app.post("/ui/switch", include_in_schema=False)
+    async def switch(request: Request) -> Response:
+        given, router = await form_of(request, "to", "reason"), router_of(request)
+        told: dict[str, Any] = {
+            "base": PolicyLabel(router.settings.policy.label),
+            "actor": actor_of(request),
+            "reason": given["reason"],
+            "now": time.time(),
+        }
+        if given["to"] == "off":
+            await reads_of(request).run(lambda: unkill(router.database, **told))
+        else:
+            arm = given["to"].removeprefix("arm:") if given["to"].startswith("arm:") else None
+            if arm is None and given["to"] != "champion":
+                raise InvalidInput("the switch has no such place", field="to", remedy="choose one of the list")
+            offered = router.service.arms
+            await reads_of(request).run(lambda: kill(router.database, arm=arm, offered=offered, **told))
+        return _back(request, "/ui/policies")
+
+
+def _back(request: Request, path: str) -> Response:
+    return RedirectResponse(request.scope.get("root_path", "") + path, status_code=303)
+
+
+def _versions(router: Router) -> dict[str, Any]:
+    base = PolicyLabel(router.settings.policy.label)
+    with router.database.read() as connection:
+        versions = store.versions_of(connection, base=base)
+        control = store.control_of(connection, base=base)
+        newest = {one.name: next(iter(store.verdicts_of(connection, one.name, limit=1)), None) for one in versions}
+    order = ("champion", "canary", "shadow", "paused", "draft", "rolled_back", "retired")
+    versions.sort(key=lambda one: (order.index(one.state), -one.since))
+    drawn = {name: _difference(found) for name, found in newest.items()}
+    return {
+        "base": base,
+        "algorithm": router.settings.policy.name,
+        "serving": router.service.serving.version,
+        "versions": versions,
+        "control": control,
+        "newest": newest,
+        "differences": drawn,
+        "axis": around_zero([(one["low"], one["high"]) for one in drawn.values() if one is not None]),
+        "arms": router.service.arms,
+    }
+
+
+def _version(router: Router, name: str) -> dict[str, Any]:
+    base = PolicyLabel(router.settings.policy.label)
+    with router.database.read() as connection:
+        version = store.version_named(connection, name, base=base)
+        verdicts = store.verdicts_of(connection, name, limit=LISTED)
+        control = store.control_of(connection, base=base)
+    newest = verdicts[0] if verdicts else None
+    facts = {} if newest is None else dict(newest.facts)
+    margin = facts.get("margin")
+    guardrails = facts.get("guardrails")
+    settings = router.settings.rollout
+    return {
+        "version": version,
+        "control": control,
+        "verdicts": verdicts,
+        "newest": newest,
+        "facts": facts,
+        "guardrails": guardrails if isinstance(guardrails, dict) else {},
+        "difference": _difference(newest),
+        "picture": sequence_of(facts.get("points"), margin=margin if isinstance(margin, int | float) else None),
+        "rows_per_step": settings.rows_per_step,
+        "next_weight": next_weight(version, settings=settings) if version.state in ("shadow", "canary") else None,
+        "verbs": [(verb, VERBS[verb], verb in _HARSH) for verb in verbs_of(version)],
+    }
+
+
+def _difference(verdict: PolicyVerdict | None) -> dict[str, float] | None:
+    """The difference in reward with its bounds, where the verdict knows all three."""
+    if verdict is None:
+        return None
+    found = {name: verdict.facts.get(name) for name in ("low", "difference", "high")}
+    numbers = {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+    return numbers if len(numbers) == len(found) else None

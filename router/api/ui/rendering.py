@@ -1,0 +1,213 @@
+"""Rendering of pages: one Jinja environment that escapes everything, and the words and shapes that pages share."""
+
+import math
+import re
+import time
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from fastapi import Request
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse, Response
+
+from ragbandit.router.api.dependencies import caller_of
+from ragbandit.router.api.security.page_sessions import FORM, PageSessions, form_nonce, needs_session, new_nonce
+from ragbandit.router.types import Caller
+
+__all__ = ["PAGES", "error_page", "page", "shown"]
+
+#: what is shown where there is nothing
+NOTHING: Final = "\u2013"
+_DASH: Final = Markup("\u2013")
+#: path, title, and whether it tells of all tenants
+PAGES: Final = (
+    ("/ui", "Overview", True),
+    ("/ui/decisions", "Decisions", False),
+    ("/ui/policies", "Policies", True),
+    ("/ui/feedback", "Feedback", True),
+    ("/ui/queues", "Queues", True),
+)
+#: colours and shapes of arms: (colour, shape) is one of COLOURS * SHAPES pairs
+COLOURS, SHAPES = 8, 8
+#: characters that are shown as signs: they would move the cursor, end a line or turn the text around them
+_HARMFUL: Final = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
+)
+
+
+def shown(text: object) -> str:
+    """The text with every character that is not to be seen as a sign that is: an escape as ␛, others as ⟨U+202E⟩."""
+    return _HARMFUL.sub(_sign, str(text))
+
+
+def _sign(found: "re.Match[str]") -> str:
+    code = ord(found[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    text = f"{value:.{digits}g}"
+    return text if "e" not in text else f"{value:.{digits + 3}f}".rstrip("0").rstrip(".") or "0"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share as a percentage; a dash where there is none."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f} %"
+
+
+def seconds(value: float | None) -> str:
+    """A time span in its own unit; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if 0 < value < 1:
+        return f"{1000 * value:.3g} ms"
+    for unit, size in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if value >= 2 * size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g} s"
+
+
+def moment(value: float | None) -> Markup:
+    """A time as an element that says it exactly; a dash where there is none."""
+    if value is None:
+        return _DASH
+    try:
+        found = datetime.fromtimestamp(value, UTC)
+    except (OverflowError, OSError, ValueError):
+        return _DASH
+    exact = found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, found.strftime("%Y-%m-%d %H:%M:%S"))
+
+
+def age(value: float | None) -> Markup:
+    """How long ago a time was, as an element that says it exactly."""
+    if value is None:
+        return _DASH
+    text = moment(value)
+    return Markup("{} <small>({} ago)</small>").format(text, seconds(max(0.0, time.time() - value)))
+
+
+def state_sign(state: str | None) -> Markup:
+    """A state as a word with a mark, so that colour alone tells nothing."""
+    if not state:
+        return _DASH
+    kind = _KINDS.get(state, "quiet")
+    return Markup('<span class="state {}">{}</span>').format(kind, state.replace("_", " "))
+
+
+_KINDS: Final = (
+    dict.fromkeys(("learned", "answered", "ok", "champion", "closed_circuit", "promote", "step", "healthy"), "good")
+    | dict.fromkeys(("waiting", "defaulted", "exhausted", "shadow", "canary", "half_open", "hold", "held"), "busy")
+    | dict.fromkeys(("quarantined", "failed", "rolled_back", "open", "rollback", "invalid", "killed", "down"), "bad")
+)
+
+
+class ArmSigns:
+    """Colour and shape of every arm of a page: the configured ones in their order, then others as they come."""
+
+    def __init__(self, arms: Sequence[str]) -> None:
+        self._places = {arm: place for place, arm in enumerate(arms)}
+
+    def __call__(self, arm: str) -> Markup:
+        """The arm's mark and name."""
+        return Markup("{}<bdi>{}</bdi>").format(self.mark(arm), shown(arm))
+
+    def mark(self, arm: str) -> Markup:
+        """The mark alone."""
+        colour, shape = self.look(arm)
+        return Markup(
+            '<svg class="mark arm-{}" viewBox="0 0 12 12" aria-hidden="true" focusable="false"><path d="{}"/></svg>'
+        ).format(colour, _SHAPES[shape])
+
+    def look(self, arm: str) -> tuple[int, int]:
+        """Numbers of its colour and shape; 64 arms in a row have 64 different looks."""
+        place = self._places.setdefault(arm, len(self._places))
+        return place % COLOURS, (place + place // COLOURS) % SHAPES
+
+
+_SHAPES: Final = (
+    "M6 1a5 5 0 1 0 .01 0z",
+    "M1.5 1.5h9v9h-9z",
+    "M6 .8 11.5 10.8H.5z",
+    "M6 .3 11.7 6 6 11.7.3 6z",
+    "M6 11.2 .5 1.2h11z",
+    "M4 1h4v3h3v4H8v3H4V8H1V4h3z",
+    "M6 .5 7.6 4.4l4.1.2-3.2 2.6 1.1 4L6 9l-3.6 2.2 1.1-4L.3 4.6l4.1-.2z",
+    "M3 1h6l2.5 5L9 11H3L.5 6z",
+)
+
+
+@cache
+def environment() -> Environment:
+    """The environment of all pages; a name that a page does not have is an error, not an empty text."""
+    made = Environment(
+        loader=PackageLoader("ragbandit.router.api.ui", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = (shown, number, percent, seconds, moment, age, state_sign)
+    made.filters |= {each.__name__: each for each in filters} | {"query": _query}
+    made.finalize = lambda value: shown(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    return made
+
+
+def _query(values: dict[str, Any]) -> str:
+    """Values as the query of a URL, without those that are empty."""
+    return urlencode({name: value for name, value in values.items() if value not in (None, "")})
+
+
+async def page(request: Request, template: str, *, title: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """A page of this template. values: its names."""
+    root, caller = request.scope.get("root_path", ""), caller_of(request)
+    headers = request.scope["headers"]
+    sessions: PageSessions = request.app.state.page_sessions
+    nonce = form_nonce(headers) or new_nonce()
+    frame = {
+        "root": root,
+        "title": title,
+        "here": request.scope["path"].removeprefix(root),
+        "links": _links(caller),
+        "caller": caller,
+        "logged_in": caller.key is not None and needs_session("/ui", headers),
+        "acts": caller.role in (None, "operator", "admin"),
+        "form_token": await sessions.form_token(nonce, key=caller.key),
+    }
+    reply = HTMLResponse(environment().get_template(template).render(frame | values), status_code=status)
+    if form_nonce(headers) is None:
+        set_cookie(request, reply, name=FORM, value=nonce)
+    return reply
+
+
+def set_cookie(request: Request, reply: Response, *, name: str, value: str, seconds: int | None = None) -> None:
+    """A cookie that no script reads and no other site sends; seconds: None: as long as the browser is open."""
+    path = request.scope.get("root_path", "") + "/ui"
+    secure = request.scope["scheme"] == "https"
+    reply.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="strict")
+
+
+def _links(caller: Caller) -> list[tuple[str, str]]:
+    """The pages that this caller may see."""
+    return [(path, title) for path, title, of_all in PAGES if not of_all or caller.tenant is None]
+
+
+def error_page(error: dict[str, Any], *, status: int, root: str) -> str:
+    """The page of an error."""
+    frame = {"root": root, "title": "Error", "here": "", "links": (), "logged_in": False, "form_token": ""}
+    said = {name: unicodedata.normalize("NFC", error[name] or "") for name in ("code", "message", "remedy")}
+    return environment().get_template("error.html").render(frame | said | {"status": status, "caller": Caller()})

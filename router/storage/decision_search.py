@@ -1,0 +1,163 @@
+"""Search of decisions, the newest first: a page at a time, by a key and never by an offset, with a bound on rows read.
+
+Time and session have an index. Arm, state and tenant have none, so that a search by them looks at no more than
+LOOKED_AT rows at once: a page may be short, or empty, and still have a next one.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Select, and_, select, tuple_
+
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
+from ragbandit.router.types import ArmName, DecisionState, OutcomeStatus, PolicyLabel
+
+__all__ = ["LOOKED_AT", "MOST_FOUND", "Found", "FoundDecision", "Place", "Search", "search"]
+
+#: decisions that one search by a column without an index looks at
+LOOKED_AT: Final = 5_000
+#: decisions on one page
+MOST_FOUND: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a page ended: the next one holds what is older."""
+
+    made_at: float
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Search:
+    """What to look for; None: any."""
+
+    #: the ledger whose state is meant
+    label: PolicyLabel
+    tenant: str | None = None
+    session: str | None = None
+    arm: str | None = None
+    state: DecisionState | None = None
+    #: made at or after, and before, seconds since the epoch
+    since: float | None = None
+    until: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundDecision:
+    """One decision of a page."""
+
+    id: str
+    tenant: str
+    text: str
+    arm: ArmName
+    propensity: float
+    explored: bool
+    #: the fallback decided
+    faulty: bool
+    session: str | None
+    made_at: float
+    #: None: there is no outcome
+    status: OutcomeStatus | None
+    state: DecisionState
+    #: None: nothing was learned
+    reward: float | None
+    seq: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """One page of a search."""
+
+    decisions: tuple[FoundDecision, ...]
+    #: where the next page begins; None: this was the last
+    next: Place | None
+
+
+def search(database: Database, wanted: Search, *, after: Place | None = None, limit: int = 50) -> Found:
+    """A page of decisions, the newest first. Raises StoreError."""
+    limit = min(limit, MOST_FOUND)
+    unindexed = [wanted.tenant, wanted.arm, wanted.state]
+    looked_at = limit + 1 if unindexed == [None, None, None] else LOOKED_AT
+    inner = _newest(wanted, after=after).limit(looked_at).subquery()
+    last = select(inner.c.made_at, inner.c.id).order_by(inner.c.made_at, inner.c.id).limit(1)
+    with database.read() as connection:
+        rows = connection.execute(_matching(inner, wanted).limit(limit + 1)).mappings().all()
+        oldest = None
+        if len(rows) <= limit:
+            counted = connection.execute(select(inner.c.id).offset(looked_at - 1).limit(1)).first()
+            oldest = None if counted is None else connection.execute(last).first()
+    found = tuple(_found(row) for row in rows[:limit])
+    if len(rows) > limit:
+        return Found(decisions=found, next=Place(made_at=found[-1].made_at, id=found[-1].id))
+    return Found(decisions=found, next=None if oldest is None else Place(made_at=oldest.made_at, id=oldest.id))
+
+
+def _newest(wanted: Search, *, after: Place | None) -> Select[Any]:
+    """Ids in the order of the search, by what has an index."""
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.session is not None:
+        conditions.append(decisions.c.session == wanted.session)
+    if wanted.since is not None:
+        conditions.append(decisions.c.made_at >= wanted.since)
+    if wanted.until is not None:
+        conditions.append(decisions.c.made_at < wanted.until)
+    if after is not None:
+        conditions.append(decisions.c.made_at <= after.made_at)  # by which the index is entered
+        conditions.append(tuple_(decisions.c.made_at, decisions.c.id) < tuple_(after.made_at, after.id))
+    order = decisions.c.made_at.desc(), decisions.c.id.desc()
+    return select(decisions.c.made_at, decisions.c.id).where(*conditions).order_by(*order)
+
+
+def _matching(inner: Any, wanted: Search) -> Select[Any]:
+    learned = and_(updates.c.policy == wanted.label, updates.c.decision_id == decisions.c.id)
+    closed = and_(closures.c.policy == wanted.label, closures.c.decision_id == decisions.c.id)
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.tenant is not None:
+        conditions.append(decisions.c.tenant == wanted.tenant)
+    if wanted.arm is not None:
+        conditions.append(decisions.c.arm == wanted.arm)
+    if wanted.state is not None:
+        conditions.append(_in_state(wanted.state))
+    names = ("id", "tenant", "text", "arm", "propensity", "explored", "session", "made_at")
+    columns = [*(decisions.c[name] for name in names), decisions.c.fault.is_not(None).label("faulty")]
+    columns += [outcomes.c.status, updates.c.value, updates.c.seq, updates.c.source]
+    columns.append(closures.c.state.label("closed"))
+    joined = (
+        inner.join(decisions, decisions.c.id == inner.c.id)
+        .outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id)
+        .outerjoin(updates, learned)
+        .outerjoin(closures, closed)
+    )
+    order = decisions.c.made_at.desc(), decisions.c.id.desc()
+    return select(*columns).select_from(joined).where(*conditions).order_by(*order)
+
+
+def _in_state(state: DecisionState) -> ColumnElement[bool]:
+    if state == "waiting":
+        return and_(updates.c.seq.is_(None), closures.c.state.is_(None))
+    if state in ("closed", "quarantined"):
+        return closures.c.state == state
+    return updates.c.source == ("explicit" if state == "learned" else "default")
+
+
+def _found(row: Any) -> FoundDecision:
+    state: DecisionState = row["closed"] or "waiting"
+    if row["seq"] is not None:
+        state = "learned" if row["source"] == "explicit" else "defaulted"
+    return FoundDecision(
+        id=row["id"],
+        tenant=row["tenant"],
+        text=row["text"],
+        arm=row["arm"],
+        propensity=row["propensity"],
+        explored=bool(row["explored"]),
+        faulty=bool(row["faulty"]),
+        session=row["session"],
+        made_at=row["made_at"],
+        status=row["status"],
+        state=state,
+        reward=row["value"],
+        seq=row["seq"],
+    )

@@ -1,0 +1,69 @@
+"""Fixtures of the tests of pages: a service with traffic, one with keys, and a browser without scripts."""
+
+import re
+import time
+
+import httpx
+import pytest
+
+from ragbandit.router.storage.access.api_keys import KeyStore
+from tests.support.servers.http_service import Service, routed
+
+
+class Visitor:
+    """What a browser does with pages: it keeps cookies, and sends forms with what stands in them."""
+
+    def __init__(self, url: str) -> None:
+        self.http = httpx.Client(base_url=url, timeout=30)
+
+    def page(self, path: str, *, status: int = 200) -> str:
+        reply = self.http.get(path)
+        assert reply.status_code == status, reply.text
+        return reply.text
+
+    def send(self, path: str, *, on: str, **fields: str) -> httpx.Response:
+        """Send a form of the page `on`, with its token."""
+        token = re.search(r'name="form_token" value="([0-9a-f]{64})"', self.page(on))
+        assert token is not None, "the page has no form"
+        return self.http.post(path, data={"form_token": token[1], **fields})
+
+    def log_in(self, key: str, *, next_page: str = "") -> httpx.Response:
+        return self.send("/ui/login", on="/ui/login", key=key, next=next_page)
+
+
+@pytest.fixture
+def visit():
+    """A factory of visitors of a service."""
+    made: list[Visitor] = []
+
+    def start(service: Service) -> Visitor:
+        made.append(Visitor(service.url))
+        return made[-1]
+
+    yield start
+    for visitor in made:
+        visitor.http.close()
+
+
+@pytest.fixture
+def with_keys():
+    """A function that makes a key in a service's store, which it knows at once."""
+
+    def made(service: Service, role: str, **more) -> str:
+        key = KeyStore(service.router.database).create(name="t", role=role, now=time.time(), actor="cli:test", **more)
+        service.app.state.gate.ring.known = None
+        return key.text
+
+    return made
+
+
+def answered(service, question="Who wrote Dracula?", *, answer="Bram Stoker", rating=None, rater=None, **more) -> str:
+    """A decision with an outcome, judged where there is a rating; its id."""
+    named = routed(service.http, question=question, **more)["decision_id"]
+    service.http.post(
+        "/v1/outcomes", json={"decision_id": named, "answer": answer, "steps": 1, "status": "answered"}
+    ).raise_for_status()
+    if rating is not None:
+        body = {"decision_id": named, "rating": rating} | ({} if rater is None else {"rater": rater})
+        service.http.post("/v1/feedback", json=body).raise_for_status()
+    return named

@@ -1,0 +1,233 @@
+"""Pages of the dashboard: what they show of an empty store, one arm, many arms, and of hostile texts."""
+
+import hashlib
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ragbandit.router.api.ui.endpoints import STATIC
+from ragbandit.router.rollouts import verbs
+from ragbandit.router.storage import policy_versions as store
+from tests.integration.api.ui.conftest import answered
+from tests.support.servers.http_service import routed
+
+TEMPLATES = STATIC.parent / "templates"
+PAGES = ("/ui", "/ui/decisions", "/ui/policies", "/ui/feedback", "/ui/queues")
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"{{7*7}}\x1b[2J\x07\u202etxt.exe\u2028&amp;"
+
+
+class Tags(HTMLParser):
+    """Every tag of a page with its attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def arms(count: int) -> dict[str, object]:
+    return {f"arm_{number:02}": {"class": "caller"} for number in range(count)}
+
+
+def test_an_empty_store_says_so(service, visit):
+    """Every page of a service that has seen nothing is there, and says what is missing."""
+    browser = visit(service)
+    texts = {path: browser.page(path) for path in PAGES}
+    assert "There is no decision yet" in texts["/ui/decisions"]
+    assert "The configuration alone decides" in texts["/ui/policies"]
+    assert "Nothing is held" in texts["/ui/feedback"]
+    assert "no learner runs" in texts["/ui/queues"]
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_few_and_many_arms(serve, visit, count):
+    """One arm and forty of them have a page, with a bar for each and a mark that no other arm has."""
+    service, browser = serve(arms=arms(count)), None
+    browser = visit(service)
+    named = answered(service, rating=1.0)
+    service.router.learn()
+    text = browser.page(f"/ui/decisions/{named}")
+    assert text.count('class="bar"') >= count
+    marks = set(re.findall(r'<svg class="mark (arm-\d)"[^>]*><path d="([^"]+)"', text))
+    assert len(marks) == count
+    for path in PAGES:
+        browser.page(path)
+
+
+def test_one_decision_is_told_whole(service, visit):
+    """Its page has probabilities, answer, feedback, how the reward was made, and its place in the ledger."""
+    browser = visit(service)
+    named = answered(service, rating=0.75, rater="ann")
+    service.router.learn()
+    text = browser.page(f"/ui/decisions/{named}")
+    record = service.router.decision(named)
+    assert "Who wrote Dracula?" in text
+    assert "Bram Stoker" in text
+    assert "ann" in text
+    assert f"row {record.learned_seq} of the ledger" in text
+    assert all(arm in text for arm in record.decision.arms)
+    assert "drawn</small>" in text
+    assert browser.http.get(f"/ui/decisions?id={named}").headers["location"] == f"/ui/decisions/{named}"
+
+
+def test_the_search_finds_by_each_field(service, visit):
+    """Session, arm, state and time narrow the list, and together; what is no time or state is said."""
+    browser = visit(service)
+    first = answered(service, "First?", session_id="chat/1", rating=1.0)
+    service.router.learn()
+    second = routed(service.http, question="Second?")
+    learned = browser.page("/ui/decisions?state=learned")
+    assert "First?" in learned
+    assert "Second?" not in learned
+    waiting = browser.page("/ui/decisions?state=waiting")
+    assert "Second?" in waiting
+    assert "First?" not in waiting
+    assert "Second?" not in browser.page("/ui/decisions?session=chat/1")
+    assert "Second?" in browser.page(f"/ui/decisions?arm={second['arm']}&state=waiting")
+    assert "No decision is like that" in browser.page("/ui/decisions?arm=nobody")
+    assert "First?" in browser.page("/ui/decisions?since=2020-01-01T00:00&until=2100-01-01T00:00")
+    assert "No decision is like that" in browser.page("/ui/decisions?until=2020-01-01T00:00")
+    for wrong in ("state=gone", "since=yesterday", "after=x", "id=a/b"):
+        browser.page(f"/ui/decisions?{wrong}", status=422)
+    browser.page(f"/ui/decisions/{first}")
+
+
+def test_pages_of_the_search_are_whole(service, visit):
+    """Following "Older" shows every decision once, the newest first."""
+    browser = visit(service)
+    for start in range(0, 120, 40):
+        items = [{"question": f"Question {number}?"} for number in range(start, start + 40)]
+        service.http.post("/v1/route/batch", json={"items": items}).raise_for_status()
+    path, seen = "/ui/decisions", []
+    for _ in range(10):
+        text = browser.page(path)
+        seen += re.findall(r'href="/ui/decisions/([^"?]+)"', text)
+        older = re.search(r'rel="next" href="([^"]+)"', text)
+        if older is None:
+            break
+        path = older[1].replace("&amp;", "&")
+    assert len(seen) == len(set(seen)) == 120
+    times = [service.router.decision(named).decision.made_at for named in (seen[0], seen[60], seen[119])]
+    assert times == sorted(times, reverse=True)
+
+
+def test_texts_of_others_are_texts(serve, visit):
+    """Markup, template syntax, terminal escapes and turned text in every field that others write are shown as signs."""
+    service = serve(arms={"one": {"class": "caller"}})
+    browser = visit(service)
+    named = answered(service, HOSTILE, answer=HOSTILE, rating=1.0, rater=HOSTILE[:40], session_id="s1")
+    service.router.learn()
+    label = service.router.ledger.label
+    told = {"changes": {"policy": {"name": HOSTILE}}, "actor": HOSTILE, "reason": HOSTILE, "now": time.time()}
+    made = verbs.add(service.router.database, base=label, **told)
+    with service.router.database.write() as connection:
+        store.set_switch(
+            connection, base=made.base, killed="arm", arm=HOSTILE[:60], actor=HOSTILE[:60], reason=HOSTILE, now=1.0
+        )
+    for path in (*PAGES, f"/ui/decisions/{named}", f"/ui/policies/{made.name}", "/ui/decisions?session=s1"):
+        text = browser.page(path)
+        parsed = Tags(text)
+        assert [tag for tag, given in parsed.tags if tag == "script" and "src" not in given] == []
+        assert [tag for tag, given in parsed.tags if tag == "img" or any(name.startswith("on") for name in given)] == []
+        assert not set("\x1b\x07\u202e\u2028") & set(text)
+    told = "".join(Tags(browser.page(f"/ui/decisions/{named}")).words)
+    assert "<script>alert(1)</script>" in told
+    assert "{{7*7}}" in told
+    assert "␛[2J␇⟨U+202E⟩txt.exe⟨U+2028⟩&amp;" in told
+    for query in ("id", "session", "arm", "since", "after"):
+        reply = browser.http.get("/ui/decisions", params={query: HOSTILE[:60]})
+        assert reply.status_code in (200, 404, 422)
+        assert "<script>alert" not in reply.text
+
+
+def test_a_version_can_be_moved_from_its_page(service, visit):
+    """A verb asks for a reason and does it, once: who saw an older state is refused."""
+    browser, base = visit(service), service.router.ledger.label
+    verbs.add(
+        service.router.database, base=base, changes={"policy": {}}, actor="cli:test", reason="try", now=time.time()
+    )
+    page = browser.page("/ui/policies/v1")
+    assert "ragbandit policy shadow v1" in page
+    revision = re.search(r'name="revision" value="(\d+)"', page)[1]
+    sent = {"revision": revision, "reason": "enough"}
+    assert browser.send("/ui/policies/v1/retire", on="/ui/policies/v1", reason="x").status_code == 422
+    assert browser.send("/ui/policies/v1/retire", on="/ui/policies", **sent).status_code == 303
+    again = browser.send("/ui/policies/v1/retire", on="/ui/policies", **sent)
+    assert again.status_code == 409
+    assert "changed meanwhile" in again.text
+    assert "retired" in browser.page("/ui/policies/v1")
+    assert browser.send("/ui/policies/v1/explode", on="/ui/policies", **sent).status_code == 404
+    browser.page("/ui/policies/nobody", status=404)
+
+
+def test_the_picture_of_the_evidence_has_its_table(service, visit):
+    """A verdict's interval is a picture with its numbers in words, in a table, and in the list of versions."""
+    browser, database = visit(service), service.router.database
+    base = service.router.ledger.label
+    made = verbs.add(database, base=base, changes={"policy": {}}, actor="cli:test", reason="try", now=time.time())
+    points = [[10 * n, 0.05, 0.05 - 2 / n, 0.05 + 2 / n] for n in range(1, 60)]
+    facts = {"n": 590, "n_eff": 201.0, "low": 0.016, "difference": 0.05, "high": 0.084, "points": points}
+    facts |= {"guardrails": {"failures": {"state": "kept", "n": 300, "excess": 0.001, "low": -0.01, "high": 0.009}}}
+    with database.write() as connection:
+        told = {"kind": "hold", "reason": "not yet", "waits_for": "42 more judged decisions", "now": time.time()}
+        store.add_verdict(connection, made, inputs_sha256="0" * 64, facts=facts, **told)
+    page = browser.page("/ui/policies/v1")
+    assert "42 more judged decisions" in page
+    assert 'aria-label="Difference in reward: 0.05, between 0.016 and 0.084"' in page
+    assert page.count("<tr>") > 59
+    assert "<polygon" in page
+    assert "failures" in page
+    assert "v1: 0.016 to 0.084" in browser.page("/ui/policies")
+
+
+def test_held_feedback_is_released_from_its_page(serve, visit):
+    """Feedback beyond a rater's share is listed, and learned once an operator says so."""
+    service = serve(learning={"influence": {"floor": 1, "rater_share": 0.1}})
+    browser = visit(service)
+    for rater in ("a", "b", "c", "d", "e", *"f" * 6):
+        answered(service, rating=1.0, rater=rater)
+        service.router.learn()
+    held = service.router.status().counters.held
+    assert held > 0
+    page = browser.page("/ui/feedback")
+    assert "rater:f" in page
+    source = re.search(r'name="source" value="([^"]+)"', page)[1]
+    done = browser.send("/ui/feedback/release", on="/ui/feedback", source=source)
+    assert done.status_code == 303
+    assert service.router.status().counters.held == 0
+    assert "Nothing is held" in browser.page("/ui/feedback")
+    for wrong, status in ({"source": source, "feedback_id": "x"}, 422), ({"source": "rater:nobody"}, 404):
+        assert browser.send("/ui/feedback/release", on="/ui/policies", **wrong).status_code == status
+
+
+def test_vendored_files_are_what_was_published():
+    """Files of others are as their checksums say, each with its licence."""
+    sums = list(STATIC.rglob("SHA256SUMS"))
+    assert sums
+    for listed in sums:
+        named = dict(reversed(line.split()) for line in listed.read_text().splitlines())
+        assert "LICENSE" in named
+        assert set(named) == {file.name for file in listed.parent.iterdir()} - {"SHA256SUMS"}
+        for name, expected in named.items():
+            assert hashlib.sha256((listed.parent / name).read_bytes()).hexdigest() == expected
+
+
+def test_nothing_is_loaded_from_elsewhere():
+    """No template, style or script names an address of another machine to load something from."""
+    found = []
+    for file in [*TEMPLATES.rglob("*.*"), *STATIC.rglob("*.*")]:
+        text = Path(file).read_text(encoding="utf-8")
+        loads = r"""(?:src|href|action|poster)\s*=\s*["']?(?:https?:)?//|@import|url\(\s*["']?(?:https?:)?//|import\("""
+        found += [(file.name, one) for one in re.findall(loads, text)]
+        found += [(file.name, one) for one in re.findall(r"(?:fetch|XMLHttpRequest|WebSocket|EventSource)\(?", text)]
+    assert found == []

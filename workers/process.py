@@ -26,6 +26,7 @@ from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumers, JobFunctions
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.judging.job import judge
 from ragbandit.workers.judging.loading import make_judging
+from ragbandit.workers.version_learners import learn_versions
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import generator_and_concurrency
 from ragbandit.workers.wiring.retrievers import retriever_of
@@ -67,7 +68,7 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     chores = [housekeeping.keep_house, housekeeping.keep_marked]
     if "learn" in queues:
         context.learner = make_learner(settings, database=database, jobs=jobs)
-        chores += [housekeeping.learn_without_redis, housekeeping.keep_totals]
+        chores += [housekeeping.learn_without_redis, housekeeping.keep_totals, learn_versions]
     stop = threading.Event()
     beside = [_started(chore, context, stop) for chore in chores]
     listener = None if context.loop is None else jobs.listen(partial(housekeeping.handle_notification, context))

@@ -8,27 +8,31 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import NotReady, SnapshotError, StoreError
+from ragbandit.router.errors import NotReady, RagBanditError, SnapshotError, StoreError
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import RedisJobs
 from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.learning.learner import Learner
+from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.validation import capped, unrun_outcome
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.types import CANCELLED, ArmName, Budget, Decision, DecisionId, Json, Outcome, PolicyLabel
 from ragbandit.strategies.base import Generator, Retriever
+from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import CANCELLED_ERROR, made_by, run_strategy
 from ragbandit.workers.active_runs import ActiveRuns
 from ragbandit.workers.event_loop import CLOSE_S, EventLoop
 from ragbandit.workers.judging.job import Judging
 from ragbandit.workers.store_outage import StoreOutage
+from ragbandit.workers.wiring.arms import arm_params
 
 __all__ = ["KEEP_S", "LEARN_S", "MARGIN_S", "MAX_TRIES", "PING_S", "AnswerJob", "Context", "answer", "drain", "learn"]
 
@@ -82,6 +86,8 @@ class Context:
             restored="the store works again: learning goes on",
         )
     )
+    #: tells the learners of versions that there may be something to learn
+    wake_versions: Callable[[], None] = lambda: None
     notifier: Notifier = field(init=False)
 
     def __post_init__(self) -> None:
@@ -214,7 +220,7 @@ class AnswerJob:
 
     def _run_arm(self) -> Outcome:
         context, decision, budget = self.context, self.decision, self._budget
-        arm = context.arms.get(decision.arm)
+        arm = context.arms.get(decision.arm) or arm_of_version(context, decision.arm)
         if arm is None:
             # Taken out of the configuration after the draw: an outcome like any other failure, never a lost row.
             return self._without_run(stop_reason="unknown_arm", error=f"this worker has no arm {decision.arm!r}")
@@ -276,6 +282,26 @@ class AnswerJob:
             context.ending.wait(min(pause, max(0.0, give_up - time.monotonic())))
 
 
+def arm_of_version(context: Context, name: ArmName) -> Strategy | None:
+    """An arm that a version offers beside the configured ones, made when it is first drawn; None: there is none."""
+    with context.store.database.read() as connection:
+        versions = versions_of(connection, base=context.store.label)
+    for version in reversed(versions):
+        offered = version.changes.get("arms")
+        if context.generator is None or not isinstance(offered, Mapping) or name not in offered:
+            continue
+        try:
+            params = arm_params(settings_of(context.settings, version))
+            made = make_arms({name: params[name]}, capabilities=context.generator.capabilities)
+        except (RagBanditError, KeyError) as error:
+            facts = {"action": "answer", "arm": name, "version": version.name, "reason": str(error)}
+            log.error("the arm of a version cannot be made here: its questions fail", extra=facts)
+            return None
+        context.arms = {**context.arms, **made}
+        return made[name]
+    return None
+
+
 def _made_by(context: Context, arm: ArmName, *, budget: Budget) -> Mapping[str, Json]:
     """The parts that would have made the outcome; nothing where this worker has no such arm."""
     strategy = context.arms.get(arm)
@@ -300,6 +326,7 @@ def learn(context: Context, label: str) -> int:
         raise NotReady(f"this worker does not learn {label!r}", remedy="start one with --queue learn")
     # Cleared first: whatever is written from here on notifies again, so nothing is overlooked.
     context.notifier.attempt(lambda: context.jobs.clear_notification(PolicyLabel(label)))
+    context.wake_versions()
     done = _drained(context, learner)
     if done:  # a drain ends after a while even if there is more
         context.notifier.notify_learner()

@@ -23,6 +23,7 @@ __all__ = [
     "cold_start_floors",
     "draw",
     "draw_group",
+    "drawn_by_arms",
     "fallback_arm",
     "gate",
     "made_decision",
@@ -32,7 +33,6 @@ __all__ = [
     "seed_of",
     "with_floor",
 ]
-
 
 #: the key of a decision's facts with the cold-start floors of its draw: arm -> floor
 COLD_START_FLOOR: Final = "cold_start_floor"
@@ -339,7 +339,7 @@ def made_decisions(
     """
     label = PolicyLabel(settings.policy.label)
     seeds = [seed_of(query.id or "") for query in queries]
-    drawn = _drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen)
+    drawn = drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen)
     decisions = []
     for at, (query, one) in enumerate(zip(queries, drawn, strict=True)):
         assert query.id is not None
@@ -369,7 +369,7 @@ def made_decisions(
     return decisions
 
 
-def _drawn_by_arms(
+def drawn_by_arms(
     outputs: Sequence[PolicyOutput | Exception],
     *,
     arms: Sequence[tuple[ArmName, ...]],

@@ -1,5 +1,7 @@
 """Life of a router: its parts put together, started, kept up to date with the learner, and closed."""
 
+import logging
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -8,6 +10,7 @@ from typing import Self
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import FORMER_FLOOR, Settings
 from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.errors import ConfigError, Conflict, RagBanditError
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, Subscription
 from ragbandit.router.jobs.streams.reader import StreamReader
@@ -15,6 +18,7 @@ from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.conservative.restraint import configured_floor
+from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.batched_writes import BatchedWrites
 from ragbandit.router.serving.conversations.queries import ConversationQueries
@@ -30,16 +34,17 @@ from ragbandit.router.serving.setup.bootstrap import (
     open_database,
 )
 from ragbandit.router.serving.snapshot_follower import SnapshotFollower
+from ragbandit.router.serving.versions.follower import VersionFollower, opened
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.types import (
-    PolicyLabel,
-)
+from ragbandit.router.types import PolicyLabel, PolicyVersion
 
 __all__ = ["RouterLifecycle"]
+
+log = logging.getLogger("ragbandit.versions")
 
 #: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
 POLL_S = 1.0
@@ -72,7 +77,18 @@ class RouterLifecycle:
             self.ledger, files=self.files, settings=settings, fresh=self._fresh, encoder_hash=encoder_hash
         )
         nothing_learned = Serving(policy=self._fresh, version="", last_seq=0)
-        self.service = RouteService(self.store, encoder=encoder, settings=settings, serving=nothing_learned)
+        #: what the database says of versions, followed here
+        self.versions = VersionFollower(
+            database,
+            base=label,
+            files=self.files,
+            encoder=encoder,
+            settings=lambda: self.settings,
+            wake=lambda: self._poll.wake(),
+        )
+        self.service = RouteService(
+            self.store, encoder=encoder, settings=settings, serving=nothing_learned, live=self.versions.glance
+        )
         #: makes questions of chats
         self.conversations = ConversationQueries(settings, store=self.store)
         self._notifier = Notifier(jobs, label=label, answer_s=settings.budget.seconds)
@@ -87,6 +103,13 @@ class RouterLifecycle:
         )
         self._poll = PollingThread(self._catch_up, name="ragbandit-follow", every_s=POLL_S)
         self._poll_health_at = 0.0
+        self._following = threading.Lock()
+        #: follows the snapshots of the configuration itself
+        self._configured = self.snapshots
+        #: the version that decides; None: the configuration itself
+        self._champion: PolicyVersion | None = None
+        #: that cannot be used here; logged once
+        self._refused_champion: PolicyVersion | None = None
         self._listener: Subscription | None = None
         self.readiness = Readiness(
             {
@@ -145,8 +168,9 @@ class RouterLifecycle:
             encoder_hash=self.snapshots.encoder_hash,
             now=time.time(),
         )
-        self.service.swap(self.snapshots.first())
-        self.service.poll_outcomes()
+        self._take_over(self.versions.champion_version())
+        self.versions.follow()
+        self.service.poll_outcomes(more=self.versions.live.added)
         if self.service.serving.last_seq < self.ledger.last_seq():
             # The newest snapshot is lost or has other params: the learner makes it from the ledger.
             self._notifier.notify_learner()
@@ -167,7 +191,56 @@ class RouterLifecycle:
 
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped."""
+        with self._following:  # a caller of `learn` and the thread that polls
+            self.versions.follow()
+            self._follow_champion()
         return self.snapshots.refresh(lambda: self.service.serving, swap=self.service.swap)
+
+    def _offer_settings(self, settings: Settings) -> None:
+        """Offer the arms of these settings, with the champion's own. Raises ConfigError if it does not fit them."""
+        self.service.offer(settings if self._champion is None else settings_of(settings, self._champion))
+        self.settings = settings
+        self.versions.reload()
+
+    def _follow_champion(self) -> None:
+        """Let another version decide, if the database says so; one that cannot be used here changes nothing."""
+        wanted = self.versions.champion
+        if self._champion == wanted:
+            return
+        if wanted is not None and self._champion is not None and wanted.name == self._champion.name:
+            self._champion = wanted  # the same, in another revision
+            return
+        try:
+            self._take_over(wanted)
+        except RagBanditError as error:
+            if self._refused_champion != wanted:
+                self._refused_champion = wanted
+                facts = {"action": "champion", "version": _name_of(wanted), "reason": str(error)}
+                log.error("the champion cannot be used here: the one before it goes on deciding", extra=facts)
+
+    def _take_over(self, version: PolicyVersion | None) -> None:
+        """Decide with this version; None: with the configuration. Raises ConfigError, Conflict, StoreError."""
+        if version is None:
+            settings, snapshots, serving = self.settings, self._configured, self._configured.first()
+        else:
+            try:
+                settings = settings_of(self.settings, version)
+                found = opened(self.database, settings, files=self.files, encoder=self.encoder)
+            except (ConfigError, Conflict) as error:
+                raise ConfigError(
+                    f"the champion is the version {version.name!r}, and what it changes does not fit this "
+                    f"configuration: {error.message}",
+                    field=error.field,
+                    remedy=f"{error.remedy or 'set it back'}; or: ragbandit policy rollback {version.name}",
+                ) from error
+            snapshots, serving = found.snapshots, found.serving
+        self.service.take_over(serving, settings=settings)
+        self.snapshots, self.ledger, self._fresh = snapshots, snapshots.ledger, snapshots.fresh
+        self.store.label = self.ledger.label
+        changed, self._champion = self._champion != version, version
+        if changed:
+            facts = {"action": "champion", "version": _name_of(version), "snapshot": serving.version}
+            log.info("another version decides from now on", extra=facts)
 
     def close(self) -> None:
         """Finish the requests handed in, stop all threads, close the connections."""
@@ -175,6 +248,7 @@ class RouterLifecycle:
         self._writes.close()
         self._pending.close()
         self._poll.close()
+        self.versions.close()
         if self._listener is not None:
             self._listener.close()
         if self.streams is not None:
@@ -205,6 +279,10 @@ class RouterLifecycle:
         """Poll for what a notification may have missed: the arms' health, new snapshots, awaited outcomes."""
         if time.monotonic() >= self._poll_health_at:
             self._poll_health_at = time.monotonic() + POLL_S
-            self.service.poll_outcomes()
+            self.service.poll_outcomes(more=self.versions.live.added)
         self.refresh()
         self._pending.poll()
+
+
+def _name_of(version: PolicyVersion | None) -> str:
+    return "the configuration" if version is None else version.name

@@ -188,8 +188,7 @@ class Router(RouterLifecycle):
         """
         settings = with_arms(self.settings, arms)
         check_policy(settings)
-        self.service.offer(settings)
-        self.settings = settings
+        self._offer_settings(settings)
         log.info("other arms are offered from now on", extra={"action": "offer", "arms": ", ".join(settings.arms)})
 
     def outcome(
@@ -321,13 +320,17 @@ class Router(RouterLifecycle):
     def learn(self) -> int:
         """Learn in this process what is ready (for notebooks and tests; a service has a learner process).
 
-        Returns the number of decisions closed; 0 also if another learner holds the lease.
+        Versions that are live learn as well, each in its own ledger. Returns the number of decisions closed in the
+        configuration's; 0 also if another learner holds the lease.
         """
-        learner = make_learner(self.settings, database=self.database, jobs=self.jobs)
-        try:
-            done = learner.drain()
-        finally:
-            learner.close()
+        done = 0
+        for settings in (self.settings, *self.versions.learned()):
+            learner = make_learner(settings, database=self.database, jobs=self.jobs)
+            try:
+                closed = learner.drain()
+            finally:
+                learner.close()
+            done = closed if settings is self.settings else done
         self.refresh()
         return done
 

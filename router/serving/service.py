@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,7 +10,6 @@ from typing import Final
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.errors import InvalidInput, TooManyRequests
-from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState, TenantBytes
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
@@ -19,10 +18,12 @@ from ragbandit.router.serving.conversations.sticky import kept_to, marked, stays
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
 from ragbandit.router.serving.validation import checked_query, new_id
+from ragbandit.router.serving.versions.deciding import Offered, ask, pinned, pinned_output, with_candidates
+from ragbandit.router.serving.versions.live import NOTHING_LIVE, LiveVersions, Serving
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.idempotency import settle
 from ragbandit.router.storage.rows.conversion import canonical, query_hash
-from ragbandit.router.types import ArmName, Decision, Json, Query, RunBy
+from ragbandit.router.types import ArmName, Decision, FeatureRows, Json, Query, RunBy
 
 __all__ = ["RouteService", "Serving"]
 
@@ -32,24 +33,6 @@ log = logging.getLogger("ragbandit.service")
 REBUILDING: Final = "rebuilding"
 #: least time between two log lines about the same problem, seconds
 QUIET_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Serving:
-    """The policy in use. Replaced as a whole; its `learn` is never called here."""
-
-    policy: Policy
-    version: str
-    last_seq: int
-    #: the configured policy is being learned again from the ledger; this one decides until it is there
-    rebuilding: bool = False
-    #: outcomes learned by arm, for the cold-start floor, where the policy in use has not counted them itself
-    learned: Mapping[ArmName, int] | None = None
-
-    @property
-    def seen(self) -> Mapping[ArmName, int]:
-        """Outcomes learned by arm."""
-        return self.policy.seen if self.learned is None else self.learned
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,15 +56,18 @@ class RouteService:
         settings: Settings,
         serving: Serving,
         clock: Callable[[], float] = time.time,
+        live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE,
     ) -> None:
+        """live: what is live of versions, asked before each batch."""
         self.store = store
         self.encoder = encoder
-        self.settings: Settings
         self.arms: tuple[ArmName, ...]
         self.worker_arms: tuple[ArmName, ...]
+        #: the policy and the settings that decide, replaced together
+        self._in_use = (serving, settings)
         self.offer(settings)
-        self.serving = serving
         self.clock = clock
+        self._live = live
         # Both counts are written by the batcher's thread alone; others read them without a lock.
         #: decisions made by the fallback since the start
         self.faults = 0
@@ -149,19 +135,36 @@ class RouteService:
             raise InvalidInput(f'"context" has {size} bytes as JSON', field="context", remedy=remedy)
         return size
 
+    @property
+    def serving(self) -> Serving:
+        """The policy in use."""
+        return self._in_use[0]
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that decide: the configuration, with what the champion version changes."""
+        return self._in_use[1]
+
     def offer(self, settings: Settings) -> None:
         """Offer the arms of these settings from the next request on; the rest of them must be as it was."""
-        self.settings = settings
+        self.take_over(self.serving, settings=settings)
+
+    def take_over(self, serving: Serving, *, settings: Settings) -> None:
+        """Decide with this policy, by these settings, from the next batch on."""
+        self._in_use = (serving, settings)
         self.arms = tuple(ArmName(name) for name in settings.arms)
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
 
     def swap(self, serving: Serving) -> None:
         """Decide with this policy from the next batch on."""
-        self.serving = serving
+        self._in_use = (serving, self.settings)
 
-    def poll_outcomes(self) -> None:
-        """Update the circuit breaker from the newest outcomes in the store. Raises StoreError."""
-        self._poller.poll(self.arms, now=self.clock())
+    def poll_outcomes(self, *, more: Sequence[ArmName] = ()) -> None:
+        """Update the circuit breaker from the newest outcomes in the store. Raises StoreError.
+
+        more: arms that are offered beside the configured ones.
+        """
+        self._poller.poll((*self.arms, *(arm for arm in more if arm not in self.arms)), now=self.clock())
 
     def healths(self) -> list[ArmHealth]:
         """State of the arms on offer, as of the last `poll_outcomes`."""
@@ -217,35 +220,80 @@ class RouteService:
         return self.worker_arms if run_by == "worker" else self.arms
 
     def _decide(self, batch: Sequence[PendingRequest]) -> list[Decision]:
-        """One forward pass and one call of the policy for all of them."""
-        serving, now = self.serving, self.clock()
+        """One forward pass and one call of the policy, and of each candidate, for all of them."""
+        live, using, now = self._live(), self._in_use, self.clock()
+        serving, settings = using
         queries = [asked.query if asked.query.id else _with_id(asked.query) for asked in batch]
         features = self.encoder.encode([query.text for query in queries])  # (n, d)
         wanted = [query.arms or asked.offered for query, asked in zip(queries, batch, strict=True)]
+        if live.control.killed == "arm":
+            arms = wanted  # whoever pins an arm has the last word, whatever its health
+            made = self._made(batch, queries, arms=arms, features=features, now=now, using=using, pinned=True)
+            return [pinned(decision, control=live.control, settings=settings) for decision in made]
         offers = self._poller.breaker.offer(wanted, now=now, tenants=[query.tenant for query in queries])
-        stays = stays_of(queries, settings=self.settings, database=self.store.database)
-        kept = [kept_to(offer, stay) for offer, stay in zip(offers, stays, strict=True)]
+        added = self._added(live, batch, queries, now=now)
+        stays = stays_of(queries, settings=settings, database=self.store.database)
+        kept = [kept_to(offer, stay, more=own) for offer, stay, own in zip(offers, stays, added, strict=True)]
         arms = [offer.arms for offer, _ in kept]
-        made = made_decisions(
-            queries,
-            run_by=[asked.run_by for asked in batch],
-            outputs=outputs_of(serving.policy, queries, features=features, arms=arms),
-            arms=arms,
-            features=features,
-            settings=self.settings,
-            seen=serving.seen,
-            version=serving.version,
-            encoder_hash=self.encoder.hash,
-            now=now,
-        )
+        offered = [
+            Offered(at=at, query=query, arms=arms[at], added=added[at])
+            for at, query in enumerate(queries)
+            if live.asks and kept[at][1] is None and not query.forced
+        ]
+        candidates = ask(live, offered, features=features)
+        made = self._made(batch, queries, arms=arms, features=features, now=now, using=using)
         decided = [
             decision if stay is None else marked(decision, stay=stay)
             for decision, (_, stay) in zip(made, kept, strict=True)
         ]
         return [
             self._remarked(decision, offer=offer, serving=serving)
-            for decision, (offer, _) in zip(decided, kept, strict=True)
+            for decision, (offer, _) in zip(with_candidates(decided, candidates), kept, strict=True)
         ]
+
+    def _made(
+        self,
+        batch: Sequence[PendingRequest],
+        queries: Sequence[Query],
+        *,
+        arms: Sequence[tuple[ArmName, ...]],
+        features: FeatureRows,
+        now: float,
+        using: tuple[Serving, Settings],
+        pinned: bool = False,
+    ) -> list[Decision]:
+        """The champion's decisions; pinned: without its word, since an arm is pinned."""
+        serving, settings = using
+        return made_decisions(
+            queries,
+            run_by=[asked.run_by for asked in batch],
+            outputs=[pinned_output(offered) for offered in arms]
+            if pinned
+            else outputs_of(serving.policy, queries, features=features, arms=arms),
+            arms=arms,
+            features=features,
+            settings=settings,
+            seen=serving.seen,
+            version=serving.version,
+            encoder_hash=self.encoder.hash,
+            now=now,
+        )
+
+    def _added(
+        self, live: LiveVersions, batch: Sequence[PendingRequest], queries: Sequence[Query], *, now: float
+    ) -> list[tuple[ArmName, ...]]:
+        """For every question the arms that candidates alone offer: none where the caller names the arms."""
+        if not (live.asks and live.added):
+            return [()] * len(queries)
+        own = [
+            () if query.arms is not None else live.added_for(asked.run_by)
+            for query, asked in zip(queries, batch, strict=True)
+        ]
+        places = [at for at, arms in enumerate(own) if arms]
+        tenants = [queries[at].tenant for at in places]
+        offers = self._poller.breaker.offer([own[at] for at in places], now=now, tenants=tenants)
+        healthy = {at: () if offer.fail_open else offer.arms for at, offer in zip(places, offers, strict=True)}
+        return [healthy.get(at, ()) for at in range(len(queries))]
 
     def _remarked(self, decision: Decision, *, offer: Offer, serving: Serving) -> Decision:
         """The decision, excluded arms and a rebuild in its facts; faults and fail-opens are counted and logged."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
 
 from ragbandit.router.errors import Conflict, NotFound
 from ragbandit.router.storage.access.audit_log import record
@@ -44,10 +44,13 @@ __all__ = [
 #: verdicts that are kept of one version, the newest
 VERDICTS_KEPT: Final = 1000
 
+# Made once: it is read before every batch of decisions.
+_CONTROL: Final = select(policy_control).where(policy_control.c.base == bindparam("base"))
+
 
 def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
     """The switch, and the revision of all versions; 0 where none was ever made. One row by its key."""
-    row = connection.execute(select(policy_control).where(policy_control.c.base == base)).mappings().first()
+    row = connection.execute(_CONTROL, {"base": base}).mappings().first()
     if row is None:
         return PolicyControl(revision=0)
     return PolicyControl(

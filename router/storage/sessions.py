@@ -12,7 +12,7 @@ from ragbandit.router.storage.rows.conversion import decision_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.shared_texts import whole
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.router.types import STICKY, ArmName, Decision, DecisionId, OutcomeStatus
+from ragbandit.router.types import KILLED, STICKY, ArmName, Decision, DecisionId, OutcomeStatus
 
 __all__ = ["MOST_LISTED", "SessionTurn", "TurnRecord", "newest_turns", "turns_of"]
 
@@ -88,13 +88,14 @@ _NEWEST: Final = (
 
 
 def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
-    """The first of these that no caller chose the arm of; a row that cannot be read is passed over."""
+    """The first of these whose arm neither caller nor kill switch chose; a row that cannot be read is passed over."""
     for row in newest_first:
         try:
-            stayed = json.loads(row["facts"]).get(STICKY)
+            facts = json.loads(row["facts"])
+            stayed = facts.get(STICKY)
             first, turn = (row["id"], 1) if stayed is None else (stayed.get("first"), stayed.get("turn"))
         except (ValueError, AttributeError):
             continue
-        if not row["forced"] and isinstance(first, str) and isinstance(turn, int):
+        if not row["forced"] and KILLED not in facts and isinstance(first, str) and isinstance(turn, int):
             return SessionTurn(arm=ArmName(row["arm"]), first=DecisionId(first), turn=turn)
     return None

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, select
 from ragbandit.router.errors import RagBanditError, SnapshotError, StoreError
 from ragbandit.router.learning.audit.comparison import apart_from, told
 from ragbandit.router.learning.audit.draw_check import pages
+from ragbandit.router.learning.audit.mixture_check import champion_part, mixture_fault
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.learning.audit.versions import Span, Versions, is_pruned, versions_of
 from ragbandit.router.learning.lessons import is_erased_for, lessons
@@ -200,6 +201,12 @@ def _check_pmf(decision: Decision, *, info: SnapshotInfo, policy: Policy, verdic
         return
     if decision.fault is not None:
         return  # the pmf was the fallback's: the draw check has covered it
+    fault = mixture_fault(decision)
+    if fault is not None:
+        verdict.deep_mismatches += 1
+        verdict.note(f"decision {decision.id}: {fault}")
+        return
+    decision = champion_part(decision)
     made = _made_again(decision, policy=policy)
     if made.fault is not None:
         verdict.note(f"decision {decision.id}: {made.fault}")

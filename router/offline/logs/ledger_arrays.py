@@ -25,7 +25,7 @@ from ragbandit.router.storage.rows.draw_bytes import pmf_rows
 from ragbandit.router.storage.rows.feature_bytes import feature_rows
 from ragbandit.router.storage.sql.shared_texts import COLUMNS, full, texts_of
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.router.types import STICKY, ArmName
+from ragbandit.router.types import KILLED, STICKY, ArmName
 
 __all__ = ["LedgerPage", "LedgerReader", "UnevenFeatures", "open_ledger"]
 
@@ -34,8 +34,8 @@ _COLUMNS = ("tenant", "version", "policy")
 _REWARD = ("value", "quality", "cost", "minimum", "maximum", "preset", "source")
 
 
-#: in the facts of a turn that stayed, as canonical JSON has them; within texts quotes are escaped
-_STAYED = f'"{STICKY}":{{'
+#: in the facts of a turn that stayed, and of a pinned arm, as canonical JSON has them; within texts quotes are escaped
+_UNDRAWN = (f'"{STICKY}":{{', f'"{KILLED}":{{')
 
 
 class UnevenFeatures(Exception):
@@ -192,13 +192,14 @@ def _joined(query: Select[Any], *, label: str, since: float | None) -> Select[An
 
 
 def _is_draw() -> ColumnElement[bool]:
-    """That the arm was drawn, and not that of an earlier turn: the propensity tells it of nearly every row at once."""
-    return or_(decisions.c.propensity != 1.0, ~decisions.c.facts.contains(_STAYED, autoescape=True))
+    """That the arm was drawn, not kept or pinned: the propensity tells it of nearly every row at once."""
+    marked = [decisions.c.facts.contains(mark, autoescape=True) for mark in _UNDRAWN]
+    return or_(decisions.c.propensity != 1.0, ~or_(*marked))
 
 
 def _was_drawn(made: Row) -> bool:
     """The same of a row of the archive."""
-    return made["propensity"] != 1.0 or _STAYED not in made["facts"]
+    return made["propensity"] != 1.0 or not any(mark in made["facts"] for mark in _UNDRAWN)
 
 
 def open_ledger(

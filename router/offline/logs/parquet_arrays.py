@@ -20,7 +20,7 @@ from ragbandit.router.offline.logs.place import Place, place_of
 from ragbandit.router.offline.logs.records import OURS, Defaults
 from ragbandit.router.offline.types import Flags, Keys, Matrix, Strings, Vector
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import STICKY, ArmName
+from ragbandit.router.types import KILLED, STICKY, ArmName
 
 __all__ = ["LogOverview", "overview_of", "read_keys", "read_log", "read_log_with"]
 
@@ -107,10 +107,10 @@ def read_log_with(
 
 
 def _drawn(batch: Any) -> Any:
-    """The rows whose arm was drawn: without turns that stayed on the arm of an earlier one."""
+    """The rows whose arm was drawn: without turns that stayed on an earlier one's, and without pinned arms."""
     compute = arrow("pyarrow.compute")
     # Within texts the quotes of JSON are escaped; a file of others may have spaces.
-    stayed = compute.match_substring_regex(batch.column("facts").cast("string"), rf'"{STICKY}" ?: ?\{{')
+    stayed = compute.match_substring_regex(batch.column("facts").cast("string"), rf'"({STICKY}|{KILLED})" ?: ?\{{')
     return batch.filter(compute.invert(compute.fill_null(stayed, False)))
 
 

@@ -67,9 +67,12 @@ def _stay(newest: Mapping[tuple[str, str], SessionTurn], *, query: Query, turns:
     return Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=turns)
 
 
-def kept_to(offer: Offer, stay: Stay | None) -> tuple[Offer, Stay | None]:
-    """The offer of the arm that the turn stays on, alone; the offer as it is where that arm may not be offered now."""
-    if stay is None or offer.fail_open or stay.arm not in offer.arms:
+def kept_to(offer: Offer, stay: Stay | None, *, more: Sequence[ArmName] = ()) -> tuple[Offer, Stay | None]:
+    """The offer of the arm that the turn stays on, alone; the offer as it is where that arm may not be offered now.
+
+    more: arms that a candidate version offers beside these.
+    """
+    if stay is None or offer.fail_open or stay.arm not in (*offer.arms, *more):
         return offer, None
     return replace(offer, arms=(stay.arm,)), stay
 

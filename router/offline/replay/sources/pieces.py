@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.results import Skipped
 from ragbandit.router.offline.types import Flags, Matrix, Strings
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import STICKY, ArmName
+from ragbandit.router.types import KILLED, STICKY, ArmName
 
 __all__ = [
     "PIECE",
@@ -30,10 +30,14 @@ __all__ = [
 
 #: rows of a piece: its arrays fit into a processor's cache
 PIECE = 32_768
-#: remedy for rows that offer different arms
 #: of a turn that no candidate could have moved
 STAYED = "it stayed on the arm of an earlier turn of its session: nobody drew it"
+#: the same of a decision under the kill switch
+PINNED = "its arm was pinned by the kill switch: nobody drew it"
+#: remedy for rows that offer different arms
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
+#: key of a decision's facts that says that nobody drew its arm -> why
+_UNDRAWN: Final = {STICKY: STAYED, KILLED: PINNED}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,12 +101,15 @@ def memory_log(
 
     mixed_arms: rows may offer different arms; their columns are then all arms that occur. ledger: the one that learned
     the rows. described, since, skipped: for the report, as in MemoryLog.
-    Turns that stayed on the arm of an earlier one are left out, and told as skipped: nobody drew their arm.
+    Turns that stayed on the arm of an earlier one, and decisions whose arm was pinned by the kill switch, are left out,
+    and told as skipped: nobody drew their arm.
     Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
     """
     found = list(rows)
-    kept = [row for row in found if STICKY not in row.decision.facts]
-    skipped = (*skipped, *(Skipped(where=place(row), reason=STAYED) for row in found if STICKY in row.decision.facts))
+    undrawn = {id(row): why for row in found for key, why in _UNDRAWN.items() if key in row.decision.facts}
+    kept = [row for row in found if id(row) not in undrawn]
+    told = (Skipped(where=place(row), reason=undrawn[id(row)]) for row in found if id(row) in undrawn)
+    skipped = (*skipped, *told)
     if not kept:
         raise InvalidInput(
             "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
@@ -120,7 +127,9 @@ def memory_log(
 def stayed_note(count: int) -> list[str]:
     """A word on turns that are no draws."""
     return (
-        [f"{count:,} decisions are left out: each stayed on the arm of an earlier turn of its session"] if count else []
+        [f"{count:,} decisions are left out: each stayed on the arm of an earlier turn of its session, or was pinned"]
+        if count
+        else []
     )
 
 

@@ -1,0 +1,190 @@
+"""Deciding with versions: candidates are asked beside the champion, canaries are mixed in, a thrown switch pins an arm.
+
+`served.py` in router/rollouts says what the facts of a decision then hold.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.errors import PolicyFault
+from ragbandit.router.policies.base import PolicyOutput
+from ragbandit.router.policies.canary import mixed, mixed_floor
+from ragbandit.router.policies.draw import Drawn, choose, drawn_by_arms, fallback_arm, outputs_of, seed_of
+from ragbandit.router.serving.versions.live import Candidate, LiveVersions
+from ragbandit.router.types import CANDIDATE, KILLED, ArmName, Decision, FeatureRows, Json, PolicyControl, Query
+
+__all__ = ["AskedCandidate", "Offered", "ask", "pinned", "pinned_output", "with_candidates"]
+
+#: facts of a policy that are lists over the champion's arms: they would not fit the arms of a mixture with more
+_BY_ARM = ("quality", "cost", "weight")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offered:
+    """One question of a batch that candidates are asked about."""
+
+    #: its place in the batch
+    at: int
+    query: Query
+    #: the champion's arms
+    arms: tuple[ArmName, ...]
+    #: arms that only candidates offer, healthy and fit for the question
+    added: tuple[ArmName, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskedCandidate:
+    """A batch in the hands of one candidate, or why it is not."""
+
+    candidate: Candidate
+    offered: Sequence[Offered]
+    pending: "Future[Any] | str"
+
+    def arms_of(self, one: Offered) -> tuple[ArmName, ...]:
+        """The arms over which it gave its pmf."""
+        return one.arms + tuple(arm for arm in one.added if arm in self.candidate.added)
+
+
+def ask(live: LiveVersions, offered: Sequence[Offered], *, features: FeatureRows) -> list[AskedCandidate]:
+    """Begin to ask every candidate about these questions. features: of the whole batch, (n, d)."""
+    asked: list[AskedCandidate] = []
+    if not offered:
+        return asked
+    rows = features[[one.at for one in offered]]
+    for candidate in live.candidates:
+        found = AskedCandidate(candidate=candidate, offered=offered, pending=candidate.fault or "")
+        if candidate.serving is not None and candidate.fault is None:
+            arms = [found.arms_of(one) for one in offered]
+            work = partial(_draws, candidate, [one.query for one in offered], features=rows, arms=arms)
+            found = replace(found, pending=candidate.runner.submit(work))
+        asked.append(found)
+    return asked
+
+
+def _draws(
+    candidate: Candidate, queries: Sequence[Query], *, features: FeatureRows, arms: Sequence[tuple[ArmName, ...]]
+) -> list[Drawn]:
+    """Each question's pmf as it would be drawn from, were the candidate the champion."""
+    assert candidate.serving is not None
+    return drawn_by_arms(
+        outputs_of(candidate.serving.policy, queries, features=features, arms=arms),
+        arms=arms,
+        seeds=[seed_of(query.id or "") for query in queries],
+        settings=candidate.settings,
+        seen=candidate.serving.seen,
+    )
+
+
+def with_candidates(decisions: Sequence[Decision], asked: Sequence[AskedCandidate]) -> list[Decision]:
+    """The decisions of a batch with what candidates say, drawn again where a canary has a share."""
+    made = list(decisions)
+    for one in asked:
+        found = _found(one)
+        for place, offered in enumerate(one.offered):
+            drawn = found if isinstance(found, str) else found[place]
+            made[offered.at] = _told(made[offered.at], drawn, candidate=one.candidate, arms=one.arms_of(offered))
+    return made
+
+
+def _found(asked: AskedCandidate) -> list[Drawn] | str:
+    """The pmfs of a candidate, or why there are none. Waits for them, for its limit at most."""
+    if isinstance(asked.pending, str):
+        return asked.pending
+    runner = asked.candidate.runner
+    try:
+        drawn: list[Drawn] = runner.result(asked.pending)
+    except PolicyFault as fault:
+        return str(fault)
+    faults = [one.fault for one in drawn if one.fault is not None]
+    if len(faults) == len(drawn):
+        runner.failed(faults[0])
+    else:
+        runner.succeeded()
+    return drawn
+
+
+def _told(decision: Decision, drawn: Drawn | str, *, candidate: Candidate, arms: tuple[ArmName, ...]) -> Decision:
+    fault = drawn if isinstance(drawn, str) else drawn.fault
+    if fault is None and decision.fault is not None:
+        fault = "the champion failed, and the fallback decided alone"
+    version = candidate.version
+    said: dict[str, Json] = {
+        "version": version.name,
+        "state": version.state,
+        "weight": version.weight,
+        "snapshot": None if candidate.serving is None else candidate.serving.version,
+        "pmf": None,
+        "fault": fault,
+    }
+    if fault is not None or isinstance(drawn, str):
+        return _noted(decision, said)
+    if version.state != "canary":
+        by_arm = dict(zip(arms, drawn.pmf, strict=True))
+        said["pmf"] = [by_arm.get(arm, 0.0) for arm in decision.arms]  # a canary may have added some
+        unseen = math.fsum(p for arm, p in by_arm.items() if arm not in decision.arms)
+        return _noted(decision, said | {"unseen": unseen} if unseen else said)
+    return _drawn_again(decision, drawn, said=said, arms=arms, weight=version.weight)
+
+
+def _drawn_again(
+    decision: Decision, drawn: Drawn, *, said: Mapping[str, Json], arms: tuple[ArmName, ...], weight: float
+) -> Decision:
+    """The decision with the mixture of the champion's pmf, which it has, and the canary's."""
+    added = arms[len(decision.arms) :]
+    champion = (*decision.pmf, *(0.0 for _ in added))
+    pmf = mixed(champion, drawn.pmf, weight=weight)
+    more: dict[str, Json] = {"pmf": list(drawn.pmf), "champion": list(champion), "floor": decision.floor}
+    index = choose(pmf, seed=decision.seed)
+    floor = mixed_floor(decision.floor, drawn.floor, weight=weight, arms=len(arms), added=len(added))
+    remade = replace(
+        decision,
+        arm=arms[index],
+        arms=arms,
+        pmf=pmf,
+        propensity=pmf[index],
+        floor=floor,
+        explored=pmf[index] < max(pmf),
+    )
+    if added:
+        more["added"] = list(added)
+        kept = {name: value for name, value in decision.facts.items() if name not in _BY_ARM}
+        remade = replace(remade, scores=None, facts=kept)
+    return _noted(remade, {**said, **more})
+
+
+def _noted(decision: Decision, said: Mapping[str, Json]) -> Decision:
+    first = decision.facts.get(CANDIDATE)
+    if isinstance(first, Mapping):
+        others = first.get("others")
+        said = {**first, "others": [*(others if isinstance(others, list) else []), said]}
+    return replace(decision, facts={**decision.facts, CANDIDATE: dict(said)})
+
+
+def pinned_output(arms: Sequence[ArmName]) -> PolicyOutput:
+    """What stands for the policy's word while an arm is pinned: the policy is not asked."""
+    return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms))
+
+
+def pinned(decision: Decision, *, control: PolicyControl, settings: Settings) -> Decision:
+    """The decision for the pinned arm; where the question does not allow it, for the fallback.
+
+    As with turns that stay: one arm was offered, with probability 1, and it was no draw of the policy.
+    """
+    wanted = str(control.arm)
+    arm = ArmName(wanted) if wanted in decision.arms else fallback_arm(settings.policy.fallback, arms=decision.arms)
+    return replace(
+        decision,
+        arm=arm,
+        arms=(arm,),
+        pmf=(1.0,),
+        propensity=1.0,
+        scores=None,
+        explored=False,
+        fault=None,
+        facts={KILLED: {"arm": wanted, "revision": control.revision}},
+    )

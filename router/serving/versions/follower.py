@@ -1,0 +1,242 @@
+"""Version follower: keeps what is live here as the database says.
+
+The thread that decides calls `glance` before each batch: one row by its key. A switch that was thrown holds at once,
+and so does a version that was taken out or has another weight. What has to be loaded, a new candidate or another
+champion, is loaded by `follow` on another thread, and decides from when it is there.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.errors import RagBanditError
+from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.rollouts.served import settings_of
+from ragbandit.router.serving.snapshot_follower import SnapshotFollower
+from ragbandit.router.serving.versions.live import NOTHING_LIVE, Candidate, LiveVersions, Serving
+from ragbandit.router.serving.versions.runner import CandidateRunner
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.policy_versions import control_of, versions_of
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.types import LIVE_STATES, ArmName, PolicyControl, PolicyLabel, PolicyVersion
+
+__all__ = ["Opened", "VersionFollower", "opened"]
+
+log = logging.getLogger("ragbandit.versions")
+
+#: a candidate that could not be loaded is tried again after so long, seconds
+AGAIN_S: Final = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A version whose policy is loaded, and what keeps it up to date."""
+
+    settings: Settings
+    snapshots: SnapshotFollower
+    serving: Serving
+
+
+def opened(database: Database, settings: Settings, *, files: SnapshotFiles, encoder: Encoder) -> Opened:
+    """Register the ledger of these settings and load its newest snapshot.
+
+    Raises ConfigError, Conflict (it was learned with another encoder), SnapshotError, StoreError.
+    """
+    ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
+    fresh = policy_of(settings, registered=ledger.registered())
+    encoder_hash = encoder.hash if "features" in fresh.needs else ""
+    register_policy(
+        database,
+        label=ledger.label,
+        algorithm=fresh.algorithm,
+        params=canonical(dict(fresh.params)),
+        encoder_hash=encoder_hash,
+        now=time.time(),
+    )
+    follower = SnapshotFollower(ledger, files=files, settings=settings, fresh=fresh, encoder_hash=encoder_hash)
+    return Opened(settings=settings, snapshots=follower, serving=follower.first())
+
+
+class VersionFollower:
+    """What is live of the versions of one configuration.
+
+    settings: the configuration, as it is now. wake: lets `follow` be called soon.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        base: PolicyLabel,
+        files: SnapshotFiles,
+        encoder: Encoder,
+        settings: Callable[[], Settings],
+        wake: Callable[[], None],
+    ) -> None:
+        self.database, self.base, self.files, self.encoder = database, base, files, encoder
+        self.settings, self.wake = settings, wake
+        self.live: LiveVersions = NOTHING_LIVE
+        #: the version that is to decide; None: the configuration itself
+        self.champion: PolicyVersion | None = None
+        self._loaded_revision = 0
+        self._again_at: float | None = None
+        self._opened: dict[str, Opened] = {}
+        self._runners: dict[str, CandidateRunner] = {}
+        self._lock = threading.Lock()
+
+    def glance(self) -> LiveVersions:
+        """What is live for the next batch. Raises StoreError."""
+        with self.database.read() as connection:
+            control = control_of(connection, base=self.base)
+            if control.revision == self.live.control.revision:
+                return self.live
+            versions = {one.name: one for one in versions_of(connection, base=self.base)}
+        with self._lock:
+            if control.revision > self.live.control.revision:
+                kept = [replace(one, version=versions[one.version.name]) for one in self.live.candidates]
+                self.live = LiveVersions(control=control, candidates=_in_order(kept))
+            live = self.live
+        self.wake()
+        return live
+
+    def champion_version(self) -> PolicyVersion | None:
+        """The version that is to decide by the database; None: the configuration itself. Raises StoreError."""
+        with self.database.read() as connection:
+            if control_of(connection, base=self.base).revision == 0:
+                return None
+            found = (one for one in versions_of(connection, base=self.base) if one.state == "champion")
+            version = next(found, None)
+        return None if version is None or version.label == self.base else version
+
+    def follow(self) -> None:
+        """Load what has become live, drop what is not, and take over newer snapshots. Raises StoreError."""
+        with self.database.read() as connection:
+            control = control_of(connection, base=self.base)
+            due = control.revision != self._loaded_revision or self._is_due()
+            versions = versions_of(connection, base=self.base) if due else []
+        if due:
+            self._load(control, versions)
+        self._refresh()
+
+    def learned(self) -> list[Settings]:
+        """The settings of the versions that learn here beside the configuration: the champion's, and candidates'."""
+        found = [] if self.champion is None else [settings_of(self.settings(), self.champion)]
+        return found + [one.settings for one in self._opened.values()]
+
+    def reload(self) -> None:
+        """Load all versions again at the next `follow`: the configuration is another one."""
+        self._opened, self._loaded_revision = {}, -1
+
+    def close(self) -> None:
+        """End the threads of the candidates."""
+        for runner in self._runners.values():
+            runner.close()
+
+    def _is_due(self) -> bool:
+        return self._again_at is not None and time.monotonic() >= self._again_at
+
+    def _load(self, control: PolicyControl, versions: list[PolicyVersion]) -> None:
+        champion = next((one for one in versions if one.state == "champion"), None)
+        self.champion = None if champion is None or champion.label == self.base else champion
+        live = [one for one in versions if one.state in LIVE_STATES]
+        live.sort(key=lambda one: (one.state != "canary", one.since, one.name))
+        self._again_at = None
+        champion_arms = self._champion_arms()
+        candidates = [self._candidate(one, champion_arms=champion_arms) for one in live[: _most_live(self.settings())]]
+        names = {one.version.name for one in candidates}
+        self._opened = {name: one for name, one in self._opened.items() if name in names}
+        for name in set(self._runners) - names:
+            self._runners.pop(name).close()
+        with self._lock:
+            if control.revision >= self.live.control.revision:
+                self.live = LiveVersions(control=control, candidates=_in_order(candidates))
+                self._loaded_revision = control.revision
+        told = ", ".join(f"{one.version.name} ({one.version.state})" for one in candidates)
+        log.info("versions as of revision %d", control.revision, extra={"action": "versions", "live": told})
+
+    def _champion_arms(self) -> Mapping[str, object]:
+        if self.champion is None:
+            return self.settings().arms
+        try:
+            return settings_of(self.settings(), self.champion).arms
+        except RagBanditError:  # whoever takes the champion over says so
+            return self.settings().arms
+
+    def _candidate(self, version: PolicyVersion, *, champion_arms: Mapping[str, object]) -> Candidate:
+        limit_s = self.settings().rollout.time_limit_s
+        runner = self._runners.setdefault(version.name, CandidateRunner(version.name, limit_s=limit_s))
+        runner.limit_s = limit_s
+        found, fault = self._opened.get(version.name), None
+        try:
+            if found is None:
+                settings = settings_of(self.settings(), version)
+                found = opened(self.database, settings, files=self.files, encoder=self.encoder)
+                self._opened[version.name] = found
+        except Exception as error:  # whatever a candidate's class does: it must not stop the others
+            fault = f"it cannot be loaded: {error}"
+            self._again_at = time.monotonic() + AGAIN_S
+            facts = {"action": "candidate", "version": version.name, "reason": str(error)}
+            log.error("a candidate cannot be loaded: the champion decides alone", extra=facts)
+        settings = self.settings() if found is None else found.settings
+        added = [name for name in settings.arms if name not in champion_arms]
+        return _with_serving(
+            Candidate(
+                version=version,
+                settings=settings,
+                serving=None,
+                fault=fault,
+                runner=runner,
+                added=tuple(map(ArmName, added)),
+            ),
+            None if found is None else found.serving,
+        )
+
+    def _refresh(self) -> None:
+        """Newer snapshots of the candidates."""
+        for name, known in list(self._opened.items()):
+            try:
+                self._refresh_one(name, known)
+            except Exception as error:  # whatever a candidate's class does: it must not stop the others
+                facts = {"action": "candidate", "version": name, "reason": str(error)}
+                log.warning("a newer snapshot of a candidate cannot be loaded", extra=facts)
+
+    def _refresh_one(self, name: str, known: Opened) -> None:
+        found: list[Serving] = []
+        known.snapshots.refresh(lambda: known.serving, swap=found.append)
+        if found:
+            self._opened[name] = replace(known, serving=found[-1])
+            self._swap(name, found[-1])
+
+    def _swap(self, name: str, serving: Serving) -> None:
+        with self._lock:
+            candidates = tuple(
+                _with_serving(one, serving) if one.version.name == name else one for one in self.live.candidates
+            )
+            self.live = replace(self.live, candidates=candidates)
+
+
+def _with_serving(candidate: Candidate, serving: Serving | None) -> Candidate:
+    if serving is None:
+        return candidate
+    fault = "its ledger is being learned again" if serving.rebuilding else None
+    return replace(candidate, serving=serving, fault=fault)
+
+
+def _in_order(candidates: "list[Candidate]") -> tuple[Candidate, ...]:
+    """The live ones, the canary first; should there be two, the younger one is asked as if it were in shadow."""
+    live = [one for one in candidates if one.version.state in LIVE_STATES]
+    live.sort(key=lambda one: (one.version.state != "canary", one.version.since, one.version.name))
+    return (*live[:1], *(replace(one, version=replace(one.version, state="shadow", weight=0.0)) for one in live[1:]))
+
+
+def _most_live(settings: Settings) -> int:
+    """Candidates at once: those in shadow, and a canary."""
+    return settings.rollout.shadows + 1

@@ -1,0 +1,261 @@
+"""Versions in service: decisions in shadow, in canary and under the kill switch, in one process and in two."""
+
+import itertools
+import math
+
+import pytest
+
+from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.errors import ConfigError
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.policies.draw import choose
+from ragbandit.router.rollouts import verbs
+from ragbandit.router.rollouts.served import CANDIDATE, KILLED, candidate_in, mixed
+from ragbandit.router.serving.router import Router
+from ragbandit.router.types import DecisionId, PolicyLabel, Query
+from tests.support import bad_policies
+
+BASE = PolicyLabel("main")
+ARMS = {name: {"run_by": "caller"} for name in ("one", "two", "three")}
+#: the default time limit is for machines that do nothing else
+PATIENT = {"rollout": {"time_limit_s": 5.0}}
+
+
+@pytest.fixture
+def world(make_world, database_url):
+    return make_world(arms=ARMS, database_url=database_url, policy={"name": "uniform"}, **PATIENT)
+
+
+def add(database, *, name=None, **changes):
+    return verbs.add(database, base=BASE, name=name, changes=changes, actor="cli:ann@host", reason="tried", now=1.0)
+
+
+def do(database, verb, name, *, now=2.0, **more):
+    act = verbs.Act(verb=verb, name=name, base=BASE, actor="cli:ann@host", reason="because", now=now, **more)
+    return verbs.perform(database, act, settings=RolloutSettings())
+
+
+def canary(world, *, weight=0.5, **changes):
+    name = add(world.database, **changes).name
+    do(world.database, "shadow", name)
+    do(world.database, "canary", name, weight=weight)
+    world.router.refresh()
+    return name
+
+
+def kill(database, arm=None, offered=tuple(ARMS)):
+    verbs.kill(database, base=BASE, arm=arm, offered=offered, actor="cli:ann@host", reason="smoke", now=3.0)
+
+
+def unkill(database):
+    verbs.unkill(database, base=BASE, actor="cli:ann@host", reason="over", now=4.0)
+
+
+def drawn_again(decision):
+    return decision.arms[choose(decision.pmf, seed=decision.seed)]
+
+
+FIXED_TWO = {"policy": {"name": "fixed", "params": {"arm": "two"}}}
+
+
+def test_shadow_is_logged_and_changes_nothing(world):
+    """In shadow the row has the candidate's pmf beside the champion's, which alone is drawn from."""
+    before = world.route(key="00000000-0000-7000-8000-000000000001")
+    name = add(world.database, **FIXED_TWO).name
+    do(world.database, "shadow", name)
+    world.router.refresh()
+    made = world.route()
+    assert made.pmf == before.pmf
+    said = candidate_in(made.facts, name)
+    assert (said["state"], said["weight"], said["fault"]) == ("shadow", 0.0, None)
+    assert said["snapshot"].startswith("main.v1-0-")
+    assert math.fsum(said["pmf"]) == pytest.approx(1.0)
+    assert said["pmf"][made.arms.index("two")] > 0.8
+    assert CANDIDATE not in before.facts
+
+
+def test_a_canary_serves_the_mixture_and_logs_it(world):
+    """The propensity is of the mixture of both pmfs, and the row alone gives the same arm again."""
+    name = canary(world, **FIXED_TWO)
+    for made in [world.route() for _ in range(20)]:
+        said = candidate_in(made.facts, name)
+        assert made.pmf == mixed(said["champion"], said["pmf"], weight=0.5)
+        assert made.arm == drawn_again(made)
+        assert made.propensity == made.pmf[made.arms.index(made.arm)]
+        assert made.pmf[made.arms.index("two")] > 0.6
+        assert min(made.pmf) >= made.floor - 1e-12
+        kept = world.router.decision(made.id).decision
+        assert (kept.pmf, kept.facts, kept.floor) == (made.pmf, made.facts, made.floor)
+
+
+def test_an_arm_of_the_candidate_alone_has_its_probability_alone(world):
+    """The champion gives a new arm nothing: it comes last, with the canary's share of the candidate's probability."""
+    deep = {"arms": {"deep": {"run_by": "caller"}}, "policy": {"name": "fixed", "params": {"arm": "deep"}}}
+    name = add(world.database, **deep).name
+    do(world.database, "shadow", name)
+    world.router.refresh()
+    said = candidate_in(world.route().facts, name)
+    assert said["unseen"] > 0.8
+    assert math.fsum(said["pmf"]) + said["unseen"] == pytest.approx(1.0)
+    do(world.database, "canary", name, weight=0.25)
+    world.router.refresh()
+    made = world.route()
+    said = candidate_in(made.facts, name)
+    assert made.arms == (*ARMS, "deep")
+    assert (said["added"], said["champion"][-1]) == (["deep"], 0.0)
+    assert made.pmf[-1] == pytest.approx(0.25 * said["pmf"][-1])
+    assert made.floor == pytest.approx(0.25 * 0.01)
+    chosen = world.router.submit(Query(text="mine", arms=("one", "two")), run_by="caller").result(30)
+    assert chosen.arms == ("one", "two")
+
+
+def test_several_shadows_stand_beside_the_canary(world):
+    """Each live version is asked; the canary comes first."""
+    second = add(world.database, name="second", **FIXED_TWO).name
+    do(world.database, "shadow", second)
+    first = canary(world, policy={"name": "fixed", "params": {"arm": "one"}})
+    facts = world.route().facts
+    assert facts[CANDIDATE]["version"] == first
+    assert candidate_in(facts, second)["state"] == "shadow"
+    assert candidate_in(facts, second)["fault"] is None
+
+
+def test_a_version_that_was_taken_out_serves_nothing_more(world):
+    """A rollback holds from the next decision on, before anything is loaded; a step as well."""
+    name = canary(world, weight=0.25, **FIXED_TWO)
+    do(world.database, "step", name)
+    assert candidate_in(world.route().facts, name)["weight"] == 0.5
+    do(world.database, "rollback", name)
+    made = world.route()
+    assert CANDIDATE not in made.facts
+    assert made.pmf == pytest.approx((1 / 3,) * 3)
+
+
+def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
+    """Two routers on one database, no Redis, no learner: each plays the pinned arm with its next decision."""
+    name = canary(world, **FIXED_TWO)
+    with Router.open(world.settings, jobs=MemoryJobs()) as other:
+        ids = itertools.count(1)
+
+        def route(router, **more):
+            key = DecisionId(f"00000000-0000-7000-8000-{next(ids):012d}")
+            return router.submit(Query(text="which?", id=key, **more), run_by="caller").result(30)
+
+        routers = (world.router, other)
+        assert all(candidate_in(route(router).facts, name) for router in routers)
+        kill(world.database, "three")
+        for made in map(route, routers):
+            assert (made.arm, made.arms, made.pmf, made.propensity) == ("three", ("three",), (1.0,), 1.0)
+            assert made.facts[KILLED]["arm"] == "three"
+            assert CANDIDATE not in made.facts
+            assert drawn_again(made) == made.arm
+        assert route(other, arms=("one", "two")).arm == "one"  # not allowed: the fallback's rule
+        unkill(world.database)
+        assert all(candidate_in(route(router).facts, name) for router in routers)
+        kill(world.database)
+        for made in map(route, routers):
+            assert CANDIDATE not in made.facts
+            assert KILLED not in made.facts
+            assert made.pmf == pytest.approx((1 / 3,) * 3)
+
+
+def test_promoted_and_rolled_back_without_a_restart(world):
+    """The champion's settings decide under its own ledger's label, after a restart too; rolled back, the former do."""
+    name = canary(world, **FIXED_TWO)
+    do(world.database, "promote", name, force=True)
+    world.router.refresh()
+    made = world.route()
+    assert (made.policy, made.pmf[made.arms.index("two")] > 0.8) == ("main.v1", True)
+    assert made.version.startswith("main.v1-")
+    with Router.open(world.settings, jobs=MemoryJobs()) as again:
+        other = again.submit(Query(text="again?"), run_by="caller").result(30)
+        assert other.policy == "main.v1"
+    do(world.database, "rollback", name, now=5.0)
+    world.router.refresh()
+    made = world.route()
+    assert (made.policy, made.pmf) == ("main", pytest.approx((1 / 3,) * 3))
+
+
+def test_a_champion_that_does_not_fit_the_configuration_is_named(make_world):
+    """What the configuration took away is said at the start, with the way out."""
+    world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
+    name = canary(world, **FIXED_TWO)
+    do(world.database, "promote", name, force=True)
+    world.close()
+    fewer = {arm: params for arm, params in ARMS.items() if arm != "two"}
+    with pytest.raises(ConfigError, match="'v1'") as caught:
+        Router.open(world.settings.model_copy(update={"arms": fewer}), jobs=MemoryJobs())
+    assert "policy rollback v1" in caught.value.remedy
+
+
+@pytest.mark.parametrize("state", ["draft", "shadow", "canary", "paused", "rolled_back", "retired"])
+def test_a_restart_finds_every_state(make_world, state):
+    """A router that opens serves what the database says."""
+    world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
+    name = add(world.database, **FIXED_TWO).name
+    before = {"draft": [], "retired": ["retire"], "shadow": ["shadow"], "canary": ["shadow", "canary"]}
+    before |= {"paused": ["shadow", "canary", "pause"], "rolled_back": ["shadow", "rollback"]}
+    for verb in before[state]:
+        do(world.database, verb, name)
+    with Router.open(world.settings, jobs=MemoryJobs()) as again:
+        facts = again.submit(Query(text="again?"), run_by="caller").result(30).facts
+    said = candidate_in(facts, name)
+    assert (None if said is None else said["state"]) == (state if state in ("shadow", "canary") else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("Raises", "a bug"),
+        ("WrongPmf", "pmf sums to"),
+        ("Slow", "ms"),
+        ("Hangs", "ms"),
+        ("NotMade", "the encoder of this model is not there"),
+    ],
+)
+def test_a_bad_candidate_costs_no_decision(make_world, kind, said):
+    """The champion alone decides, the row says why, and after some faults in a row the candidate is left out."""
+    world = make_world(arms=ARMS, policy={"name": "uniform"}, rollout={"time_limit_s": 0.01})
+    bad_policies.RELEASED.clear()
+    try:
+        name = canary(world, policy={"name": f"{bad_policies.__name__}:{kind}"})
+        found = [candidate_in(world.route().facts, name) for _ in range(8)]
+        made = world.route()
+    finally:
+        bad_policies.RELEASED.set()
+    assert all(one["pmf"] is None and one["fault"] for one in found)
+    assert said in found[0]["fault"]
+    assert made.fault is None
+    assert made.pmf == pytest.approx((1 / 3,) * 3)
+    if kind != "NotMade":
+        assert any("left out" in one["fault"] or "still busy" in one["fault"] for one in found)
+
+
+def test_a_candidate_of_another_encoder_is_not_asked(make_world):
+    """Its ledger was learned with another encoder: it cannot be loaded, and the row says so."""
+    world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
+    name = canary(world, policy={"name": "linucb"})
+    assert candidate_in(world.route().facts, name)["fault"] is None
+    world.close()
+    other = world.settings.model_copy(update={"encoder": world.settings.encoder.model_copy(update={"dimension": 16})})
+    with Router.open(other, jobs=MemoryJobs()) as again:
+        said = candidate_in(again.submit(Query(text="which?"), run_by="caller").result(30).facts, name)
+    assert "was learned with encoder" in said["fault"]
+
+
+def test_conversations_stay_on_what_a_canary_drew(make_world):
+    """A later turn keeps the arm, also one that the candidate alone offers, and says nothing of the candidate."""
+    deep = {"arms": {"deep": {"run_by": "caller"}}, "policy": {"name": "fixed", "params": {"arm": "deep"}}}
+    world = make_world(arms=ARMS, policy={"name": "uniform"}, conversation={"sticky_turns": 50}, **PATIENT)
+    canary(world, **deep)
+    asked = (Query(text="first", session=f"s{n}") for n in itertools.count())
+    first = next(d for d in (world.router.submit(q, run_by="caller").result(30) for q in asked) if d.arm == "deep")
+    later = world.router.submit(Query(text="second", session=first.query.session), run_by="caller").result(30)
+    assert (later.arm, later.pmf) == ("deep", (1.0,))
+    assert CANDIDATE not in later.facts
+    kill(world.database, "one")
+    pinned = world.router.submit(Query(text="third", session=first.query.session), run_by="caller").result(30)
+    assert pinned.arm == "one"
+    unkill(world.database)
+    last = world.router.submit(Query(text="fourth", session=first.query.session), run_by="caller").result(30)
+    assert last.arm == "deep"  # what the switch gave is no draw to stay on

@@ -1,0 +1,96 @@
+"""Learners of versions: which versions learn, whose ledgers are retired, and that nobody waits for a bad one."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from ragbandit.router.rollouts.served import candidate_in
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.types import PolicyVersion
+from ragbandit.workers.tasks import Context
+from ragbandit.workers.version_learners import MOST, learn_versions, learning_versions
+from tests.integration.serving.versions.test_serving import ARMS, PATIENT, add, canary, do
+from tests.support import bad_policies
+
+
+def version(name, state, *, since=1.0, former=None):
+    told = {"weight": 0.0, "former": former, "revision": 1, "reason": "", "made_by": "", "made_at": 1.0}
+    return PolicyVersion(name=name, base="main", label=f"main.{name}", state=state, since=since, **told)
+
+
+def test_versions_that_learn():
+    """Those that are live, paused or champion, and the champion before this one; never more than a fixed number."""
+    there = [
+        version("a", "draft"),
+        version("b", "shadow"),
+        version("c", "canary"),
+        version("d", "paused"),
+        version("e", "champion"),
+        version("f", "retired", former="champion", since=1.0),
+        version("g", "retired", former="champion", since=2.0),
+        version("h", "rolled_back"),
+        version("i", "retired"),
+    ]
+    assert [one.name for one in learning_versions(there)] == ["e", "c", "b", "d", "g"]
+    assert len(learning_versions([version(f"v{n}", "shadow") for n in range(100)])) == MOST
+
+
+def until(holds):
+    give_up = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < give_up, "it did not come"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def learning():
+    """A function that starts the learners of a world's versions, as a worker does."""
+    running = []
+
+    def start(world):
+        settings = world.settings.model_copy(
+            update={"workers": world.settings.workers.model_copy(update={"sweep_interval_s": 0.05})}
+        )
+        context = Context(settings=settings, store=world.store, ledger=world.ledger, jobs=world.jobs)
+        stop = threading.Event()
+        thread = threading.Thread(target=learn_versions, args=(context, stop), daemon=True)
+        thread.start()
+        running.append(SimpleNamespace(stop=stop, thread=thread))
+        return context
+
+    yield start
+    for one in running:
+        one.stop.set()
+        one.thread.join(30)
+
+
+def test_each_version_learns_the_same_decisions_in_its_own_ledger(make_world, learning):
+    """A candidate learns all that came before it and with it; its snapshots reach the router; a bad one holds up none.
+
+    Taken out, its ledger is retired: no decision waits for it any more.
+    """
+    world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
+    world.clock = time.time
+    world.router.service.clock = time.time
+    world.now = time.time()
+    world.judged(4)
+    learning(world)
+    bad = add(world.database, name="bad", policy={"name": f"{bad_policies.__name__}:CannotLearn"}).name
+    do(world.database, "shadow", bad)
+    good = canary(world, policy={"name": "linucb"})
+    world.judged(3)
+    ledger = Ledger(world.database, label=f"main.{good}")
+    until(lambda: ledger.last_seq() == 7)
+
+    def snapshot():
+        world.router.refresh()
+        return candidate_in(world.route().facts, good)["snapshot"]
+
+    until(lambda: snapshot().startswith(f"main.{good}-7-"))
+    do(world.database, "rollback", good)
+    until(lambda: ledger.registered()["retired_at"] is not None)
+    world.route()
+    assert ledger.last_seq() == 7
+    assert world.learn() > 0

@@ -1,0 +1,55 @@
+"""Policies that break their contract, each in one way, for tests of candidates."""
+
+import threading
+import time
+
+from ragbandit.router.errors import PolicyFault
+from ragbandit.router.policies.base import PolicyOutput
+from ragbandit.router.policies.fixed import Uniform
+
+#: lets a hanging policy go on
+RELEASED = threading.Event()
+
+
+class Raises(Uniform):
+    """Raises for every question."""
+
+    def pmf(self, queries, *, features, arms):
+        raise ValueError("a bug")
+
+
+class Slow(Uniform):
+    """Takes a fifth of a second."""
+
+    def pmf(self, queries, *, features, arms):
+        time.sleep(0.2)
+        return super().pmf(queries, features=features, arms=arms)
+
+
+class Hangs(Uniform):
+    """Does not come back before RELEASED is set."""
+
+    def pmf(self, queries, *, features, arms):
+        RELEASED.wait(60)
+        return super().pmf(queries, features=features, arms=arms)
+
+
+class WrongPmf(Uniform):
+    """Gives numbers that do not add up to 1."""
+
+    def pmf(self, queries, *, features, arms):
+        return [PolicyOutput(pmf=(0.9,) * len(offered)) for offered in arms]
+
+
+class NotMade(Uniform):
+    """Cannot be made: its encoder is not there."""
+
+    def __init__(self, **params):
+        raise PolicyFault("the encoder of this model is not there")
+
+
+class CannotLearn(Uniform):
+    """Fails in a way that no policy may while it learns."""
+
+    def learn(self, update):
+        raise RuntimeError("a bug in learning")

@@ -45,6 +45,8 @@ class RolloutSettings(Section):
     #: a canary that neither wins nor loses for that long goes back to shadow
     max_age_s: Seconds = 14 * 86400.0
     guardrails: GuardrailSettings = GuardrailSettings()
+    #: true: a version in shadow becomes a canary by itself as soon as the evidence allows it; false: a person does that
+    enter_canary: bool = False
     #: newest answers of each side that the rule of sudden failures looks at, and the least number of the candidate's
     #: before it says anything
     failure_window: Annotated[int, Field(ge=5, le=1000)] = 20

@@ -1,0 +1,213 @@
+"""Evidence on one version: what the draws, rewards and outcomes since it came to its state add up to.
+
+Pure: rows in, numbers out. How rows are cut into pages changes nothing, and every bound is looked at after each row.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.rollouts.predictions import Predictions
+from ragbandit.router.rollouts.rows import Array, Draws, Judged
+from ragbandit.router.rollouts.sequences import Capital, Sequence, Stream, scores_of
+
+__all__ = ["MIN_EFFECTIVE", "DrawEvidence", "Point", "RewardEvidence"]
+
+#: effective rows before the asymptotic upper bound says anything
+MIN_EFFECTIVE: Final = 50.0
+#: number of rows where the asymptotic bound is tightest
+_TUNED_ROWS: Final = 1000.0
+#: points that are kept of a sequence, for its picture
+_POINTS: Final = 200
+_STRIDE: Final = 25
+#: chance that a log which keeps its word is called invalid
+INVALID_ALPHA: Final = 0.001
+#: rows that the guess of the arms' shares begins with
+_PRIOR_ROWS: Final = 50.0
+
+#: (rows, difference, low, high) in units of the reward
+Point = tuple[int, float, float, float]
+
+
+@dataclass(kw_only=True, slots=True)
+class RewardEvidence:
+    """The paired doubly robust difference of rewards, candidate less champion.
+
+    Proven better: by bets, exact at any number of rows, since a wrong promotion is served to all. Seen to be worse: by
+    an asymptotic sequence from MIN_EFFECTIVE effective rows on, which tells earlier: a wrong rollback costs a retry
+    (docs/decisions/rollout-sequences.md).
+    """
+
+    settings: RolloutSettings
+    points_wanted: bool = True
+    minimum: float = -1.0
+    maximum: float = 1.0
+    rows: int = 0
+    #: rows after which it was seen to be worse; None: it was not
+    worse_at: int | None = None
+    points: list[Point] = field(default_factory=list)
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    better: Sequence | None = None
+    _stride: int = _STRIDE
+    _sum: float = 0.0
+    _squares: float = 0.0
+    _ratios: float = 0.0
+    _ratio_squares: float = 0.0
+    _predictions: Predictions = field(default_factory=Predictions)
+
+    def add(self, judged: Judged) -> None:
+        """Take rows in, in the order of the ledger."""
+        if self.better is None:
+            self.minimum, self.maximum = judged.minimum, judged.maximum
+            stream = Stream(floor=-1.0, null=self.settings.margin / self._range, alpha=self.settings.alpha)
+            self.better = Sequence(stream=stream)
+        draws = judged.draws
+        value = np.clip((judged.reward - self.minimum) / self._range, 0.0, 1.0)
+        scores = np.clip((draws.scores - self.minimum) / self._range, 0.0, 1.0)
+        guess = self._predictions.before(draws.arms, arm=draws.arm, value=value, scores=scores)
+        share = draws.candidate - draws.champion
+        cut = scores_of(share=share, pmf=draws.pmf, arm=draws.arm, value=value, guess=guess)
+        plain = (share * guess).sum(axis=1) + draws.drawn(share) / draws.drawn(draws.pmf) * (value - draws.drawn(guess))
+        ratio, first = draws.ratio, 0
+        while first < len(draws):  # cut where a point of the picture is due, so that pages do not show
+            upto = min(len(draws), first + self._stride - self.rows % self._stride)
+            self._take(cut[:, first:upto], plain=plain[first:upto], ratio=ratio[first:upto])
+            first = upto
+        for key, reward in zip(draws.ids, judged.reward, strict=True):
+            self.digest.update(f"{key} {float(reward)!r}\n".encode())
+
+    @property
+    def difference(self) -> float:
+        """The estimate, in units of the reward; 0 without rows."""
+        return self._sum / self.rows * self._range if self.rows else 0.0
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of one row's score, in units of the reward."""
+        if self.rows < 2:
+            return math.inf
+        mean = self._sum / self.rows
+        return math.sqrt(max(self._squares / self.rows - mean * mean, 0.0)) * self._range
+
+    @property
+    def effective(self) -> float:
+        """Effective rows of the candidate: (sum of weights)^2 / sum of squared weights."""
+        return self._ratios**2 / self._ratio_squares if self._ratio_squares > 0.0 else 0.0
+
+    @property
+    def low(self) -> float:
+        """The difference is not below it, with confidence 1 - alpha; in units of the reward."""
+        return -self._range if self.better is None else self.better.lower(alpha=self.settings.alpha) * self._range
+
+    @property
+    def high(self) -> float:
+        """The difference is not above it, with confidence 1 - rollback_alpha once there are MIN_EFFECTIVE rows."""
+        if self.effective < MIN_EFFECTIVE:
+            return self._range
+        width = _half_width(np.array([float(self.rows)]), alpha=self.settings.rollback_alpha)[0]
+        return min(self._range, self.difference + self.deviation * float(width))
+
+    @property
+    def _range(self) -> float:
+        return self.maximum - self.minimum
+
+    def _take(self, cut: Array, *, plain: Array, ratio: Array) -> None:
+        assert self.better is not None
+        self.better.add(cut)
+        rows = self.rows + np.arange(1.0, len(plain) + 1.0)
+        sums, squares = self._sum + np.cumsum(plain), self._squares + np.cumsum(plain**2)
+        ratios, ratio_squares = self._ratios + np.cumsum(ratio), self._ratio_squares + np.cumsum(ratio**2)
+        if self.worse_at is None:
+            mean = sums / rows
+            deviation = np.sqrt(np.maximum(squares / rows - mean**2, 0.0))
+            high = mean + deviation * _half_width(rows, alpha=self.settings.rollback_alpha)
+            effective = ratios**2 / np.maximum(ratio_squares, 1e-12)
+            worse = (high < -self.settings.harm / self._range) & (effective >= MIN_EFFECTIVE)
+            if worse.any():
+                self.worse_at = int(rows[np.argmax(worse)])
+        self.rows, self._sum, self._squares = int(rows[-1]), float(sums[-1]), float(squares[-1])
+        self._ratios, self._ratio_squares = float(ratios[-1]), float(ratio_squares[-1])
+        if self.points_wanted and self.rows % self._stride == 0:
+            self.points.append((self.rows, self.difference, self.low, self.high))
+            if len(self.points) >= _POINTS:
+                self.points, self._stride = self.points[1::2], 2 * self._stride
+
+
+def _half_width(rows: Array, *, alpha: float) -> Array:
+    """Of the one-sided asymptotic confidence sequence, for scores of standard deviation 1.
+
+    Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024, "Time-uniform central limit theory and asymptotic confidence
+    sequences", equation 161 of version 7, tightest at _TUNED_ROWS rows.
+    """
+    rho = (-2.0 * math.log(2 * alpha) + math.log(1.0 - 2.0 * math.log(2 * alpha))) / _TUNED_ROWS
+    spread = rows * rho + 1.0
+    found: Array = np.sqrt(2.0 * spread / (rows**2 * rho) * np.log1p(np.sqrt(spread) / (2.0 * alpha)))
+    return found
+
+
+@dataclass(kw_only=True, slots=True)
+class DrawEvidence:
+    """Whether the draws are what the logged pmfs say, and how much the two policies differ.
+
+    Two fair games at once: that arms are drawn as often as their probabilities say (bets on the arms that came too
+    often so far), and that the candidate's importance weights have the mean 1. Who gets rich finds the log invalid.
+    """
+
+    rows: int = 0
+    #: decisions for which the version gave no pmf
+    faults: int = 0
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    arms: Capital = field(default_factory=lambda: Capital(bets=1, alpha=INVALID_ALPHA / 2))
+    ratios: Capital = field(default_factory=lambda: Capital(bets=4, alpha=INVALID_ALPHA / 2))
+    _agreement: float = 0.0
+    _ratio_sum: float = 0.0
+    _drawn: dict[str, float] = field(default_factory=dict)
+    _expected: dict[str, float] = field(default_factory=dict)
+
+    def add(self, draws: Draws) -> None:
+        """Take rows in, in the order in which they were made."""
+        if not len(draws):
+            return
+        hits = np.zeros_like(draws.pmf)
+        hits[np.arange(len(draws)), draws.arm] = 1.0
+        before = [np.array([table.get(arm, 0.0) for arm in draws.arms]) for table in (self._drawn, self._expected)]
+        drawn, expected = (
+            start + np.cumsum(rows, axis=0) for start, rows in zip(before, (hits, draws.pmf), strict=True)
+        )
+        tilt = (drawn - hits + _PRIOR_ROWS) / (expected - draws.pmf + _PRIOR_ROWS)
+        self.arms.add((draws.drawn(tilt) / (draws.pmf * tilt).sum(axis=1))[None])
+        for table, totals in ((self._drawn, drawn), (self._expected, expected)):
+            table.update(zip(draws.arms, map(float, totals[-1]), strict=True))
+        self._bet_on_ratios(draws)
+        self._agreement += float(np.minimum(draws.candidate, draws.champion).sum())
+        self.rows += len(draws)
+        for key, drawn_pmf in zip(draws.ids, draws.drawn(draws.pmf), strict=True):
+            self.digest.update(f"{key} {float(drawn_pmf)!r}\n".encode())
+
+    @property
+    def invalid_at(self) -> int | None:
+        """The row after which the log was found to contradict its propensities."""
+        found = [at for at in (self.arms.refuted_at, self.ratios.refuted_at) if at is not None]
+        return min(found, default=None)
+
+    @property
+    def agreement(self) -> float:
+        """Mean probability mass that both policies give to the same arms, from 0 to 1."""
+        return self._agreement / self.rows if self.rows else 0.0
+
+    @property
+    def mean_ratio(self) -> float:
+        """Mean importance weight of the candidate; 1 but for chance."""
+        return self._ratio_sum / self.rows if self.rows else 1.0
+
+    def _bet_on_ratios(self, draws: Draws) -> None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            most = np.where(draws.pmf > 0.0, draws.candidate / draws.pmf, 0.0).max(axis=1)
+        room = 1.0 / np.maximum(most - 1.0, 1.0)
+        bets = np.stack([0.05 + 0.0 * room, 0.3 + 0.0 * room, -0.1 * room, -0.5 * room])
+        self.ratios.add(1.0 + bets * (draws.ratio - 1.0))
+        self._ratio_sum += float(draws.ratio.sum())

@@ -1,0 +1,73 @@
+"""Rows: the draws that a version is judged by, as arrays; where they come from is known in `reading.py`."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Array", "Draws", "Judged", "Outcomes"]
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draws:
+    """n draws over K arms; an arm that was not offered has probability 0 in all three pmfs."""
+
+    ids: tuple[str, ...]
+    #: names of the columns
+    arms: tuple[str, ...]
+    #: the column that was drawn, shape (n,)
+    arm: npt.NDArray[np.intp]
+    #: what was drawn from, shape (n, K), each row of sum 1
+    pmf: Array
+    #: of the version, and of the champion, shape (n, K)
+    candidate: Array
+    champion: Array
+    #: share of the candidate's pmf in `pmf`, shape (n,); 0 in shadow
+    weight: Array
+    #: rewards that the champion's policy expects, shape (n, K); NaN: it does not say
+    scores: Array
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def drawn(self, pmf: Array) -> Array:
+        """Of each row the probability of the arm drawn under this pmf, shape (n,)."""
+        found: Array = pmf[np.arange(len(self.arm)), self.arm]
+        return found
+
+    @property
+    def ratio(self) -> Array:
+        """Importance weights of the candidate, shape (n,)."""
+        return self.drawn(self.candidate) / self.drawn(self.pmf)
+
+    @property
+    def champion_ratio(self) -> Array:
+        """Importance weights of the champion, shape (n,)."""
+        return self.drawn(self.champion) / self.drawn(self.pmf)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """Draws with their rewards, in the order of the candidate's ledger."""
+
+    draws: Draws
+    #: by the reward settings of the candidate, shape (n,)
+    reward: Array
+    #: the bounds that these settings have
+    minimum: float
+    maximum: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcomes:
+    """Draws with what their answers took, judged or not, in the order in which outcomes came in."""
+
+    draws: Draws
+    #: 1.0: the answer failed, shape (n,)
+    failed: Array
+    #: seconds of the whole answer, NaN where they were not reported
+    seconds: Array
+    #: in the terms of `reward.cost`
+    cost: Array

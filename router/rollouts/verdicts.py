@@ -1,0 +1,270 @@
+"""Verdicts: what the evidence on a version comes to. Pure: the same evidence gives the same verdict."""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.rollouts.evidence import DrawEvidence, RewardEvidence
+from ragbandit.router.rollouts.guardrails import GUARDRAILS, GuardrailEvidence, GuardrailName
+from ragbandit.router.rollouts.rows import Judged, Outcomes
+from ragbandit.router.rollouts.verbs import Verb, next_weight
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.types import Json, PolicyControl, PolicyVersion, VerdictKind
+
+__all__ = ["EXPIRED", "Evidence", "Finding", "judge"]
+
+#: how the reason of a version begins that came back to shadow because its time ran out: a person moves it on
+EXPIRED: Final = "its time ran out"
+#: share of decisions without a pmf of the version above which it is no canary, and the decisions that this takes
+_FAULTS, _FAULTS_OF = 0.05, 100
+#: decisions between two looks at a proof that a forecast counts with, in deviations
+_PROOF: Final = 3.4
+_WORDS: Final[Mapping[GuardrailName, str]] = {
+    "failures": "its answers fail more often than the champion's",
+    "latency": "its slowest answers take longer than the champion's",
+    "cost": "its answers cost more than the champion's",
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class Evidence:
+    """All that is known of a version since it came to its state."""
+
+    settings: RolloutSettings
+    points_wanted: bool = True
+    draws: DrawEvidence = field(default_factory=DrawEvidence)
+    rewards: RewardEvidence = field(init=False)
+    guardrails: GuardrailEvidence = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rewards = RewardEvidence(settings=self.settings, points_wanted=self.points_wanted)
+        self.guardrails = GuardrailEvidence(settings=self.settings)
+
+    def judged(self, rows: Judged) -> None:
+        """Take in rows of the candidate's ledger, in its order."""
+        if len(rows.draws):
+            self.rewards.add(rows)
+
+    def ended(self, rows: Outcomes) -> None:
+        """Take in outcomes, in the order in which they came in."""
+        if len(rows.draws):
+            self.guardrails.add(rows)
+
+    @property
+    def effective(self) -> float:
+        """Effective rows of the candidate, of rewards or outcomes, whichever are fewer."""
+        return min(self.rewards.effective, self.guardrails.effective)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A verdict, and what is to be done; it is done and kept by the evaluator."""
+
+    kind: VerdictKind
+    reason: str
+    waits_for: str = ""
+    #: what the evaluator does; None: nothing
+    verb: Verb | None = None
+    facts: Mapping[str, Json]
+    inputs_sha256: str
+
+
+def judge(
+    version: PolicyVersion,
+    *,
+    evidence: Evidence,
+    control: PolicyControl,
+    now: float,
+    canary: str | None = None,
+    complete: bool = True,
+) -> Finding:
+    """The verdict on a version that is in shadow or canary.
+
+    canary: the name of another version that is in canary. complete: all rows that there are have been read.
+    """
+    age = max(0.0, now - version.since)
+    times = (age >= evidence.settings.seconds_per_step, age >= evidence.settings.max_age_s)
+    found = _Judge(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete).found()
+    kind, reason, waits_for, verb = found
+    return Finding(
+        kind=kind,
+        reason=reason,
+        waits_for=waits_for,
+        verb=verb,
+        facts=_facts(version, evidence=evidence),
+        inputs_sha256=_inputs(version, evidence, control.killed or "", times, canary or "", complete),
+    )
+
+
+_Found = tuple[VerdictKind, str, str, Verb | None]
+
+
+class _Judge:
+    """The rules, in their order: what harms first, then what is missing, then what is earned."""
+
+    def __init__(
+        self,
+        version: PolicyVersion,
+        *,
+        evidence: Evidence,
+        control: PolicyControl,
+        age: float,
+        canary: str | None,
+        complete: bool,
+    ) -> None:
+        self.version, self.evidence, self.settings = version, evidence, evidence.settings
+        self.control, self.age, self.canary, self.complete = control, age, canary, complete
+        self.in_canary = version.state == "canary"
+
+    def found(self) -> _Found:
+        """The verdict of the first rule that has one."""
+        harm = self._harm()
+        if harm is not None:
+            return harm
+        if self.control.killed is not None:
+            return _hold("the switch is thrown, nothing of it is served", "ragbandit policy unkill")
+        if self.in_canary and self.age >= self.settings.max_age_s:
+            days = f"{self.settings.max_age_s / 86400:.3g} days"
+            return "expire", f"{EXPIRED}: neither better nor worse for sure in {days}", "", "shadow"
+        if not self.complete:
+            return _hold("its ledger is being read", "the end of the ledger: a few looks more")
+        return self._missing() or (self._last() if self._next is None else self._step())
+
+    @property
+    def _next(self) -> float | None:
+        return next_weight(self.version, settings=self.settings)
+
+    def _harm(self) -> _Found | None:
+        rewards, draws, guardrails = self.evidence.rewards, self.evidence.draws, self.evidence.guardrails
+        out: Verb | None = "rollback"
+        if draws.invalid_at is not None:
+            reason = (
+                f"the log contradicts its propensities (seen after {draws.invalid_at} decisions): nothing can be said"
+            )
+            return "invalid", reason, "a person: ragbandit verify", out
+        if guardrails.sudden_at is not None:
+            return "rollback", f"at least half of its newest {self.settings.failure_window} answers failed", "", out
+        for name, guardrail in guardrails.guardrails.items():
+            if guardrail.passed.proven_at is not None:
+                return "rollback", f"{_WORDS[name]}, beyond the margin", "", out
+        if rewards.worse_at is not None:
+            told = f"{rewards.difference:+.3f}, {rewards.high:+.3f} at most"
+            return "rollback", f"its reward is worse than the champion's ({told})", "", out
+        if self.in_canary and draws.faults >= max(_FAULTS * (draws.rows + draws.faults), _FAULTS * _FAULTS_OF):
+            reason = f"{EXPIRED}: it gave no pmf for {draws.faults} of {draws.rows + draws.faults} decisions"
+            return "expire", reason, "", "shadow"
+        return None
+
+    def _missing(self) -> _Found | None:
+        rewards, guardrails = self.evidence.rewards, self.evidence.guardrails
+        wanted, there = self.settings.rows_per_step, self.evidence.effective
+        if rewards.rows == 0 or guardrails.rows == 0:
+            what = (
+                "no decision since then has been judged" if guardrails.rows else "no decision since then has an outcome"
+            )
+            return _hold(what, f"{wanted} effective rows, of which there are 0")
+        if there < wanted:
+            fewer = rewards if rewards.effective <= guardrails.effective else guardrails
+            more = math.ceil((wanted - there) * fewer.rows / max(there, 1.0))
+            what = "judged decisions" if fewer is rewards else "outcomes"
+            told = f"about {more:,} more {what}: {there:.0f} of {wanted} effective rows are there"
+            return _hold("too few effective rows", told)
+        if self.age < self.settings.seconds_per_step:
+            left = self.settings.seconds_per_step - self.age
+            return _hold("too little time in this state", f"{_time(left)} more")
+        return self._guarded()
+
+    def _guarded(self) -> _Found | None:
+        for name, guardrail in self.evidence.guardrails.guardrails.items():
+            if self.settings.guardrails.proven and guardrail.kept.proven_at is None:
+                return _hold(f"it is not proven that the guardrail of {name} is kept", f"more outcomes ({name})")
+            if guardrail.rows and guardrail.excess > guardrail.margin:
+                told = f"outcomes that bring the estimate within the margin, or prove that it is beyond ({name})"
+                return _hold(f"by the estimate, {_WORDS[name]}", told)
+        return None
+
+    def _step(self) -> _Found:
+        rewards = self.evidence.rewards
+        error = rewards.deviation / math.sqrt(rewards.rows)
+        if rewards.difference + error < -self.settings.harm:
+            told = "judged decisions that bring the estimate up, or prove that it is worse"
+            return _hold(f"its reward looks worse: {rewards.difference:+.3f} +- {error:.3f}", told)
+        if self.version.reason.startswith(EXPIRED):
+            return _hold(self.version.reason, f"a person: ragbandit policy canary {self.version.name}")
+        if self.canary is not None:
+            return _hold(f"{self.canary} is in canary, and there is one at a time", f"the end of {self.canary}")
+        if not self.in_canary and not self.settings.enter_canary:
+            told = f"a person: ragbandit policy canary {self.version.name}"
+            return _hold("the evidence allows it to be a canary", told)
+        return "step", f"guardrails are kept, its reward does not look worse: on to {self._next:.0%}", "", "step"
+
+    def _last(self) -> _Found:
+        rewards, margin = self.evidence.rewards, self.settings.margin
+        if rewards.better is not None and rewards.better.proven_at is not None:
+            reason = f"its reward is better: {rewards.difference:+.3f}, {rewards.low:+.3f} at least"
+            return "promote", reason, "", "promote"
+        gap = rewards.difference - margin
+        told = "it may not be better: no number of decisions proves it at the present estimate"
+        if gap > 0.0:
+            needed = math.ceil((_PROOF * rewards.deviation / gap) ** 2)
+            told = f"about {max(needed - rewards.rows, self.settings.rows_per_step):,} more judged decisions, if it stays so"
+        reason = f"not better for sure: {rewards.difference:+.3f}, {rewards.low:+.3f} at least (margin {margin:g})"
+        return _hold(reason, told)
+
+
+def _hold(reason: str, waits_for: str) -> _Found:
+    return "hold", reason, waits_for, None
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
+
+
+def _facts(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
+    rewards, draws = evidence.rewards, evidence.draws
+    points: list[Json] = [[rows, *(round(number, 6) for number in rest)] for rows, *rest in rewards.points]
+    return {
+        "decisions": draws.rows,
+        "faults": draws.faults,
+        "n": rewards.rows,
+        "n_eff": round(evidence.effective, 1),
+        "share_open": round(1.0 - min(1.0, rewards.rows / draws.rows), 4) if draws.rows else 0.0,
+        "agreement": round(draws.agreement, 4),
+        "mean_weight": round(draws.mean_ratio, 4),
+        "difference": rewards.difference,
+        "low": rewards.low,
+        "high": rewards.high,
+        "deviation": rewards.deviation if math.isfinite(rewards.deviation) else None,
+        "margin": evidence.settings.margin,
+        "better_at": None if rewards.better is None else rewards.better.proven_at,
+        "worse_at": rewards.worse_at,
+        "guardrails": {name: _guardrail_facts(evidence.guardrails, name=name) for name in GUARDRAILS},
+        "points": points,
+        "since": version.since,
+    }
+
+
+def _guardrail_facts(found: GuardrailEvidence, *, name: GuardrailName) -> Json:
+    guardrail = found.guardrails.get(name)
+    if guardrail is None or not guardrail.rows:
+        return {"state": "unknown", "n": 0}
+    low, high = guardrail.bounds
+    state = "passed" if guardrail.passed.proven_at is not None else "unclear"
+    if guardrail.kept.proven_at is not None:
+        state = "kept"
+    facts: dict[str, Json] = {"state": state, "n": guardrail.rows, "excess": guardrail.excess, "low": low, "high": high}
+    facts |= {"margin": guardrail.margin, "factor": guardrail.factor}
+    if name == "latency":
+        facts["slow_s"] = found.slow_s
+    if name == "cost":
+        facts["unit"] = found.cost_unit
+    return facts
+
+
+def _inputs(version: PolicyVersion, evidence: Evidence, *more: object) -> str:
+    told = [version.name, version.revision, evidence.settings.model_dump(mode="json"), list(map(str, more))]
+    told += [part.digest.hexdigest() for part in (evidence.draws, evidence.rewards, evidence.guardrails)]
+    return hashlib.sha256(canonical([*told, evidence.draws.faults]).encode()).hexdigest()

@@ -14,7 +14,7 @@ from ragbandit.router.rollouts.verbs import Verb, next_weight
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import Json, PolicyControl, PolicyVersion, VerdictKind
 
-__all__ = ["EXPIRED", "Evidence", "Finding", "judge"]
+__all__ = ["EXPIRED", "Evidence", "Finding", "facts_of", "judge"]
 
 #: how the reason of a version begins that came back to shadow because its time ran out: a person moves it on
 EXPIRED: Final = "its time ran out"
@@ -68,7 +68,6 @@ class Finding:
     waits_for: str = ""
     #: what the evaluator does; None: nothing
     verb: Verb | None = None
-    facts: Mapping[str, Json]
     inputs_sha256: str
 
 
@@ -94,7 +93,6 @@ def judge(
         reason=reason,
         waits_for=waits_for,
         verb=verb,
-        facts=_facts(version, evidence=evidence),
         inputs_sha256=_inputs(version, evidence, control.killed or "", times, canary or "", complete),
     )
 
@@ -209,8 +207,8 @@ class _Judge:
         gap = rewards.difference - margin
         told = "it may not be better: no number of decisions proves it at the present estimate"
         if gap > 0.0:
-            needed = math.ceil((_PROOF * rewards.deviation / gap) ** 2)
-            told = f"about {max(needed - rewards.rows, self.settings.rows_per_step):,} more judged decisions, if it stays so"
+            needed = math.ceil((_PROOF * rewards.deviation / gap) ** 2) - rewards.rows
+            told = f"about {max(needed, self.settings.rows_per_step):,} more judged decisions, if it stays so"
         reason = f"not better for sure: {rewards.difference:+.3f}, {rewards.low:+.3f} at least (margin {margin:g})"
         return _hold(reason, told)
 
@@ -223,7 +221,8 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
 
 
-def _facts(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
+def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
+    """The numbers behind a verdict, for pages and for the audit log."""
     rewards, draws = evidence.rewards, evidence.draws
     points: list[Json] = [[rows, *(round(number, 6) for number in rest)] for rows, *rest in rewards.points]
     return {

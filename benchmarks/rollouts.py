@@ -1,0 +1,170 @@
+"""What the judging of candidates is worth: `python -m benchmarks.rollouts`, about ten minutes on two processors.
+
+Made worlds of three arms. The champion plays the best arm with probability 0.93, the candidate another one on a third
+of the questions, by which its reward is `gap` better or worse. Each run goes through the verdicts that the service
+uses, row by row, beginning as a canary of 5 %; a decision every ten seconds, judged at once. Bounds are looked at after
+every decision, states move every 25. `--runs 500` is the default; `--worlds labels` takes rewards that are 0 or 1.
+"""
+
+import argparse
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
+from ragbandit.router.rollouts.verbs import next_weight
+from ragbandit.router.rollouts.verdicts import Evidence, judge
+from ragbandit.router.types import PolicyControl, PolicyLabel, PolicyVersion
+
+ARMS: Final = ("no_retrieval", "single_step", "multi_step")
+#: decisions between two moves of the state
+EVERY: Final = 25
+#: seconds from one decision to the next
+PACE_S: Final = 10.0
+EXPLORED: Final = 0.1
+Generator = np.random.Generator
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """What a candidate is worth."""
+
+    name: str
+    #: reward of the candidate less that of the champion
+    gap: float
+    #: share of questions on which the two play different arms
+    differing: float = 1 / 3
+    #: rewards are 0 or 1; else spread over [0, 1] with a deviation of 0.25
+    labels: bool = False
+    #: share of answers that fail
+    failing: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """How one run ended: "promote", "rollback", "expire", or "open" where it had not after all decisions."""
+
+    ending: str
+    decisions: int
+
+
+def rows(world: World, *, weight: float, count: int, rng: Generator, first: int) -> tuple[Judged, Outcomes]:
+    """Decisions of this world, drawn from the mixture."""
+    at = np.arange(count)
+    best, differs = rng.integers(0, 3, count), rng.random(count) < world.differing
+    other = (best + rng.integers(1, 3, count)) % 3
+    champion = np.full((count, 3), EXPLORED / 3)
+    candidate = champion.copy()
+    champion[at, best] += 1.0 - EXPLORED
+    candidate[at, np.where(differs, other, best)] += 1.0 - EXPLORED
+    value = np.full((count, 3), 0.5)
+    value[at, other] += np.where(differs, world.gap / (world.differing * (1.0 - EXPLORED)), 0.0)
+    pmf = (1.0 - weight) * champion + weight * candidate
+    arm = (pmf.cumsum(axis=1) > rng.random(count)[:, None]).argmax(axis=1)
+    mean = value[at, arm]
+    reward = (rng.random(count) < mean).astype(float) if world.labels else rng.beta(3.0 * mean, 3.0 * (1.0 - mean))
+    draws = Draws(
+        ids=tuple(str(first + n) for n in range(count)),
+        arms=ARMS,
+        arm=arm,
+        pmf=pmf,
+        candidate=candidate,
+        champion=champion,
+        weight=np.full(count, weight),
+        scores=np.full((count, 3), np.nan),
+    )
+    seconds = rng.lognormal(0.0, 0.5, count)
+    failed = (rng.random(count) < world.failing).astype(float)
+    return Judged(draws=draws, reward=reward, minimum=-1.0, maximum=1.0), Outcomes(
+        draws=draws, failed=failed, seconds=seconds, cost=1.0 + arm.astype(float)
+    )
+
+
+def lived(seed: int, *, world: World, decisions: int, settings: RolloutSettings) -> Run:
+    """One candidate's life, from a canary of the first weight to its end."""
+    rng, now = np.random.default_rng(seed), 0.0
+    version = PolicyVersion(
+        name="v1",
+        base=PolicyLabel("main"),
+        label=PolicyLabel("main.v1"),
+        state="canary",
+        weight=settings.steps[0],
+        former=None,
+        revision=1,
+        reason="a run",
+        made_by="benchmark",
+        made_at=0.0,
+        since=0.0,
+    )
+    evidence = Evidence(settings=settings, points_wanted=False)
+    for first in range(0, decisions, EVERY):
+        judged, outcomes = rows(world, weight=version.weight, count=EVERY, rng=rng, first=first)
+        now += EVERY * PACE_S
+        evidence.draws.add(judged.draws)
+        evidence.judged(judged)
+        evidence.ended(outcomes)
+        found = judge(version, evidence=evidence, control=PolicyControl(revision=1), now=now)
+        if found.kind in ("promote", "rollback", "expire", "invalid"):
+            return Run(ending=found.kind, decisions=first + EVERY)
+        if found.kind == "step":
+            weight = next_weight(version, settings=settings) or version.weight
+            version = replace(version, weight=weight, since=now, revision=version.revision + 1)
+            evidence = Evidence(settings=settings, points_wanted=False)
+    return Run(ending="open", decisions=decisions)
+
+
+def main() -> None:
+    """Print how often candidates of each world are promoted and rolled back, and after how many decisions."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=500)
+    parser.add_argument("--decisions", type=int, default=5000)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--worlds", choices=["graded", "labels"], default="graded")
+    asked = parser.parse_args()
+    labels, settings = asked.worlds == "labels", RolloutSettings()
+    worlds = [
+        World(name="no difference", gap=0.0, labels=labels),
+        World(name="worse by 10 points", gap=-0.1, labels=labels),
+        World(name="better by 5 points", gap=0.05, labels=labels),
+    ]
+    table = Table(title=f"{asked.runs} runs of at most {asked.decisions:,} decisions, {asked.worlds} rewards")
+    for heading in (
+        "candidate",
+        "promoted",
+        "rolled back",
+        "before 1,000",
+        "still open",
+        "median decisions to its end",
+    ):
+        table.add_column(heading)
+    with ProcessPoolExecutor(asked.processes) as pool:
+        for world in worlds:
+            one = partial(lived, world=world, decisions=asked.decisions, settings=settings)
+            ended = list(track(pool.map(one, range(asked.runs), chunksize=5), total=asked.runs, description=world.name))
+            table.add_row(world.name, *_told(ended))
+    Console().print(table)
+
+
+def _told(ended: list[Run]) -> list[str]:
+    def share(count: int) -> str:
+        return f"{count / len(ended):.1%}"
+
+    endings = Counter(run.ending for run in ended)
+    early = sum(run.ending == "rollback" and run.decisions < 1000 for run in ended)
+    done = [run.decisions for run in ended if run.ending != "open"]
+    median = f"{np.median(done):,.0f}" if done else "-"
+    others = sum(count for ending, count in endings.items() if ending not in ("promote", "rollback", "open"))
+    still = share(endings["open"]) + (f" ({others} otherwise)" if others else "")
+    return [share(endings["promote"]), share(endings["rollback"]), share(early), still, median]
+
+
+if __name__ == "__main__":
+    main()

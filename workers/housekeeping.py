@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from ragbandit.router.errors import NotReady, QueueError, SnapshotError, StoreError
 from ragbandit.router.jobs.queue import RUNNING_S
 from ragbandit.router.jobs.streams.reader import STREAM_NEWS
+from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving import cancellation
 from ragbandit.router.serving.recovery import recover
 from ragbandit.router.storage.arm_hours.extending import Extender
@@ -19,7 +20,7 @@ from ragbandit.router.types import DecisionId
 from ragbandit.workers.store_outage import StoreOutage
 from ragbandit.workers.tasks import Context, drain
 
-__all__ = ["handle_notification", "keep_house", "keep_marked", "keep_totals", "learn_without_redis"]
+__all__ = ["handle_notification", "keep_house", "keep_marked", "keep_totals", "learn_without_redis", "watch_rollouts"]
 
 T = TypeVar("T")
 
@@ -88,6 +89,15 @@ def keep_totals(context: Context, stop: threading.Event) -> None:
         more = _attempt(lambda _: extender.extend(seconds=TOTALS_STEP_S), context, outage=outage)
         wait_s = TOTALS_STEP_S if more else TOTALS_S
     _attempt(lambda _: extender.release(), context, outage=outage)
+
+
+def watch_rollouts(context: Context, stop: threading.Event) -> None:
+    """Look at the versions that are in shadow or canary; of all workers that do, one at a time."""
+    evaluator = Evaluator(context.store.database, settings=context.settings)
+    outage = _outage("look at policy versions")
+    while not stop.wait(context.settings.rollout.interval_s):
+        _attempt(lambda _context: evaluator.evaluate(now=time.time()), context, outage=outage)
+    _attempt(lambda _context: evaluator.close(), context, outage=outage)
 
 
 def _outage(chore: str) -> StoreOutage:

@@ -68,7 +68,8 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
     chores = [housekeeping.keep_house, housekeeping.keep_marked]
     if "learn" in queues:
         context.learner = make_learner(settings, database=database, jobs=jobs)
-        chores += [housekeeping.learn_without_redis, housekeeping.keep_totals, learn_versions]
+        chores += [housekeeping.learn_without_redis, housekeeping.keep_totals]
+        chores += [learn_versions, housekeeping.watch_rollouts]
     stop = threading.Event()
     beside = [_started(chore, context, stop) for chore in chores]
     listener = None if context.loop is None else jobs.listen(partial(housekeeping.handle_notification, context))

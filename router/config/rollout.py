@@ -55,7 +55,7 @@ class RolloutSettings(Section):
     #: how often versions are looked at
     interval_s: Seconds = 5.0
     #: a verdict like the one before is kept again after that long
-    verdict_every_s: Seconds = 900.0
+    verdict_every_s: Seconds = 300.0
     #: a candidate that takes longer for a batch of pmfs is left out of it, and is no canary until it is faster
     time_limit_s: Annotated[float, Field(gt=0, le=10)] = 0.05
 

@@ -200,7 +200,8 @@ def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, no
 
 def _shadow(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
     others = [one for one in _others(connection, seen) if one.state == "shadow"]
-    if len(others) >= settings.shadows:
+    # A canary may always leave: what stands in its way must not keep it in traffic.
+    if seen.state != "canary" and len(others) >= settings.shadows:
         names = ", ".join(one.name for one in others)
         raise Conflict(f"{len(others)} versions are in shadow already: {names}", field="state", remedy="retire one")
     return _change(connection, seen, act, state="shadow")

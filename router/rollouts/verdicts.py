@@ -127,6 +127,8 @@ class _Judge:
         if self.in_canary and self.age >= self.settings.max_age_s:
             days = f"{self.settings.max_age_s / 86400:.3g} days"
             return "expire", f"{EXPIRED}: neither better nor worse for sure in {days}", "", "shadow"
+        if self.version.reason.startswith(EXPIRED):
+            return _hold(self.version.reason, f"a person: ragbandit policy canary {self.version.name}")
         if not self.complete:
             return _hold("its ledger is being read", "the end of the ledger: a few looks more")
         return self._missing() or (self._last() if self._next is None else self._step())
@@ -165,7 +167,8 @@ class _Judge:
             )
             return _hold(what, f"{wanted} effective rows, of which there are 0")
         if there < wanted:
-            fewer = rewards if rewards.effective <= guardrails.effective else guardrails
+            # By a hair's breadth more than equal: sums of the same weights differ by rounding with the pages.
+            fewer = rewards if rewards.effective <= guardrails.effective * (1.0 + 1e-9) else guardrails
             more = math.ceil((wanted - there) * fewer.rows / max(there, 1.0))
             what = "judged decisions" if fewer is rewards else "outcomes"
             told = f"about {more:,} more {what}: {there:.0f} of {wanted} effective rows are there"
@@ -190,8 +193,6 @@ class _Judge:
         if rewards.difference + error < -self.settings.harm:
             told = "judged decisions that bring the estimate up, or prove that it is worse"
             return _hold(f"its reward looks worse: {rewards.difference:+.3f} +- {error:.3f}", told)
-        if self.version.reason.startswith(EXPIRED):
-            return _hold(self.version.reason, f"a person: ragbandit policy canary {self.version.name}")
         if self.canary is not None:
             return _hold(f"{self.canary} is in canary, and there is one at a time", f"the end of {self.canary}")
         if not self.in_canary and not self.settings.enter_canary:

@@ -21,6 +21,7 @@ from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.rollouts.evaluator import Evaluator, Look
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.batching.admission import QueueState
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
@@ -60,6 +61,9 @@ log = logging.getLogger("ragbandit.router")
 
 class Router(RouterLifecycle):
     """One process's router. `Router.open()` reads the configuration and starts it; use it as a context manager."""
+
+    #: made by the first `check_rollouts`, which reads on from where the one before stopped
+    _evaluator: Evaluator | None = None
 
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
         """Draw an arm for the caller's own stack to run. Committed when it returns.
@@ -190,6 +194,17 @@ class Router(RouterLifecycle):
         check_policy(settings)
         self._offer_settings(settings)
         log.info("other arms are offered from now on", extra={"action": "offer", "arms": ", ".join(settings.arms)})
+
+    def check_rollouts(self) -> list[Look]:
+        """Look once at every version that is in shadow or canary, and do what the evidence says; what was found.
+
+        The worker that learns does this every `rollout.interval_s`; empty where it is at it. Raises StoreError.
+        """
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self.database, settings=self.settings)
+        looks = self._evaluator.evaluate(now=time.time())
+        self._evaluator.close()
+        return looks
 
     def outcome(
         self,

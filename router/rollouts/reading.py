@@ -1,0 +1,236 @@
+"""Reading: the rows that a version is judged by, from the database, a page at a time and each once.
+
+Three readings go on side by side: decisions since the version came to its state, outcomes of these, and the candidate's
+own ledger. Where they stand is kept in memory: after a restart they begin at the version's `since` again.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from sqlalchemy import Connection, RowMapping, Select, func, select, tuple_
+
+from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
+from ragbandit.router.rollouts.served import candidate_in
+from ragbandit.router.rollouts.verdicts import Evidence
+from ragbandit.router.storage.rows.conversion import draw_of
+from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.shared_texts import full
+from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
+from ragbandit.router.types import CANCELLED, CANDIDATE, Json, PolicyVersion
+
+__all__ = ["PAGE", "SETTLE_S", "VersionReader"]
+
+#: rows that are read at once
+PAGE: Final = 1000
+#: pages of each reading in one look; what is left is read by the next one
+PAGES: Final = 20
+#: decisions and outcomes younger than that are left to the next look: one that was made before may be committed after
+SETTLE_S: Final = 5.0
+
+_DRAWN: Final = (
+    decisions.c.id,
+    full(decisions.c.arms),
+    decisions.c.arm,
+    decisions.c.facts,
+    decisions.c.body_hash,
+    decisions.c.seed,
+    decisions.c.pmf,
+    decisions.c.scores,
+    decisions.c.draw,
+    decisions.c.made_at,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """One draw that a version gave a pmf for."""
+
+    id: str
+    arms: tuple[str, ...]
+    arm: str
+    pmf: Sequence[float]
+    scores: Sequence[float] | None
+    candidate: Sequence[float]
+    champion: Sequence[float]
+    weight: float
+
+
+@dataclass(kw_only=True, slots=True)
+class VersionReader:
+    """Where the three readings of one version in one state stand."""
+
+    version: PolicyVersion
+    #: price per unit of cost, of the configuration: what the guardrail of cost compares
+    prices: Mapping[str, float]
+    _decided: tuple[float, str] = (-math.inf, "")
+    _ended: tuple[float, str] = (-math.inf, "")
+    #: None: where the ledger has its first update since then is not known yet
+    _seq: int | None = None
+    _started: bool = field(default=False)
+
+    def read(self, database: Database, *, evidence: Evidence, now: float) -> bool:
+        """Add what is new to the evidence, PAGES pages of each reading at most; True if that is all there is."""
+        if not self._started:
+            self._decided = self._ended = (self.version.since, "")
+            self._started = True
+        readings = (self._read_decisions, self._read_outcomes, self._read_ledger)
+        with database.read() as connection:
+            done = [_pages(reading, connection, evidence, now) for reading in readings]
+        return all(done)
+
+    def _read_decisions(self, connection: Connection, evidence: Evidence, now: float) -> bool:
+        place = tuple_(decisions.c.made_at, decisions.c.id)
+        query = select(*_DRAWN).where(
+            decisions.c.made_at >= self._decided[0],
+            decisions.c.made_at < now - SETTLE_S,
+            place > tuple_(*self._decided),
+        )
+        page = connection.execute(query.order_by(decisions.c.made_at, decisions.c.id).limit(PAGE)).mappings().all()
+        if page:
+            self._decided = (page[-1]["made_at"], page[-1]["id"])
+            known = [row for row in page if candidate_in(json.loads(row["facts"]), self.version.name)]
+            rows = _rows(known, version=self.version.name)
+            evidence.draws.faults += len([row for row in known if self._is_fault(row)])
+            evidence.draws.add(_draws(rows))
+        return len(page) < PAGE
+
+    def _read_outcomes(self, connection: Connection, evidence: Evidence, now: float) -> bool:
+        place = tuple_(outcomes.c.made_at, outcomes.c.decision_id)
+        told = (outcomes.c.status, outcomes.c.stop_reason, outcomes.c.cost, outcomes.c.steps)
+        query: Select[Any] = (
+            select(*_DRAWN, *told, outcomes.c.made_at.label("ended_at"))
+            .join(decisions, decisions.c.id == outcomes.c.decision_id)
+            .where(
+                outcomes.c.made_at >= self._ended[0], outcomes.c.made_at < now - SETTLE_S, place > tuple_(*self._ended)
+            )
+        )
+        ordered = query.order_by(outcomes.c.made_at, outcomes.c.decision_id).limit(PAGE)
+        page = connection.execute(ordered).mappings().all()
+        if page:
+            self._ended = (page[-1]["ended_at"], page[-1]["id"])
+            ours = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
+            rows = {row.id: row for row in _rows(ours, version=self.version.name)}
+            evidence.ended(self._outcomes([row for row in ours if row["id"] in rows], list(rows.values())))
+        return len(page) < PAGE
+
+    def _read_ledger(self, connection: Connection, evidence: Evidence, _now: float) -> bool:
+        label = self.version.label
+        last = connection.execute(select(func.max(updates.c.seq)).where(updates.c.policy == label)).scalar() or 0
+        if self._seq is None:
+            self._seq = _first_since(connection, label=label, last=last, since=self.version.since) - 1
+        upto = min(self._seq + PAGE, last)
+        query = (
+            select(*_DRAWN, updates.c.value, updates.c.minimum, updates.c.maximum)
+            .join(decisions, decisions.c.id == updates.c.decision_id)
+            .where(updates.c.policy == label, updates.c.seq > self._seq, updates.c.seq <= upto)
+            .where(decisions.c.made_at >= self.version.since)
+        )
+        page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
+        self._seq = upto
+        rewards = {row["id"]: row["value"] for row in page}
+        rows = _rows(page, version=self.version.name)
+        if rows:
+            reward = np.array([rewards[row.id] for row in rows])
+            bounds = page[0]["minimum"], page[0]["maximum"]
+            evidence.judged(Judged(draws=_draws(rows), reward=reward, minimum=bounds[0], maximum=bounds[1]))
+        return upto == last
+
+    def _outcomes(self, told: list[RowMapping], rows: list[_Row]) -> Outcomes:
+        costs = [cost_value(row["cost"]) for row in told]
+        charged = [
+            math.fsum(
+                price * (row["steps"] if term == "steps" else getattr(cost, term))
+                for term, price in self.prices.items()
+            )
+            for row, cost in zip(told, costs, strict=True)
+        ]
+        return Outcomes(
+            draws=_draws(rows),
+            failed=np.array([float(row["status"] == "failed") for row in told]),
+            seconds=np.array([cost.seconds_total if cost.seconds_total > 0.0 else math.nan for cost in costs]),
+            cost=np.array(charged, dtype=np.float64),
+        )
+
+    def _is_fault(self, row: RowMapping) -> bool:
+        told = candidate_in(json.loads(row["facts"]), self.version.name)
+        return told is not None and told.get("pmf") is None
+
+
+def _pages(reading: Any, connection: Connection, evidence: Evidence, now: float) -> bool:
+    return any(reading(connection, evidence, now) for _ in range(PAGES))
+
+
+def _first_since(connection: Connection, *, label: str, last: int, since: float) -> int:
+    """The seq of the first update made since then, by halving: a ledger inherits all decisions before its version."""
+    low, high = 1, last + 1
+    while low < high:
+        middle = (low + high) // 2
+        query = select(updates.c.made_at).where(updates.c.policy == label, updates.c.seq == middle)
+        made_at = connection.execute(query).scalar()
+        if made_at is not None and made_at >= since:
+            high = middle
+        else:  # one that is archived is old
+            low = middle + 1
+    return low
+
+
+def _rows(page: Sequence[RowMapping], *, version: str) -> list[_Row]:
+    """Those of which the version gave a pmf, and which were drawn: not forced, pinned, or kept to an earlier arm."""
+    found = (_row(row, version=version) for row in page)
+    return [row for row in found if row is not None]
+
+
+def _row(row: RowMapping, *, version: str) -> _Row | None:
+    facts: dict[str, Json] = json.loads(row["facts"])
+    told, first = candidate_in(facts, version), facts.get(CANDIDATE)
+    arms = tuple(json.loads(row["arms"]))
+    if told is None or len(arms) < 2 or not isinstance(first, Mapping):
+        return None
+    candidate, draw = told.get("pmf"), draw_of(row)
+    if not isinstance(candidate, list) or len(candidate) != len(arms):
+        return None
+    seen = math.fsum(candidate)
+    if not seen > 0.0:
+        return None
+    champion = first.get("champion")
+    weight = told.get("weight") if told.get("state") == "canary" else 0.0
+    return _Row(
+        id=row["id"],
+        arms=arms,
+        arm=row["arm"],
+        pmf=draw.pmf,
+        scores=draw.scores,
+        # In shadow an arm that only the version offers cannot be drawn: it is compared by what it does with the others.
+        candidate=[mass / seen for mass in candidate],
+        champion=champion if isinstance(champion, list) and len(champion) == len(arms) else draw.pmf,
+        weight=float(weight) if isinstance(weight, int | float) else 0.0,
+    )
+
+
+def _draws(rows: Sequence[_Row]) -> Draws:
+    names = tuple(sorted({arm for row in rows for arm in row.arms}))
+    place = {name: number for number, name in enumerate(names)}
+    shape = (len(rows), len(names))
+    tables = {name: np.zeros(shape) for name in ("pmf", "candidate", "champion", "scores")}
+    for number, row in enumerate(rows):
+        columns = [place[arm] for arm in row.arms]
+        for name in ("pmf", "candidate", "champion"):
+            tables[name][number, columns] = getattr(row, name)
+        scores = row.scores
+        known = scores is not None and len(scores) == len(columns)
+        tables["scores"][number, columns] = scores if known and scores is not None else math.nan
+    return Draws(
+        ids=tuple(row.id for row in rows),
+        arms=names,
+        arm=np.array([place[row.arm] for row in rows], dtype=np.intp),
+        pmf=tables["pmf"],
+        candidate=tables["candidate"],
+        champion=tables["champion"],
+        weight=np.array([row.weight for row in rows], dtype=np.float64),
+        scores=tables["scores"],
+    )

@@ -1,0 +1,177 @@
+"""The evaluator on a real store: what it reads, keeps and does, and that another one goes on for it."""
+
+import shutil
+
+import pytest
+
+from ragbandit.router.rollouts import reading, verbs
+from ragbandit.router.rollouts.evaluator import Evaluator
+from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, judge
+from ragbandit.router.storage import policy_versions as store
+from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.storage.sql.database import Database
+from tests.support.rollouts import BASE, Trial
+
+
+@pytest.fixture
+def trial(database, make_decision):
+    return Trial(database, make_decision=make_decision)
+
+
+@pytest.fixture
+def in_sqlite(tmp_path, sqlite_template, make_decision):
+    """The same, on SQLite alone."""
+    shutil.copyfile(sqlite_template, tmp_path / "one.db")
+    opened = Database(f"sqlite:///{tmp_path / 'one.db'}")
+    yield Trial(opened, make_decision=make_decision)
+    opened.close()
+
+
+def test_from_canary_to_champion_with_a_restart_at_every_look(trial):
+    """A better candidate takes its steps and is promoted, however often the evaluator is a new one."""
+    trial.do("canary")
+    seen = []
+    for _ in range(16):
+        trial.live(80, gap=0.2)
+        trial.look(anew=True)
+        seen.append((trial.version.state, trial.version.weight))
+        if trial.version.state == "champion":
+            break
+    assert list(dict.fromkeys(seen)) == [("canary", 0.25), ("canary", 0.5), ("champion", 1.0)]
+    with trial.database.read() as connection:
+        assert store.version_named(connection, "main", base=BASE).state == "retired"
+    kinds = [one.kind for one in reversed(trial.verdicts)]
+    assert kinds[-1] == "promote"
+    assert "step" in kinds
+    told = {(one.action, one.actor): one.facts for one in entries(trial.database)}
+    assert told["policy.promote", "evaluator"]["low"] > 0.0
+    assert trial.verdicts[0].facts["n"] > 40
+
+
+def test_worse_is_rolled_back(trial):
+    """A worse candidate is out; the verdict has its numbers, and nothing is looked at afterwards."""
+    trial.do("canary", weight=0.5)
+    for _ in range(8):
+        trial.live(60, gap=-0.2)
+        if trial.look() == []:
+            break
+    assert trial.version.state == "rolled_back"
+    assert trial.version.reason.startswith("its reward is worse")
+    (last, *_) = trial.verdicts
+    assert (last.kind, last.state, last.weight) == ("rollback", "canary", 0.5)
+    assert last.facts["high"] < 0.0
+
+
+def test_the_store_and_the_arrays_say_the_same(in_sqlite, monkeypatch):
+    """Read in pages of 7 or at once, in one look or in many, by one process or by two: one hash, one verdict."""
+    trial = in_sqlite
+    trial.do("canary")
+    found = []
+    for page, looks in ((7, 1), (1000, 3)):
+        monkeypatch.setattr(reading, "PAGE", page)
+        evidence = Evidence(settings=trial.settings.rollout)
+        reader = reading.VersionReader(version=trial.version, prices={"steps": 1.0})
+        for _ in range(looks):
+            if not found:
+                trial.live(110, gap=0.1)
+            assert reader.read(trial.database, evidence=evidence, now=trial.now + 6.0)
+        with trial.database.read() as connection:
+            control = store.control_of(connection, base=BASE)
+        found.append(judge(trial.version, evidence=evidence, control=control, now=trial.now))
+        assert (evidence.draws.rows, evidence.rewards.rows, evidence.guardrails.rows) == (110, 110, 110)
+    assert found[0] == found[1]
+
+
+def test_without_data_nothing_moves_until_time_runs_out(in_sqlite):
+    """No data holds with what is missing, kept once; at the end of its time a canary is in shadow, and stays there."""
+    trial = in_sqlite
+    trial.do("canary")
+    for _ in range(3):
+        trial.look()
+    assert [(one.kind, one.facts["n"]) for one in trial.verdicts] == [("hold", 0)]
+    assert trial.version.waits_for == "40 effective rows, of which there are 0"
+    trial.now += trial.settings.rollout.verdict_every_s
+    trial.look()
+    assert len(trial.verdicts) == 2
+    trial.now += trial.settings.rollout.max_age_s
+    trial.look()
+    assert (trial.version.state, trial.verdicts[0].kind) == ("shadow", "expire")
+    trial.live(200)
+    trial.look(anew=True)
+    assert trial.version.state == "shadow"
+    assert trial.version.reason.startswith(EXPIRED)
+    assert trial.version.waits_for == "a person: ragbandit policy canary v1"
+
+
+def test_labels_a_day_late(in_sqlite):
+    """Decisions without labels are open, and hold; a day later the same decisions count, and harm that was unseen."""
+    trial = in_sqlite
+    trial.do("canary", weight=0.5)
+    made = trial.live(300, label=False)
+    trial.look()
+    assert trial.verdicts[0].facts["share_open"] == 1.0
+    assert "has been judged" in trial.verdicts[0].reason
+    trial.now += 86400.0
+    trial.label(made, gap=-0.25)
+    trial.look()
+    assert trial.version.state == "rolled_back"
+    assert trial.verdicts[0].facts["share_open"] == 0.0
+
+
+def test_kill_during_canary(in_sqlite):
+    """While the switch is thrown nothing moves on, and the page says why; taken back, the canary goes on."""
+    trial = in_sqlite
+    trial.do("canary")
+    trial.live(300)
+    told = {"base": BASE, "actor": "test", "reason": "fire"}
+    verbs.kill(trial.database, arm=None, offered=[], now=trial.now, **told)
+    trial.look()
+    assert (trial.version.state, trial.version.waits_for) == ("canary", "ragbandit policy unkill")
+    verbs.unkill(trial.database, now=trial.now, **told)
+    trial.look()
+    assert trial.version.weight == 0.5
+
+
+def test_failing_answers_roll_back_without_any_label(in_sqlite):
+    """Harm by failures needs outcomes alone, and few."""
+    trial = in_sqlite
+    trial.do("canary", weight=0.5)
+    for _ in range(6):
+        trial.live(20, failing=0.9, label=False)
+        trial.look()
+        if trial.version.state == "rolled_back":
+            break
+    assert "fail" in trial.version.reason
+    assert trial.version.state == "rolled_back"
+
+
+def test_one_evaluator_at_a_time_and_paused_ones_rest(in_sqlite):
+    """Who does not hold the lease looks at nothing; a paused version is not looked at, and can be rolled back."""
+    trial = in_sqlite
+    trial.live(60)
+    other = Evaluator(trial.database, settings=trial.settings)
+    assert len(trial.look()) == 1
+    assert other.evaluate(now=trial.now) == []
+    trial.evaluator.close()
+    assert [one.finding.kind for one in other.evaluate(now=trial.now)] == ["hold"]
+    trial.do("pause")
+    assert other.evaluate(now=trial.now) == []
+    assert trial.do("rollback").state == "rolled_back"
+
+
+def test_a_person_who_was_quicker_wins(in_sqlite, monkeypatch):
+    """A version that was changed while it was judged keeps what the person did."""
+    trial = in_sqlite
+    trial.do("canary", weight=0.5)
+    trial.live(300, gap=-0.3)
+    read = reading.VersionReader.read
+
+    def slowly(self, database, **more):
+        done = read(self, database, **more)
+        trial.do("pause")
+        return done
+
+    monkeypatch.setattr(reading.VersionReader, "read", slowly)
+    (look,) = trial.look()
+    assert look.finding.kind == "rollback"
+    assert trial.version.state == "paused"

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.judge_queue import MAX_JUDGE_JOBS
@@ -24,6 +25,7 @@ from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumers, JobFunctions, Signals
 from ragbandit.workers.event_loop import EventLoop
+from ragbandit.workers.heartbeat import beating
 from ragbandit.workers.judging.job import judge
 from ragbandit.workers.judging.loading import make_judging
 from ragbandit.workers.version_learners import learn_versions
@@ -40,10 +42,13 @@ QUEUES = {"answer": ANSWER_QUEUE, "judge": JUDGE_QUEUE, "learn": LEARN_QUEUE}
 JOIN_S = 5.0
 
 
-def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False) -> None:
+def run_worker(
+    settings: Settings, *, queues: Sequence[str], burst: bool = False, heartbeat: Path | None = None
+) -> None:
     """Take jobs from these queues until SIGTERM or SIGINT; with burst, until they are empty.
 
-    Several threads take questions and answers to judge, one takes what there is to learn. Raises ConfigError or
+    Several threads take questions and answers to judge, one takes what there is to learn. heartbeat: a file that is
+    touched every few seconds from when everything is loaded. Raises ConfigError or
     StoreError before the first job if something is missing.
     """
     die_with_parent()
@@ -81,7 +86,8 @@ def run_worker(settings: Settings, *, queues: Sequence[str], burst: bool = False
         consumers = Consumers(
             reach, functions=job_functions(context), stopping=context.ending, outage=context.jobs.outage
         )
-        _work(consumers, context, threads=threads, queues=queues, burst=burst)
+        with beating(heartbeat):
+            _work(consumers, context, threads=threads, queues=queues, burst=burst)
     finally:
         stop.set()
         presence.close()

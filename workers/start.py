@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -64,6 +65,9 @@ def _worker(
     config: ConfigOption = None,
     queue: Annotated[list[str] | None, typer.Option(help="answer, judge or learn; repeat it; default all")] = None,
     burst: Annotated[bool, typer.Option(help="end when the queues are empty")] = False,
+    heartbeat: Annotated[
+        Path | None, typer.Option(help="touch this file every 5 s, from when everything is loaded, for a probe")
+    ] = None,
 ) -> None:
     """Take jobs: answer decisions, judge answers, learn from feedback."""
     from ragbandit.router.config import loading as configuration
@@ -75,4 +79,4 @@ def _worker(
             raise ConfigError(f"unknown queue {unknown[0]!r}", field="queue", remedy=f"use {' or '.join(QUEUES)}")
         settings = configuration.load(config).settings
         configured = [name for name in QUEUES if name != "judge" or settings.judge.generator is not None]
-        run_worker(settings, queues=queue or configured, burst=burst)
+        run_worker(settings, queues=queue or configured, burst=burst, heartbeat=heartbeat)

@@ -1,0 +1,43 @@
+"""The file by whose age a probe sees that a worker has loaded everything and still runs."""
+
+import os
+import time
+
+import pytest
+
+from ragbandit.router.errors import ConfigError
+from ragbandit.workers import heartbeat
+from ragbandit.workers.heartbeat import beating
+from ragbandit.workers.process import run_worker
+
+
+def test_the_file_is_there_while_it_runs(tmp_path, monkeypatch):
+    """It is touched again and again within the block, and gone after it."""
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.02)
+    file = tmp_path / "alive"
+    with beating(file):
+        os.utime(file, (0, 0))
+        give_up = time.monotonic() + 10
+        while file.stat().st_mtime == 0 and time.monotonic() < give_up:
+            time.sleep(0.01)
+        assert file.stat().st_mtime > 0
+    assert not file.exists()
+    with beating(None):
+        pass
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    """It is refused at the start, with the remedy."""
+    with pytest.raises(ConfigError) as caught, beating(tmp_path / "none" / "alive"):
+        pass
+    assert caught.value.field == "heartbeat"
+
+
+def test_a_worker_beats_once_it_is_ready(settings, redis_server, redis_client, tmp_path, monkeypatch):
+    """A worker that was given a file has it while it takes jobs, and removes it at its end."""
+    seen = []
+    file = tmp_path / "alive"
+    monkeypatch.setattr("ragbandit.workers.process._work", lambda *_, **__: seen.append(file.exists()))
+    run_worker(settings(redis_url=redis_server), queues=["learn"], heartbeat=file)
+    assert seen == [True]
+    assert not file.exists()

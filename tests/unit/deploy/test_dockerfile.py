@@ -1,0 +1,55 @@
+"""deploy/Dockerfile: its shape. No image is built here; what it installs is what pyproject.toml has."""
+
+import re
+import tomllib
+
+from .commands import ROOT, check_command
+
+TEXT = (ROOT / "deploy/Dockerfile").read_text("utf-8")
+STAGES = re.findall(r"^FROM (\S+) AS (\S+)$", TEXT, flags=re.M)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def body_of(stage: str) -> str:
+    return re.split(rf"^FROM \S+ AS {stage}$", TEXT, flags=re.M)[1].split("\nFROM ")[0]
+
+
+def test_the_targets():
+    """slim, full and cuda are runtime images; the last, which is built where none is named, is full."""
+    made = {name: source for source, name in STAGES}
+    assert {made[target] for target in ("slim", "full", "cuda")} == {"runtime"}
+    assert STAGES[-1][1] == "full"
+    assert "[models]" not in body_of("install-slim")
+    assert all("[models]" in body_of(stage) for stage in ("install-full", "install-cuda"))
+    assert "whl/cpu" in body_of("install-full")
+
+
+def test_nobody_is_root():
+    """The runtime has a user of its own by number, as Kubernetes wants it, and no stage after it changes that."""
+    after = TEXT.split("AS runtime")[1]
+    assert re.findall(r"^USER (.*)$", after, flags=re.M) == ["10001:10001"]
+    assert not re.search(r"^(ADD|COPY --chmod|RUN .*sudo)", TEXT, flags=re.M)
+
+
+def test_extras_are_those_of_the_project():
+    """Every extra that it installs is one of pyproject.toml, and torch has the bounds that stand there."""
+    extras = {name for listed in re.findall(r"\$\{wheel\}\[(.*?)\]", TEXT) for name in listed.split(",")}
+    assert {"postgres", "models"} <= extras <= set(PROJECT["optional-dependencies"])
+    (torch,) = set(re.findall(r'"(torch[^"]*)"', TEXT))
+    assert torch in PROJECT["optional-dependencies"]["models"]
+
+
+def test_its_command():
+    """The image serves unless something else is asked for."""
+    (command,) = re.findall(r"^CMD (.*)$", TEXT, flags=re.M)
+    check_command(re.findall(r'"(.*?)"', command))
+
+
+def test_what_is_copied_is_let_through():
+    """.dockerignore leaves out all but what is copied: no history, no secrets, no data reach a build."""
+    lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    copied = {word for line in re.findall(r"^COPY (?!--from)(.*)$", TEXT, flags=re.M) for word in line.split()[:-1]}
+    assert copied == {rule[1:] for rule in rules if rule.startswith("!")}
+    assert all((ROOT / name).exists() for name in copied)

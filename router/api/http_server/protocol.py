@@ -90,8 +90,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._since: float | None = None
         self._head_bytes = 0
         self._in_head = True
-        #: since when the client takes nothing of what it is sent
+        #: since when the client takes nothing of what it is sent, and how many bytes then waited for it
         self._stuck: float | None = None
+        self._unsent = 0
         #: the client would rather speak another protocol
         self._offered = False
         #: the limit on connections was reached before it
@@ -127,6 +128,11 @@ class BoundedProtocol(HttpToolsProtocol):
                 data = b""
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, _LONG)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is there. Those behind a chunked body, of which there may be any number, are not kept."""
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The path and the headers are there."""
@@ -198,10 +204,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._since is not None and now > self._since + limit_s and not self.transport.is_closing():
             self.limits.cut_off += 1
             self._refuse(408, _LATE)
+        unsent = self.transport.get_write_buffer_size()
         if not self.transport.is_closing() and not self.flow.write_paused:
             self._stuck = None
-        elif self._stuck is None:
-            self._stuck = now
+        elif self._stuck is None or unsent != self._unsent:  # slow readers take little at a time, and are not cut off
+            self._stuck, self._unsent = now, unsent
         elif now > self._stuck + self.limits.request_s:
             self.limits.cut_off += 1
             self.transport.abort()
